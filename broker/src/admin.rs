@@ -1,8 +1,8 @@
 //! The admin port: health, readiness, metrics, confirming the clock, and questions about the past.
 //!
 //! A supervisor that cannot ask takes the server for dead, so nobody can keep others out: where all places are taken, whoever
-//! has been connected longest makes room. A question's head must be there within `HEAD_MAX`, and no connection, however
-//! slowly it sends or reads, lives longer than `LIFE_MAX` and `LAST_ANSWER_MAX`.
+//! has been connected longest makes room. A question's head must be there within `HEADER_READ_MAX`, and no connection, however
+//! slowly it sends or reads, lives longer than `CONNECTION_AGE_MAX` and `LAST_RESPONSE_MAX`.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -23,27 +23,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::http_answer::refuse_with;
 use crate::http_hosts::HttpHosts;
-use crate::status::{Status, Why};
+use crate::http_response::refuse_with;
+use crate::status::{ServerStatus, UnhealthyReason};
 use crate::{api, http_hosts, metrics};
 
-type Shared = State<Arc<Status>>;
+type StatusState = State<Arc<ServerStatus>>;
 
 /// How many may be connected.
 const CONNECTIONS_MAX: usize = 32;
 /// How long the head of a question may take, also the first one.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+const HEADER_READ_MAX: Duration = Duration::from_secs(10);
 /// How long a connection may ask one question after the other.
-const LIFE_MAX: Duration = Duration::from_secs(60);
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60);
 /// How long the last question may take, and its answer: one about a moment that is not past yet waits for up to 60 s.
-const LAST_ANSWER_MAX: Duration = Duration::from_secs(90);
+const LAST_RESPONSE_MAX: Duration = Duration::from_secs(90);
 /// How long nobody is accepted where that fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers until `stop` turns true, and then whatever was asked before.
 pub(crate) async fn serve(
-    status: Arc<Status>,
+    status: Arc<ServerStatus>,
     hosts: HttpHosts,
     listener: TcpListener,
     mut stop: watch::Receiver<bool>,
@@ -68,63 +68,63 @@ pub(crate) async fn serve(
         {
             oldest.abort();
         }
-        by_age.push_back(connections.spawn(answer(stream, routes.clone(), stop.clone())));
+        by_age.push_back(connections.spawn(serve_connection(stream, routes.clone(), stop.clone())));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
 }
 
 /// Answers what one connection asks.
-async fn answer(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
+async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(HEADER_READ_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     let mut connection = pin!(connection);
     tokio::select! {
         // How a client goes away is its own affair.
         _ = connection.as_mut() => return,
         _ = stop.wait_for(|stop| *stop) => {}
-        () = tokio::time::sleep(LIFE_MAX) => {}
+        () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(LAST_ANSWER_MAX, connection).await;
+    let _ = tokio::time::timeout(LAST_RESPONSE_MAX, connection).await;
 }
 
-fn routes(status: Arc<Status>, hosts: HttpHosts) -> Router {
+fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(read_metrics))
         .route("/clock/confirm", post(confirm_clock))
         .merge(api::routes())
-        .fallback(nowhere)
-        .method_not_allowed_fallback(wrong_method)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(hosts, http_hosts::check))
         .with_state(status)
 }
 
 /// Whoever tries the port in a browser learns what there is.
-async fn nowhere() -> Response {
+async fn not_found() -> Response {
     let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 
 /// The header `Allow` says which method is right.
-async fn wrong_method(method: Method) -> Response {
+async fn method_not_allowed(method: Method) -> Response {
     let what = format!("this path is not for {method}: see the header Allow");
     refuse_with(HistoryErrorCode::MethodNotAllowed, what)
 }
 
-async fn healthz(State(status): Shared) -> Response {
-    verdict(status.health().map(|()| None))
+async fn healthz(State(status): StatusState) -> Response {
+    health_response(status.health().map(|()| None))
 }
 
-async fn readyz(State(status): Shared) -> Response {
-    verdict(status.readiness())
+async fn readyz(State(status): StatusState) -> Response {
+    health_response(status.readiness())
 }
 
-fn verdict(verdict: Result<Option<String>, Why>) -> Response {
+fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response {
     match verdict {
         Ok(None) => "ok\n".into_response(),
         Ok(Some(warning)) => format!("ok\n{warning}\n").into_response(),
@@ -132,22 +132,22 @@ fn verdict(verdict: Result<Option<String>, Why>) -> Response {
     }
 }
 
-async fn read_metrics(State(status): Shared) -> Response {
+async fn read_metrics(State(status): StatusState) -> Response {
     // It counts the catalog's groups, on disk.
-    match tokio::task::spawn_blocking(move || metrics::text(&status)).await {
+    match tokio::task::spawn_blocking(move || metrics::encode_text(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-async fn confirm_clock(State(status): Shared, headers: HeaderMap) -> Response {
+async fn confirm_clock(State(status): StatusState, headers: HeaderMap) -> Response {
     // It has no body; a form has one, also when it is empty.
     if headers.contains_key(header::CONTENT_TYPE) && !api::is_json(&headers) {
         let what = "send no body, or one with the header Content-Type: application/json";
         return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
     }
     let Some(parts) = status.parts() else {
-        return verdict(Err("starting: there is no clock yet".to_owned()));
+        return health_response(Err("starting: there is no clock yet".to_owned()));
     };
     match parts.engine.timekeeper().confirm() {
         Some(fence) => (StatusCode::CONFLICT, format!("still fenced: {fence}\n")).into_response(),

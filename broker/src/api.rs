@@ -16,23 +16,23 @@ use axum::routing::{get, post};
 use compat_kafka::HistoryErrorCode;
 use serde_json::{Map, Value, json};
 
-use crate::http_answer::{refuse_with, respond};
-use crate::status::Status;
+use crate::http_response::{refuse_with, respond};
+use crate::status::ServerStatus;
 
 /// What may be asked with GET: it changes nothing.
-const READS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
+const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
 /// The longest document.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-pub(crate) fn routes() -> Router<Arc<Status>> {
+pub(crate) fn routes() -> Router<Arc<ServerStatus>> {
     Router::new()
-        .route("/v1", post(ask))
-        .route("/v1/{op}", get(read))
+        .route("/v1", post(post_document))
+        .route("/v1/{op}", get(get_operation))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-async fn ask(
-    State(status): State<Arc<Status>>,
+async fn post_document(
+    State(status): State<Arc<ServerStatus>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -62,36 +62,36 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-async fn read(
-    State(status): State<Arc<Status>>,
+async fn get_operation(
+    State(status): State<Arc<ServerStatus>>,
     op: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let op = op.map(|Path(op)| op).unwrap_or_default();
-    if !READS.contains(&op.as_str()) {
-        let message = format!("there is {}, and POST /v1 for the rest", READS.join(", "));
+    if !GET_OPERATIONS.contains(&op.as_str()) {
+        let message = format!("there is {}, and POST /v1 for the rest", GET_OPERATIONS.join(", "));
         return refuse_with(HistoryErrorCode::UnknownOp, message);
     }
-    match document(&op, query.as_deref().unwrap_or_default()) {
+    match query_document(&op, query.as_deref().unwrap_or_default()) {
         Ok(document) => answer(&status, document).await,
         Err(message) => refuse_with(HistoryErrorCode::BadRequest, message),
     }
 }
 
-async fn answer(status: &Status, document: Value) -> Response {
+async fn answer(status: &ServerStatus, document: Value) -> Response {
     let Some(parts) = status.parts() else {
         let message = "the data directory is being opened";
         return refuse_with(HistoryErrorCode::Starting, message);
     };
-    respond(compat_kafka::ask_text(&parts.kafka, document).await)
+    respond(compat_kafka::handle_document(&parts.kafka, document).await)
 }
 
 /// The document of a query. Its fields are texts, but for numbers, and for lists with commas between.
-fn document(op: &str, query: &str) -> Result<Value, String> {
+fn query_document(op: &str, query: &str) -> Result<Value, String> {
     let mut fields = Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (name, value) = (decoded(name)?, decoded(value)?);
+        let (name, value) = (percent_decode(name)?, percent_decode(value)?);
         let field = match name.as_str() {
             "patience_ms" | "limit" => {
                 let number: Result<u64, _> = value.parse();
@@ -109,7 +109,7 @@ fn document(op: &str, query: &str) -> Result<Value, String> {
 }
 
 /// Takes percent-encoding back. A plus stands for itself, as in a time with a zone: no field has spaces.
-fn decoded(text: &str) -> Result<String, String> {
+fn percent_decode(text: &str) -> Result<String, String> {
     let bad = || format!("not percent-encoded text. text={text}");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -140,11 +140,11 @@ mod tests {
             "when": "refuse",
             "patience_ms": 5,
         });
-        assert_eq!(document("cut", query), Ok(expected.clone()));
-        assert_eq!(document("cut", &query.replace("%2b", "+")), Ok(expected));
-        assert_eq!(document("pins", ""), Ok(json!({"op": "pins"})));
+        assert_eq!(query_document("cut", query), Ok(expected.clone()));
+        assert_eq!(query_document("cut", &query.replace("%2b", "+")), Ok(expected));
+        assert_eq!(query_document("pins", ""), Ok(json!({"op": "pins"})));
         for query in ["at=1&at=2", "op=pin", "limit=x", "at=%", "at=%2", "at=%zz", "at=%ff"] {
-            assert!(document("cut", query).is_err(), "{query}");
+            assert!(query_document("cut", query).is_err(), "{query}");
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use engine::{Engine, EngineOptions};
-use fileview::fuse::Mounts;
-use fileview::tree::{Tree, TreeOptions};
+use fileview::fuse::FuseMounts;
+use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
-use storage::Home;
+use storage::DataDirectory;
 use storage::disk::RealDisk;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -21,10 +21,10 @@ use uuid::Uuid;
 
 use crate::admin;
 use crate::config::Config;
-use crate::control::{Control, ControlParts};
+use crate::control::{ControlContext, ControlSocket};
 use crate::http_hosts::HttpHosts;
-use crate::listen::take;
-use crate::status::{Parts, Status};
+use crate::listen::bind_port;
+use crate::status::{ServerParts, ServerStatus};
 use crate::tree::TreeOps;
 
 /// How long connections are given to end. Kafka's face bounds this itself; this bounds Kafka's face.
@@ -32,10 +32,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// How long the admin port is given to finish its last answers.
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often the store is asked whether it has stopped. It tells nobody by itself.
-const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A start takes less as a rule. One that takes longer says each time that it is still at work.
-const STILL_OPENING_INTERVAL: Duration = Duration::from_secs(5);
+const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The server.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Broker;
 
 /// A listener, and the task that answers there.
 #[derive(Debug)]
-struct Door {
+struct Listener {
     address: SocketAddr,
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
@@ -51,19 +51,19 @@ struct Door {
 
 /// A server that runs.
 #[derive(Debug)]
-pub struct Running {
-    status: Arc<Status>,
+pub struct RunningBroker {
+    status: Arc<ServerStatus>,
     engine: Arc<Engine>,
-    kafka: Arc<Kafka>,
-    kafka_door: Option<Door>,
-    admin_door: Option<Door>,
-    mounts: Mounts,
+    kafka: Arc<KafkaServer>,
+    kafka_listener: Option<Listener>,
+    admin_listener: Option<Listener>,
+    mounts: FuseMounts,
     /// What the owner asks for. `None` where there can be no socket.
-    control: Option<Control>,
+    control: Option<ControlSocket>,
     /// Gives up, compacts, frees.
-    housekeeping: JoinSet<()>,
+    maintenance: JoinSet<()>,
     /// Held until everything in it is closed.
-    home: Home,
+    data_dir: DataDirectory,
 }
 
 impl Broker {
@@ -72,47 +72,49 @@ impl Broker {
     ///
     /// # Errors
     /// What stands in the way, and what to do about it.
-    pub async fn start(config: Config) -> anyhow::Result<Running> {
-        let Config { data_dir, mut engine, mut kafka_face, mounts: mounted, .. } = config;
-        let kafka_port = take(&config.kafka, "Kafka's clients", "--kafka").await?;
-        let admin_port = take(&config.http, "operators", "--http").await?;
-        let status = Status::starting();
+    pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
+        let Config { data_dir, mut engine, kafka_server: mut kafka_face, mounts: mounted, .. } =
+            config;
+        let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
+        let admin_port = bind_port(&config.http, "operators", "--http").await?;
+        let status = ServerStatus::starting();
         let admin_door = match admin_port {
             Some(port) => {
                 let doing = || format!("listen for operators on {}", config.http);
                 let listener = port.listen().with_context(doing)?;
                 let hosts = HttpHosts::new(&config.http, &config.http_hosts);
-                Some(Door::open(listener, |listener, stop| {
+                Some(Listener::open(listener, |listener, stop| {
                     admin::serve(Arc::clone(&status), hosts, listener, stop)
                 })?)
             }
             None => None,
         };
-        kafka_face.unpacked_bytes_max = kafka_face.unpacked_bytes_max.max(1);
-        let format = KafkaFormat { unpacked_bytes_max: kafka_face.unpacked_bytes_max };
+        kafka_face.decompressed_bytes_max = kafka_face.decompressed_bytes_max.max(1);
+        let format = KafkaFormat { decompressed_bytes_max: kafka_face.decompressed_bytes_max };
         let data = data_dir.clone();
         let told_of = data_dir.display().to_string();
         let opening = tokio::task::spawn_blocking(move || {
-            let mut home =
-                Home::begin(&data_dir, new_cluster_id).context("open the data directory")?;
-            home.expect_journal()?;
+            let mut home = DataDirectory::open_uncommitted(&data_dir, new_cluster_id)
+                .context("open the data directory")?;
+            home.require_journal()?;
             engine.catalog = Some(home.catalog());
             let engine = open_engine(&home.journal(), engine, format)?;
-            home.settle().context("open the data directory")?;
+            home.commit_identity().context("open the data directory")?;
             anyhow::Ok((home, engine))
         });
-        let opened = tell_while_it_opens(opening, &told_of, STILL_OPENING_INTERVAL).await;
+        let opened =
+            report_progress_while_opening(opening, &told_of, OPENING_REPORT_INTERVAL).await;
         let (home, engine) = opened.context("open the data directory")??;
         kafka_face.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_face.moment_patience;
         let kafka = open_kafka(&engine, kafka_face)?;
         let tree = open_tree(&engine, patience);
-        kafka.add_ops(Arc::new(TreeOps::new(Arc::clone(&tree))));
+        kafka.register_operations(Arc::new(TreeOps::new(Arc::clone(&tree))));
         let kafka_door = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
                 let listener = port.listen().with_context(doing)?;
-                Some(Door::open(listener, |listener, stop| {
+                Some(Listener::open(listener, |listener, stop| {
                     compat_kafka::serve(Arc::clone(&kafka), listener, stop)
                 })?)
             }
@@ -121,27 +123,27 @@ impl Broker {
         let mounts = open_mounts(&engine, tree, &data);
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
-        let control = open_control(&data, ControlParts { mounts: mounts.clone(), timekeeper });
+        let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
         let mut housekeeping = JoinSet::new();
-        housekeeping.spawn(Arc::clone(&engine).keep_house());
-        housekeeping.spawn(Arc::clone(&kafka).keep_house());
-        status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
-        Ok(Running {
+        housekeeping.spawn(Arc::clone(&engine).maintenance_loop());
+        housekeeping.spawn(Arc::clone(&kafka).run_maintenance());
+        status.serving(ServerParts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
+        Ok(RunningBroker {
             status,
             engine,
             kafka,
-            kafka_door,
-            admin_door,
+            kafka_listener: kafka_door,
+            admin_listener: admin_door,
             mounts,
             control,
-            housekeeping,
-            home,
+            maintenance: housekeeping,
+            data_dir: home,
         })
     }
 }
 
 /// Waits for `opening`; where that takes long, whoever watches learns that it goes on, and why.
-async fn tell_while_it_opens<T>(
+async fn report_progress_while_opening<T>(
     mut opening: JoinHandle<T>,
     data_dir: &str,
     interval: Duration,
@@ -155,7 +157,7 @@ async fn tell_while_it_opens<T>(
                 tracing::info!(
                     data_dir,
                     seconds,
-                    "still opening the data directory: what is not indexed in files is read, and indexes that were lost are made anew"
+                    "still opening the data directory: what is not indexed in files is read, and indexes that were lost are rebuilt"
                 );
             }
         }
@@ -175,18 +177,18 @@ fn open_engine(
 }
 
 /// The tree of files, for mounts and for clients: one, so that they share what it holds in memory.
-fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<Tree> {
+fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<ViewTree> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = TreeOptions { patience, owner, ..TreeOptions::default() };
-    Arc::new(Tree::new(Arc::clone(engine), options))
+    Arc::new(ViewTree::new(Arc::clone(engine), options))
 }
 
-fn open_mounts(engine: &Arc<Engine>, tree: Arc<Tree>, data_dir: &Path) -> Mounts {
+fn open_mounts(engine: &Arc<Engine>, tree: Arc<ViewTree>, data_dir: &Path) -> FuseMounts {
     let runtime = tokio::runtime::Handle::current();
-    Mounts::new(engine.files().clone(), tree, data_dir.to_owned(), runtime)
+    FuseMounts::new(engine.files().clone(), tree, data_dir.to_owned(), runtime)
 }
 
-async fn mount_all(mounts: &Mounts, directories: Vec<PathBuf>) -> anyhow::Result<()> {
+async fn mount_all(mounts: &FuseMounts, directories: Vec<PathBuf>) -> anyhow::Result<()> {
     let mounts = mounts.clone();
     let mounting = tokio::task::spawn_blocking(move || {
         directories.iter().try_for_each(|directory| match mounts.mount(directory) {
@@ -201,8 +203,8 @@ async fn mount_all(mounts: &Mounts, directories: Vec<PathBuf>) -> anyhow::Result
 }
 
 /// A server without it is no worse for its clients.
-fn open_control(data_dir: &Path, parts: ControlParts) -> Option<Control> {
-    match Control::open(data_dir, parts) {
+fn open_control(data_dir: &Path, parts: ControlContext) -> Option<ControlSocket> {
+    match ControlSocket::open(data_dir, parts) {
         Ok(control) => Some(control),
         Err(error) => {
             tracing::warn!(%error, "no control socket: freezeframe mount and clock cannot ask this server");
@@ -211,8 +213,8 @@ fn open_control(data_dir: &Path, parts: ControlParts) -> Option<Control> {
     }
 }
 
-fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc<Kafka>> {
-    Kafka::new(Arc::clone(engine), options).context("restore the consumer groups")
+fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc<KafkaServer>> {
+    KafkaServer::new(Arc::clone(engine), options).context("restore the consumer groups")
 }
 
 /// A name for a new cluster, as Kafka spells them: 16 random bytes in 22 letters.
@@ -228,17 +230,17 @@ fn new_cluster_id() -> String {
     if id.starts_with('-') { new_cluster_id() } else { id }
 }
 
-impl Door {
+impl Listener {
     fn open<F>(
         listener: TcpListener,
         serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F,
-    ) -> anyhow::Result<Door>
+    ) -> anyhow::Result<Listener>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let address = listener.local_addr().context("see which port was taken")?;
         let (stop, stopped) = watch::channel(false);
-        Ok(Door { address, task: tokio::spawn(serve(listener, stopped)), stop })
+        Ok(Listener { address, task: tokio::spawn(serve(listener, stopped)), stop })
     }
 
     fn stop(&self) {
@@ -246,7 +248,7 @@ impl Door {
     }
 
     /// Waits until everybody is answered, up to `patience`.
-    async fn closed(mut self, patience: Duration) {
+    async fn close(mut self, patience: Duration) {
         self.stop();
         if tokio::time::timeout(patience, &mut self.task).await.is_err() {
             self.task.abort();
@@ -254,34 +256,34 @@ impl Door {
     }
 }
 
-impl Running {
+impl RunningBroker {
     /// Where Kafka's clients connect, if anywhere.
     pub fn kafka_address(&self) -> Option<SocketAddr> {
-        self.kafka_door.as_ref().map(|door| door.address)
+        self.kafka_listener.as_ref().map(|door| door.address)
     }
 
     /// Where operators ask, if anywhere.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin_door.as_ref().map(|door| door.address)
+        self.admin_listener.as_ref().map(|door| door.address)
     }
 
     /// The name of the cluster.
     pub fn cluster_id(&self) -> &str {
-        self.home.cluster_id()
+        self.data_dir.cluster_id()
     }
 
     /// Waits until it cannot go on by itself, and says why.
-    pub async fn failed(&mut self) -> String {
+    pub async fn wait_for_failure(&mut self) -> String {
         let engine = Arc::clone(&self.engine);
         let store = async {
             loop {
-                if let Some(why) = engine.stopped() {
+                if let Some(why) = engine.stop_reason() {
                     return format!("the store has stopped: {why}");
                 }
-                tokio::time::sleep(STORE_LOOK_INTERVAL).await;
+                tokio::time::sleep(STORE_POLL_INTERVAL).await;
             }
         };
-        let Some(door) = &mut self.kafka_door else { return store.await };
+        let Some(door) = &mut self.kafka_listener else { return store.await };
         tokio::select! {
             why = store => why,
             ended = &mut door.task => match ended {
@@ -296,13 +298,13 @@ impl Running {
     pub async fn close(mut self, why: &str) {
         self.status.stopping(why);
         // First of all: groups look as if they had no members from then on.
-        self.housekeeping.shutdown().await;
-        if let Some(door) = self.kafka_door {
+        self.maintenance.shutdown().await;
+        if let Some(door) = self.kafka_listener {
             door.stop();
             // Whoever waits in a group would otherwise hold his connection open.
             self.kafka.close();
             if !door.task.is_finished() {
-                door.closed(DRAIN_MAX).await;
+                door.close(DRAIN_MAX).await;
             }
         } else {
             self.kafka.close();
@@ -312,22 +314,22 @@ impl Running {
         }
         let mounts = self.mounts;
         if let Err(error) = tokio::task::spawn_blocking(move || mounts.close()).await {
-            tracing::error!(%error, "mounts were not taken away in order");
+            tracing::error!(%error, "mounts were not unmounted in order");
         }
         let engine = self.engine;
         let closed = tokio::task::spawn_blocking(move || engine.close()).await;
         if let Err(error) = closed {
             tracing::error!(%error, "the store was not closed in order");
         }
-        if let Some(door) = self.admin_door {
-            door.closed(ADMIN_DRAIN_MAX).await;
+        if let Some(door) = self.admin_listener {
+            door.close(ADMIN_DRAIN_MAX).await;
         }
-        drop(self.home);
+        drop(self.data_dir);
     }
 }
 
 /// The line that says that it serves, and where.
-impl fmt::Display for Running {
+impl fmt::Display for RunningBroker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |address: Option<SocketAddr>| {
             address.map_or_else(|| "off".to_owned(), |address| address.to_string())

@@ -25,17 +25,17 @@ mod problem;
 mod sources;
 mod value;
 
-pub use problem::{Origin, Problem, Problems};
-pub use sources::Sources;
-pub use value::Listen;
+pub use problem::{ConfigProblem, ConfigProblems, SettingOrigin};
+pub use sources::ConfigSources;
+pub use value::ListenAddress;
 
-use kafka::{Effect, KafkaSetting};
+use kafka::{KafkaSetting, KafkaSettingEffect};
 use own::OwnSetting;
-use sources::{Given, VARIABLE_PREFIX};
-use value::Value;
+use sources::{SourceValue, VARIABLE_PREFIX};
+use value::SettingValue;
 
 /// A variable is refused if it is this near to one that is known: it is a slip of the pen.
-const VARIABLE_SLIP: usize = 2;
+const VARIABLE_TYPO_DISTANCE: usize = 2;
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -43,40 +43,40 @@ pub struct Config {
     /// Where its data lies.
     pub data_dir: PathBuf,
     /// Where it listens for Kafka's clients.
-    pub kafka: Listen,
+    pub kafka: ListenAddress,
     /// Where it listens for its operators.
-    pub http: Listen,
+    pub http: ListenAddress,
     /// The names by which operators may ask there, besides `localhost` and that of `http`.
     pub http_hosts: Vec<String>,
     /// Where it mounts its tree.
     pub mounts: Vec<PathBuf>,
     /// Where it was asked to listen for ZooKeeper's clients. This version does not serve them.
-    pub zookeeper: Listen,
+    pub zookeeper: ListenAddress,
     /// The engine; its catalog's directory follows from `data_dir`.
     pub engine: EngineOptions,
     /// Kafka's face; its cluster's name follows from the data directory.
-    pub kafka_face: KafkaOptions,
+    pub kafka_server: KafkaOptions,
     /// What was accepted and does not do what somebody may expect.
     pub warnings: Vec<String>,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config::load(&Sources::default()).expect("a default is a value, as a test sees to")
+        Config::load(&ConfigSources::default()).expect("a default is a value, as a test sees to")
     }
 }
 
 /// A setting, in either table; its place there is its rank among those of one source.
 #[derive(Clone, Copy)]
-enum Setting {
+enum ConfigSetting {
     Own(usize, &'static OwnSetting),
     Kafka(usize, &'static KafkaSetting),
 }
 
 /// What a name turns out to be.
-enum Known {
-    Setting(Setting),
-    WithoutMeaning(&'static str),
+enum SettingLookup {
+    Setting(ConfigSetting),
+    NoEffect(&'static str),
     Refused(&'static str),
 }
 
@@ -85,31 +85,31 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with them.
-    pub fn load(sources: &Sources) -> Result<Config, Problems> {
+    pub fn load(sources: &ConfigSources) -> Result<Config, ConfigProblems> {
         let mut problems = Vec::new();
-        let mut given: Vec<(Given, Setting)> = Vec::new();
-        let mut load = Load {
-            config: bare(),
+        let mut given: Vec<(SourceValue, ConfigSetting)> = Vec::new();
+        let mut load = ConfigLoader {
+            config: empty_config(),
             kafka_values: BTreeMap::new(),
             origins: HashMap::new(),
             problems: Vec::new(),
         };
         load.defaults();
-        for value in sources.given(&mut problems) {
-            match find(&value) {
-                Ok(Known::Setting(setting)) => given.push((value, setting)),
-                Ok(Known::WithoutMeaning(why)) => {
-                    let Given { key, origin, .. } = value;
+        for value in sources.values(&mut problems) {
+            match find_setting(&value) {
+                Ok(SettingLookup::Setting(setting)) => given.push((value, setting)),
+                Ok(SettingLookup::NoEffect(why)) => {
+                    let SourceValue { key, origin, .. } = value;
                     load.config.warnings.push(format!("{origin}: {key} has no effect: {why}"));
                 }
-                Ok(Known::Refused(why)) => {
-                    let what = value.origin.tell(&value.key, why);
-                    problems.push(Problem { origin: value.origin, what });
+                Ok(SettingLookup::Refused(why)) => {
+                    let what = value.origin.with_setting_name(&value.key, why);
+                    problems.push(ConfigProblem { origin: value.origin, what });
                 }
-                Err(Unknown::Refused(what)) => {
-                    problems.push(Problem { origin: value.origin, what });
+                Err(UnknownSetting::Refused(what)) => {
+                    problems.push(ConfigProblem { origin: value.origin, what });
                 }
-                Err(Unknown::Warned(what)) => {
+                Err(UnknownSetting::Ignored(what)) => {
                     load.config.warnings.push(format!("{}: {what}", value.origin));
                 }
             }
@@ -118,91 +118,97 @@ impl Config {
         for (given, setting) in &given {
             load.apply(given, *setting);
         }
-        load.check_together();
+        load.check_combinations();
         problems.append(&mut load.problems);
-        if problems.is_empty() { Ok(load.finish()) } else { Err(Problems(problems)) }
+        if problems.is_empty() { Ok(load.finish()) } else { Err(ConfigProblems(problems)) }
     }
 }
 
 /// A configuration before its defaults are applied.
-fn bare() -> Config {
+fn empty_config() -> Config {
     Config {
         data_dir: PathBuf::new(),
-        kafka: Listen::Off,
-        http: Listen::Off,
+        kafka: ListenAddress::Off,
+        http: ListenAddress::Off,
         http_hosts: Vec::new(),
-        zookeeper: Listen::Off,
+        zookeeper: ListenAddress::Off,
         mounts: Vec::new(),
         engine: EngineOptions::default(),
-        kafka_face: KafkaOptions::default(),
+        kafka_server: KafkaOptions::default(),
         warnings: Vec::new(),
     }
 }
 
-struct Load {
+struct ConfigLoader {
     config: Config,
     /// What DescribeConfigs lists.
     kafka_values: BTreeMap<&'static str, String>,
     /// Who gave a setting the value that it has.
-    origins: HashMap<&'static str, Origin>,
-    problems: Vec<Problem>,
+    origins: HashMap<&'static str, SettingOrigin>,
+    problems: Vec<ConfigProblem>,
 }
 
-impl Load {
+impl ConfigLoader {
     fn defaults(&mut self) {
         for OwnSetting { key, default, apply } in own::SETTINGS {
-            let applied = apply(&mut self.config, &mut Value::new(default, false));
+            let applied = apply(&mut self.config, &mut SettingValue::new(default, false));
             applied.unwrap_or_else(|expected| panic!("the default of {key}: {expected}"));
         }
         for KafkaSetting { name, default, effect } in kafka::SETTINGS {
             let Some(default) = default else { continue };
-            if let Effect::Broker(apply) = effect {
-                let applied = apply(&mut self.config, &mut Value::new(default, true));
+            if let KafkaSettingEffect::Broker(apply) = effect {
+                let applied = apply(&mut self.config, &mut SettingValue::new(default, true));
                 applied.unwrap_or_else(|expected| panic!("the default of {name}: {expected}"));
             }
             self.kafka_values.insert(name, (*default).to_owned());
         }
     }
 
-    fn apply(&mut self, given: &Given, setting: Setting) {
-        let mut value = Value::new(&given.value, matches!(setting, Setting::Kafka(..)));
+    fn apply(&mut self, given: &SourceValue, setting: ConfigSetting) {
+        let mut value =
+            SettingValue::new(&given.value, matches!(setting, ConfigSetting::Kafka(..)));
         let applied = match setting {
-            Setting::Own(_, own) => (own.apply)(&mut self.config, &mut value),
-            Setting::Kafka(_, kafka) => match kafka.effect {
-                Effect::Broker(apply) => apply(&mut self.config, &mut value),
-                Effect::Topic(key, scale) => self.topic_default(key, scale, &mut value),
+            ConfigSetting::Own(_, own) => (own.apply)(&mut self.config, &mut value),
+            ConfigSetting::Kafka(_, kafka) => match kafka.effect {
+                KafkaSettingEffect::Broker(apply) => apply(&mut self.config, &mut value),
+                KafkaSettingEffect::Topic(key, scale) => self.topic_default(key, scale, &mut value),
             },
         };
         let name = setting.name();
         match applied {
             Ok(()) => {
                 self.origins.insert(name, given.origin.clone());
-                if matches!(setting, Setting::Kafka(..)) {
+                if matches!(setting, ConfigSetting::Kafka(..)) {
                     self.kafka_values.insert(name, value.text().to_owned());
                 }
             }
             Err(expected) => {
                 let what = format!("{:?} is no value for it; {expected}", given.value);
-                let what = given.origin.tell(name, &what);
-                self.problems.push(Problem { origin: given.origin.clone(), what });
+                let what = given.origin.with_setting_name(name, &what);
+                self.problems.push(ConfigProblem { origin: given.origin.clone(), what });
             }
         }
     }
 
-    fn topic_default(&mut self, key: &str, scale: i64, value: &mut Value) -> Result<(), String> {
+    fn topic_default(
+        &mut self,
+        key: &str,
+        scale: i64,
+        value: &mut SettingValue,
+    ) -> Result<(), String> {
         let text = value.for_topic(key, scale);
         let config = BTreeMap::from([(key.to_owned(), text)]);
         let config = TopicConfig::new(config).map_err(|error| match error {
             ConfigError::Value { expected, .. } => format!("give {expected}"),
             ConfigError::Unknown(key) => unreachable!("topics have a setting {key}"),
         })?;
-        self.config.engine.topic_defaults.extend(config.set().clone());
+        self.config.engine.topic_defaults.extend(config.overrides().clone());
         Ok(())
     }
 
     /// What is wrong only with two settings together.
-    fn check_together(&mut self) {
-        let groups = &self.config.kafka_face.groups;
+    fn check_combinations(&mut self) {
+        let groups = &self.config.kafka_server.groups;
         let (min, max) = (groups.session_timeout_min, groups.session_timeout_max);
         if min > max {
             let names = ["group.min.session.timeout.ms", "group.max.session.timeout.ms"];
@@ -212,22 +218,23 @@ impl Load {
                 "{least} ({min:?}) is above {most} ({max:?}); raise the latter, or lower the former"
             );
             // One of the two was given: the defaults agree.
-            self.problems.extend(origin.map(|origin| Problem { origin, what }));
+            self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
         }
     }
 
     fn finish(mut self) -> Config {
         // Two names for one thing, whichever was given.
         for name in ["node.id", "broker.id"] {
-            self.kafka_values.insert(name, self.config.kafka_face.node_id.to_string());
+            self.kafka_values.insert(name, self.config.kafka_server.node_id.to_string());
         }
         let named = |(name, value): (&str, String)| (name.to_owned(), value);
-        self.config.kafka_face.broker_configs = self.kafka_values.into_iter().map(named).collect();
+        self.config.kafka_server.broker_configs =
+            self.kafka_values.into_iter().map(named).collect();
         let default =
             |setting: &KafkaSetting| Some((setting.name.to_owned(), setting.default?.to_owned()));
-        self.config.kafka_face.broker_defaults =
+        self.config.kafka_server.broker_defaults =
             kafka::SETTINGS.iter().filter_map(default).collect();
-        if self.config.zookeeper != Listen::Off {
+        if self.config.zookeeper != ListenAddress::Off {
             let asked = &self.config.zookeeper;
             let warning =
                 format!("zookeeper={asked}: this version does not serve ZooKeeper's clients");
@@ -237,31 +244,33 @@ impl Load {
     }
 }
 
-impl Setting {
-    fn all() -> impl Iterator<Item = Setting> {
-        let kafka = kafka::SETTINGS.iter().enumerate().map(|(i, row)| Setting::Kafka(i, row));
-        own::SETTINGS.iter().enumerate().map(|(i, row)| Setting::Own(i, row)).chain(kafka)
+impl ConfigSetting {
+    fn all() -> impl Iterator<Item = ConfigSetting> {
+        let kafka = kafka::SETTINGS.iter().enumerate().map(|(i, row)| ConfigSetting::Kafka(i, row));
+        own::SETTINGS.iter().enumerate().map(|(i, row)| ConfigSetting::Own(i, row)).chain(kafka)
     }
 
     /// Its name, as `--set` takes it.
     fn name(self) -> &'static str {
         match self {
-            Setting::Own(_, own) => own.key,
-            Setting::Kafka(_, kafka) => kafka.name,
+            ConfigSetting::Own(_, own) => own.key,
+            ConfigSetting::Kafka(_, kafka) => kafka.name,
         }
     }
 
     fn rank(self) -> usize {
         match self {
-            Setting::Own(rank, _) | Setting::Kafka(rank, _) => rank,
+            ConfigSetting::Own(rank, _) | ConfigSetting::Kafka(rank, _) => rank,
         }
     }
 
     /// The variable that gives it.
     fn variable(self) -> String {
         match self {
-            Setting::Own(_, own) => variable(own.key.strip_prefix("server.").unwrap_or(own.key)),
-            Setting::Kafka(_, kafka) => kafka_variable(kafka.name),
+            ConfigSetting::Own(_, own) => {
+                variable(own.key.strip_prefix("server.").unwrap_or(own.key))
+            }
+            ConfigSetting::Kafka(_, kafka) => kafka_variable(kafka.name),
         }
     }
 }
@@ -275,36 +284,36 @@ fn kafka_variable(name: &str) -> String {
 }
 
 /// A name that is none, and what to say about it.
-enum Unknown {
+enum UnknownSetting {
     Refused(String),
-    Warned(String),
+    Ignored(String),
 }
 
-fn find(given: &Given) -> Result<Known, Unknown> {
+fn find_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
     let key = given.key.as_str();
     match &given.origin {
-        Origin::Variable(_) => find_variable(key),
-        Origin::Flag(_) => own_setting(key).ok_or_else(|| unknown(key, own_names())),
-        Origin::Set(_) => own_setting(key)
+        SettingOrigin::Variable(_) => find_variable(key),
+        SettingOrigin::Flag(_) => own_setting(key).ok_or_else(|| unknown(key, own_names())),
+        SettingOrigin::Set(_) => own_setting(key)
             .or_else(|| kafka_name(key))
             .ok_or_else(|| unknown(key, own_names().chain(kafka_names()))),
-        Origin::File { .. } => find_in_file(key),
+        SettingOrigin::File { .. } => find_in_file(key),
     }
 }
 
-fn find_in_file(key: &str) -> Result<Known, Unknown> {
+fn find_in_file(key: &str) -> Result<SettingLookup, UnknownSetting> {
     if let Some(name) = key.strip_prefix("kafka.") {
         return kafka_name(name).ok_or_else(|| unknown(name, kafka_names()));
     }
     own_setting(key).ok_or_else(|| match kafka_name(key) {
-        Some(_) => Unknown::Refused(format!("{key}: Kafka's settings stand under [kafka]")),
+        Some(_) => UnknownSetting::Refused(format!("{key}: Kafka's settings stand under [kafka]")),
         None => unknown(key, own_names()),
     })
 }
 
-fn find_variable(name: &str) -> Result<Known, Unknown> {
-    if let Some(setting) = Setting::all().find(|setting| setting.variable() == name) {
-        return Ok(Known::Setting(setting));
+fn find_variable(name: &str) -> Result<SettingLookup, UnknownSetting> {
+    if let Some(setting) = ConfigSetting::all().find(|setting| setting.variable() == name) {
+        return Ok(SettingLookup::Setting(setting));
     }
     let kafka_prefix = variable("kafka.");
     // Capitals do not say where Kafka's name has its dots; the lists are of names with dots only.
@@ -314,28 +323,30 @@ fn find_variable(name: &str) -> Result<Known, Unknown> {
     if let Some(known) = kafka {
         return Ok(known);
     }
-    let variables: Vec<String> = Setting::all().map(Setting::variable).collect();
+    let variables: Vec<String> = ConfigSetting::all().map(ConfigSetting::variable).collect();
     let near = nearest::nearest(name, variables.iter().map(String::as_str));
-    match near.filter(|near| nearest::distance(name, near) <= VARIABLE_SLIP) {
-        Some(near) => Err(Unknown::Refused(format!("it is no setting's; did you mean {near}?"))),
-        None => Err(Unknown::Warned("it is no setting's, and has no effect".to_owned())),
+    match near.filter(|near| nearest::distance(name, near) <= VARIABLE_TYPO_DISTANCE) {
+        Some(near) => {
+            Err(UnknownSetting::Refused(format!("it is no setting's; did you mean {near}?")))
+        }
+        None => Err(UnknownSetting::Ignored("it is no setting's, and has no effect".to_owned())),
     }
 }
 
-fn own_setting(key: &str) -> Option<Known> {
+fn own_setting(key: &str) -> Option<SettingLookup> {
     let (rank, row) = own::SETTINGS.iter().enumerate().find(|(_, row)| row.key == key)?;
-    Some(Known::Setting(Setting::Own(rank, row)))
+    Some(SettingLookup::Setting(ConfigSetting::Own(rank, row)))
 }
 
 /// What a Kafka name is.
-fn kafka_name(name: &str) -> Option<Known> {
+fn kafka_name(name: &str) -> Option<SettingLookup> {
     if let Some((rank, row)) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name)
     {
-        return Some(Known::Setting(Setting::Kafka(rank, row)));
+        return Some(SettingLookup::Setting(ConfigSetting::Kafka(rank, row)));
     }
-    kafka::reason(kafka::REFUSED, name)
-        .map(Known::Refused)
-        .or_else(|| kafka::reason(kafka::WITHOUT_MEANING, name).map(Known::WithoutMeaning))
+    kafka::reason_for(kafka::REFUSED, name)
+        .map(SettingLookup::Refused)
+        .or_else(|| kafka::reason_for(kafka::NO_EFFECT, name).map(SettingLookup::NoEffect))
 }
 
 fn own_names() -> impl Iterator<Item = &'static str> + Clone {
@@ -346,11 +357,11 @@ fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
     kafka::SETTINGS.iter().map(|row| row.name)
 }
 
-fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> Unknown {
+fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> UnknownSetting {
     // A topic's name for what is `log.*` here, or one of ours without its section.
     let whole =
         names.clone().find(|name| name.split_once('.').is_some_and(|(_, rest)| rest == key));
-    Unknown::Refused(match whole.or_else(|| nearest::nearest(key, names)) {
+    UnknownSetting::Refused(match whole.or_else(|| nearest::nearest(key, names)) {
         Some(near) => format!("{key} is no setting; did you mean {near}?"),
         None => format!("{key} is no setting"),
     })

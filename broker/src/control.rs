@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use fileview::fuse::Mounts;
+use fileview::fuse::FuseMounts;
 pub use fileview::fuse::data_dir_of;
 use serde::{Deserialize, Serialize};
 use storage::timekeeper::Timekeeper;
@@ -24,20 +24,20 @@ use tokio::task::JoinHandle;
 /// The socket's name in the data directory.
 const SOCKET: &str = "control.sock";
 /// What it is called until only its owner can open it.
-const SOCKET_BEFORE: &str = "control.sock.new";
+const SOCKET_TEMPORARY: &str = "control.sock.new";
 /// No question and no answer is longer.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How long somebody who has connected may take to ask, and to take the answer.
-const ASK_MAX: Duration = Duration::from_secs(10);
+const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// How many may ask at the same time.
 const CONNECTIONS_MAX: usize = 16;
 /// How long an answer may take: what is mounted over may wait for a disk.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const RESPONSE_MAX: Duration = Duration::from_secs(60);
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// Mount the tree at an empty directory.
     Mount {
         /// Its absolute path.
@@ -61,7 +61,7 @@ pub enum Request {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ControlResponse {
     /// Done: the directories that the question was about.
     Done(Vec<PathBuf>),
     /// How the clock is.
@@ -109,27 +109,30 @@ impl ClockStatus {
 ///
 /// # Errors
 /// No server runs there, it does not answer, or it refuses.
-pub fn ask(data_dir: &Path, request: &Request) -> anyhow::Result<Vec<PathBuf>> {
-    match answer_of(data_dir, request)? {
-        Answer::Done(directories) => Ok(directories),
-        Answer::Clock(_) => bail!("the server answers another question"),
-        Answer::Refused(why) => bail!(why),
+pub fn request_directories(
+    data_dir: &Path,
+    request: &ControlRequest,
+) -> anyhow::Result<Vec<PathBuf>> {
+    match exchange(data_dir, request)? {
+        ControlResponse::Done(directories) => Ok(directories),
+        ControlResponse::Clock(_) => bail!("the server answers another question"),
+        ControlResponse::Refused(why) => bail!(why),
     }
 }
 
 /// Asks the server that runs on `data_dir` about its clock.
 ///
 /// # Errors
-/// As [`ask`].
-pub fn ask_clock(data_dir: &Path, request: &Request) -> anyhow::Result<ClockStatus> {
-    match answer_of(data_dir, request)? {
-        Answer::Clock(status) => Ok(status),
-        Answer::Done(_) => bail!("the server answers another question"),
-        Answer::Refused(why) => bail!(why),
+/// As [`request_directories`].
+pub fn request_clock(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ClockStatus> {
+    match exchange(data_dir, request)? {
+        ControlResponse::Clock(status) => Ok(status),
+        ControlResponse::Done(_) => bail!("the server answers another question"),
+        ControlResponse::Refused(why) => bail!(why),
     }
 }
 
-fn answer_of(data_dir: &Path, request: &Request) -> anyhow::Result<Answer> {
+fn exchange(data_dir: &Path, request: &ControlRequest) -> anyhow::Result<ControlResponse> {
     let shown = data_dir.display();
     let directory = match std::fs::File::open(data_dir) {
         Ok(directory) => directory,
@@ -145,7 +148,7 @@ fn answer_of(data_dir: &Path, request: &Request) -> anyhow::Result<Answer> {
         }
         Err(error) => return Err(error).context(format!("ask the server of {shown}")),
     };
-    stream.set_read_timeout(Some(ANSWER_MAX)).context("bound the wait for an answer")?;
+    stream.set_read_timeout(Some(RESPONSE_MAX)).context("bound the wait for an answer")?;
     let mut line = serde_json::to_vec(request).context("spell the question")?;
     line.push(b'\n');
     (&stream).write_all(&line).context("ask the server")?;
@@ -166,33 +169,33 @@ fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
 
 /// What can be asked about.
 #[derive(Clone)]
-pub(crate) struct ControlParts {
-    pub(crate) mounts: Mounts,
+pub(crate) struct ControlContext {
+    pub(crate) mounts: FuseMounts,
     pub(crate) timekeeper: Arc<Timekeeper>,
 }
 
 /// The socket of a running server.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlSocket {
     path: PathBuf,
     task: JoinHandle<()>,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens in `data_dir`, which this process holds. What a server that was killed has left there is
     /// replaced.
-    pub(crate) fn open(data_dir: &Path, parts: ControlParts) -> io::Result<Control> {
+    pub(crate) fn open(data_dir: &Path, parts: ControlContext) -> io::Result<ControlSocket> {
         let directory = std::fs::File::open(data_dir)?;
-        let (before, path) = (data_dir.join(SOCKET_BEFORE), data_dir.join(SOCKET));
+        let (before, path) = (data_dir.join(SOCKET_TEMPORARY), data_dir.join(SOCKET));
         match std::fs::remove_file(&before) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(short_path(&directory, SOCKET_BEFORE))?;
+        let listener = UnixListener::bind(short_path(&directory, SOCKET_TEMPORARY))?;
         std::fs::set_permissions(&before, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&before, &path)?;
         let task = tokio::spawn(listen(listener, parts));
-        Ok(Control { path, task })
+        Ok(ControlSocket { path, task })
     }
 
     /// Listens no more.
@@ -202,7 +205,7 @@ impl Control {
     }
 }
 
-async fn listen(listener: UnixListener, parts: ControlParts) {
+async fn listen(listener: UnixListener, parts: ControlContext) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         match listener.accept().await {
@@ -227,37 +230,39 @@ async fn listen(listener: UnixListener, parts: ControlParts) {
     }
 }
 
-async fn serve(mut stream: tokio::net::UnixStream, parts: ControlParts) -> io::Result<()> {
+async fn serve(mut stream: tokio::net::UnixStream, parts: ControlContext) -> io::Result<()> {
     let (reading, mut writing) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reading.take(LINE_BYTES_MAX));
-    tokio::time::timeout(ASK_MAX, reader.read_line(&mut line)).await??;
-    let answer = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &parts)).await?,
-        Err(error) => Answer::Refused(format!("not a question that this version knows: {error}")),
+    tokio::time::timeout(REQUEST_MAX, reader.read_line(&mut line)).await??;
+    let answer = match serde_json::from_str::<ControlRequest>(&line) {
+        Ok(request) => tokio::task::spawn_blocking(move || handle_request(request, &parts)).await?,
+        Err(error) => {
+            ControlResponse::Refused(format!("not a question that this version knows: {error}"))
+        }
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');
-    tokio::time::timeout(ASK_MAX, writing.write_all(&line)).await?
+    tokio::time::timeout(REQUEST_MAX, writing.write_all(&line)).await?
 }
 
-fn answer(request: Request, parts: &ControlParts) -> Answer {
-    let ControlParts { mounts, timekeeper } = parts;
+fn handle_request(request: ControlRequest, parts: &ControlContext) -> ControlResponse {
+    let ControlContext { mounts, timekeeper } = parts;
     let done = match request {
-        Request::ClockStatus => return Answer::Clock(ClockStatus::of(timekeeper)),
-        Request::ClockConfirm => {
+        ControlRequest::ClockStatus => return ControlResponse::Clock(ClockStatus::of(timekeeper)),
+        ControlRequest::ClockConfirm => {
             if timekeeper.confirm().is_none() {
                 tracing::info!("an operator confirmed the clock");
             }
-            return Answer::Clock(ClockStatus::of(timekeeper));
+            return ControlResponse::Clock(ClockStatus::of(timekeeper));
         }
-        Request::Mount { directory } => mounts.mount(&directory).map(|path| vec![path]),
-        Request::Umount { directory, lazily } => {
+        ControlRequest::Mount { directory } => mounts.mount(&directory).map(|path| vec![path]),
+        ControlRequest::Umount { directory, lazily } => {
             mounts.unmount(&directory, lazily).map(|path| vec![path])
         }
-        Request::Mounts => Ok(mounts.list()),
+        ControlRequest::Mounts => Ok(mounts.list()),
     };
-    done.map_or_else(|error| Answer::Refused(error.to_string()), Answer::Done)
+    done.map_or_else(|error| ControlResponse::Refused(error.to_string()), ControlResponse::Done)
 }
 
 #[cfg(test)]
@@ -269,16 +274,16 @@ mod tests {
         let line = |request| serde_json::to_string(&request).unwrap();
         let directory = PathBuf::from("/mnt/a");
         assert_eq!(
-            line(Request::Mount { directory: directory.clone() }),
+            line(ControlRequest::Mount { directory: directory.clone() }),
             r#"{"mount":{"directory":"/mnt/a"}}"#
         );
         assert_eq!(
-            line(Request::Umount { directory, lazily: true }),
+            line(ControlRequest::Umount { directory, lazily: true }),
             r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#
         );
-        assert_eq!(line(Request::Mounts), r#""mounts""#);
-        assert_eq!(line(Request::ClockStatus), r#""clock-status""#);
-        assert_eq!(line(Request::ClockConfirm), r#""clock-confirm""#);
-        assert!(serde_json::from_str::<Request>(r#"{"mount":{}}"#).is_err());
+        assert_eq!(line(ControlRequest::Mounts), r#""mounts""#);
+        assert_eq!(line(ControlRequest::ClockStatus), r#""clock-status""#);
+        assert_eq!(line(ControlRequest::ClockConfirm), r#""clock-confirm""#);
+        assert!(serde_json::from_str::<ControlRequest>(r#"{"mount":{}}"#).is_err());
     }
 }

@@ -10,14 +10,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What is kept beside the journal's: for the admin port (at most 32), the control socket, mounts, the catalog, files that
 /// are being written, and connections that are refused.
-const OTHERS: u64 = 128;
+const RESERVED_DESCRIPTORS: u64 = 128;
 /// However low the limit is, so many clients may connect.
-const CONNECTIONS_LEAST: u64 = 8;
+const CONNECTIONS_MIN: u64 = 8;
 
 /// Raises the soft limit to the hard one, and returns it: `None` if there is none.
-pub(crate) fn raise() -> Option<u64> {
+pub(crate) fn raise_limit() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
-    let raised = raised(before);
+    let raised = raise_soft_limit(before);
     if let Err(error) = &raised {
         tracing::warn!(%error, "the limit on open files and sockets was not raised");
     }
@@ -31,8 +31,8 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
         tracing::info!(connections = wanted, "any number of files and sockets may be open at once");
         return wanted;
     };
-    let kept = storage::disk::descriptors_max(Some(limit)) + OTHERS;
-    let rest = limit.saturating_sub(kept).max(CONNECTIONS_LEAST);
+    let kept = storage::disk::descriptors_max(Some(limit)) + RESERVED_DESCRIPTORS;
+    let rest = limit.saturating_sub(kept).max(CONNECTIONS_MIN);
     let connections = usize::try_from(rest).unwrap_or(usize::MAX).min(wanted);
     if connections < wanted {
         let enough = needed_for(wanted as u64);
@@ -49,13 +49,13 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
 
 /// The limit that leaves room for so many connections.
 fn needed_for(connections: u64) -> u64 {
-    let most = connections + OTHERS + storage::disk::descriptors_max(None);
+    let most = connections + RESERVED_DESCRIPTORS + storage::disk::descriptors_max(None);
     // Below its most, the store takes a quarter.
-    let quarter = (connections + OTHERS).saturating_mul(4).div_ceil(3) + 1;
+    let quarter = (connections + RESERVED_DESCRIPTORS).saturating_mul(4).div_ceil(3) + 1;
     quarter.min(most)
 }
 
-fn raised(before: Rlimit) -> io::Result<Rlimit> {
+fn raise_soft_limit(before: Rlimit) -> io::Result<Rlimit> {
     let wanted = Rlimit { current: before.maximum, maximum: before.maximum };
     if before.current != wanted.current {
         setrlimit(Resource::Nofile, wanted)?;
@@ -73,7 +73,7 @@ mod tests {
         let less = hard.map_or(8000, |hard| hard - 1);
         let low = Rlimit { current: Some(less), maximum: hard };
         setrlimit(Resource::Nofile, low).expect("less can be had");
-        assert_eq!(raise(), hard);
+        assert_eq!(raise_limit(), hard);
         assert_eq!(getrlimit(Resource::Nofile).current, hard);
     }
 

@@ -11,10 +11,10 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use compat_kafka::{HistoryErrorCode, Refusal};
+use compat_kafka::{HistoryApiError, HistoryErrorCode};
 
-use crate::config::Listen;
-use crate::http_answer::refuse;
+use crate::config::ListenAddress;
+use crate::http_response::refuse;
 
 /// Admits every name.
 const ANY: &str = "*";
@@ -27,10 +27,10 @@ pub(crate) struct HttpHosts {
 
 impl HttpHosts {
     /// `localhost`, the name in `listen`, and `more`.
-    pub(crate) fn new(listen: &Listen, more: &[String]) -> HttpHosts {
+    pub(crate) fn new(listen: &ListenAddress, more: &[String]) -> HttpHosts {
         let own = match listen {
-            Listen::At(address) => Some(&address.host),
-            Listen::Off => None,
+            ListenAddress::At(address) => Some(&address.host),
+            ListenAddress::Off => None,
         };
         let names = own.into_iter().chain(more).map(|name| plain(name));
         HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
@@ -44,10 +44,10 @@ impl HttpHosts {
             || self.names.iter().any(|name| *name == host || name == ANY)
     }
 
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    fn check(&self, request: &Request) -> Result<(), HistoryApiError> {
         let named = host_of(request)?;
         match named {
-            Some(host) if !self.admits(&host) => Err(Refusal::new(
+            Some(host) if !self.admits(&host) => Err(HistoryApiError::new(
                 HistoryErrorCode::ForeignHost,
                 format!(
                     "this server does not answer for the host {}: if it is its name, add it to server.http-hosts",
@@ -65,8 +65,8 @@ fn plain(name: &str) -> String {
 }
 
 /// The host that a request names. Only what is older than HTTP/1.1 may name none: no browser is.
-fn host_of(request: &Request) -> Result<Option<Authority>, Refusal> {
-    let bad = |what| Refusal::new(HistoryErrorCode::BadRequest, what);
+fn host_of(request: &Request) -> Result<Option<Authority>, HistoryApiError> {
+    let bad = |what| HistoryApiError::new(HistoryErrorCode::BadRequest, what);
     if let Some(authority) = request.uri().authority() {
         return Ok(Some(authority.clone()));
     }
@@ -100,25 +100,31 @@ pub(crate) async fn check(
 
 /// A browser says which page asks. One that this server gave, or that stands at the same name in front of
 /// it, may.
-fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_origin(headers: &HeaderMap) -> Result<(), HistoryApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     match (page, host) {
         (Some((_, page)), Some(host)) if page.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(Refusal::new(HistoryErrorCode::Forbidden, "not for web pages of another origin")),
+        _ => Err(HistoryApiError::new(
+            HistoryErrorCode::Forbidden,
+            "not for web pages of another origin",
+        )),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use compat_kafka::Address;
+    use compat_kafka::AdvertisedAddress;
 
     use super::*;
 
     fn hosts(more: &[&str]) -> HttpHosts {
-        let listen = Listen::At(Address { host: "Broker-1.example".to_owned(), port: 8080 });
+        let listen = ListenAddress::At(AdvertisedAddress {
+            host: "Broker-1.example".to_owned(),
+            port: 8080,
+        });
         let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
         HttpHosts::new(&listen, &more)
     }

@@ -11,8 +11,8 @@ mod broker;
 mod config;
 pub mod control;
 mod descriptors;
-mod http_answer;
 mod http_hosts;
+mod http_response;
 mod listen;
 pub mod logging;
 mod metrics;
@@ -21,7 +21,9 @@ mod run;
 mod status;
 mod tree;
 
-pub use broker::{Broker, Running};
+pub use broker::{Broker, RunningBroker};
 pub use config::nearest::{distance, nearest};
-pub use config::{Config, Listen, Origin, Problem, Problems, Sources};
+pub use config::{
+    Config, ConfigProblem, ConfigProblems, ConfigSources, ListenAddress, SettingOrigin,
+};
 pub use run::run;

@@ -4,19 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context;
-use compat_kafka::Address;
+use compat_kafka::AdvertisedAddress;
 use tokio::net::{TcpListener, TcpSocket};
 
-use crate::config::Listen;
+use crate::config::ListenAddress;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// A port that is taken. Nobody can connect to it yet.
 #[derive(Debug)]
-pub(crate) struct Taken(TcpSocket);
+pub(crate) struct BoundPort(TcpSocket);
 
-impl Taken {
+impl BoundPort {
     /// From now on clients can connect.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
         self.0.listen(BACKLOG)
@@ -24,12 +24,12 @@ impl Taken {
 }
 
 /// Takes the port of `listen`, for `whom`; `option` is how to ask for another.
-pub(crate) async fn take(
-    listen: &Listen,
+pub(crate) async fn bind_port(
+    listen: &ListenAddress,
     whom: &str,
     option: &str,
-) -> anyhow::Result<Option<Taken>> {
-    let Listen::At(address) = listen else { return Ok(None) };
+) -> anyhow::Result<Option<BoundPort>> {
+    let ListenAddress::At(address) = listen else { return Ok(None) };
     let doing = || format!("listen for {whom} on {listen}");
     let mut found = resolve(address).await.with_context(doing)?;
     // One address is enough, and those of the older kind reach more clients.
@@ -37,7 +37,7 @@ pub(crate) async fn take(
     let mut failed = None;
     for address in found {
         match bind(address) {
-            Ok(socket) => return Ok(Some(Taken(socket))),
+            Ok(socket) => return Ok(Some(BoundPort(socket))),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
@@ -57,7 +57,7 @@ fn hint(error: &io::Error, option: &str) -> String {
     }
 }
 
-async fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
+async fn resolve(address: &AdvertisedAddress) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = address.host.parse() {
         return Ok(vec![SocketAddr::new(ip, address.port)]);
     }
@@ -76,33 +76,34 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
 mod tests {
     use super::*;
 
-    fn at(host: &str, port: u16) -> Listen {
-        Listen::At(Address { host: host.to_owned(), port })
+    fn at(host: &str, port: u16) -> ListenAddress {
+        ListenAddress::At(AdvertisedAddress { host: host.to_owned(), port })
     }
 
-    async fn taken(listen: &Listen) -> anyhow::Result<Option<Taken>> {
-        take(listen, "tests", "--kafka").await
+    async fn bind_test_port(listen: &ListenAddress) -> anyhow::Result<Option<BoundPort>> {
+        bind_port(listen, "tests", "--kafka").await
     }
 
     #[tokio::test]
     async fn port_0_is_any_free_one_and_off_is_none() {
-        let listener = taken(&at("localhost", 0)).await.unwrap().unwrap().listen().unwrap();
+        let listener =
+            bind_test_port(&at("localhost", 0)).await.unwrap().unwrap().listen().unwrap();
         assert_ne!(listener.local_addr().unwrap().port(), 0);
-        assert!(taken(&Listen::Off).await.unwrap().is_none());
+        assert!(bind_test_port(&ListenAddress::Off).await.unwrap().is_none());
     }
 
     #[tokio::test]
     async fn a_port_that_is_in_use_says_what_to_do() {
-        let first = taken(&at("127.0.0.1", 0)).await.unwrap().unwrap().listen().unwrap();
+        let first = bind_test_port(&at("127.0.0.1", 0)).await.unwrap().unwrap().listen().unwrap();
         let port = first.local_addr().unwrap().port();
-        let error = format!("{:#}", taken(&at("127.0.0.1", port)).await.unwrap_err());
+        let error = format!("{:#}", bind_test_port(&at("127.0.0.1", port)).await.unwrap_err());
         assert!(error.contains("give another with --kafka"), "{error}");
         assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
     }
 
     #[tokio::test]
-    async fn an_address_of_another_machine_is_told() {
-        let error = format!("{:#}", taken(&at("192.0.2.1", 0)).await.unwrap_err());
+    async fn an_address_of_another_machine_is_reported() {
+        let error = format!("{:#}", bind_test_port(&at("192.0.2.1", 0)).await.unwrap_err());
         assert!(error.contains("an address of this machine"), "{error}");
     }
 }

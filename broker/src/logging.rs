@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 /// The variable that says how much, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";
 /// What a server says if it is not set.
-pub const SERVER: &str = "info";
+pub const SERVER_LEVEL: &str = "info";
 
 /// Starts it, for the whole process. `default` is what is said if the variable is not set.
 ///

@@ -12,43 +12,43 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::process;
-use crate::status::{Parts, Status};
+use crate::status::{ServerParts, ServerStatus};
 
 /// The type of what [`text`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All that there is to say now.
-pub(crate) fn text(status: &Arc<Status>) -> Result<String, fmt::Error> {
+pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(Arc::clone(status))));
+    registry.register_collector(Box::new(StatusCollector(Arc::clone(status))));
     let mut text = String::with_capacity(8 << 10);
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Scrape(Arc<Status>);
+struct StatusCollector(Arc<ServerStatus>);
 
-impl Collector for Scrape {
+impl Collector for StatusCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut page = Page(encoder);
+        let mut page = MetricsPage(encoder);
         page.gauge(
             "freezeframe_ready",
             "Whether clients are served and writes are taken",
             u64::from(self.0.readiness().is_ok()),
         )?;
         if let Some(parts) = self.0.parts() {
-            kafka(&mut page, parts)?;
-            journal(&mut page, parts)?;
-            time(&mut page, parts)?;
-            contents(&mut page, parts)?;
-            cuts(&mut page, parts)?;
+            encode_kafka(&mut page, parts)?;
+            encode_journal(&mut page, parts)?;
+            encode_time(&mut page, parts)?;
+            encode_contents(&mut page, parts)?;
+            encode_cuts(&mut page, parts)?;
         }
-        this_process(&mut page)
+        encode_process(&mut page)
     }
 }
 
-fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     let metrics = parts.kafka.metrics();
     let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
     page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
@@ -70,7 +70,11 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
         ("produced_records", "Records produced", &metrics.records_produced),
         ("produced_bytes", "Bytes of batches produced", &metrics.bytes_produced),
         ("fetched_bytes", "Bytes of batches fetched", &metrics.bytes_fetched),
-        ("rotten_reads", "Batches that the disk gave back damaged", &metrics.rotten_reads),
+        (
+            "corrupt_reads",
+            "Batches read from disk whose checksum did not match",
+            &metrics.corrupt_reads,
+        ),
     ];
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
@@ -86,7 +90,7 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
 }
 
-fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     let stats = parts.engine.stats();
     let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let counters = [
@@ -112,18 +116,18 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     for (name, help, count) in [
         ("segments_indexed", "Segments of the journal indexed in files", &history.indexed),
         ("segments_proved", "Sealed segments of which a proof was written", &history.proved),
-        ("parts_filed", "Stretches of the journal rewritten sorted by log", &history.filed),
-        ("parts_merged", "Stretches of the journal merged into larger ones", &history.merged),
-        ("filed_bytes", "Bytes that filing and merging wrote", &history.filed_bytes),
-        ("files_removed", "Data files removed", &history.removed),
-        ("punched_bytes", "Bytes given back inside of files that stay", &history.punched_bytes),
+        ("segments_sorted", "Sealed segments rewritten sorted by log", &history.sorted),
+        ("segments_merged", "Sorted segments merged into larger ones", &history.merged),
+        ("sorted_bytes", "Bytes that sorting and merging wrote", &history.sorted_bytes),
+        ("files_removed", "Data files removed", &history.removed_files),
+        ("reclaimed_bytes", "Bytes reclaimed inside files that stay", &history.reclaimed_bytes),
+        ("indexes_rebuilt", "Indexes rebuilt because they were lost or corrupt", &history.rebuilt),
         (
-            "indexes_rebuilt",
-            "Indexes made anew because they were lost or damaged",
-            &history.rebuilt,
+            "logs_compacted",
+            "Times that a log's beginning was compacted",
+            &history.replaced_prefixes,
         ),
-        ("logs_compacted", "Times that a log's beginning was compacted", &history.replaced),
-        ("logs_forgotten", "Logs of deleted topics that were forgotten", &history.forgotten),
+        ("logs_removed", "Logs of deleted topics that were removed", &history.removed_logs),
     ] {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
@@ -134,11 +138,11 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     page.gauge("freezeframe_block_bytes", "Bytes of old data in memory, that was read", held)?;
     page.counter("freezeframe_block_hits", "Reads of old data from memory", now(&blocks.hits))?;
     page.counter("freezeframe_block_loads", "Blocks of old data read", now(&blocks.loads))?;
-    let stopped = u64::from(parts.engine.stopped().is_some());
+    let stopped = u64::from(parts.engine.stop_reason().is_some());
     page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
 }
 
-fn time(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+fn encode_time(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     let timekeeper = parts.engine.timekeeper();
     let frontier = timekeeper.frontier().time().0;
     page.gauge(
@@ -155,7 +159,7 @@ fn time(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     for (name, help, value) in [
         (
             "unconfirmed",
-            "Whether nothing is given up by age because nobody has confirmed the wall clock",
+            "Whether retention by age is suspended because nobody has confirmed the wall clock",
             u64::from(timekeeper.doubt().is_some()),
         ),
         (
@@ -171,7 +175,7 @@ fn time(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     Ok(())
 }
 
-fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     let topics = parts.engine.topics();
     let partitions: usize = topics.iter().map(|topic| topic.partitions.len()).sum();
     page.gauge("freezeframe_topics", "Topics", topics.len() as u64)?;
@@ -194,7 +198,7 @@ fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     }
 }
 
-fn cuts(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+fn encode_cuts(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     let stats = parts.engine.cut_cache_stats();
     for (name, help, count) in [
         ("hits", "Cuts answered without a look at the logs", stats.hits),
@@ -214,7 +218,7 @@ fn cuts(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     page.gauge("freezeframe_pins", "Pins that stand", pins)
 }
 
-fn this_process(page: &mut Page<'_>) -> fmt::Result {
+fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
     if let Some(bytes) = process::resident_bytes() {
         page.gauge("process_resident_memory_bytes", "Memory that is resident", bytes)?;
     }
@@ -232,9 +236,9 @@ fn this_process(page: &mut Page<'_>) -> fmt::Result {
 }
 
 /// A page being written.
-struct Page<'a>(DescriptorEncoder<'a>);
+struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::broker::{Broker, Running};
+use crate::broker::{Broker, RunningBroker};
 use crate::config::Config;
 use crate::descriptors;
 
@@ -22,14 +22,14 @@ const RUNTIME_END_MAX: Duration = Duration::from_secs(1);
 /// It does not start, or the store has stopped.
 pub fn run(
     mut config: Config,
-    ready: impl FnOnce(&Running) -> anyhow::Result<()>,
+    ready: impl FnOnce(&RunningBroker) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    tell_devices();
-    let connections = &mut config.kafka_face.connections_max;
-    *connections = descriptors::connections_max(descriptors::raise(), *connections);
+    log_devices();
+    let connections = &mut config.kafka_server.connections_max;
+    *connections = descriptors::connections_max(descriptors::raise_limit(), *connections);
     let runtime = runtime().context("start the runtime")?;
     let ended = runtime.block_on(serve(config, ready));
     runtime.shutdown_timeout(RUNTIME_END_MAX);
@@ -46,7 +46,7 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-fn tell_devices() {
+fn log_devices() {
     match rdma::devices() {
         Ok(devices) if devices.is_empty() => {
             tracing::info!("rdma devices: none; data moves over tcp");
@@ -61,9 +61,9 @@ fn tell_devices() {
 
 async fn serve(
     config: Config,
-    ready: impl FnOnce(&Running) -> anyhow::Result<()>,
+    ready: impl FnOnce(&RunningBroker) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("wait for signals")?;
+    let mut signals = ShutdownSignals::new().context("wait for signals")?;
     let data_dir = config.data_dir.display().to_string();
     let mut running = tokio::select! {
         running = Broker::start(config) => running?,
@@ -79,7 +79,7 @@ async fn serve(
             tracing::info!("{name}; stopping");
             Ok(name)
         }
-        why = told(ready(&running), &mut running) => Err(why),
+        why = wait_for_failure(ready(&running), &mut running) => Err(why),
     };
     let why = match &failed {
         Ok(signal) => (*signal).to_owned(),
@@ -97,23 +97,23 @@ async fn serve(
 }
 
 /// Waits for a failure, of which not being able to say that it is ready is one.
-async fn told(ready: anyhow::Result<()>, running: &mut Running) -> anyhow::Error {
+async fn wait_for_failure(ready: anyhow::Result<()>, running: &mut RunningBroker) -> anyhow::Error {
     match ready {
-        Ok(()) => anyhow::Error::msg(running.failed().await),
+        Ok(()) => anyhow::Error::msg(running.wait_for_failure().await),
         Err(error) => error.context("say that the server is ready"),
     }
 }
 
 /// The signals that ask a process to end.
-struct Signals {
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
+impl ShutdownSignals {
+    fn new() -> std::io::Result<ShutdownSignals> {
         let terminate = signal(SignalKind::terminate())?;
-        Ok(Signals { terminate, interrupt: signal(SignalKind::interrupt())? })
+        Ok(ShutdownSignals { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
     async fn next(&mut self) -> &'static str {

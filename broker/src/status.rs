@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use compat_kafka::Kafka;
+use compat_kafka::KafkaServer;
 use engine::Engine;
 use parking_lot::Mutex;
 
 /// How far the server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ServerPhase {
     /// It opens its data directory.
     Starting,
     /// It answers.
@@ -19,58 +19,58 @@ pub(crate) enum Phase {
 
 /// The parts, once they are there.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ServerParts {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) kafka: Arc<Kafka>,
+    pub(crate) kafka: Arc<KafkaServer>,
 }
 
 /// How the server is.
 #[derive(Debug)]
-pub(crate) struct Status {
-    phase: Mutex<Phase>,
-    parts: OnceLock<Parts>,
+pub(crate) struct ServerStatus {
+    phase: Mutex<ServerPhase>,
+    parts: OnceLock<ServerParts>,
 }
 
 /// Why not.
-pub(crate) type Why = String;
+pub(crate) type UnhealthyReason = String;
 
-impl Status {
-    pub(crate) fn starting() -> Arc<Status> {
-        Arc::new(Status { phase: Mutex::new(Phase::Starting), parts: OnceLock::new() })
+impl ServerStatus {
+    pub(crate) fn starting() -> Arc<ServerStatus> {
+        Arc::new(ServerStatus { phase: Mutex::new(ServerPhase::Starting), parts: OnceLock::new() })
     }
 
-    pub(crate) fn serving(&self, parts: Parts) {
+    pub(crate) fn serving(&self, parts: ServerParts) {
         let first = self.parts.set(parts).is_ok();
         assert!(first, "a server starts once");
-        *self.phase.lock() = Phase::Serving;
+        *self.phase.lock() = ServerPhase::Serving;
     }
 
     pub(crate) fn stopping(&self, why: &str) {
-        *self.phase.lock() = Phase::Stopping(why.into());
+        *self.phase.lock() = ServerPhase::Stopping(why.into());
     }
 
     /// The parts, once they are there.
-    pub(crate) fn parts(&self) -> Option<&Parts> {
+    pub(crate) fn parts(&self) -> Option<&ServerParts> {
         self.parts.get()
     }
 
     /// Whether the process is of use at all; a supervisor that reads otherwise should start another.
-    pub(crate) fn health(&self) -> Result<(), Why> {
-        match self.parts().and_then(|parts| parts.engine.stopped()) {
+    pub(crate) fn health(&self) -> Result<(), UnhealthyReason> {
+        match self.parts().and_then(|parts| parts.engine.stop_reason()) {
             Some(why) => Err(format!("the store has stopped: {why}")),
             None => Ok(()),
         }
     }
 
     /// Whether clients should come now, and what is to be known all the same, if anything.
-    pub(crate) fn readiness(&self) -> Result<Option<String>, Why> {
+    pub(crate) fn readiness(&self) -> Result<Option<String>, UnhealthyReason> {
         self.health()?;
         match &*self.phase.lock() {
-            Phase::Starting => {
+            ServerPhase::Starting => {
                 return Err("starting: the data directory is being opened".to_owned());
             }
-            Phase::Stopping(why) => return Err(format!("stopping: {why}")),
-            Phase::Serving => {}
+            ServerPhase::Stopping(why) => return Err(format!("stopping: {why}")),
+            ServerPhase::Serving => {}
         }
         let Some(parts) = self.parts() else { return Ok(None) };
         let timekeeper = parts.engine.timekeeper();
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_starts_lives_and_is_not_ready() {
-        let status = Status::starting();
+    fn a_starting_server_is_healthy_and_not_ready() {
+        let status = ServerStatus::starting();
         assert_eq!(status.health(), Ok(()));
         assert!(status.readiness().unwrap_err().starts_with("starting"));
         status.stopping("SIGTERM");

@@ -8,10 +8,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use compat_kafka::{Answering, HistoryErrorCode, MoreOps, Refusal};
-use fileview::tree::{Kind, Listed, Node, Open, Stat, TopicNode, Tree, TreeError};
-use fileview::{Format, base64};
-use hlc::Ask;
+use compat_kafka::{ExtensionOperations, HistoryApiError, HistoryErrorCode, OperationFuture};
+use fileview::tree::{
+    OpenNode, TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewStat, ViewTree,
+};
+use fileview::{ViewFormat, base64};
+use hlc::MomentSelector;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,33 +30,33 @@ const KEY_SCAN_BYTES: u64 = 64 << 20;
 
 /// The operation.
 pub(crate) struct TreeOps {
-    tree: Arc<Tree>,
-    held: Mutex<Held>,
+    tree: Arc<ViewTree>,
+    open_nodes: Mutex<OpenNodeTable>,
 }
 
 #[derive(Default)]
-struct Held {
+struct OpenNodeTable {
     /// The one that was used last stands last.
-    open: VecDeque<(u64, Arc<Open>)>,
-    given: u64,
+    open: VecDeque<(u64, Arc<OpenNode>)>,
+    last_number: u64,
 }
 
 /// A path: text, or base64 of one that is no text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Path {
+enum TreeOpPath {
     Text(String),
     Bytes { base64: String },
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
-enum Request {
+enum TreeOpRequest {
     Stat {
-        path: Path,
+        path: TreeOpPath,
     },
     List {
-        path: Path,
+        path: TreeOpPath,
         /// The cookie of the name before, as it was given.
         #[serde(default)]
         after: Option<String>,
@@ -65,7 +67,7 @@ enum Request {
         stat: bool,
     },
     Open {
-        path: Path,
+        path: TreeOpPath,
     },
     Read {
         open: u64,
@@ -94,71 +96,80 @@ enum KeysFormat {
     Jsonl,
 }
 
-impl MoreOps for TreeOps {
-    fn ops(&self) -> &[&'static str] {
+impl ExtensionOperations for TreeOps {
+    fn operations(&self) -> &[&'static str] {
         &["tree"]
     }
 
-    fn ask<'a>(&'a self, _op: &'a str, document: Value) -> Answering<'a> {
+    fn call<'a>(&'a self, _op: &'a str, document: Value) -> OperationFuture<'a> {
         Box::pin(async move {
             let request = serde_json::from_value(document).map_err(|error| {
-                Refusal::new(HistoryErrorCode::BadRequest, format!("not a request: {error}"))
+                HistoryApiError::new(
+                    HistoryErrorCode::BadRequest,
+                    format!("not a request: {error}"),
+                )
             })?;
-            self.answer(request).await
+            self.serve_request(request).await
         })
     }
 }
 
 impl TreeOps {
-    pub(crate) fn new(tree: Arc<Tree>) -> TreeOps {
-        TreeOps { tree: Arc::new(tree.with_key_scan(KEY_SCAN_BYTES)), held: Mutex::default() }
+    pub(crate) fn new(tree: Arc<ViewTree>) -> TreeOps {
+        TreeOps {
+            tree: Arc::new(tree.with_key_scan_limit(KEY_SCAN_BYTES)),
+            open_nodes: Mutex::default(),
+        }
     }
 
-    async fn answer(&self, request: Request) -> Result<Value, Refusal> {
+    async fn serve_request(&self, request: TreeOpRequest) -> Result<Value, HistoryApiError> {
         match request {
-            Request::Stat { path } => {
+            TreeOpRequest::Stat { path } => {
                 let node = self.resolve(path).await?;
                 let stat = self.tree.stat(&node).await.map_err(refusal)?;
                 let mut answer = stat_of(&stat);
-                if stat.kind == Kind::Symlink {
+                if stat.kind == ViewNodeKind::Symlink {
                     let target = self.tree.read_link(&node).await.map_err(refusal)?;
                     answer["target"] = bytes_of(&target);
                 }
                 Ok(answer)
             }
-            Request::List { path, after, max, stat } => {
+            TreeOpRequest::List { path, after, max, stat } => {
                 let after = after.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
-                    Refusal::new(HistoryErrorCode::BadRequest, "after is the cookie of a name")
+                    HistoryApiError::new(
+                        HistoryErrorCode::BadRequest,
+                        "after is the cookie of a name",
+                    )
                 })?;
                 let node = self.resolve(path).await?;
                 self.list(&node, after, max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX), stat).await
             }
-            Request::Open { path } => {
+            TreeOpRequest::Open { path } => {
                 let node = self.resolve(path).await?;
                 let open = self.tree.open(&node).await.map_err(refusal)?;
                 let size = open.size().await.map_err(refusal)?;
-                Ok(json!({ "open": self.hold(open), "size": size }))
+                Ok(json!({ "open": self.add_open(open), "size": size }))
             }
-            Request::Read { open, at, length } => {
-                let open = self.held(open)?;
+            TreeOpRequest::Read { open, at, length } => {
+                let open = self.find_open(open)?;
                 let read = open.read(at, length.min(READ_BYTES_MAX)).await.map_err(refusal)?;
                 Ok(json!({ "base64": base64::encode(&read) }))
             }
-            Request::Close { open } => {
-                self.held.lock().open.retain(|(number, _)| *number != open);
+            TreeOpRequest::Close { open } => {
+                self.open_nodes.lock().open.retain(|(number, _)| *number != open);
                 Ok(json!({ "closed": open }))
             }
-            Request::Keys { topic, at, format, after } => {
+            TreeOpRequest::Keys { topic, at, format, after } => {
                 self.keys(&topic, at, format, after).await
             }
         }
     }
 
-    async fn resolve(&self, path: Path) -> Result<Node, Refusal> {
+    async fn resolve(&self, path: TreeOpPath) -> Result<ViewNode, HistoryApiError> {
         let path = match path {
-            Path::Text(text) => text.into_bytes(),
-            Path::Bytes { base64 } => base64::decode(&base64).ok_or_else(|| {
-                Refusal::new(HistoryErrorCode::BadPath, "a path in base64 does not read")
+            TreeOpPath::Text(text) => text.into_bytes(),
+            TreeOpPath::Bytes { base64 } => base64::decode(&base64).ok_or_else(|| {
+                HistoryApiError::new(HistoryErrorCode::BadPath, "a path in base64 does not read")
             })?,
         };
         self.tree.resolve(&path).await.map_err(refusal)
@@ -166,14 +177,14 @@ impl TreeOps {
 
     async fn list(
         &self,
-        node: &Node,
+        node: &ViewNode,
         after: u64,
         max: usize,
         with_stat: bool,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, HistoryApiError> {
         let listed = self.tree.list(node, after, max).await.map_err(refusal)?;
         let mut names = Vec::with_capacity(listed.len());
-        for Listed { cookie, name, node, kind } in listed {
+        for ViewEntry { cookie, name, node, kind } in listed {
             let mut shown = json!({ "name": bytes_of(&name), "kind": kind_of(kind), "cookie": cookie.to_string() });
             if with_stat {
                 // One that cannot be seen hides no other.
@@ -181,7 +192,7 @@ impl TreeOps {
                     Ok(stat) => shown["stat"] = stat_of(&stat),
                     Err(error) => shown["error"] = json!(error.to_string()),
                 }
-                if kind == Kind::Symlink
+                if kind == ViewNodeKind::Symlink
                     && shown["stat"].is_object()
                     && let Ok(target) = self.tree.read_link(&node).await
                 {
@@ -199,27 +210,27 @@ impl TreeOps {
         at: Option<String>,
         format: KeysFormat,
         after: Option<String>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, HistoryApiError> {
         let path = match at {
             Some(at) => {
-                let ask: Ask = at.parse().map_err(|error: hlc::MomentError| {
-                    Refusal::new(HistoryErrorCode::BadMoment, error.to_string())
+                let ask: MomentSelector = at.parse().map_err(|error: hlc::MomentError| {
+                    HistoryApiError::new(HistoryErrorCode::BadMoment, error.to_string())
                 })?;
                 format!(".at/{ask}/topics/{topic}")
             }
             None => format!("topics/{topic}"),
         };
         let node = self.tree.resolve(path.as_bytes()).await.map_err(refusal)?;
-        let Node::Topic(topic) = node else {
-            return Err(Refusal::new(
+        let ViewNode::Topic(topic) = node else {
+            return Err(HistoryApiError::new(
                 HistoryErrorCode::UnknownTopic,
                 format!("not a topic. topic={topic}"),
             ));
         };
         let cursor = after.map(|after| after.parse()).transpose().map_err(refusal)?;
         let format = match format {
-            KeysFormat::Values => Format::Values,
-            KeysFormat::Jsonl => Format::Jsonl,
+            KeysFormat::Values => ViewFormat::Values,
+            KeysFormat::Jsonl => ViewFormat::Jsonl,
         };
         let topic: &TopicNode = &topic;
         let page = self.tree.keys_page(topic, format, cursor, READ_BYTES_MAX / 2).await;
@@ -231,10 +242,10 @@ impl TreeOps {
         }))
     }
 
-    fn hold(&self, open: Open) -> u64 {
-        let mut held = self.held.lock();
-        held.given += 1;
-        let number = held.given;
+    fn add_open(&self, open: OpenNode) -> u64 {
+        let mut held = self.open_nodes.lock();
+        held.last_number += 1;
+        let number = held.last_number;
         held.open.push_back((number, Arc::new(open)));
         if held.open.len() > OPEN_MAX {
             held.open.pop_front();
@@ -242,13 +253,13 @@ impl TreeOps {
         number
     }
 
-    fn held(&self, number: u64) -> Result<Arc<Open>, Refusal> {
-        let mut held = self.held.lock();
+    fn find_open(&self, number: u64) -> Result<Arc<OpenNode>, HistoryApiError> {
+        let mut held = self.open_nodes.lock();
         let place = held.open.iter().position(|(known, _)| *known == number);
         let found = place.and_then(|place| held.open.remove(place));
         let Some(found) = found else {
             let why = format!("not open any more: open it again. open={number}");
-            return Err(Refusal::new(HistoryErrorCode::Gone, why));
+            return Err(HistoryApiError::new(HistoryErrorCode::Gone, why));
         };
         let open = Arc::clone(&found.1);
         held.open.push_back(found);
@@ -256,7 +267,7 @@ impl TreeOps {
     }
 }
 
-fn refusal(error: TreeError) -> Refusal {
+fn refusal(error: TreeError) -> HistoryApiError {
     let code = match &error {
         TreeError::NotFound(_) => HistoryErrorCode::NotFound,
         TreeError::NotDirectory(_) => HistoryErrorCode::NotDirectory,
@@ -272,7 +283,7 @@ fn refusal(error: TreeError) -> Refusal {
         TreeError::Unfinished(_) => HistoryErrorCode::Unfinished,
         TreeError::Io(_) => HistoryErrorCode::Internal,
     };
-    let refusal = Refusal::new(code, error.to_string());
+    let refusal = HistoryApiError::new(code, error.to_string());
     // What was looked through is remembered.
     if code == HistoryErrorCode::Unfinished { refusal.retry_in(0) } else { refusal }
 }
@@ -285,16 +296,16 @@ fn bytes_of(bytes: &[u8]) -> Value {
     }
 }
 
-fn kind_of(kind: Kind) -> &'static str {
+fn kind_of(kind: ViewNodeKind) -> &'static str {
     match kind {
-        Kind::Directory => "directory",
-        Kind::File => "file",
-        Kind::Symlink => "symlink",
-        Kind::Other(_) => "other",
+        ViewNodeKind::Directory => "directory",
+        ViewNodeKind::File => "file",
+        ViewNodeKind::Symlink => "symlink",
+        ViewNodeKind::Other(_) => "other",
     }
 }
 
-fn stat_of(stat: &Stat) -> Value {
+fn stat_of(stat: &ViewStat) -> Value {
     let time = |time: engine::files::FileTime| json!([time.seconds, time.nanoseconds]);
     json!({
         "kind": kind_of(stat.kind),

@@ -44,7 +44,7 @@ pub(crate) struct Cli {
     pub(crate) bootstrap: String,
 
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 /// Commands that ask no server.
@@ -74,44 +74,44 @@ pub(crate) fn command() -> clap::Command {
 
 /// Every command. Each has a module of its name in `commands/`, with its arguments and its `run`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run the server.
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// List, create, delete and describe topics, now or as of a moment.
-    Topics(topics::Args),
+    Topics(topics::TopicsArgs),
     /// Send the lines of standard input to a topic.
-    Produce(produce::Args),
-    /// Print records of a topic as they come, or those of a stretch of its past.
-    Consume(consume::Args),
+    Produce(produce::ProduceArgs),
+    /// Print records of a topic as they come, or those between two moments of its past.
+    Consume(consume::ConsumeArgs),
     /// List topics, the partitions of one, or what is in a directory of the tree of files.
-    Ls(ls::Args),
+    Ls(ls::LsArgs),
     /// Print the contents of a topic, a partition or a file, as of now or of a moment.
-    Cat(cat::Args),
+    Cat(cat::CatArgs),
     /// Say what is known of a path in the tree of files.
-    Stat(stat::Args),
+    Stat(stat::StatArgs),
     /// Say where every partition ends at one moment.
-    Cut(cut::Args),
+    Cut(cut::CutArgs),
     /// Say what differs between two moments.
-    Diff(diff::Args),
+    Diff(diff::DiffArgs),
     /// List, set and remove pins: moments that are kept, whatever retention says.
-    Pins(pins::Args),
+    Pins(pins::PinsArgs),
     /// List, add, remove and try plug-ins: modules that find the user times of records.
-    Plugins(plugins::Args),
+    Plugins(plugins::PluginsArgs),
     /// List and describe consumer groups, now or as of a moment, and set them to one.
-    Groups(groups::Args),
+    Groups(groups::GroupsArgs),
     /// Mount the tree of topics and files at a directory, or list what is mounted.
-    Mount(mount::Args),
+    Mount(mount::MountArgs),
     /// Take a mount away.
     Umount(mount::UmountArgs),
     /// Say how the server's clock is, or confirm that it is right.
-    Clock(clock::Args),
+    Clock(clock::ClockCliArgs),
     /// Read a data directory from end to end, and say whether all is well.
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Print what is in files of a data directory.
-    Inspect(inspect::Args),
-    Demo(demo::Args),
+    Inspect(inspect::InspectArgs),
+    Demo(demo::DemoArgs),
     /// Print a completion script for a shell.
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
         }
         // A variable that is set for the others does no harm.
         let words = ["freezeframe", "--bootstrap", "h:1", "check", "d"];
-        assert!(matches!(Cli::read(words).unwrap().command, Command::Check(_)));
+        assert!(matches!(Cli::read(words).unwrap().command, CliCommand::Check(_)));
         let words = ["freezeframe", "topics", "--bootstrap", "h:1"];
         assert_eq!(Cli::read(words).unwrap().bootstrap, "h:1");
     }

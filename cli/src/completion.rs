@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap_complete::env::CompleteEnv;
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
-use client::tree::Kind;
+use client::tree::TreeNodeKind;
 use client::{Client, ClientError, Options};
 
 use crate::args::command;
@@ -88,7 +88,7 @@ async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, Cl
     let at = if directory.is_empty() { "/" } else { directory };
     let listed = client.tree_list(at, 0, false).await?;
     let path = |name: &str, kind| {
-        let end = if kind == Kind::Directory { "/" } else { "" };
+        let end = if kind == TreeNodeKind::Directory { "/" } else { "" };
         format!("{directory}/{name}{end}")
     };
     Ok(listed.iter().map(|listed| path(&name_of(&listed.name), listed.kind)).collect())

@@ -14,11 +14,11 @@ mod commands;
 mod completion;
 mod moments;
 mod output;
-mod reading;
 mod suggestion;
 mod table;
+mod topic_reader;
 mod tree_path;
-mod tree_reading;
+mod tree_reader;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

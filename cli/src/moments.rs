@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fileview::{PathError, ViewPath};
-use hlc::{Ask, Moment, MomentError, OsClock, SysTime, WallClock, parse_ask};
+use hlc::{Moment, MomentError, MomentSelector, OsClock, SysTime, WallClock, parse_selector};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -13,39 +13,39 @@ use crate::output::UsageError;
 
 /// A moment or a window, as the command line said it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct At {
-    pub(crate) ask: Ask,
+pub(crate) struct MomentArg {
+    pub(crate) ask: MomentSelector,
     /// Whether the text would come to something else at another time or place.
     pub(crate) was_relative: bool,
 }
 
-impl At {
+impl MomentArg {
     /// Reads what follows `--at`.
-    pub(crate) fn parse(text: &str) -> Result<At, MomentError> {
-        let ask = parse_ask(text, now(), &TimeZone::system())?;
-        Ok(At { ask, was_relative: text.parse::<Ask>().is_err() })
+    pub(crate) fn parse(text: &str) -> Result<MomentArg, MomentError> {
+        let ask = parse_selector(text, now(), &TimeZone::system())?;
+        Ok(MomentArg { ask, was_relative: text.parse::<MomentSelector>().is_err() })
     }
 
-    /// As [`At::parse`], for commands that a window makes no sense to.
-    pub(crate) fn parse_moment(text: &str) -> Result<At, String> {
-        let at = At::parse(text).map_err(|error| error.to_string())?;
+    /// As [`MomentArg::parse`], for commands that a window makes no sense to.
+    pub(crate) fn parse_moment(text: &str) -> Result<MomentArg, String> {
+        let at = MomentArg::parse(text).map_err(|error| error.to_string())?;
         match at.ask {
-            Ask::At(_) => Ok(at),
-            Ask::Window(..) => Err("give one moment here, not a window".to_owned()),
+            MomentSelector::At(_) => Ok(at),
+            MomentSelector::Window(..) => Err("give one moment here, not a window".to_owned()),
         }
     }
 
-    /// The moment of an [`At::parse_moment`].
+    /// The moment of an [`MomentArg::parse_moment`].
     pub(crate) fn moment(&self) -> Moment {
         match self.ask {
-            Ask::At(moment) | Ask::Window(_, moment) => moment,
+            MomentSelector::At(moment) | MomentSelector::Window(_, moment) => moment,
         }
     }
 
     /// Says what a relative time came to.
     pub(crate) fn announce(&self) {
         if self.was_relative {
-            eprintln!("at {}", described(&self.ask));
+            eprintln!("at {}", describe_ask(&self.ask));
         }
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn parse_patience(text: &str) -> Result<Duration, String> {
 pub(crate) struct TypedPath {
     pub(crate) topic: String,
     pub(crate) partition: Option<u32>,
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<MomentArg>,
 }
 
 impl TypedPath {
@@ -91,7 +91,7 @@ impl TypedPath {
     pub(crate) fn parse(text: &str) -> Result<TypedPath, PathError> {
         let mut at = None;
         let path = ViewPath::parse_with(text, |text| {
-            let read = At::parse(text)?;
+            let read = MomentArg::parse(text)?;
             let ask = read.ask;
             at = Some(read);
             Ok(ask)
@@ -100,7 +100,7 @@ impl TypedPath {
     }
 
     /// The path with a moment given besides, by `--at`.
-    pub(crate) fn with_at(mut self, at: Option<At>) -> Result<TypedPath, UsageError> {
+    pub(crate) fn with_at(mut self, at: Option<MomentArg>) -> Result<TypedPath, UsageError> {
         match (&self.at, at) {
             (Some(_), Some(_)) => {
                 return Err(UsageError(
@@ -121,10 +121,10 @@ pub(crate) fn now() -> SysTime {
 }
 
 /// The ask, and the same as dates.
-pub(crate) fn described(ask: &Ask) -> String {
+pub(crate) fn describe_ask(ask: &MomentSelector) -> String {
     let dates = match ask {
-        Ask::At(moment) => date_of(moment),
-        Ask::Window(first, second) => format!("{}..{}", date_of(first), date_of(second)),
+        MomentSelector::At(moment) => date_of(moment),
+        MomentSelector::Window(first, second) => format!("{}..{}", date_of(first), date_of(second)),
     };
     format!("{ask}, which is {dates}")
 }
@@ -167,19 +167,19 @@ mod tests {
 
     #[test]
     fn only_what_depends_on_when_and_where_it_is_said_is_announced() {
-        assert!(At::parse("5 minutes ago").unwrap().was_relative);
-        assert!(At::parse("10 minutes ago..now").unwrap().was_relative);
-        assert!(!At::parse("s5").unwrap().was_relative);
-        assert!(!At::parse("s5..s6").unwrap().was_relative);
+        assert!(MomentArg::parse("5 minutes ago").unwrap().was_relative);
+        assert!(MomentArg::parse("10 minutes ago..now").unwrap().was_relative);
+        assert!(!MomentArg::parse("s5").unwrap().was_relative);
+        assert!(!MomentArg::parse("s5..s6").unwrap().was_relative);
     }
 
     #[test]
     fn a_moment_is_described_as_itself_and_as_a_date() {
         let ask = "s1795251600000".parse().unwrap();
-        assert_eq!(described(&ask), "s1795251600000, which is 2026-11-21T09:00:00.000Z");
+        assert_eq!(describe_ask(&ask), "s1795251600000, which is 2026-11-21T09:00:00.000Z");
         let ask = "u0..u1500".parse().unwrap();
         assert_eq!(
-            described(&ask),
+            describe_ask(&ask),
             "u0..u1500, which is 1970-01-01T00:00:00.000Z..1970-01-01T00:00:01.500Z"
         );
     }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_moment_given_twice_is_refused() {
         let path = TypedPath::parse("orders@s5").unwrap();
-        assert!(path.clone().with_at(Some(At::parse("s6").unwrap())).is_err());
+        assert!(path.clone().with_at(Some(MomentArg::parse("s6").unwrap())).is_err());
         assert!(path.with_at(None).is_ok());
     }
 }

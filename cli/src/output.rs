@@ -8,35 +8,35 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::table::Table;
+use crate::table::OutputTable;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Standard output.
-pub(crate) struct Output {
+pub(crate) struct StandardOutput {
     writer: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
     /// Whether bytes that are no text go to a terminal too.
     is_forced: bool,
 }
 
-impl Output {
+impl StandardOutput {
     /// Takes standard output for the rest of the run.
-    pub(crate) fn lock() -> Output {
+    pub(crate) fn lock() -> StandardOutput {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
         let writer = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
-        Output { writer, is_terminal, is_forced: false }
+        StandardOutput { writer, is_terminal, is_forced: false }
     }
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes).map_err(said)
+        self.writer.write_all(bytes).map_err(with_output_context)
     }
 
     /// The same, that takes bytes which are no text to a terminal if `force` says so.
-    pub(crate) fn forced(self, force: bool) -> Output {
-        Output { is_forced: force, ..self }
+    pub(crate) fn forced(self, force: bool) -> StandardOutput {
+        StandardOutput { is_forced: force, ..self }
     }
 
     /// Writes bytes that clients wrote: text as a rule. What is none does not go to a terminal, which would
@@ -60,12 +60,14 @@ impl Output {
 
     /// Writes one JSON document and a newline.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
-        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from).map_err(said)?;
+        serde_json::to_writer(&mut self.writer, document)
+            .map_err(io::Error::from)
+            .map_err(with_output_context)?;
         Ok(self.bytes(b"\n")?)
     }
 
     /// Writes a table: with frames on a terminal, as lines with tabs in a pipe.
-    pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
+    pub(crate) fn table(&mut self, table: &OutputTable) -> io::Result<()> {
         let text =
             if self.is_terminal { table.framed(colours(&io::stdout())) } else { table.plain() };
         self.bytes(text.as_bytes())
@@ -73,7 +75,7 @@ impl Output {
 
     /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush().map_err(said)
+        self.writer.flush().map_err(with_output_context)
     }
 }
 
@@ -87,18 +89,18 @@ pub(crate) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
 }
 
 /// Why nothing more goes out. The kind stays: a closed pipe is looked for.
-fn said(error: io::Error) -> io::Error {
+fn with_output_context(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write to standard output: {error}"))
 }
 
 /// Writes a list: one JSON document a line, or all of it as a table. An item is both.
-pub(crate) fn list<J: Serialize, const N: usize>(
+pub(crate) fn print_list<J: Serialize, const N: usize>(
     json: bool,
     headings: &'static [&'static str; N],
     items: impl IntoIterator<Item = (J, [String; N])>,
 ) -> anyhow::Result<()> {
-    let mut output = Output::lock();
-    let mut table = Table::new(headings);
+    let mut output = StandardOutput::lock();
+    let mut table = OutputTable::new(headings);
     for (document, cells) in items {
         if json { output.json(&document)? } else { table.row(cells) }
     }
@@ -132,13 +134,13 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     // A closed standard error leaves nobody to tell.
-    let _ = writeln!(io::stderr(), "{label} {}", told(error));
+    let _ = writeln!(io::stderr(), "{label} {}", error_chain(error));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// What was being done, and why it failed. A cause that stands in what was said already is not said
 /// again.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if told.is_empty() {
@@ -162,14 +164,14 @@ mod tests {
     fn an_error_names_its_causes_once_each() {
         let error = anyhow::Error::from(io::Error::other("no room"));
         let error = error.context("cannot write a: no room").context("do it");
-        assert_eq!(told(&error), "do it: cannot write a: no room");
+        assert_eq!(error_chain(&error), "do it: cannot write a: no room");
         let error = anyhow::anyhow!("why").context("what");
-        assert_eq!(told(&error), "what: why");
+        assert_eq!(error_chain(&error), "what: why");
     }
 
     #[test]
     fn what_is_no_text_goes_to_a_terminal_only_by_force() {
-        let mut output = Output::lock();
+        let mut output = StandardOutput::lock();
         output.is_terminal = true;
         let refused = output.contents(b"a\0b").unwrap_err();
         assert!(refused.is::<UsageError>() && refused.to_string().contains("--force"), "{refused}");

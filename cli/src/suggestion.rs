@@ -4,18 +4,18 @@ use anyhow::anyhow;
 use broker::{distance, nearest};
 use client::ClientError;
 
-use crate::commands::Server;
-use crate::output::told;
+use crate::commands::ServerAddress;
+use crate::output::error_chain;
 
 /// The same error; with the name that is nearest to the one that is not there, if one is near.
-pub(crate) async fn with_suggestion(server: &Server, error: anyhow::Error) -> anyhow::Error {
-    match near_name(server, &error).await {
-        Some(near) => anyhow!("{}; did you mean {near}?", told(&error)),
+pub(crate) async fn with_suggestion(server: &ServerAddress, error: anyhow::Error) -> anyhow::Error {
+    match nearest_name(server, &error).await {
+        Some(near) => anyhow!("{}; did you mean {near}?", error_chain(&error)),
         None => error,
     }
 }
 
-async fn near_name(server: &Server, error: &anyhow::Error) -> Option<String> {
+async fn nearest_name(server: &ServerAddress, error: &anyhow::Error) -> Option<String> {
     let error = error.downcast_ref::<ClientError>()?;
     let (ClientError::UnknownTopic(name) | ClientError::UnknownGroup(name)) = error else {
         return None;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_told_from_another_name() {
+    fn a_typo_is_distinguished_from_another_name() {
         let names = ["orders".to_owned(), "t".to_owned()];
         assert_eq!(near_of("ordres", &names), Some("orders"));
         assert_eq!(near_of("order", &names), Some("orders"));

@@ -11,15 +11,15 @@ const AROUND_CELL: usize = 3;
 
 /// Rows under headings.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct OutputTable {
     headings: &'static [&'static str],
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl OutputTable {
     /// No rows yet.
-    pub(crate) fn new(headings: &'static [&'static str]) -> Table {
-        Table { headings, rows: Vec::new() }
+    pub(crate) fn new(headings: &'static [&'static str]) -> OutputTable {
+        OutputTable { headings, rows: Vec::new() }
     }
 
     /// Adds a row: one cell for each heading.
@@ -104,8 +104,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(&["topic", "end"]);
+    fn table() -> OutputTable {
+        let mut table = OutputTable::new(&["topic", "end"]);
         table.row(["a".to_owned(), "17".to_owned()]);
         table.row(["b\tc\nd".to_owned(), "3".to_owned()]);
         table
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn in_a_narrow_terminal_no_time_and_no_hash_is_broken() {
-        let mut table = Table::new(&["change", "of", "note"]);
+        let mut table = OutputTable::new(&["change", "of", "note"]);
         let (time, hash) = ("2026-11-21T09:00:00.000Z", "0123456789abcdef0123456789abcdef");
         let long = "a setting and another setting and one more setting of this topic";
         table.row(["topic created".to_owned(), format!("{long} until {time}"), hash.to_owned()]);

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use client::tree::{Kind, Name};
+use client::tree::{TreeName, TreeNodeKind};
 use fileview::{PathError, base64};
 use hlc::SysTime;
 
-use crate::moments::{At, TypedPath, date};
+use crate::moments::{MomentArg, TypedPath, date};
 use crate::output::UsageError;
 
 /// A path, of either kind: one that begins with a slash leads into the tree of files.
@@ -29,7 +29,7 @@ impl AnyPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreePath {
     path: String,
-    at: Option<At>,
+    at: Option<MomentArg>,
 }
 
 impl TreePath {
@@ -41,7 +41,7 @@ impl TreePath {
     }
 
     /// All of it as of a moment.
-    pub(crate) fn with_at(self, at: Option<At>) -> Result<TreePath, UsageError> {
+    pub(crate) fn with_at(self, at: Option<MomentArg>) -> Result<TreePath, UsageError> {
         if at.is_some() && (self.path == "/.at" || self.path.starts_with("/.at/")) {
             let message = "a moment is given twice: in the path and with --at".to_owned();
             return Err(UsageError(message));
@@ -68,10 +68,10 @@ impl fmt::Display for TreePath {
 }
 
 /// A name, as text.
-pub(crate) fn name_of(name: &Name) -> String {
+pub(crate) fn name_of(name: &TreeName) -> String {
     match name {
-        Name::Text(text) => text.clone(),
-        Name::Bytes { base64 } => {
+        TreeName::Text(text) => text.clone(),
+        TreeName::Bytes { base64 } => {
             let bytes = base64::decode(base64).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         }
@@ -79,21 +79,21 @@ pub(crate) fn name_of(name: &Name) -> String {
 }
 
 /// A name as `ls -F` has it.
-pub(crate) fn print_name(name: &str, kind: Kind, target: Option<&str>) -> String {
+pub(crate) fn print_name(name: &str, kind: TreeNodeKind, target: Option<&str>) -> String {
     match (kind, target) {
-        (Kind::Directory, _) => format!("{name}/"),
+        (TreeNodeKind::Directory, _) => format!("{name}/"),
         (_, Some(target)) => format!("{name} -> {target}"),
         _ => name.to_owned(),
     }
 }
 
 /// The letter of a kind.
-pub(crate) fn kind_of(kind: Kind) -> char {
+pub(crate) fn kind_of(kind: TreeNodeKind) -> char {
     match kind {
-        Kind::Directory => 'd',
-        Kind::File => '-',
-        Kind::Symlink => 'l',
-        Kind::Other => '?',
+        TreeNodeKind::Directory => 'd',
+        TreeNodeKind::File => '-',
+        TreeNodeKind::Symlink => 'l',
+        TreeNodeKind::Other => '?',
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_moment_is_where_the_path_begins() {
-        let at = || Some(At::parse("s5").unwrap());
+        let at = || Some(MomentArg::parse("s5").unwrap());
         let path = TreePath::parse("/topics/a").unwrap();
         assert_eq!(path.clone().with_at(at()).unwrap().to_string(), "/.at/s5/topics/a");
         assert_eq!(path.with_at(None).unwrap().to_string(), "/topics/a");

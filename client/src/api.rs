@@ -7,7 +7,7 @@ use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, VersionRange};
 
 /// A request that this library sends.
-pub(crate) trait Api: Request {
+pub(crate) trait ClientApi: Request {
     /// Its name, for people.
     const NAME: &'static str;
     /// The versions that we speak.
@@ -16,7 +16,7 @@ pub(crate) trait Api: Request {
 
 macro_rules! apis {
     ($($request:ty, $name:literal, $min:literal..=$max:literal;)*) => {$(
-        impl Api for $request {
+        impl ClientApi for $request {
             const NAME: &'static str = $name;
             const OURS: VersionRange = VersionRange { min: $min, max: $max };
         }
@@ -40,7 +40,7 @@ apis! {
 }
 
 /// The highest version known to both, if there is one.
-pub(crate) fn agreed(ours: VersionRange, theirs: Option<&VersionRange>) -> Option<i16> {
+pub(crate) fn negotiated_version(ours: VersionRange, theirs: Option<&VersionRange>) -> Option<i16> {
     let both = ours.intersect(theirs?);
     (!both.is_empty()).then_some(both.max)
 }
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn the_highest_version_that_both_know_is_agreed_on() {
-        assert_eq!(agreed(range(4, 12), Some(&range(0, 18))), Some(12));
-        assert_eq!(agreed(range(4, 12), Some(&range(0, 7))), Some(7));
-        assert_eq!(agreed(range(4, 12), Some(&range(13, 18))), None);
-        assert_eq!(agreed(range(4, 12), None), None);
+        assert_eq!(negotiated_version(range(4, 12), Some(&range(0, 18))), Some(12));
+        assert_eq!(negotiated_version(range(4, 12), Some(&range(0, 7))), Some(7));
+        assert_eq!(negotiated_version(range(4, 12), Some(&range(13, 18))), None);
+        assert_eq!(negotiated_version(range(4, 12), None), None);
     }
 }

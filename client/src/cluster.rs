@@ -14,8 +14,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use crate::api::Api;
-use crate::connection::Connection;
+use crate::api::ClientApi;
+use crate::connection::ServerConnection;
 use crate::{ClientError, bootstrap};
 
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub struct Options {
     /// How long a connection may take to come about.
     pub connect_patience: Duration,
     /// How long an answer may take, beyond what the request itself allows the server to wait.
-    pub answer_patience: Duration,
+    pub response_patience: Duration,
     /// For how long a request that the server refuses for the moment is repeated.
     pub retry_patience: Duration,
 }
@@ -38,7 +38,7 @@ impl Default for Options {
         Options {
             client_id: "freezeframe".to_owned(),
             connect_patience: Duration::from_secs(5),
-            answer_patience: Duration::from_secs(30),
+            response_patience: Duration::from_secs(30),
             retry_patience: Duration::from_secs(15),
         }
     }
@@ -48,7 +48,7 @@ impl Default for Options {
 pub struct Client {
     bootstrap: Vec<String>,
     pub(crate) options: Options,
-    connections: HashMap<String, Connection>,
+    connections: HashMap<String, ServerConnection>,
     brokers: BTreeMap<i32, String>,
     controller: Option<i32>,
     leaders: HashMap<String, BTreeMap<i32, i32>>,
@@ -68,18 +68,18 @@ impl Client {
             controller: None,
             leaders: HashMap::new(),
         };
-        client.any().await?;
+        client.any_server().await?;
         Ok(client)
     }
 
     /// The address of a server that we have a connection to, made if there is none.
-    pub(crate) async fn any(&mut self) -> Result<String, ClientError> {
+    pub(crate) async fn any_server(&mut self) -> Result<String, ClientError> {
         if let Some(address) = self.connections.keys().min() {
             return Ok(address.clone());
         }
         let mut last = None;
         for address in self.bootstrap.clone() {
-            match Connection::open(&address, &self.options).await {
+            match ServerConnection::open(&address, &self.options).await {
                 Ok(connection) => {
                     self.connections.insert(address.clone(), connection);
                     return Ok(address);
@@ -90,61 +90,61 @@ impl Client {
         Err(last.expect("an address list that was parsed is not empty"))
     }
 
-    pub(crate) async fn any_call<R: Api>(
+    pub(crate) async fn call_any<R: ClientApi>(
         &mut self,
         request: &R,
     ) -> Result<R::Response, ClientError> {
-        let address = self.any().await?;
+        let address = self.any_server().await?;
         self.call(&address, request, Duration::ZERO).await
     }
 
     /// Asks the server at `address`, which may take `server_wait` before it begins to answer.
-    pub(crate) async fn call<R: Api>(
+    pub(crate) async fn call<R: ClientApi>(
         &mut self,
         address: &str,
         request: &R,
         server_wait: Duration,
     ) -> Result<R::Response, ClientError> {
-        let mut connection = self.take(address).await?;
-        let answer = connection.call(request, self.options.answer_patience + server_wait).await;
-        self.keep(address, connection, answer)
+        let mut connection = self.take_connection(address).await?;
+        let answer = connection.call(request, self.options.response_patience + server_wait).await;
+        self.return_connection(address, connection, answer)
     }
 
-    pub(crate) async fn tell<R: Api>(
+    pub(crate) async fn send_without_response<R: ClientApi>(
         &mut self,
         address: &str,
         request: &R,
     ) -> Result<(), ClientError> {
-        let mut connection = self.take(address).await?;
-        let told = connection.tell(request, self.options.answer_patience).await;
-        self.keep(address, connection, told)
+        let mut connection = self.take_connection(address).await?;
+        let told = connection.send_without_response(request, self.options.response_patience).await;
+        self.return_connection(address, connection, told)
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn call_extension(
         &mut self,
         api_key: i16,
         document: &[u8],
         server_wait: Duration,
     ) -> Result<bytes::Bytes, ClientError> {
-        let address = self.any().await?;
-        let mut connection = self.take(&address).await?;
-        let patience = self.options.answer_patience + server_wait;
-        let answer = connection.ask(api_key, document, patience).await;
-        self.keep(&address, connection, answer)
+        let address = self.any_server().await?;
+        let mut connection = self.take_connection(&address).await?;
+        let patience = self.options.response_patience + server_wait;
+        let answer = connection.call_extension(api_key, document, patience).await;
+        self.return_connection(&address, connection, answer)
     }
 
-    async fn take(&mut self, address: &str) -> Result<Connection, ClientError> {
+    async fn take_connection(&mut self, address: &str) -> Result<ServerConnection, ClientError> {
         match self.connections.remove(address) {
             Some(connection) => Ok(connection),
-            None => Connection::open(address, &self.options).await,
+            None => ServerConnection::open(address, &self.options).await,
         }
     }
 
     /// A connection is used again only if its answer came whole and in time.
-    fn keep<T>(
+    fn return_connection<T>(
         &mut self,
         address: &str,
-        connection: Connection,
+        connection: ServerConnection,
         answer: Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         if matches!(answer, Ok(_) | Err(ClientError::Unsupported { .. })) {
@@ -155,14 +155,14 @@ impl Client {
 
     /// Repeats `attempt` while the server refuses it for the moment; what we know about leaders is
     /// asked for anew in between.
-    pub(crate) async fn persist<T>(
+    pub(crate) async fn retry<T>(
         &mut self,
         mut attempt: impl AsyncFnMut(&mut Client) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         let give_up = Instant::now() + self.options.retry_patience;
         loop {
             match attempt(self).await {
-                Err(error) if error.may_pass() && Instant::now() < give_up => {
+                Err(error) if error.is_retriable() && Instant::now() < give_up => {
                     tracing::debug!(%error, "asking again");
                     self.leaders.clear();
                     self.controller = None;
@@ -183,7 +183,7 @@ impl Client {
         let request = MetadataRequest::default()
             .with_topics(topics.map(|topics| topics.iter().map(named).collect()))
             .with_allow_auto_topic_creation(false);
-        let answer = self.any_call(&request).await?;
+        let answer = self.call_any(&request).await?;
         self.brokers = answer
             .brokers
             .iter()
@@ -203,7 +203,7 @@ impl Client {
     }
 
     /// The addresses of all servers of the cluster.
-    pub(crate) async fn all(&mut self) -> Result<Vec<String>, ClientError> {
+    pub(crate) async fn all_servers(&mut self) -> Result<Vec<String>, ClientError> {
         self.metadata(Some(&[])).await?;
         Ok(self.brokers.values().cloned().collect())
     }
@@ -215,7 +215,7 @@ impl Client {
         }
         match self.controller.and_then(|id| self.brokers.get(&id)) {
             Some(address) => Ok(address.clone()),
-            None => self.any().await,
+            None => self.any_server().await,
         }
     }
 
@@ -255,7 +255,7 @@ impl Client {
     pub(crate) async fn coordinator(&mut self, group: &str) -> Result<String, ClientError> {
         let request =
             FindCoordinatorRequest::default().with_key(StrBytes::from_string(group.to_owned()));
-        let answer = self.any_call(&request).await?;
+        let answer = self.call_any(&request).await?;
         match ResponseError::try_from_code(answer.error_code) {
             None => Ok(address_of(&answer.host, answer.port)),
             Some(error) => Err(ClientError::kafka(
@@ -267,7 +267,7 @@ impl Client {
     }
 
     /// Forgets where a topic is led from, since a server said that it is not.
-    pub(crate) fn forget_leaders(&mut self, topic: &str) {
+    pub(crate) fn invalidate_leaders(&mut self, topic: &str) {
         self.leaders.remove(topic);
     }
 }

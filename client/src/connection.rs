@@ -19,48 +19,51 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::api::{Api, agreed};
-use crate::frame::{FrameError, read_frame};
+use crate::api::{ClientApi, negotiated_version};
+use crate::frame::{ClientFrameError, read_frame};
 use crate::{ClientError, Options};
 
-pub(crate) struct Connection {
+pub(crate) struct ServerConnection {
     stream: TcpStream,
     address: String,
     client_id: StrBytes,
-    served: HashMap<i16, VersionRange>,
+    supported: HashMap<i16, VersionRange>,
     correlation_id: i32,
 }
 
 /// What goes into a request's header.
-struct Head {
+struct RequestHeaderFields {
     api_key: i16,
     version: i16,
     header_version: i16,
     name: &'static str,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Connects, and learns what the server serves.
-    pub(crate) async fn open(address: &str, options: &Options) -> Result<Connection, ClientError> {
+    pub(crate) async fn open(
+        address: &str,
+        options: &Options,
+    ) -> Result<ServerConnection, ClientError> {
         let unreachable = |cause| ClientError::Unreachable { address: address.to_owned(), cause };
         let stream = timeout(options.connect_patience, TcpStream::connect(address))
             .await
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
             .map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
-        let mut connection = Connection {
+        let mut connection = ServerConnection {
             stream,
             address: address.to_owned(),
             client_id: StrBytes::from_string(options.client_id.clone()),
-            served: HashMap::new(),
+            supported: HashMap::new(),
             correlation_id: 0,
         };
-        connection.learn(options.connect_patience).await?;
-        tracing::debug!(address, apis = connection.served.len(), "connected");
+        connection.negotiate_versions(options.connect_patience).await?;
+        tracing::debug!(address, apis = connection.supported.len(), "connected");
         Ok(connection)
     }
 
-    async fn learn(&mut self, patience: Duration) -> Result<(), ClientError> {
+    async fn negotiate_versions(&mut self, patience: Duration) -> Result<(), ClientError> {
         let mut answer = self.api_versions(3, patience).await?;
         if answer.error_code == ResponseError::UnsupportedVersion.code() {
             answer = self.api_versions(0, patience).await?;
@@ -68,7 +71,7 @@ impl Connection {
         if let Some(error) = ResponseError::try_from_code(answer.error_code) {
             return Err(ClientError::kafka("ask for versions", error, None));
         }
-        self.served = answer
+        self.supported = answer
             .api_keys
             .iter()
             .map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version }))
@@ -81,7 +84,7 @@ impl Connection {
         version: i16,
         patience: Duration,
     ) -> Result<ApiVersionsResponse, ClientError> {
-        let head = Head {
+        let head = RequestHeaderFields {
             api_key: ApiVersionsRequest::KEY,
             version,
             header_version: ApiVersionsRequest::header_version(version),
@@ -95,13 +98,13 @@ impl Connection {
         // A server that does not know the version answers in version 0, with nothing but its ranges.
         let refused = body.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
         let version = if refused { 0 } else { version };
-        ApiVersionsResponse::decode(&mut body, version).map_err(|error| self.garbled(error))
+        ApiVersionsResponse::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
     /// The version of `R` that both sides know.
-    fn version_of<R: Api>(&self) -> Result<i16, ClientError> {
-        let theirs = self.served.get(&R::KEY);
-        agreed(R::OURS, theirs).ok_or_else(|| ClientError::Unsupported {
+    fn version_of<R: ClientApi>(&self) -> Result<i16, ClientError> {
+        let theirs = self.supported.get(&R::KEY);
+        negotiated_version(R::OURS, theirs).ok_or_else(|| ClientError::Unsupported {
             address: self.address.clone(),
             api: R::NAME,
             ours: R::OURS.to_string(),
@@ -110,43 +113,47 @@ impl Connection {
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) async fn call<R: Api>(
+    pub(crate) async fn call<R: ClientApi>(
         &mut self,
         request: &R,
         patience: Duration,
     ) -> Result<R::Response, ClientError> {
         let version = self.version_of::<R>()?;
-        let head = head_of::<R>(version);
+        let head = header_fields::<R>(version);
         let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
         let response_header = R::Response::header_version(version);
         let mut body = self.exchange(&head, frame, response_header, patience).await?;
-        R::Response::decode(&mut body, version).map_err(|error| self.garbled(error))
+        R::Response::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
     /// Sends a request that has no answer: Produce with acks 0.
-    pub(crate) async fn tell<R: Api>(
+    pub(crate) async fn send_without_response<R: ClientApi>(
         &mut self,
         request: &R,
         patience: Duration,
     ) -> Result<(), ClientError> {
         let version = self.version_of::<R>()?;
-        let head = head_of::<R>(version);
+        let head = header_fields::<R>(version);
         let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
         match timeout(patience, Self::write(&mut self.stream, &frame)).await {
-            Ok(written) => written.map_err(|error| self.broken(R::NAME, error)),
+            Ok(written) => written.map_err(|error| self.connection_error(R::NAME, error)),
             Err(_) => Err(self.timed_out(R::NAME, patience)),
         }
     }
 
     /// Sends one document of our extension and waits for the one that answers it.
-    pub(crate) async fn ask(
+    pub(crate) async fn call_extension(
         &mut self,
         api_key: i16,
         document: &[u8],
         patience: Duration,
     ) -> Result<Bytes, ClientError> {
-        let head =
-            Head { api_key, version: 0, header_version: 1, name: "a question about the past" };
+        let head = RequestHeaderFields {
+            api_key,
+            version: 0,
+            header_version: 1,
+            name: "a question about the past",
+        };
         let frame = self.frame(&head, |buffer| {
             buffer.put_slice(document);
             Ok::<_, io::Error>(())
@@ -156,7 +163,7 @@ impl Connection {
 
     fn frame<E: std::fmt::Display>(
         &mut self,
-        head: &Head,
+        head: &RequestHeaderFields,
         body: impl FnOnce(&mut BytesMut) -> Result<(), E>,
     ) -> Result<BytesMut, ClientError> {
         self.correlation_id = self.correlation_id.wrapping_add(1);
@@ -166,7 +173,7 @@ impl Connection {
             .with_correlation_id(self.correlation_id)
             .with_client_id(Some(self.client_id.clone()));
         let mut buffer = BytesMut::zeroed(4);
-        let cannot = |error: &dyn std::fmt::Display| ClientError::Garbled {
+        let cannot = |error: &dyn std::fmt::Display| ClientError::Malformed {
             address: self.address.clone(),
             what: format!("{} cannot be put into its words: {error}", head.name),
         };
@@ -180,7 +187,7 @@ impl Connection {
 
     async fn exchange(
         &mut self,
-        head: &Head,
+        head: &RequestHeaderFields,
         frame: BytesMut,
         response_header: i16,
         patience: Duration,
@@ -191,13 +198,13 @@ impl Connection {
             read_frame(stream).await
         };
         let mut body = match timeout(patience, exchange).await {
-            Ok(exchanged) => exchanged.map_err(|error| self.broken(head.name, error))?,
+            Ok(exchanged) => exchanged.map_err(|error| self.connection_error(head.name, error))?,
             Err(_) => return Err(self.timed_out(head.name, patience)),
         };
         let header = ResponseHeader::decode(&mut body, response_header)
-            .map_err(|error| self.garbled(error))?;
+            .map_err(|error| self.malformed(error))?;
         if header.correlation_id != self.correlation_id {
-            return Err(self.garbled(format!(
+            return Err(self.malformed(format!(
                 "answer {} came where {} was due",
                 header.correlation_id, self.correlation_id
             )));
@@ -205,17 +212,17 @@ impl Connection {
         Ok(body)
     }
 
-    async fn write(stream: &mut TcpStream, frame: &[u8]) -> Result<(), FrameError> {
+    async fn write(stream: &mut TcpStream, frame: &[u8]) -> Result<(), ClientFrameError> {
         Ok(stream.write_all(frame).await?)
     }
 
-    fn broken(&self, during: &'static str, error: FrameError) -> ClientError {
+    fn connection_error(&self, during: &'static str, error: ClientFrameError) -> ClientError {
         let address = self.address.clone();
         match error {
-            FrameError::Closed => ClientError::Closed { address, during },
-            FrameError::Io(cause) => ClientError::Io { address, during, cause },
-            FrameError::Length(length) => {
-                self.garbled(format!("it announced an answer of {length} bytes"))
+            ClientFrameError::Closed => ClientError::Closed { address, during },
+            ClientFrameError::Io(cause) => ClientError::Io { address, during, cause },
+            ClientFrameError::Length(length) => {
+                self.malformed(format!("it announced an answer of {length} bytes"))
             }
         }
     }
@@ -224,11 +231,16 @@ impl Connection {
         ClientError::TimedOut { address: self.address.clone(), during, after }
     }
 
-    fn garbled(&self, what: impl ToString) -> ClientError {
-        ClientError::Garbled { address: self.address.clone(), what: what.to_string() }
+    fn malformed(&self, what: impl ToString) -> ClientError {
+        ClientError::Malformed { address: self.address.clone(), what: what.to_string() }
     }
 }
 
-fn head_of<R: Api>(version: i16) -> Head {
-    Head { api_key: R::KEY, version, header_version: R::header_version(version), name: R::NAME }
+fn header_fields<R: ClientApi>(version: i16) -> RequestHeaderFields {
+    RequestHeaderFields {
+        api_key: R::KEY,
+        version,
+        header_version: R::header_version(version),
+        name: R::NAME,
+    }
 }

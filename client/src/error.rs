@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kafka_protocol::ResponseError;
 
-use crate::history::Refusal;
+use crate::history::ServerRefusal;
 
 /// Why a call gave no answer. Each variant asks for a different act of the caller.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum ClientError {
     /// No connection came about: start the server, or correct the address.
     #[error(
         "cannot reach {address}: {}; is the server running? start one with `freezeframe serve`",
-        said(.cause)
+        io_error_message(.cause)
     )]
     Unreachable {
         /// Where we tried.
@@ -43,7 +43,7 @@ pub enum ClientError {
         after: Duration,
     },
     /// The connection failed otherwise.
-    #[error("{address} failed during {during}: {}", said(.cause))]
+    #[error("{address} failed during {during}: {}", io_error_message(.cause))]
     Io {
         /// The server.
         address: String,
@@ -54,7 +54,7 @@ pub enum ClientError {
     },
     /// An answer that this protocol does not allow: the port belongs to something else.
     #[error("{address} does not answer as a Kafka server does: {what}")]
-    Garbled {
+    Malformed {
         /// The server.
         address: String,
         /// What was wrong.
@@ -111,7 +111,7 @@ pub enum ClientError {
     },
     /// The server understood the question about the past and did not answer it.
     #[error("{0}")]
-    History(Refusal),
+    History(ServerRefusal),
 }
 
 impl ClientError {
@@ -134,7 +134,7 @@ impl ClientError {
     }
 
     /// Whether the server refused the request, and may accept the very same one a little later.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_retriable(&self) -> bool {
         use ResponseError as E;
         matches!(
             self,
@@ -156,7 +156,7 @@ impl ClientError {
     }
 
     /// Whether the server could not be reached or went away: it may come back.
-    pub fn is_about_the_connection(&self) -> bool {
+    pub fn is_connection_error(&self) -> bool {
         matches!(
             self,
             ClientError::Unreachable { .. } | ClientError::Closed { .. } | ClientError::Io { .. }
@@ -165,7 +165,7 @@ impl ClientError {
 }
 
 /// The system's message without "(os error 111)".
-fn said(error: &io::Error) -> String {
+fn io_error_message(error: &io::Error) -> String {
     let text = match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::TimedOut => "no answer in time".to_owned(),

@@ -8,7 +8,7 @@ use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 
 use crate::ClientError;
 use crate::cluster::{Client, topic_name};
-use crate::topics::check;
+use crate::topics::check_error_code;
 
 /// How much to fetch, and how long the server may wait for it.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Default for FetchOptions {
 
 /// What came from one partition.
 #[derive(Clone, Debug)]
-pub struct Fetched {
+pub struct FetchedPartition {
     /// The partition.
     pub partition: i32,
     /// Where it begins now.
@@ -55,9 +55,8 @@ impl Client {
         topic: &str,
         from: &[(i32, i64)],
         options: &FetchOptions,
-    ) -> Result<Vec<Fetched>, ClientError> {
-        self.persist(async |client: &mut Client| client.fetch_once(topic, from, options).await)
-            .await
+    ) -> Result<Vec<FetchedPartition>, ClientError> {
+        self.retry(async |client: &mut Client| client.fetch_once(topic, from, options).await).await
     }
 
     async fn fetch_once(
@@ -65,16 +64,16 @@ impl Client {
         topic: &str,
         from: &[(i32, i64)],
         options: &FetchOptions,
-    ) -> Result<Vec<Fetched>, ClientError> {
+    ) -> Result<Vec<FetchedPartition>, ClientError> {
         let mut fetched = Vec::with_capacity(from.len());
         for (leader, from) in self.by_leader(topic, from.iter().copied()).await? {
             let request = request(topic, &from, options);
             let answer = self.call(&leader, &request, options.wait_max).await?;
-            check(|| format!("fetch from {topic}"), answer.error_code, None)?;
+            check_error_code(|| format!("fetch from {topic}"), answer.error_code, None)?;
             for partition in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
                 let doing = || format!("fetch from {topic}/{}", partition.partition_index);
-                check(doing, partition.error_code, None)?;
-                fetched.push(Fetched {
+                check_error_code(doing, partition.error_code, None)?;
+                fetched.push(FetchedPartition {
                     partition: partition.partition_index,
                     start: partition.log_start_offset,
                     end: partition.high_watermark,

@@ -11,11 +11,11 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// The longest frame accepted.
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
-const GROW_BYTES: usize = 64 << 10;
+const BUFFER_GROW_BYTES: usize = 64 << 10;
 
 /// Why no frame came.
 #[derive(Debug)]
-pub(crate) enum FrameError {
+pub(crate) enum ClientFrameError {
     /// The other side closed the connection, between frames or inside one.
     Closed,
     /// The announced length is none that we accept.
@@ -24,33 +24,35 @@ pub(crate) enum FrameError {
     Io(io::Error),
 }
 
-impl From<io::Error> for FrameError {
-    fn from(error: io::Error) -> FrameError {
+impl From<io::Error> for ClientFrameError {
+    fn from(error: io::Error) -> ClientFrameError {
         match error.kind() {
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => FrameError::Closed,
-            _ => FrameError::Io(error),
+            | io::ErrorKind::BrokenPipe => ClientFrameError::Closed,
+            _ => ClientFrameError::Io(error),
         }
     }
 }
 
 /// Reads one frame's contents.
-pub(crate) async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, FrameError> {
+pub(crate) async fn read_frame(
+    reader: &mut (impl AsyncRead + Unpin),
+) -> Result<Bytes, ClientFrameError> {
     let announced = reader.read_i32().await?;
     let length = match usize::try_from(announced) {
         Ok(length) if length <= FRAME_BYTES_MAX => length,
-        _ => return Err(FrameError::Length(announced)),
+        _ => return Err(ClientFrameError::Length(announced)),
     };
-    let mut buffer = BytesMut::with_capacity(length.min(GROW_BYTES));
+    let mut buffer = BytesMut::with_capacity(length.min(BUFFER_GROW_BYTES));
     let mut rest = reader.take(length as u64);
     while buffer.len() < length {
         if buffer.capacity() == buffer.len() {
-            buffer.reserve(buffer.len().max(GROW_BYTES).min(length - buffer.len()));
+            buffer.reserve(buffer.len().max(BUFFER_GROW_BYTES).min(length - buffer.len()));
         }
         if rest.read_buf(&mut buffer).await? == 0 {
-            return Err(FrameError::Closed);
+            return Err(ClientFrameError::Closed);
         }
     }
     Ok(buffer.freeze())
@@ -71,7 +73,7 @@ mod tests {
         let mut reader = &wire[..];
         assert_eq!(read_frame(&mut reader).await.unwrap(), contents);
         assert_eq!(read_frame(&mut reader).await.unwrap(), &b"x"[..]);
-        assert!(matches!(read_frame(&mut reader).await, Err(FrameError::Closed)));
+        assert!(matches!(read_frame(&mut reader).await, Err(ClientFrameError::Closed)));
     }
 
     #[tokio::test]
@@ -79,7 +81,7 @@ mod tests {
         for length in [-1, FRAME_BYTES_MAX as i32 + 1, i32::MAX] {
             let wire = framed(length, b"abc");
             assert!(
-                matches!(read_frame(&mut &wire[..]).await, Err(FrameError::Length(l)) if l == length)
+                matches!(read_frame(&mut &wire[..]).await, Err(ClientFrameError::Length(l)) if l == length)
             );
         }
     }
@@ -87,6 +89,6 @@ mod tests {
     #[tokio::test]
     async fn a_frame_that_breaks_off_is_a_closed_connection() {
         let wire = framed(100 << 20, &[0; 1000]);
-        assert!(matches!(read_frame(&mut &wire[..]).await, Err(FrameError::Closed)));
+        assert!(matches!(read_frame(&mut &wire[..]).await, Err(ClientFrameError::Closed)));
     }
 }

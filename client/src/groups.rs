@@ -13,11 +13,11 @@ use kafka_protocol::protocol::Decodable;
 
 use crate::ClientError;
 use crate::cluster::Client;
-use crate::topics::{check, string};
+use crate::topics::{check_error_code, str_bytes};
 
 /// A group, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct GroupListing {
     /// Its name.
     pub group: String,
     /// Its state, where the server says.
@@ -30,7 +30,7 @@ pub struct Group {
 
 /// A group and who is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupDescription {
+pub struct ConsumerGroupDescription {
     /// Its name.
     pub group: String,
     /// Its state.
@@ -38,12 +38,12 @@ pub struct GroupDescription {
     /// How partitions are given out.
     pub assignor: String,
     /// Its members.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMemberDescription>,
 }
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct GroupMemberDescription {
     /// Its id.
     pub id: String,
     /// What it calls itself.
@@ -51,12 +51,12 @@ pub struct Member {
     /// Where it connects from.
     pub host: String,
     /// The partitions that it reads, by topic.
-    pub reads: BTreeMap<String, Vec<i32>>,
+    pub assigned: BTreeMap<String, Vec<i32>>,
 }
 
 /// An offset that a group has committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct GroupCommittedOffset {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -72,18 +72,18 @@ impl Client {
     ///
     /// # Errors
     /// As [`ClientError`] says.
-    pub async fn groups(&mut self) -> Result<Vec<Group>, ClientError> {
+    pub async fn groups(&mut self) -> Result<Vec<GroupListing>, ClientError> {
         let request = ListGroupsRequest::default();
         let mut groups = BTreeMap::new();
-        for address in self.all().await? {
-            let listed = self.persist(async |client: &mut Client| {
+        for address in self.all_servers().await? {
+            let listed = self.retry(async |client: &mut Client| {
                 let answer = client.call(&address, &request, Duration::ZERO).await?;
-                check(|| "list groups".to_owned(), answer.error_code, None)?;
+                check_error_code(|| "list groups".to_owned(), answer.error_code, None)?;
                 Ok(answer.groups)
             });
             for group in listed.await? {
                 let name = group.group_id.to_string();
-                let group = Group {
+                let group = GroupListing {
                     group: name.clone(),
                     state: group.group_state.to_string(),
                     kind: group.group_type.to_string(),
@@ -99,15 +99,18 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::UnknownGroup`] and others.
-    pub async fn describe_group(&mut self, group: &str) -> Result<GroupDescription, ClientError> {
+    pub async fn describe_group(
+        &mut self,
+        group: &str,
+    ) -> Result<ConsumerGroupDescription, ClientError> {
         let unknown = || ClientError::UnknownGroup(group.to_owned());
         let described =
-            self.persist(async |client: &mut Client| client.describe_classic(group).await).await?;
+            self.retry(async |client: &mut Client| client.describe_classic(group).await).await?;
         if let Some(described) = described {
             return Ok(described);
         }
         let described =
-            self.persist(async |client: &mut Client| client.describe_consumer(group).await).await;
+            self.retry(async |client: &mut Client| client.describe_consumer(group).await).await;
         match described {
             Err(ClientError::Unsupported { .. }) => Err(unknown()),
             described => described?.ok_or_else(unknown),
@@ -118,23 +121,23 @@ impl Client {
     async fn describe_classic(
         &mut self,
         group: &str,
-    ) -> Result<Option<GroupDescription>, ClientError> {
+    ) -> Result<Option<ConsumerGroupDescription>, ClientError> {
         let coordinator = self.coordinator(group).await?;
-        let request = DescribeGroupsRequest::default().with_groups(vec![GroupId(string(group))]);
+        let request = DescribeGroupsRequest::default().with_groups(vec![GroupId(str_bytes(group))]);
         let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
         let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
         if is_unknown(told.error_code) || &*told.group_state == "Dead" {
             return Ok(None);
         }
         let message = told.error_message.as_deref();
-        check(|| format!("describe group {group}"), told.error_code, message)?;
-        let members = told.members.into_iter().map(|member| Member {
+        check_error_code(|| format!("describe group {group}"), told.error_code, message)?;
+        let members = told.members.into_iter().map(|member| GroupMemberDescription {
             id: member.member_id.to_string(),
             client_id: member.client_id.to_string(),
             host: member.client_host.to_string(),
-            reads: assignment(member.member_assignment),
+            assigned: assignment(member.member_assignment),
         });
-        Ok(Some(GroupDescription {
+        Ok(Some(ConsumerGroupDescription {
             group: group.to_owned(),
             state: told.group_state.to_string(),
             assignor: told.protocol_data.to_string(),
@@ -146,29 +149,29 @@ impl Client {
     async fn describe_consumer(
         &mut self,
         group: &str,
-    ) -> Result<Option<GroupDescription>, ClientError> {
+    ) -> Result<Option<ConsumerGroupDescription>, ClientError> {
         let coordinator = self.coordinator(group).await?;
         let request =
-            ConsumerGroupDescribeRequest::default().with_group_ids(vec![GroupId(string(group))]);
+            ConsumerGroupDescribeRequest::default().with_group_ids(vec![GroupId(str_bytes(group))]);
         let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
         let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
         if is_unknown(told.error_code) {
             return Ok(None);
         }
         let message = told.error_message.as_deref();
-        check(|| format!("describe group {group}"), told.error_code, message)?;
-        let members = told.members.into_iter().map(|member| Member {
+        check_error_code(|| format!("describe group {group}"), told.error_code, message)?;
+        let members = told.members.into_iter().map(|member| GroupMemberDescription {
             id: member.member_id.to_string(),
             client_id: member.client_id.to_string(),
             host: member.client_host.to_string(),
-            reads: member
+            assigned: member
                 .assignment
                 .topic_partitions
                 .into_iter()
                 .map(|read| (read.topic_name.to_string(), read.partitions))
                 .collect(),
         });
-        Ok(Some(GroupDescription {
+        Ok(Some(ConsumerGroupDescription {
             group: group.to_owned(),
             state: told.group_state.to_string(),
             assignor: told.assignor_name.to_string(),
@@ -181,24 +184,28 @@ impl Client {
     ///
     /// # Errors
     /// As [`ClientError`] says.
-    pub async fn committed(&mut self, group: &str) -> Result<Vec<Committed>, ClientError> {
-        let request =
-            OffsetFetchRequest::default().with_group_id(GroupId(string(group))).with_topics(None);
+    pub async fn committed_offsets(
+        &mut self,
+        group: &str,
+    ) -> Result<Vec<GroupCommittedOffset>, ClientError> {
+        let request = OffsetFetchRequest::default()
+            .with_group_id(GroupId(str_bytes(group)))
+            .with_topics(None);
         let doing = || format!("read the offsets of group {group}");
-        let topics = self.persist(async |client: &mut Client| {
+        let topics = self.retry(async |client: &mut Client| {
             let coordinator = client.coordinator(group).await?;
             let answer = client.call(&coordinator, &request, Duration::ZERO).await?;
-            check(doing, answer.error_code, None)?;
+            check_error_code(doing, answer.error_code, None)?;
             Ok(answer.topics)
         });
         let mut committed = Vec::new();
         for topic in topics.await? {
             for partition in topic.partitions {
-                check(doing, partition.error_code, None)?;
+                check_error_code(doing, partition.error_code, None)?;
                 if partition.committed_offset < 0 {
                     continue;
                 }
-                committed.push(Committed {
+                committed.push(GroupCommittedOffset {
                     topic: topic.name.to_string(),
                     partition: partition.partition_index,
                     offset: partition.committed_offset,

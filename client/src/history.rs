@@ -13,20 +13,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use hlc::{Ask, Cut, Hlc, Moment, TOPIC_MARK};
+use hlc::{Cut, Hlc, Moment, MomentSelector, TOPIC_MARK};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Client, ClientError};
 
-pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen, Section};
-pub use groups::{GroupSet, GroupState, GroupsAnswer, MemberThen, Membership, OffsetSet, Skipped};
+pub use diff::{BeforeAndAfter, DiffCategory, DiffChange, DiffQuery, DiffResponse, OffsetAtMoment};
+pub use groups::{
+    GroupAtMoment, GroupMembership, GroupSeekResult, GroupsResponse, MemberAtMoment,
+    SeekOffsetChange, SkippedOffset,
+};
 
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
 
 /// How long a server may wait until a moment is final where it is not told; its own patience is shorter
 /// as a rule.
-const SERVER_WAIT: Duration = Duration::from_secs(60);
+const SERVER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The name under which a topic's past is read over Kafka's wire, in characters that every client
 /// accepts.
@@ -35,7 +38,7 @@ const SERVER_WAIT: Duration = Duration::from_secs(60);
 /// let ask = "u5@s6".parse().unwrap();
 /// assert_eq!(client::history::moment_topic("orders", &ask), "orders.__at.u5.as.s6");
 /// ```
-pub fn moment_topic(topic: &str, ask: &Ask) -> String {
+pub fn moment_topic(topic: &str, ask: &MomentSelector) -> String {
     format!("{topic}{TOPIC_MARK}{}", ask.to_string().replace('@', ".as."))
 }
 
@@ -68,7 +71,7 @@ impl<'de> Deserialize<'de> for Stamp {
 /// What to do about a moment that the server cannot yet answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum When {
+pub enum PendingMomentPolicy {
     /// Wait for it, within the patience given.
     Wait,
     /// Refuse, and say how far the server can answer.
@@ -79,8 +82,8 @@ pub enum When {
 
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-enum Question<'a> {
-    Cut { at: String, topics: Option<&'a [String]>, when: When, patience_ms: u64 },
+enum HistoryRequest<'a> {
+    Cut { at: String, topics: Option<&'a [String]>, when: PendingMomentPolicy, patience_ms: u64 },
     Topics { at: Option<String> },
     Offsets { at: Option<String>, group: Option<&'a str> },
     Pin { name: &'a str, at: String, for_ms: u64, topics: Option<&'a [String]> },
@@ -89,18 +92,18 @@ enum Question<'a> {
 }
 
 /// How a refusal begins.
-const REFUSED: &[u8] = b"{\"error\"";
+const REFUSAL_PREFIX: &[u8] = b"{\"error\"";
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer<T> {
-    Refused { error: Refusal },
+enum HistoryResponse<T> {
+    Refused { error: ServerRefusal },
     Given(T),
 }
 
 /// A cut: where each partition ends at one moment, and what the answer is worth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutAnswer {
+pub struct CutResponse {
     /// The moment that was answered for, with all that was left open when it was asked.
     pub at: String,
     /// What it gives of each partition: `prefix`, all up to an offset.
@@ -123,12 +126,12 @@ pub struct CutAnswer {
     /// The same for the same moment, for ever.
     pub hash: String,
     /// The partitions.
-    pub partitions: Vec<CutPartition>,
+    pub partitions: Vec<CutPartitionOffsets>,
 }
 
 /// A partition within a cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CutPartition {
+pub struct CutPartitionOffsets {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -141,18 +144,18 @@ pub struct CutPartition {
 
 /// The topics that existed at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopicsAnswer {
+pub struct TopicsResponse {
     /// The moment that was answered for.
     pub at: Option<String>,
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// The topics.
-    pub topics: Vec<TopicThen>,
+    pub topics: Vec<TopicAtMoment>,
 }
 
 /// A topic as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TopicThen {
+pub struct TopicAtMoment {
     /// Its name.
     pub name: String,
     /// Its id.
@@ -170,27 +173,27 @@ pub struct TopicThen {
 
 /// The offsets that groups had committed at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OffsetsAnswer {
+pub struct OffsetsResponse {
     /// The moment that was answered for.
     pub at: Option<String>,
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// The groups.
-    pub groups: Vec<GroupThen>,
+    pub groups: Vec<GroupOffsetsAtMoment>,
 }
 
 /// A group as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupThen {
+pub struct GroupOffsetsAtMoment {
     /// Its name.
     pub group: String,
     /// What it had committed.
-    pub offsets: Vec<CommittedThen>,
+    pub offsets: Vec<CommittedOffsetAtMoment>,
 }
 
 /// An offset as it was committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommittedThen {
+pub struct CommittedOffsetAtMoment {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -209,7 +212,7 @@ pub struct CommittedThen {
 
 /// A moment that is kept, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pin {
+pub struct PinDescription {
     /// Its name.
     pub name: String,
     /// The moment.
@@ -223,19 +226,19 @@ pub struct Pin {
 }
 
 #[derive(Deserialize)]
-struct PinAnswer {
-    pin: Pin,
+struct PinResponse {
+    pin: PinDescription,
 }
 
 #[derive(Deserialize)]
-struct UnpinAnswer {
+struct UnpinResponse {
     #[serde(rename = "removed")]
     _removed: String,
 }
 
 #[derive(Deserialize)]
-struct PinsAnswer {
-    pins: Vec<Pin>,
+struct PinsResponse {
+    pins: Vec<PinDescription>,
 }
 
 fn no_epoch() -> i32 {
@@ -244,7 +247,7 @@ fn no_epoch() -> i32 {
 
 /// Why the server did not answer a question about the past.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Refusal {
+pub struct ServerRefusal {
     /// What kind of refusal.
     pub code: RefusalCode,
     /// The server's words.
@@ -340,7 +343,7 @@ pub enum RefusalCode {
     Other,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         // To the millisecond, as people spell moments; the server may have said it already.
@@ -364,20 +367,27 @@ impl Client {
         &mut self,
         at: &Moment,
         topics: Option<&[String]>,
-        when: When,
+        when: PendingMomentPolicy,
         patience: Duration,
-    ) -> Result<CutAnswer, ClientError> {
+    ) -> Result<CutResponse, ClientError> {
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.question(Question::Cut { at: at.to_string(), topics, when, patience_ms }, patience)
-            .await
+        self.request_history(
+            HistoryRequest::Cut { at: at.to_string(), topics, when, patience_ms },
+            patience,
+        )
+        .await
     }
 
     /// The topics that existed at `at`, or exist now.
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn topics_at(&mut self, at: Option<&Moment>) -> Result<TopicsAnswer, ClientError> {
-        self.question(Question::Topics { at: at.map(Moment::to_string) }, Duration::ZERO).await
+    pub async fn topics_at(&mut self, at: Option<&Moment>) -> Result<TopicsResponse, ClientError> {
+        self.request_history(
+            HistoryRequest::Topics { at: at.map(Moment::to_string) },
+            Duration::ZERO,
+        )
+        .await
     }
 
     /// What `group`, or every group, had committed at `at`, or has now.
@@ -388,9 +398,9 @@ impl Client {
         &mut self,
         at: Option<&Moment>,
         group: Option<&str>,
-    ) -> Result<OffsetsAnswer, ClientError> {
-        let question = Question::Offsets { at: at.map(Moment::to_string), group };
-        self.question(question, Duration::ZERO).await
+    ) -> Result<OffsetsResponse, ClientError> {
+        let question = HistoryRequest::Offsets { at: at.map(Moment::to_string), group };
+        self.request_history(question, Duration::ZERO).await
     }
 
     /// Keeps everything of `topics`, or of all topics, that `at` admits, for so long from now: the server
@@ -404,10 +414,10 @@ impl Client {
         at: &Moment,
         kept_for: Duration,
         topics: Option<&[String]>,
-    ) -> Result<Pin, ClientError> {
+    ) -> Result<PinDescription, ClientError> {
         let for_ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
-        let question = Question::Pin { name, at: at.to_string(), for_ms, topics };
-        let PinAnswer { pin } = self.question(question, SERVER_WAIT).await?;
+        let question = HistoryRequest::Pin { name, at: at.to_string(), for_ms, topics };
+        let PinResponse { pin } = self.request_history(question, SERVER_WAIT_MAX).await?;
         Ok(pin)
     }
 
@@ -416,15 +426,18 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn unpin(&mut self, name: &str) -> Result<(), ClientError> {
-        self.question::<UnpinAnswer>(Question::Unpin { name }, Duration::ZERO).await.map(drop)
+        self.request_history::<UnpinResponse>(HistoryRequest::Unpin { name }, Duration::ZERO)
+            .await
+            .map(drop)
     }
 
     /// The pins that stand, by name.
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn pins(&mut self) -> Result<Vec<Pin>, ClientError> {
-        let PinsAnswer { pins } = self.question(Question::Pins {}, Duration::ZERO).await?;
+    pub async fn pins(&mut self) -> Result<Vec<PinDescription>, ClientError> {
+        let PinsResponse { pins } =
+            self.request_history(HistoryRequest::Pins {}, Duration::ZERO).await?;
         Ok(pins)
     }
 
@@ -432,31 +445,31 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn question<T: for<'de> Deserialize<'de>>(
+    pub async fn request_history<T: for<'de> Deserialize<'de>>(
         &mut self,
         question: impl Serialize,
         server_wait: Duration,
     ) -> Result<T, ClientError> {
         let document = serde_json::to_vec(&question).expect("a question can be written as JSON");
-        let answer = match self.ask(API_KEY, &document, server_wait).await {
+        let answer = match self.call_extension(API_KEY, &document, server_wait).await {
             Err(ClientError::Closed { address, .. }) => {
                 // Gone, or does it only not know the question?
-                self.any().await?;
+                self.any_server().await?;
                 return Err(ClientError::NotFreezeframe { address });
             }
             answer => answer?,
         };
         // What may be either is read twice over, and a cut of many partitions is long.
-        if !answer.starts_with(REFUSED)
+        if !answer.starts_with(REFUSAL_PREFIX)
             && let Ok(given) = serde_json::from_slice(&answer)
         {
             return Ok(given);
         }
         match serde_json::from_slice(&answer) {
-            Ok(Answer::Given(given)) => Ok(given),
-            Ok(Answer::Refused { error }) => Err(ClientError::History(error)),
-            Err(error) => Err(ClientError::Garbled {
-                address: self.any().await?,
+            Ok(HistoryResponse::Given(given)) => Ok(given),
+            Ok(HistoryResponse::Refused { error }) => Err(ClientError::History(error)),
+            Err(error) => Err(ClientError::Malformed {
+                address: self.any_server().await?,
                 what: format!("an answer about the past does not read: {error}"),
             }),
         }
@@ -492,10 +505,10 @@ mod tests {
     #[test]
     fn a_moment_topic_is_read_back_as_the_topic_and_the_ask_that_it_was_made_of() {
         for text in ["s5", "s5..s6", "u5", "u5@s6", "sh0000000000050001", "u1@s9..u2@s9"] {
-            let ask: Ask = text.parse().unwrap();
+            let ask: MomentSelector = text.parse().unwrap();
             let name = moment_topic("a.b", &ask);
             assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)));
-            assert_eq!(hlc::split_topic(&name), Some(("a.b", Ok(ask))), "{name}");
+            assert_eq!(hlc::split_moment_topic(&name), Some(("a.b", Ok(ask))), "{name}");
         }
     }
 
@@ -503,10 +516,10 @@ mod tests {
     fn a_question_is_the_document_that_was_agreed_on() {
         let at = Moment::Sys(Cut::before(SysTime(5))).to_string();
         let topics = ["a".to_owned()];
-        let cut = Question::Cut {
+        let cut = HistoryRequest::Cut {
             at: at.clone(),
             topics: Some(&topics),
-            when: When::Wait,
+            when: PendingMomentPolicy::Wait,
             patience_ms: 5000,
         };
         assert_eq!(
@@ -514,29 +527,32 @@ mod tests {
             r#"{"op":"cut","at":"s5","topics":["a"],"when":"wait","patience_ms":5000}"#
         );
         assert_eq!(
-            serde_json::to_string(&Question::Topics { at: None }).unwrap(),
+            serde_json::to_string(&HistoryRequest::Topics { at: None }).unwrap(),
             r#"{"op":"topics","at":null}"#
         );
         assert_eq!(
-            serde_json::to_string(&Question::Offsets { at: Some(at), group: Some("g") }).unwrap(),
+            serde_json::to_string(&HistoryRequest::Offsets { at: Some(at), group: Some("g") })
+                .unwrap(),
             r#"{"op":"offsets","at":"s5","group":"g"}"#
         );
-        let pin = Question::Pin { name: "p", at: "s5".to_owned(), for_ms: 7, topics: None };
+        let pin = HistoryRequest::Pin { name: "p", at: "s5".to_owned(), for_ms: 7, topics: None };
         assert_eq!(
             serde_json::to_string(&pin).unwrap(),
             r#"{"op":"pin","name":"p","at":"s5","for_ms":7,"topics":null}"#
         );
         assert_eq!(
-            serde_json::to_string(&Question::Unpin { name: "p" }).unwrap(),
+            serde_json::to_string(&HistoryRequest::Unpin { name: "p" }).unwrap(),
             r#"{"op":"unpin","name":"p"}"#
         );
-        assert_eq!(serde_json::to_string(&Question::Pins {}).unwrap(), r#"{"op":"pins"}"#);
+        assert_eq!(serde_json::to_string(&HistoryRequest::Pins {}).unwrap(), r#"{"op":"pins"}"#);
     }
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
         let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
-        let Answer::Given(cut) = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap() else {
+        let HistoryResponse::Given(cut) =
+            serde_json::from_str::<HistoryResponse<CutResponse>>(text).unwrap()
+        else {
             panic!("it was given")
         };
         assert_eq!(serde_json::to_string(&cut).unwrap(), text);
@@ -546,21 +562,24 @@ mod tests {
     fn a_refusal_says_how_far_the_server_can_answer_once() {
         let text =
             r#"{"error":{"code":"not_yet","message":"not yet","frontier":"sh0000000000050001"}}"#;
-        let Answer::Refused { error } = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap()
+        let HistoryResponse::Refused { error } =
+            serde_json::from_str::<HistoryResponse<CutResponse>>(text).unwrap()
         else {
             panic!("it was refused")
         };
         assert_eq!(error.code, RefusalCode::NotYet);
         assert_eq!(error.to_string(), "not yet (the server can answer up to s5)");
-        let said = Refusal { message: "frontier=s5".to_owned(), ..error };
+        let said = ServerRefusal { message: "frontier=s5".to_owned(), ..error };
         assert_eq!(said.to_string(), "frontier=s5");
     }
 
     #[test]
     fn a_refusal_of_a_kind_yet_unknown_is_still_a_refusal() {
         let text = r#"{"error":{"code":"tired","message":"no","frontier":null}}"#;
-        let answer = serde_json::from_str::<Answer<TopicsAnswer>>(text).unwrap();
-        assert!(matches!(answer, Answer::Refused { error } if error.code == RefusalCode::Other));
+        let answer = serde_json::from_str::<HistoryResponse<TopicsResponse>>(text).unwrap();
+        assert!(
+            matches!(answer, HistoryResponse::Refused { error } if error.code == RefusalCode::Other)
+        );
     }
 
     /// Reads one frame of a client: its header's first three fields, and all after the client's name.
@@ -646,11 +665,11 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_does_not_read_is_an_error_and_no_panic() {
         for document in ["", "{}", "[]", r#"{"error":5}"#, r#"{"at":5}"#] {
-            let error = serde_json::from_slice::<Answer<CutAnswer>>(document.as_bytes());
+            let error = serde_json::from_slice::<HistoryResponse<CutResponse>>(document.as_bytes());
             assert!(error.is_err(), "{document}");
         }
         let mut client = serve(|_| Some(b"?".to_vec())).await;
         let error = client.topics_at(None).await.unwrap_err();
-        assert!(matches!(error, ClientError::Garbled { .. }), "{error}");
+        assert!(matches!(error, ClientError::Malformed { .. }), "{error}");
     }
 }

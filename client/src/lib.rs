@@ -36,11 +36,13 @@ pub mod tree;
 
 pub use cluster::{Client, Options};
 pub use error::ClientError;
-pub use fetch::{FetchOptions, Fetched};
+pub use fetch::{FetchOptions, FetchedPartition};
 pub use frame::FRAME_BYTES_MAX;
-pub use groups::{Committed, Group, GroupDescription, Member};
+pub use groups::{
+    ConsumerGroupDescription, GroupCommittedOffset, GroupListing, GroupMemberDescription,
+};
 pub use kafka_protocol::ResponseError;
-pub use offsets::OffsetAt;
+pub use offsets::OffsetSpec;
 pub use partitioner::partition_of_key;
-pub use produce::{Acks, Placed};
-pub use topics::{Config, NewTopic, Partition, Topic};
+pub use produce::{ProducedBatch, RequiredAcks};
+pub use topics::{NewTopic, PartitionDescription, TopicConfigValue, TopicDescription};

@@ -8,14 +8,14 @@ use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListO
 
 use crate::ClientError;
 use crate::cluster::{Client, topic_name};
-use crate::topics::check;
+use crate::topics::check_error_code;
 
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
 /// Which offset to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OffsetAt {
+pub enum OffsetSpec {
     /// Of the oldest record that is kept.
     Earliest,
     /// Of the record to come.
@@ -33,9 +33,9 @@ impl Client {
         &mut self,
         topic: &str,
         partitions: &[i32],
-        at: OffsetAt,
+        at: OffsetSpec,
     ) -> Result<BTreeMap<i32, Option<i64>>, ClientError> {
-        self.persist(async |client: &mut Client| client.offsets_once(topic, partitions, at).await)
+        self.retry(async |client: &mut Client| client.offsets_once(topic, partitions, at).await)
             .await
     }
 
@@ -43,12 +43,12 @@ impl Client {
         &mut self,
         topic: &str,
         partitions: &[i32],
-        at: OffsetAt,
+        at: OffsetSpec,
     ) -> Result<BTreeMap<i32, Option<i64>>, ClientError> {
         let timestamp = match at {
-            OffsetAt::Earliest => EARLIEST,
-            OffsetAt::Latest => LATEST,
-            OffsetAt::FirstAtOrAfter(time) => time.0.max(0),
+            OffsetSpec::Earliest => EARLIEST,
+            OffsetSpec::Latest => LATEST,
+            OffsetSpec::FirstAtOrAfter(time) => time.0.max(0),
         };
         let mut found = BTreeMap::new();
         let asked = partitions.iter().map(|partition| (*partition, ()));
@@ -66,7 +66,7 @@ impl Client {
             let answer = self.call(&leader, &request, std::time::Duration::ZERO).await?;
             for partition in answer.topics.iter().flat_map(|topic| &topic.partitions) {
                 let doing = || format!("find an offset in {topic}/{}", partition.partition_index);
-                check(doing, partition.error_code, None)?;
+                check_error_code(doing, partition.error_code, None)?;
                 let offset = Some(partition.offset).filter(|offset| *offset >= 0);
                 found.insert(partition.partition_index, offset);
             }

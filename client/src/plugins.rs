@@ -8,14 +8,14 @@ use crate::history::Stamp;
 use crate::{Client, ClientError};
 
 /// How long a server may look at a plug-in, or run it.
-const WORK: Duration = Duration::from_secs(10);
+const SERVER_WORK_MAX: Duration = Duration::from_secs(10);
 
 /// The longest module that a server takes.
 pub const MODULE_BYTES_MAX: u64 = 480 << 10;
 
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
-enum Question<'a> {
+enum PluginRequest<'a> {
     Plugins {},
     PluginAdd { name: &'a str, module: String },
     PluginRemove { name: &'a str },
@@ -34,7 +34,7 @@ struct PluginTest<'a> {
 
 /// A plug-in that a topic's setting can name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedPlugin {
+pub struct PluginDescription {
     /// Its name.
     pub name: String,
     /// How long its module is.
@@ -58,7 +58,7 @@ pub struct TestRecord {
 
 /// The user times of some records.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct UserTimes {
+pub struct UserTimesResponse {
     /// Whether those of all records are their own timestamps. Then `times` is empty.
     pub own: bool,
     /// The offset behind the last record that was looked at.
@@ -68,24 +68,24 @@ pub struct UserTimes {
 }
 
 #[derive(Deserialize)]
-struct PluginsAnswer {
-    plugins: Vec<ListedPlugin>,
+struct PluginsResponse {
+    plugins: Vec<PluginDescription>,
 }
 
 #[derive(Deserialize)]
-struct AddAnswer {
+struct AddPluginResponse {
     #[serde(rename = "added")]
     _added: String,
 }
 
 #[derive(Deserialize)]
-struct RemoveAnswer {
+struct RemovePluginResponse {
     #[serde(rename = "removed")]
     _removed: String,
 }
 
 #[derive(Deserialize)]
-struct TestAnswer {
+struct TestPluginResponse {
     user_time: i64,
 }
 
@@ -98,8 +98,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn plugins(&mut self) -> Result<Vec<ListedPlugin>, ClientError> {
-        let answer: PluginsAnswer = self.question(Question::Plugins {}, Duration::ZERO).await?;
+    pub async fn plugins(&mut self) -> Result<Vec<PluginDescription>, ClientError> {
+        let answer: PluginsResponse =
+            self.request_history(PluginRequest::Plugins {}, Duration::ZERO).await?;
         Ok(answer.plugins)
     }
 
@@ -108,8 +109,8 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`]; it cannot be one.
     pub async fn add_plugin(&mut self, name: &str, module: &[u8]) -> Result<(), ClientError> {
-        let question = Question::PluginAdd { name, module: hex(module) };
-        self.question::<AddAnswer>(question, WORK).await.map(drop)
+        let question = PluginRequest::PluginAdd { name, module: hex(module) };
+        self.request_history::<AddPluginResponse>(question, SERVER_WORK_MAX).await.map(drop)
     }
 
     /// Removes a plug-in. Topics whose setting names it go on.
@@ -117,8 +118,8 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn remove_plugin(&mut self, name: &str) -> Result<(), ClientError> {
-        let question = Question::PluginRemove { name };
-        self.question::<RemoveAnswer>(question, WORK).await.map(drop)
+        let question = PluginRequest::PluginRemove { name };
+        self.request_history::<RemovePluginResponse>(question, SERVER_WORK_MAX).await.map(drop)
     }
 
     /// The user time, in milliseconds, that a topic with this setting would find in a record.
@@ -130,14 +131,14 @@ impl Client {
         spec: &str,
         record: &TestRecord,
     ) -> Result<i64, ClientError> {
-        let question = Question::PluginTest(PluginTest {
+        let question = PluginRequest::PluginTest(PluginTest {
             spec,
             key: record.key.as_deref().map(hex),
             value: record.value.as_deref().map(hex),
             timestamp: record.timestamp,
             headers: record.headers.iter().map(|(name, value)| (&**name, hex(value))).collect(),
         });
-        let answer: TestAnswer = self.question(question, WORK).await?;
+        let answer: TestPluginResponse = self.request_history(question, SERVER_WORK_MAX).await?;
         Ok(answer.user_time)
     }
 
@@ -151,8 +152,9 @@ impl Client {
         topic: &str,
         partition: i32,
         from: i64,
-    ) -> Result<UserTimes, ClientError> {
-        self.question(Question::UserTimes { topic, partition, from }, WORK).await
+    ) -> Result<UserTimesResponse, ClientError> {
+        self.request_history(PluginRequest::UserTimes { topic, partition, from }, SERVER_WORK_MAX)
+            .await
     }
 }
 
@@ -162,9 +164,9 @@ mod tests {
 
     #[test]
     fn a_question_is_the_document_that_was_agreed_on() {
-        let text = |question: Question<'_>| serde_json::to_string(&question).unwrap();
-        assert_eq!(text(Question::Plugins {}), r#"{"op":"plugins"}"#);
-        let add = Question::PluginAdd { name: "p", module: hex(&[0, 0xab]) };
+        let text = |question: PluginRequest<'_>| serde_json::to_string(&question).unwrap();
+        assert_eq!(text(PluginRequest::Plugins {}), r#"{"op":"plugins"}"#);
+        let add = PluginRequest::PluginAdd { name: "p", module: hex(&[0, 0xab]) };
         assert_eq!(text(add), r#"{"op":"plugin-add","name":"p","module":"00ab"}"#);
         let test = PluginTest {
             spec: "header:h",
@@ -174,10 +176,10 @@ mod tests {
             headers: vec![("h", hex(b"1"))],
         };
         assert_eq!(
-            text(Question::PluginTest(test)),
+            text(PluginRequest::PluginTest(test)),
             r#"{"op":"plugin-test","spec":"header:h","key":null,"value":"76","timestamp":5,"headers":[["h","31"]]}"#
         );
-        let times = Question::UserTimes { topic: "t", partition: 1, from: 2 };
+        let times = PluginRequest::UserTimes { topic: "t", partition: 1, from: 2 };
         assert_eq!(text(times), r#"{"op":"user-times","topic":"t","partition":1,"from":2}"#);
     }
 }

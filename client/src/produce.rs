@@ -18,7 +18,7 @@ const SERVER_WAIT: Duration = Duration::from_secs(30);
 
 /// When a batch counts as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acks {
+pub enum RequiredAcks {
     /// Once it was sent; the server says nothing.
     None,
     /// Once the leader has it.
@@ -29,7 +29,7 @@ pub enum Acks {
 
 /// Where a batch went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct ProducedBatch {
     /// The partition.
     pub partition: i32,
     /// The offset of its first record.
@@ -38,7 +38,7 @@ pub struct Placed {
 
 impl Client {
     /// Appends one batch to each of several partitions. The answer is in order of partition, and
-    /// empty with [`Acks::None`].
+    /// empty with [`RequiredAcks::None`].
     ///
     /// Batches that a server refuses for the moment (it does not lead the partition) are sent again,
     /// the others are not.
@@ -48,15 +48,15 @@ impl Client {
     pub async fn produce(
         &mut self,
         topic: &str,
-        acks: Acks,
+        acks: RequiredAcks,
         mut batches: BTreeMap<i32, Bytes>,
-    ) -> Result<Vec<Placed>, ClientError> {
+    ) -> Result<Vec<ProducedBatch>, ClientError> {
         let mut placed = Vec::with_capacity(batches.len());
-        self.persist(async |client: &mut Client| {
+        self.retry(async |client: &mut Client| {
             client.produce_once(topic, acks, &mut batches, &mut placed).await
         })
         .await?;
-        placed.sort_by_key(|placed: &Placed| placed.partition);
+        placed.sort_by_key(|placed: &ProducedBatch| placed.partition);
         Ok(placed)
     }
 
@@ -64,15 +64,15 @@ impl Client {
     async fn produce_once(
         &mut self,
         topic: &str,
-        acks: Acks,
+        acks: RequiredAcks,
         batches: &mut BTreeMap<i32, Bytes>,
-        placed: &mut Vec<Placed>,
+        placed: &mut Vec<ProducedBatch>,
     ) -> Result<(), ClientError> {
         let mut refused = Ok(());
         for (leader, led) in self.by_leader(topic, batches.clone()).await? {
             let request = request(topic, acks, &led);
-            if acks == Acks::None {
-                self.tell(&leader, &request).await?;
+            if acks == RequiredAcks::None {
+                self.send_without_response(&leader, &request).await?;
                 led.iter().for_each(|(partition, _)| drop(batches.remove(partition)));
                 continue;
             }
@@ -81,13 +81,13 @@ impl Client {
                 match check_result(topic, &result) {
                     Ok(()) => {
                         batches.remove(&result.index);
-                        placed.push(Placed {
+                        placed.push(ProducedBatch {
                             partition: result.index,
                             base_offset: result.base_offset,
                         });
                     }
                     // An error that stays is the one to report.
-                    Err(error) if error.may_pass() && refused.is_err() => {}
+                    Err(error) if error.is_retriable() && refused.is_err() => {}
                     Err(error) => refused = Err(error),
                 }
             }
@@ -96,7 +96,7 @@ impl Client {
     }
 }
 
-fn request(topic: &str, acks: Acks, batches: &[(i32, Bytes)]) -> ProduceRequest {
+fn request(topic: &str, acks: RequiredAcks, batches: &[(i32, Bytes)]) -> ProduceRequest {
     let partitions = batches.iter().map(|(partition, batch)| {
         PartitionProduceData::default().with_index(*partition).with_records(Some(batch.clone()))
     });
@@ -105,9 +105,9 @@ fn request(topic: &str, acks: Acks, batches: &[(i32, Bytes)]) -> ProduceRequest 
         .with_partition_data(partitions.collect());
     ProduceRequest::default()
         .with_acks(match acks {
-            Acks::None => 0,
-            Acks::Leader => 1,
-            Acks::All => -1,
+            RequiredAcks::None => 0,
+            RequiredAcks::Leader => 1,
+            RequiredAcks::All => -1,
         })
         .with_timeout_ms(SERVER_WAIT.as_millis() as i32)
         .with_topic_data(vec![topic])
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_record_is_told_once() {
+    fn a_refused_record_is_reported_once() {
         let of_record = |index| {
             BatchIndexAndErrorMessage::default()
                 .with_batch_index(index)

@@ -21,7 +21,7 @@ const RESOURCE_TOPIC: i8 = 2;
 
 /// A topic as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topic {
+pub struct TopicDescription {
     /// Its name.
     pub name: String,
     /// Its id; nil from servers that have none.
@@ -29,12 +29,12 @@ pub struct Topic {
     /// Whether it belongs to the server's own workings.
     pub is_internal: bool,
     /// Its partitions, in order.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<PartitionDescription>,
 }
 
 /// A partition as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partition {
+pub struct PartitionDescription {
     /// Its number.
     pub partition: i32,
     /// The server that leads it, if one does.
@@ -60,7 +60,7 @@ pub struct NewTopic {
 
 /// One setting of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct TopicConfigValue {
     /// Its name.
     pub name: String,
     /// Its value, unless it is secret.
@@ -74,7 +74,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`ClientError`] says.
-    pub async fn topics(&mut self) -> Result<Vec<Topic>, ClientError> {
+    pub async fn topics(&mut self) -> Result<Vec<TopicDescription>, ClientError> {
         let answer = self.metadata(None).await?;
         let mut topics = Vec::new();
         for topic in answer.topics {
@@ -90,8 +90,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::UnknownTopic`] and others.
-    pub async fn topic(&mut self, name: &str) -> Result<Topic, ClientError> {
-        self.persist(async |client: &mut Client| {
+    pub async fn topic(&mut self, name: &str) -> Result<TopicDescription, ClientError> {
+        self.retry(async |client: &mut Client| {
             let answer = client.metadata(Some(&[name])).await?;
             let Some(topic) = answer.topics.into_iter().next() else {
                 return Err(ClientError::UnknownTopic(name.to_owned()));
@@ -111,7 +111,9 @@ impl Client {
     /// Among others Kafka's `TopicAlreadyExists` and `InvalidTopicException`.
     pub async fn create_topic(&mut self, topic: &NewTopic) -> Result<(), ClientError> {
         let configs = topic.configs.iter().map(|(name, value)| {
-            CreatableTopicConfig::default().with_name(string(name)).with_value(Some(string(value)))
+            CreatableTopicConfig::default()
+                .with_name(str_bytes(name))
+                .with_value(Some(str_bytes(value)))
         });
         let wire = CreatableTopic::default()
             .with_name(topic_name(&topic.name))
@@ -121,7 +123,7 @@ impl Client {
         let request = CreateTopicsRequest::default()
             .with_topics(vec![wire])
             .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
-        self.persist(async |client: &mut Client| {
+        self.retry(async |client: &mut Client| {
             let controller = client.controller().await?;
             let answer = client.call(&controller, &request, SERVER_WAIT).await?;
             answer.topics.iter().try_for_each(|result| {
@@ -140,7 +142,7 @@ impl Client {
         let request = DeleteTopicsRequest::default()
             .with_topic_names(vec![topic_name(name)])
             .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
-        let deleted = self.persist(async |client: &mut Client| {
+        let deleted = self.retry(async |client: &mut Client| {
             let controller = client.controller().await?;
             let answer = client.call(&controller, &request, SERVER_WAIT).await?;
             answer.responses.iter().try_for_each(|result| {
@@ -149,7 +151,7 @@ impl Client {
             })
         });
         let deleted = deleted.await;
-        self.forget_leaders(name);
+        self.invalidate_leaders(name);
         deleted
     }
 
@@ -157,18 +159,21 @@ impl Client {
     ///
     /// # Errors
     /// As [`ClientError`] says.
-    pub async fn topic_configs(&mut self, name: &str) -> Result<Vec<Config>, ClientError> {
+    pub async fn topic_configs(
+        &mut self,
+        name: &str,
+    ) -> Result<Vec<TopicConfigValue>, ClientError> {
         let resource = DescribeConfigsResource::default()
             .with_resource_type(RESOURCE_TOPIC)
-            .with_resource_name(string(name))
+            .with_resource_name(str_bytes(name))
             .with_configuration_keys(None);
         let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
-        let answer = self.any_call(&request).await?;
+        let answer = self.call_any(&request).await?;
         let mut configs = Vec::new();
         for result in answer.results {
             let message = result.error_message.as_deref();
             topic_error(name, "describe the settings of", result.error_code, message)?;
-            configs.extend(result.configs.iter().map(|config| Config {
+            configs.extend(result.configs.iter().map(|config| TopicConfigValue {
                 name: config.name.to_string(),
                 value: config.value.as_ref().map(ToString::to_string),
                 is_own: config.config_source == 1,
@@ -193,7 +198,7 @@ impl Client {
             .with_partitions(partitions.to_vec());
         let request = DescribeLogDirsRequest::default().with_topics(Some(vec![asked]));
         let mut bytes = BTreeMap::new();
-        for address in self.all().await? {
+        for address in self.all_servers().await? {
             let answer = match self.call(&address, &request, Duration::ZERO).await {
                 Err(ClientError::Unsupported { .. }) => continue,
                 answer => answer?,
@@ -209,12 +214,12 @@ impl Client {
     }
 }
 
-fn read_topic(name: String, topic: MetadataResponseTopic) -> Topic {
+fn read_topic(name: String, topic: MetadataResponseTopic) -> TopicDescription {
     let ids = |ids: &[kafka_protocol::messages::BrokerId]| ids.iter().map(|id| id.0).collect();
     let mut partitions: Vec<_> = topic
         .partitions
         .iter()
-        .map(|partition| Partition {
+        .map(|partition| PartitionDescription {
             partition: partition.partition_index,
             leader: Some(partition.leader_id.0).filter(|id| *id >= 0),
             replicas: ids(&partition.replica_nodes),
@@ -222,15 +227,20 @@ fn read_topic(name: String, topic: MetadataResponseTopic) -> Topic {
         })
         .collect();
     partitions.sort_by_key(|partition| partition.partition);
-    Topic { name, id: topic.topic_id.to_string(), is_internal: topic.is_internal, partitions }
+    TopicDescription {
+        name,
+        id: topic.topic_id.to_string(),
+        is_internal: topic.is_internal,
+        partitions,
+    }
 }
 
-pub(crate) fn string(text: &str) -> StrBytes {
+pub(crate) fn str_bytes(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
 /// Kafka's error behind a code, with what was being done.
-pub(crate) fn check(
+pub(crate) fn check_error_code(
     doing: impl FnOnce() -> String,
     code: i16,
     message: Option<&str>,

@@ -16,7 +16,7 @@ const TREE_WAIT: Duration = Duration::from_secs(600);
 /// Bytes that are text as a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Name {
+pub enum TreeName {
     /// Text.
     Text(String),
     /// Other bytes, in base64.
@@ -29,7 +29,7 @@ pub enum Name {
 /// What something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum TreeNodeKind {
     /// It has names.
     Directory,
     /// It has bytes.
@@ -43,9 +43,9 @@ pub enum Kind {
 
 /// What is known of something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stat {
+pub struct TreeNodeStat {
     /// What it is.
-    pub kind: Kind,
+    pub kind: TreeNodeKind,
     /// How many bytes it has.
     pub size: u64,
     /// Permission bits.
@@ -71,22 +71,22 @@ pub struct Stat {
     pub grows: bool,
     /// Where a link leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<Name>,
+    pub target: Option<TreeName>,
 }
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Listed {
+pub struct TreeDirectoryEntry {
     /// The name.
-    pub name: Name,
+    pub name: TreeName,
     /// What it means.
-    pub kind: Kind,
+    pub kind: TreeNodeKind,
     /// To go on behind it.
     #[serde(with = "crate::decimal")]
     pub cookie: u64,
     /// What is known of it, if that was asked for.
     #[serde(default)]
-    pub stat: Option<Stat>,
+    pub stat: Option<TreeNodeStat>,
     /// Why nothing is.
     #[serde(default)]
     pub error: Option<String>,
@@ -94,7 +94,7 @@ pub struct Listed {
 
 /// Something open at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct Opened {
+pub struct TreeFileHandle {
     open: u64,
     /// How many bytes it has.
     pub size: u64,
@@ -102,7 +102,7 @@ pub struct Opened {
 
 /// A part of the state of a topic by key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct KeysPage {
+pub struct TreeKeysResponse {
     /// The moment that it is of.
     pub at: String,
     /// Lines, in base64.
@@ -112,15 +112,15 @@ pub struct KeysPage {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct TreeRequest<'a> {
     op: &'static str,
     #[serde(flatten)]
-    ask: Ask<'a>,
+    ask: TreeCommand<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
-enum Ask<'a> {
+enum TreeCommand<'a> {
     Stat {
         path: &'a str,
     },
@@ -150,17 +150,17 @@ enum Ask<'a> {
 }
 
 #[derive(Deserialize)]
-struct Names {
-    names: Vec<Listed>,
+struct TreeListResponse {
+    names: Vec<TreeDirectoryEntry>,
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct TreeReadResponse {
     base64: String,
 }
 
 #[derive(Deserialize)]
-struct Closed {
+struct TreeCloseResponse {
     #[serde(rename = "closed")]
     _closed: u64,
 }
@@ -170,8 +170,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
-    pub async fn tree_stat(&mut self, path: &str) -> Result<Stat, ClientError> {
-        self.tree(Ask::Stat { path }).await
+    pub async fn tree_stat(&mut self, path: &str) -> Result<TreeNodeStat, ClientError> {
+        self.tree(TreeCommand::Stat { path }).await
     }
 
     /// Names in a directory, behind the one with the cookie `after`; 0 for the first. None at the end.
@@ -184,8 +184,8 @@ impl Client {
         path: &str,
         after: u64,
         stat: bool,
-    ) -> Result<Vec<Listed>, ClientError> {
-        let names: Names = self.tree(Ask::List { path, after, stat }).await?;
+    ) -> Result<Vec<TreeDirectoryEntry>, ClientError> {
+        let names: TreeListResponse = self.tree(TreeCommand::List { path, after, stat }).await?;
         Ok(names.names)
     }
 
@@ -193,8 +193,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
-    pub async fn tree_open(&mut self, path: &str) -> Result<Opened, ClientError> {
-        self.tree(Ask::Open { path }).await
+    pub async fn tree_open(&mut self, path: &str) -> Result<TreeFileHandle, ClientError> {
+        self.tree(TreeCommand::Open { path }).await
     }
 
     /// Up to `length` bytes from `at` on, in base64; fewer where there are no more, or where that is
@@ -204,11 +204,12 @@ impl Client {
     /// As [`Client::tree_stat`].
     pub async fn tree_read(
         &mut self,
-        opened: &Opened,
+        opened: &TreeFileHandle,
         at: u64,
         length: usize,
     ) -> Result<String, ClientError> {
-        let part: Part = self.tree(Ask::Read { open: opened.open, at, length }).await?;
+        let part: TreeReadResponse =
+            self.tree(TreeCommand::Read { open: opened.open, at, length }).await?;
         Ok(part.base64)
     }
 
@@ -216,8 +217,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
-    pub async fn tree_close(&mut self, opened: Opened) -> Result<(), ClientError> {
-        let _: Closed = self.tree(Ask::Close { open: opened.open }).await?;
+    pub async fn tree_close(&mut self, opened: TreeFileHandle) -> Result<(), ClientError> {
+        let _: TreeCloseResponse = self.tree(TreeCommand::Close { open: opened.open }).await?;
         Ok(())
     }
 
@@ -232,14 +233,17 @@ impl Client {
         at: Option<&str>,
         format: &str,
         after: Option<&str>,
-    ) -> Result<KeysPage, ClientError> {
-        self.tree(Ask::Keys { topic, at, format, after }).await
+    ) -> Result<TreeKeysResponse, ClientError> {
+        self.tree(TreeCommand::Keys { topic, at, format, after }).await
     }
 
-    async fn tree<T: for<'de> Deserialize<'de>>(&mut self, ask: Ask<'_>) -> Result<T, ClientError> {
-        let question = Question { op: "tree", ask };
+    async fn tree<T: for<'de> Deserialize<'de>>(
+        &mut self,
+        ask: TreeCommand<'_>,
+    ) -> Result<T, ClientError> {
+        let question = TreeRequest { op: "tree", ask };
         loop {
-            match self.question(&question, TREE_WAIT).await {
+            match self.request_history(&question, TREE_WAIT).await {
                 // The server looks through a topic in parts, and remembers how far it has come.
                 Err(ClientError::History(refusal)) if refusal.code == RefusalCode::Unfinished => {}
                 answer => return answer,

@@ -39,10 +39,10 @@ use kafka_protocol::messages::*;
 use super::schema::*;
 
 /// What precedes the body: header version 1, or 2 where the request's version is flexible.
-pub(super) static HEADER: Request = {header};
+pub(super) static HEADER: RequestSchemaSchema = {header};
 
 /// Sorted by API key.
-pub(super) static REQUESTS: &[Request] = &[
+pub(super) static REQUESTS: &[RequestSchema] = &[
 {requests}
 ];
 """

@@ -25,16 +25,16 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::answer::{Answer, Chunk};
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::extension;
 use crate::file_run::{LoadError, load_first};
-use crate::frame_reader::{Frame, Reader, RequestQuotas};
-use crate::memory_budget::{ConnectionQuota, NoRoom};
+use crate::frame_reader::{RequestFrame, RequestFrameReader, RequestQuotas};
+use crate::memory_budget::{ConnectionQuota, MemoryBudgetError};
 use crate::metrics::add;
-use crate::pace::TransferPace;
-use crate::routes::{BadRequest, Context, Served, header, route};
-use crate::stream::Stream;
+use crate::response::{KafkaResponse, ResponseChunk};
+use crate::routes::{BadRequest, RequestContext, ResponseResult, header, route};
+use crate::stream::ByteStream;
+use crate::transfer_pace::TransferPace;
 use crate::{apis, routes};
 
 /// How many produce requests of one connection may wait for the disk.
@@ -46,12 +46,16 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long open requests may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
-const NEWS_MAX: Duration = Duration::from_millis(200);
+const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// Accepts connections until `stop` turns true, then lets them end.
-pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+pub async fn serve(
+    kafka: Arc<KafkaServer>,
+    listener: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) {
     if let Ok(address) = listener.local_addr() {
-        kafka.set_bound(address);
+        kafka.set_bound_address(address);
     }
     let by_ip: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
     let mut connections = tokio::task::JoinSet::new();
@@ -59,7 +63,7 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopping(&mut stop) => break,
+            () = wait_for_stop(&mut stop) => break,
         };
         while connections.try_join_next().is_some() {}
         let (stream, peer) = match accepted {
@@ -71,7 +75,7 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
                 continue;
             }
         };
-        let Some(place) = Place::take(&kafka, &by_ip, peer.ip(), connections.len()) else {
+        let Some(place) = ConnectionSlot::take(&kafka, &by_ip, peer.ip(), connections.len()) else {
             add(&kafka.metrics().connections_refused, 1);
             tracing::debug!(%peer, "too many connections; refused");
             warnings.warn("as many are open as may be (max.connections, max.connections.per.ip)");
@@ -82,7 +86,7 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
             let _place = place;
             let local = stream.set_nodelay(true).and_then(|()| stream.local_addr());
             let serving = Arc::clone(&kafka);
-            let run = async { Connection::run(serving, stream, (peer, local?), stop).await };
+            let run = async { KafkaConnection::run(serving, stream, (peer, local?), stop).await };
             if let Err(error) = run.await {
                 error.report(&kafka, peer);
             }
@@ -99,15 +103,15 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
 #[derive(Default)]
 struct AcceptWarnings {
     count: u64,
-    said: Option<Instant>,
+    last_warned: Option<Instant>,
 }
 
 impl AcceptWarnings {
     fn warn(&mut self, why: &str) {
         self.count += 1;
-        if self.said.is_none_or(|said| said.elapsed() >= WARN_INTERVAL) {
+        if self.last_warned.is_none_or(|said| said.elapsed() >= WARN_INTERVAL) {
             tracing::warn!(why, connections = self.count, "connections are not accepted");
-            *self = AcceptWarnings { count: 0, said: Some(Instant::now()) };
+            *self = AcceptWarnings { count: 0, last_warned: Some(Instant::now()) };
         }
     }
 }
@@ -115,41 +119,42 @@ impl AcceptWarnings {
 /// Serves one connection that was made elsewhere, from `peer` to `local`, until either side or `stop`
 /// ends it.
 pub async fn serve_stream(
-    kafka: Arc<Kafka>,
-    stream: impl Stream,
+    kafka: Arc<KafkaServer>,
+    stream: impl ByteStream,
     (peer, local): (SocketAddr, SocketAddr),
     stop: watch::Receiver<bool>,
 ) {
-    if let Err(error) = Connection::run(Arc::clone(&kafka), stream, (peer, local), stop).await {
+    if let Err(error) = KafkaConnection::run(Arc::clone(&kafka), stream, (peer, local), stop).await
+    {
         error.report(&kafka, peer);
     }
 }
 
 /// The service stops, and what a connection still had to do has had its time.
-async fn ending(stop: &mut watch::Receiver<bool>, grace: Duration) {
-    stopping(stop).await;
+async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Duration) {
+    wait_for_stop(stop).await;
     tokio::time::sleep(grace).await;
 }
 
-async fn stopping(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     // An error says that whoever could stop us is gone, which is an end as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// A connection's place among those that may be open.
-struct Place {
-    kafka: Arc<Kafka>,
+struct ConnectionSlot {
+    kafka: Arc<KafkaServer>,
     by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
     ip: IpAddr,
 }
 
-impl Place {
+impl ConnectionSlot {
     fn take(
-        kafka: &Arc<Kafka>,
+        kafka: &Arc<KafkaServer>,
         by_ip: &Arc<Mutex<HashMap<IpAddr, usize>>>,
         ip: IpAddr,
         open: usize,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionSlot> {
         let mut counts = by_ip.lock();
         let count = counts.get(&ip).copied().unwrap_or(0);
         if open >= kafka.options.connections_max || count >= kafka.options.connections_per_ip_max {
@@ -158,11 +163,11 @@ impl Place {
         counts.insert(ip, count + 1);
         add(&kafka.metrics().connections_accepted, 1);
         add(&kafka.metrics().connections, 1);
-        Some(Place { kafka: Arc::clone(kafka), by_ip: Arc::clone(by_ip), ip })
+        Some(ConnectionSlot { kafka: Arc::clone(kafka), by_ip: Arc::clone(by_ip), ip })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
         let mut counts = self.by_ip.lock();
@@ -181,25 +186,25 @@ pub(crate) enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Bad(#[from] BadRequest),
+    BadRequest(#[from] BadRequest),
     #[error("the client announces a frame of {announced} bytes, and {max} are allowed")]
     TooLong { announced: i64, max: usize },
     #[error("the client sends its request too slowly (limits.stall-max, limits.rate-min)")]
     SlowSender,
-    #[error("the client takes its answer too slowly (limits.stall-max, limits.rate-min)")]
+    #[error("the client reads its response too slowly (limits.stall-max, limits.rate-min)")]
     SlowReader,
-    #[error("others need the memory that waits for this slow client")]
-    MadeRoom,
+    #[error("evicted: other connections need the memory that this slow client holds")]
+    Evicted,
     #[error("{0}")]
-    NoRoom(#[from] NoRoom),
-    #[error("an answer broke off at a payload that is not what was written")]
-    Rotten,
-    #[error("an answer broke off, for the journal cannot be read: {0}")]
+    MemoryBudget(#[from] MemoryBudgetError),
+    #[error("a response was cut off at a corrupt payload")]
+    Corrupt,
+    #[error("a response was cut off because the journal cannot be read: {0}")]
     Disk(io::Error),
 }
 
 impl ConnectionError {
-    fn report(&self, kafka: &Kafka, peer: SocketAddr) {
+    fn report(&self, kafka: &KafkaServer, peer: SocketAddr) {
         if let ConnectionError::SlowSender | ConnectionError::SlowReader = self {
             add(&kafka.metrics().connections_slow, 1);
         }
@@ -211,26 +216,26 @@ impl ConnectionError {
     }
 }
 
-struct Connection<S> {
-    kafka: Arc<Kafka>,
+struct KafkaConnection<S> {
+    kafka: Arc<KafkaServer>,
     stream: S,
     peer: SocketAddr,
     local: SocketAddr,
-    gate: Arc<tokio::sync::Mutex<()>>,
-    requests: Arc<RequestQuotas>,
-    answers: Arc<ConnectionQuota>,
+    produce_lock: Arc<tokio::sync::Mutex<()>>,
+    request_quotas: Arc<RequestQuotas>,
+    response_quota: Arc<ConnectionQuota>,
 }
 
 /// The requests that are being served, and the answers that wait for their turn on the socket.
 #[derive(Default)]
-struct Pipeline {
-    serving: FuturesOrdered<routes::ServedFuture>,
-    served: VecDeque<Served>,
+struct RequestPipeline {
+    futures: FuturesOrdered<routes::ResponseFuture>,
+    ready: VecDeque<ResponseResult>,
 }
 
-impl Pipeline {
+impl RequestPipeline {
     fn len(&self) -> usize {
-        self.serving.len() + self.served.len()
+        self.futures.len() + self.ready.len()
     }
 
     fn is_empty(&self) -> bool {
@@ -238,46 +243,55 @@ impl Pipeline {
     }
 
     /// The next answer, once there is one; `None` if nothing is in flight.
-    async fn next(&mut self) -> Option<Served> {
-        match self.served.pop_front() {
+    async fn next(&mut self) -> Option<ResponseResult> {
+        match self.ready.pop_front() {
             Some(served) => Some(served),
-            None => self.serving.next().await,
+            None => self.futures.next().await,
         }
     }
 
     /// Lets everything that is in flight go on until there is another answer.
     async fn advance(&mut self) {
-        match self.serving.next().await {
-            Some(served) => self.served.push_back(served),
+        match self.futures.next().await {
+            Some(served) => self.ready.push_back(served),
             None => std::future::pending().await,
         }
     }
 }
 
-impl<S: Stream> Connection<S> {
+impl<S: ByteStream> KafkaConnection<S> {
     async fn run(
-        kafka: Arc<Kafka>,
+        kafka: Arc<KafkaServer>,
         stream: S,
         (peer, local): (SocketAddr, SocketAddr),
         stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
         let (handle, registration) = AbortHandle::new_pair();
         let requests = Arc::new(RequestQuotas {
-            arriving: kafka.arriving.quota(peer.ip(), handle.clone()),
-            pipelined: kafka.pipelined.quota(peer.ip(), handle.clone()),
+            large: kafka.large_request_budget.quota(peer.ip(), handle.clone()),
+            pipelined: kafka.pipelined_request_budget.quota(peer.ip(), handle.clone()),
         });
-        let answers = kafka.answers.quota(peer.ip(), handle);
+        let answers = kafka.response_budget.quota(peer.ip(), handle);
         let gate = Arc::default();
-        let connection = Connection { kafka, stream, peer, local, gate, requests, answers };
+        let connection = KafkaConnection {
+            kafka,
+            stream,
+            peer,
+            local,
+            produce_lock: gate,
+            request_quotas: requests,
+            response_quota: answers,
+        };
         let serving = Abortable::new(connection.serve(stop), registration);
-        serving.await.unwrap_or(Err(ConnectionError::MadeRoom))
+        serving.await.unwrap_or(Err(ConnectionError::Evicted))
     }
 
     async fn serve(self, mut stop: watch::Receiver<bool>) -> Result<(), ConnectionError> {
         let connection = &self;
-        let mut reader = Reader::new(&connection.kafka, Arc::clone(&connection.requests));
-        let mut in_flight = Pipeline::default();
-        let mut waiting: Option<(Context, Frame, Bytes)> = None;
+        let mut reader =
+            RequestFrameReader::new(&connection.kafka, Arc::clone(&connection.request_quotas));
+        let mut in_flight = RequestPipeline::default();
+        let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
         // What is in flight are produce requests, which others of their kind may join.
         let mut produces = true;
         loop {
@@ -288,14 +302,15 @@ impl<S: Stream> Connection<S> {
                     let (context, frame, body) = waiting.take().expect("it was just looked at");
                     produces = produce;
                     if produce {
-                        reader.yield_room();
+                        reader.clear_stalled();
                     } else {
-                        connection.requests.keep_all();
+                        connection.request_quotas.mark_all_stalled();
                     }
-                    let serving = connection.begin(context, frame, body, in_flight.is_empty())?;
-                    in_flight.serving.push_back(serving);
+                    let serving =
+                        connection.start_request(context, frame, body, in_flight.is_empty())?;
+                    in_flight.futures.push_back(serving);
                     // Takes its place in the journal's queue now, before any later request.
-                    if let Some(served) = poll_once(&mut in_flight.serving).await {
+                    if let Some(served) = poll_once(&mut in_flight.futures).await {
                         connection.send(served?, &mut in_flight, &mut reader).await?;
                     }
                     continue;
@@ -305,10 +320,10 @@ impl<S: Stream> Connection<S> {
             let grace = match (in_flight.is_empty() && waiting.is_none(), produces) {
                 (true, _) => Duration::ZERO,
                 (false, true) => DRAIN_MAX,
-                (false, false) => NEWS_MAX,
+                (false, false) => LONG_POLL_DRAIN_MAX,
             };
             let busy = !in_flight.is_empty();
-            let reads = waiting.is_none() && !(busy && connection.requests.are_spent());
+            let reads = waiting.is_none() && !(busy && connection.request_quotas.are_exhausted());
             if !reads {
                 reader.pause();
             }
@@ -319,11 +334,11 @@ impl<S: Stream> Connection<S> {
                 }
                 frame = reader.next(&connection.kafka, &connection.stream, busy), if reads => {
                     match frame? {
-                        Some(frame) => waiting = Some(connection.open(frame)?),
+                        Some(frame) => waiting = Some(connection.read_header(frame)?),
                         None => return Ok(()),
                     }
                 }
-                () = ending(&mut stop, grace) => return Ok(()),
+                () = wait_for_stop_and_grace(&mut stop, grace) => return Ok(()),
             }
         }
     }
@@ -331,15 +346,15 @@ impl<S: Stream> Connection<S> {
     /// Sends an answer. What is in flight goes on meanwhile; nothing is read.
     async fn send(
         &self,
-        answer: Option<Answer>,
-        in_flight: &mut Pipeline,
-        reader: &mut Reader,
+        answer: Option<KafkaResponse>,
+        in_flight: &mut RequestPipeline,
+        reader: &mut RequestFrameReader,
     ) -> Result<(), ConnectionError> {
         if in_flight.is_empty() {
-            reader.yield_room();
+            reader.clear_stalled();
         }
         reader.pause();
-        let mut sending = std::pin::pin!(self.answer(answer));
+        let mut sending = std::pin::pin!(self.write_response(answer));
         loop {
             tokio::select! {
                 biased;
@@ -350,46 +365,49 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Reads a request's header.
-    fn open(&self, frame: Frame) -> Result<(Context, Frame, Bytes), ConnectionError> {
+    fn read_header(
+        &self,
+        frame: RequestFrame,
+    ) -> Result<(RequestContext, RequestFrame, Bytes), ConnectionError> {
         let opened = header(frame.bytes.clone());
         if opened.is_err() {
             add(&self.kafka.metrics().bad_frames, 1);
         }
         let (api_key, version, header, body) = opened?;
         self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
-        let context = Context {
+        let context = RequestContext {
             api_key,
             version,
             correlation_id: header.correlation_id,
             client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
             peer: self.peer,
             local: self.local,
-            gate: Arc::clone(&self.gate),
-            answers: Arc::clone(&self.answers),
+            produce_lock: Arc::clone(&self.produce_lock),
+            response_quota: Arc::clone(&self.response_quota),
         };
         Ok((context, frame, body))
     }
 
     /// Begins to serve a request; it holds its share of the budget until it is served. `is_only`
     /// says whether nothing else of the connection is in flight.
-    fn begin(
+    fn start_request(
         &self,
-        context: Context,
-        frame: Frame,
+        context: RequestContext,
+        frame: RequestFrame,
         body: Bytes,
         is_only: bool,
-    ) -> Result<routes::ServedFuture, ConnectionError> {
-        let (kafka, share) = (Arc::clone(&self.kafka), frame.share);
+    ) -> Result<routes::ResponseFuture, ConnectionError> {
+        let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
         let serving = self.route(context, body)?;
-        let answers = Arc::clone(&self.answers);
+        let answers = Arc::clone(&self.response_quota);
         Ok(Box::pin(async move {
             let mut served = serving.await;
             drop(share);
             match &mut served {
                 Ok(Some(answer)) => {
-                    let found = answer.find_room(&answers, is_only).await;
+                    let found = answer.acquire_permit(&answers, is_only).await;
                     found.map_err(|error| BadRequest {
                         api,
                         version,
@@ -404,16 +422,21 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Who serves a request.
-    fn route(&self, context: Context, body: Bytes) -> Result<routes::ServedFuture, BadRequest> {
+    fn route(
+        &self,
+        context: RequestContext,
+        body: Bytes,
+    ) -> Result<routes::ResponseFuture, BadRequest> {
         let kafka = Arc::clone(&self.kafka);
         let (api, version) = (context.api_key, context.version);
         if api == extension::API_KEY {
-            return Ok(Box::pin(async move { extension::serve(&kafka, &context, body).await }));
+            return Ok(Box::pin(async move { extension::handle(&kafka, &context, body).await }));
         }
-        if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED.max {
-            return Ok(Box::pin(async move { apis::api_versions::refuse(&context) }));
+        if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED_VERSIONS.max {
+            return Ok(Box::pin(async move { apis::api_versions::unsupported_version(&context) }));
         }
-        let row = route(api).filter(|row| row.served.min <= version && version <= row.served.max);
+        let row =
+            route(api).filter(|row| row.versions.min <= version && version <= row.versions.max);
         let Some(row) = row else {
             add(&kafka.metrics().bad_frames, 1);
             let reason = "this API is not served in this version".to_owned();
@@ -422,52 +445,55 @@ impl<S: Stream> Connection<S> {
         Ok(row.call(kafka, context, body))
     }
 
-    async fn answer(&self, answer: Option<Answer>) -> Result<(), ConnectionError> {
+    async fn write_response(&self, answer: Option<KafkaResponse>) -> Result<(), ConnectionError> {
         let Some(mut answer) = answer else { return Ok(()) };
         add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
-        let _room = answer.take_room();
-        let mut pace = TransferPace::new(self.kafka.options.transfers);
+        let _room = answer.take_permit();
+        let mut pace = TransferPace::new(self.kafka.options.transfer_limits);
         let mut chunks = answer.into_frame();
         while !chunks.is_empty() {
             match load_first(&mut chunks, &self.kafka.loader).await {
                 Ok(Some(loaded)) => {
-                    self.write_chunks(vec![Chunk::Loaded(loaded)], &mut pace).await?
+                    self.write_chunks(vec![ResponseChunk::Loaded(loaded)], &mut pace).await?
                 }
                 Ok(None) => {
-                    let in_memory = |chunk: &&Chunk| !matches!(chunk, Chunk::File { .. });
+                    let in_memory =
+                        |chunk: &&ResponseChunk| !matches!(chunk, ResponseChunk::File { .. });
                     let count = chunks.iter().take_while(in_memory).count();
                     self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
                 }
-                Err(LoadError::Rotten(rotten)) => {
+                Err(LoadError::Corrupt(rotten)) => {
                     // Its beginning may be out already: the client must not take it for an answer.
-                    self.kafka.found_rotten(&rotten);
-                    return Err(ConnectionError::Rotten);
+                    self.kafka.record_corruption(&rotten);
+                    return Err(ConnectionError::Corrupt);
                 }
                 Err(LoadError::Io(error)) => return Err(ConnectionError::Disk(error)),
             }
         }
-        self.answers.yield_room();
+        self.response_quota.clear_stalled();
         Ok(())
     }
 
     /// Writes chunks that are in memory.
     async fn write_chunks(
         &self,
-        chunks: Vec<Chunk>,
+        chunks: Vec<ResponseChunk>,
         pace: &mut TransferPace,
     ) -> Result<(), ConnectionError> {
         let mut slices = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
             match chunk {
-                Chunk::Bytes(bytes) => slices.push(io::IoSlice::new(bytes)),
-                Chunk::Loaded(loaded) => slices.extend(loaded.slices().map(io::IoSlice::new)),
-                Chunk::File { .. } => unreachable!("what is in a file is loaded before"),
+                ResponseChunk::Bytes(bytes) => slices.push(io::IoSlice::new(bytes)),
+                ResponseChunk::Loaded(loaded) => {
+                    slices.extend(loaded.slices().map(io::IoSlice::new))
+                }
+                ResponseChunk::File { .. } => unreachable!("what is in a file is loaded before"),
             }
         }
         self.write_all(&mut slices, pace).await?;
         for chunk in chunks {
-            if let Chunk::Loaded(loaded) = chunk {
-                self.kafka.loader.put(loaded);
+            if let ResponseChunk::Loaded(loaded) = chunk {
+                self.kafka.loader.recycle(loaded);
             }
         }
         Ok(())
@@ -489,7 +515,7 @@ impl<S: Stream> Connection<S> {
                     io::IoSlice::advance_slices(&mut left, written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.answers.keep_all();
+                    self.response_quota.mark_all_stalled();
                     let deadline = pace.wait(Instant::now());
                     match tokio::time::timeout_at(deadline, self.stream.writable()).await {
                         Ok(ready) => ready?,
@@ -508,7 +534,9 @@ impl<S: Stream> Connection<S> {
 }
 
 /// Polls what is in flight once, and takes an answer if one is ready.
-async fn poll_once(in_flight: &mut FuturesOrdered<routes::ServedFuture>) -> Option<Served> {
+async fn poll_once(
+    in_flight: &mut FuturesOrdered<routes::ResponseFuture>,
+) -> Option<ResponseResult> {
     std::future::poll_fn(|context| {
         use futures_util::Stream;
         match std::pin::Pin::new(&mut *in_flight).poll_next(context) {

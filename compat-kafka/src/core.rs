@@ -6,32 +6,32 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use engine::{Engine, SeekError, Topic, TopicId, TopicView, View, When};
-use hlc::split_topic;
+use engine::{Engine, PartitionView, SeekError, Topic, TopicId, TopicView, WaitPolicy};
+use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::corruption::{Corruption, CorruptionCache};
 use crate::error_code::seek_error;
-use crate::extension::MoreOps;
+use crate::extension::ExtensionOperations;
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
-use crate::frame_memory::{FrameMemory, LARGE_BYTES_MIN};
+use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
-use crate::groups::{Coordinator, Options as GroupOptions};
+use crate::groups::{GroupCoordinator, Options as GroupOptions};
 use crate::memory_budget::MemoryBudget;
-use crate::metrics::{Metrics, add};
-use crate::moments::{MomentRefused, Moments, PastRows};
-use crate::pace::TransferLimits;
-use crate::rot::{Rot, Rotten};
+use crate::metrics::{KafkaMetrics, add};
+use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
+use crate::transfer_pace::TransferLimits;
 
 /// Small requests may take this part of what large ones may.
-const SMALL_PART: usize = 4;
+const SMALL_REQUEST_DIVISOR: usize = 4;
 
 /// Where clients are told to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct AdvertisedAddress {
     /// A name or an address.
     pub host: String,
     /// A port.
@@ -46,7 +46,7 @@ pub struct KafkaOptions {
     /// The cluster's name.
     pub cluster_id: String,
     /// Where clients are told to connect (`advertised.listeners`); where they came, if not set.
-    pub advertised: Option<Address>,
+    pub advertised: Option<AdvertisedAddress>,
     /// The rack that clients are told of (`broker.rack`).
     pub rack: Option<String>,
     /// Whether asking for a topic makes it (`auto.create.topics.enable`).
@@ -65,9 +65,9 @@ pub struct KafkaOptions {
     /// are pipelined may take a quarter as much besides (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
     /// The most bytes of answers in memory that clients have not taken yet.
-    pub answers_bytes_max: usize,
+    pub responses_bytes_max: usize,
     /// How slowly a client may send a request or take an answer.
-    pub transfers: TransferLimits,
+    pub transfer_limits: TransferLimits,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
     /// The most bytes that one fetch returns (`fetch.max.bytes`).
@@ -77,7 +77,7 @@ pub struct KafkaOptions {
     /// How long a read waits for a moment that is not past yet.
     pub moment_patience: Duration,
     /// How many bytes a batch may unpack to when it is looked into.
-    pub unpacked_bytes_max: usize,
+    pub decompressed_bytes_max: usize,
     /// The broker's settings, as DescribeConfigs lists them: name and value.
     pub broker_configs: Vec<(String, String)>,
     /// What Kafka's settings are if nobody sets them, by name.
@@ -102,13 +102,13 @@ impl Default for KafkaOptions {
             connections_max: 4096,
             connections_per_ip_max: usize::MAX,
             requests_bytes_max: 512 << 20,
-            answers_bytes_max: 256 << 20,
-            transfers: TransferLimits::default(),
+            responses_bytes_max: 256 << 20,
+            transfer_limits: TransferLimits::default(),
             idle_max: Duration::from_secs(600),
             fetch_bytes_max: 55 << 20,
             offset_metadata_bytes_max: 4096,
             moment_patience: Duration::from_secs(5),
-            unpacked_bytes_max: 128 << 20,
+            decompressed_bytes_max: 128 << 20,
             broker_configs: Vec::new(),
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
@@ -118,44 +118,44 @@ impl Default for KafkaOptions {
 }
 
 /// Kafka's face.
-pub struct Kafka {
+pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
-    pub(crate) groups: Coordinator,
-    pub(crate) moments: Moments,
+    pub(crate) groups: GroupCoordinator,
+    pub(crate) moment_cache: MomentCache,
     pub(crate) format: KafkaFormat,
     /// For large requests that have arrived, or do.
-    pub(crate) arriving: Arc<MemoryBudget>,
+    pub(crate) large_request_budget: Arc<MemoryBudget>,
     /// For small requests that came before an earlier one was answered.
-    pub(crate) pipelined: Arc<MemoryBudget>,
+    pub(crate) pipelined_request_budget: Arc<MemoryBudget>,
     /// For answers that were not taken yet.
-    pub(crate) answers: Arc<MemoryBudget>,
+    pub(crate) response_budget: Arc<MemoryBudget>,
     /// Reads the journal's files for answers.
     pub(crate) loader: FileLoader,
     /// Memory for large requests.
-    pub(crate) frames: FrameMemory,
+    pub(crate) frame_buffers: FrameBufferPool,
     /// Turns to unpack large batches that are produced.
-    pub(crate) unpacking: Semaphore,
+    pub(crate) decompression_permits: Semaphore,
     /// What of the journal is known to be rotten.
-    pub(crate) rot: Rot,
-    bound: OnceLock<SocketAddr>,
-    metrics: Metrics,
+    pub(crate) corruption_cache: CorruptionCache,
+    bound_address: OnceLock<SocketAddr>,
+    metrics: KafkaMetrics,
     /// Operations of the extension API that other parts of the server brought.
-    more_ops: RwLock<Vec<Arc<dyn MoreOps>>>,
+    extension_operations: RwLock<Vec<Arc<dyn ExtensionOperations>>>,
 }
 
 /// A topic as a reader named it: the present, or a moment.
 #[derive(Clone, Debug)]
-pub(crate) enum Readable {
+pub(crate) enum ReadableTopic {
     Present(Arc<Topic>),
     Past(Arc<TopicView>),
 }
 
-impl Readable {
+impl ReadableTopic {
     pub(crate) fn topic(&self) -> &Arc<Topic> {
         match self {
-            Readable::Present(topic) => topic,
-            Readable::Past(view) => &view.topic,
+            ReadableTopic::Present(topic) => topic,
+            ReadableTopic::Past(view) => &view.topic,
         }
     }
 
@@ -163,29 +163,31 @@ impl Readable {
     /// was given up or compacted meanwhile would be missing from the answer, unsaid.
     pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
         match self {
-            Readable::Present(_) => Ok(()),
-            Readable::Past(view) => view.check_kept(),
+            ReadableTopic::Present(_) => Ok(()),
+            ReadableTopic::Past(view) => view.check_retained(),
         }
     }
 
-    /// [`Readable::check_kept`], of one partition alone: a topic may have many.
+    /// [`ReadableTopic::check_kept`], of one partition alone: a topic may have many.
     pub(crate) fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
-        let Readable::Past(view) = self else { return Ok(()) };
+        let ReadableTopic::Past(view) = self else { return Ok(()) };
         let Ok(index) = usize::try_from(index) else { return Ok(()) };
-        view.check_partition_kept(index).map_err(|error| seek_error(&error))
+        view.check_partition_retained(index).map_err(|error| seek_error(&error))
     }
 
     /// What may be seen of partition `index`.
-    pub(crate) fn view(&self, index: i32) -> Option<View> {
+    pub(crate) fn view(&self, index: i32) -> Option<PartitionView> {
         let index = usize::try_from(index).ok()?;
         match self {
-            Readable::Present(topic) => topic.partitions.get(index).map(View::present),
-            Readable::Past(view) => view.partitions.get(index).cloned(),
+            ReadableTopic::Present(topic) => {
+                topic.partitions.get(index).map(PartitionView::present)
+            }
+            ReadableTopic::Past(view) => view.partitions.get(index).cloned(),
         }
     }
 }
 
-impl Kafka {
+impl KafkaServer {
     /// Kafka's face over `engine`. Restores the groups; must be called within a runtime.
     ///
     /// # Errors
@@ -193,14 +195,14 @@ impl Kafka {
     pub fn new(
         engine: Arc<Engine>,
         options: KafkaOptions,
-    ) -> Result<Arc<Kafka>, engine::EngineError> {
+    ) -> Result<Arc<KafkaServer>, engine::EngineError> {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let groups = Coordinator::new(options.groups.clone(), log, new_member_id);
+        let groups = GroupCoordinator::new(options.groups.clone(), log, new_member_id);
         for (group, snapshot) in engine.group_snapshots()? {
             if let Err(error) = groups.restore(&group, &snapshot) {
-                tracing::warn!(%group, %error, "a group cannot be restored; its members join anew");
+                tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
                 groups.restore_unknown(&group);
             }
         }
@@ -208,74 +210,83 @@ impl Kafka {
             groups.restore_without_members(&offset.group);
         }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
-        let stall_max = options.transfers.stall_max;
+        let stall_max = options.transfer_limits.stall_max;
         let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
-        Ok(Arc::new(Kafka {
+        Ok(Arc::new(KafkaServer {
             engine,
             groups,
-            moments: Moments::default(),
-            format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
-            arriving: budget(options.requests_bytes_max, options.request_bytes_max),
-            pipelined: budget(options.requests_bytes_max / SMALL_PART, LARGE_BYTES_MIN),
-            answers: budget(options.answers_bytes_max, 0),
+            moment_cache: MomentCache::default(),
+            format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
+            large_request_budget: budget(options.requests_bytes_max, options.request_bytes_max),
+            pipelined_request_budget: budget(
+                options.requests_bytes_max / SMALL_REQUEST_DIVISOR,
+                LARGE_BYTES_MIN,
+            ),
+            response_budget: budget(options.responses_bytes_max, 0),
             loader,
-            frames: FrameMemory::default(),
+            frame_buffers: FrameBufferPool::default(),
             // Half of the cores are left to those who bring small ones.
-            unpacking: Semaphore::new(
+            decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
-            rot: Rot::default(),
-            bound: OnceLock::new(),
-            metrics: Metrics::default(),
-            more_ops: RwLock::default(),
+            corruption_cache: CorruptionCache::default(),
+            bound_address: OnceLock::new(),
+            metrics: KafkaMetrics::default(),
+            extension_operations: RwLock::default(),
             options,
         }))
     }
 
     /// Counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &KafkaMetrics {
         &self.metrics
     }
 
     /// What is held of each budget for memory, by its name: bytes, and how many connections were ended to make room.
     pub fn budgets(&self) -> [(&'static str, u64, u64); 3] {
-        let row = |name, budget: &MemoryBudget| (name, budget.held_bytes(), budget.ended());
+        let row = |name, budget: &MemoryBudget| (name, budget.held_bytes(), budget.evicted());
         [
-            row("large_requests", &self.arriving),
-            row("pipelined_requests", &self.pipelined),
-            row("answers", &self.answers),
+            row("large_requests", &self.large_request_budget),
+            row("pipelined_requests", &self.pipelined_request_budget),
+            row("answers", &self.response_budget),
         ]
     }
 
     /// Adds operations to the extension API. Those of this crate come first, and then whoever came first.
-    pub fn add_ops(&self, ops: Arc<dyn MoreOps>) {
-        self.more_ops.write().push(ops);
+    pub fn register_operations(&self, ops: Arc<dyn ExtensionOperations>) {
+        self.extension_operations.write().push(ops);
     }
 
     /// Who answers the operation `op`, of those that were added.
-    pub(crate) fn ops_of(&self, op: &str) -> Option<Arc<dyn MoreOps>> {
-        self.more_ops.read().iter().find(|more| more.ops().contains(&op)).cloned()
+    pub(crate) fn operations_for(&self, op: &str) -> Option<Arc<dyn ExtensionOperations>> {
+        self.extension_operations
+            .read()
+            .iter()
+            .find(|more| more.operations().contains(&op))
+            .cloned()
     }
 
     /// Counts and remembers a payload that was read and is not what was written.
-    pub(crate) fn found_rotten(&self, rotten: &Rotten) {
-        add(&self.metrics.rotten_reads, 1);
-        self.rot.note(rotten);
+    pub(crate) fn record_corruption(&self, rotten: &Corruption) {
+        add(&self.metrics.corrupt_reads, 1);
+        self.corruption_cache.record(rotten);
     }
 
     /// Says where the listener is bound.
-    pub(crate) fn set_bound(&self, address: SocketAddr) {
-        let _ = self.bound.set(address);
+    pub(crate) fn set_bound_address(&self, address: SocketAddr) {
+        let _ = self.bound_address.set(address);
     }
 
     /// Where clients are told to connect.
-    pub(crate) fn address(&self, came_to: SocketAddr) -> Address {
-        let bound = self.bound.get().copied().unwrap_or(came_to);
+    pub(crate) fn advertised_address(&self, came_to: SocketAddr) -> AdvertisedAddress {
+        let bound = self.bound_address.get().copied().unwrap_or(came_to);
         match &self.options.advertised {
             // Port 0 in a setting stands for the port that was bound.
-            Some(address) if address.port == 0 => Address { port: bound.port(), ..address.clone() },
+            Some(address) if address.port == 0 => {
+                AdvertisedAddress { port: bound.port(), ..address.clone() }
+            }
             Some(address) => address.clone(),
-            None => Address { host: came_to.ip().to_string(), port: came_to.port() },
+            None => AdvertisedAddress { host: came_to.ip().to_string(), port: came_to.port() },
         }
     }
 
@@ -284,8 +295,11 @@ impl Kafka {
     ///
     /// # Errors
     /// The name asks for a moment that cannot be read.
-    pub(crate) async fn readable(&self, name: &str) -> Result<Option<Readable>, MomentRefused> {
-        let readable = self.readable_in_part(name).await?;
+    pub(crate) async fn readable(
+        &self,
+        name: &str,
+    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
+        let readable = self.readable_unchecked(name).await?;
         if let Some(readable) = &readable {
             readable.check_kept()?;
         }
@@ -297,40 +311,40 @@ impl Kafka {
     ///
     /// # Errors
     /// As [`Kafka::readable`], or nothing is left of `rows`.
-    pub(crate) async fn readable_within(
+    pub(crate) async fn readable_within_quota(
         &self,
         name: &str,
-        rows: &PastRows,
-    ) -> Result<Option<Readable>, MomentRefused> {
-        if self.engine.topic(name).is_none() && split_topic(name).is_some() {
+        rows: &MomentRowQuota,
+    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
+        if self.engine.topic(name).is_none() && split_moment_topic(name).is_some() {
             rows.check()?;
         }
         self.readable(name).await
     }
 
     /// [`Kafka::readable`], but what it finds may have lost records since it was first asked for. Whoever
-    /// reads of a partition asks [`Readable::check_partition_kept`] behind that.
+    /// reads of a partition asks [`ReadableTopic::check_partition_kept`] behind that.
     ///
     /// # Errors
     /// As [`Kafka::readable`].
-    pub(crate) async fn readable_in_part(
+    pub(crate) async fn readable_unchecked(
         &self,
         name: &str,
-    ) -> Result<Option<Readable>, MomentRefused> {
+    ) -> Result<Option<ReadableTopic>, MomentTopicError> {
         if let Some(topic) = self.engine.topic(name) {
-            return Ok(Some(Readable::Present(topic)));
+            return Ok(Some(ReadableTopic::Present(topic)));
         }
-        let when = When::Wait(self.options.moment_patience);
-        let view = self.moments.resolve(&self.engine, name, when).await?;
-        Ok(view.map(Readable::Past))
+        let when = WaitPolicy::Wait(self.options.moment_patience);
+        let view = self.moment_cache.resolve(&self.engine, name, when).await?;
+        Ok(view.map(ReadableTopic::Past))
     }
 
     /// The topic that a reader named by id.
-    pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<Readable> {
+    pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<ReadableTopic> {
         if let Some(topic) = self.engine.topic_by_id(id) {
-            return Some(Readable::Present(topic));
+            return Some(ReadableTopic::Present(topic));
         }
-        self.moments.by_id(id).map(Readable::Past)
+        self.moment_cache.by_id(id).map(ReadableTopic::Past)
     }
 
     /// Answers all who wait in groups, so that connections can end.
@@ -339,7 +353,7 @@ impl Kafka {
     }
 }
 
-impl std::fmt::Debug for Kafka {
+impl std::fmt::Debug for KafkaServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kafka").finish_non_exhaustive()
     }

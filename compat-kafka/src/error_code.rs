@@ -22,7 +22,7 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::Pinned { .. } | EngineError::TopicLimit(_) => ResponseError::PolicyViolation,
         // Clients send it again, and then it is checked by the new setting.
         EngineError::UserTimeChanged => ResponseError::NotLeaderOrFollower,
-        EngineError::UserTimeFalls { .. } => ResponseError::InvalidTimestamp,
+        EngineError::UserTimeOutOfOrder { .. } => ResponseError::InvalidTimestamp,
         EngineError::UserTime(_) => ResponseError::InvalidConfig,
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
         // As a coordinator of Kafka that reads its part of the offsets' topic back: clients ask again.
@@ -70,9 +70,9 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         GroupError::InvalidSessionTimeout => ResponseError::InvalidSessionTimeout,
         GroupError::GroupMaxSizeReached => ResponseError::GroupMaxSizeReached,
         // Clients look for the coordinator, and try again after a while.
-        GroupError::CoordinatorNotAvailable | GroupError::TooManyGroups | GroupError::NoRoom => {
-            ResponseError::CoordinatorNotAvailable
-        }
+        GroupError::CoordinatorNotAvailable
+        | GroupError::TooManyGroups
+        | GroupError::TooManyBytes => ResponseError::CoordinatorNotAvailable,
         GroupError::TooLarge => ResponseError::UnknownServerError,
         GroupError::NonEmptyGroup => ResponseError::NonEmptyGroup,
         GroupError::GroupIdNotFound => ResponseError::GroupIdNotFound,

@@ -2,10 +2,10 @@
 //!
 //! One API of our own, with a key far above Kafka's, not listed in ApiVersions: stock clients never
 //! see it. Its body is one JSON document each way; `docs/KAFKA.md` describes them. The same documents
-//! are asked over HTTP, so [`ask_text`] is the one way in.
+//! are asked over HTTP, so [`handle_document`] is the one way in.
 //!
 //! A file here is about one subject, and has its operations. Operations on what this crate does not
-//! know are brought by others, as [`MoreOps`].
+//! know are brought by others, as [`ExtensionOperations`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use bytes::{BufMut, Bytes};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::answer::Answer;
-use crate::core::Kafka;
-use crate::routes::{BadRequest, Context, Served};
+use crate::core::KafkaServer;
+use crate::response::KafkaResponse;
+use crate::routes::{BadRequest, RequestContext, ResponseResult};
 
 mod cuts;
 mod diffs;
+mod error;
 mod error_code;
+#[cfg(test)]
+mod fixture;
 mod groups;
 mod members;
 mod moment;
 mod pins;
 mod plugins;
-mod refusal;
-#[cfg(test)]
-mod rig;
 mod seeks;
 mod topics;
 
+pub use error::HistoryApiError;
 pub use error_code::HistoryErrorCode;
-pub use refusal::Refusal;
 
 /// "FF".
 pub(crate) const API_KEY: i16 = 17990;
@@ -41,18 +41,23 @@ pub(crate) const API_KEY: i16 = 17990;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// An answer that is being made.
-pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Refusal>> + Send + 'a>>;
+pub type OperationFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Value, HistoryApiError>> + Send + 'a>>;
 
 /// Operations that come from a part of the server which this crate does not know.
-pub trait MoreOps: Send + Sync + 'static {
+pub trait ExtensionOperations: Send + Sync + 'static {
     /// The names of the operations.
-    fn ops(&self) -> &[&'static str];
+    fn operations(&self) -> &[&'static str];
 
     /// Answers one of them. `document` is what was asked, without its `op`.
-    fn ask<'a>(&'a self, op: &'a str, document: Value) -> Answering<'a>;
+    fn call<'a>(&'a self, op: &'a str, document: Value) -> OperationFuture<'a>;
 }
 
-pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) -> Served {
+pub(crate) async fn handle(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    body: Bytes,
+) -> ResponseResult {
     if context.version != 0 {
         return Err(BadRequest {
             api: context.api_key,
@@ -63,9 +68,9 @@ pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) ->
     let answer = if body.len() > REQUEST_BYTES_MAX {
         Err(too_large(body.len()))
     } else {
-        read_and_answer(kafka, &body).await
+        parse_and_handle(kafka, &body).await
     };
-    let mut out = Answer::new();
+    let mut out = KafkaResponse::new();
     out.write(|bytes| {
         bytes.put_i32(context.correlation_id);
         bytes.put_slice(answer.unwrap_or_else(|refusal| refusal.document()).as_bytes());
@@ -73,28 +78,34 @@ pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) ->
     Ok(Some(out))
 }
 
-fn too_large(bytes: usize) -> Refusal {
+fn too_large(bytes: usize) -> HistoryApiError {
     let what = format!("a document is too long. bytes={bytes}, most={REQUEST_BYTES_MAX}");
-    Refusal::new(HistoryErrorCode::TooLarge, what)
+    HistoryApiError::new(HistoryErrorCode::TooLarge, what)
 }
 
-async fn read_and_answer(kafka: &Arc<Kafka>, body: &[u8]) -> Result<String, Refusal> {
+async fn parse_and_handle(
+    kafka: &Arc<KafkaServer>,
+    body: &[u8],
+) -> Result<String, HistoryApiError> {
     let document = serde_json::from_slice(body).map_err(|error| {
-        Refusal::new(HistoryErrorCode::BadRequest, format!("not JSON: {error}"))
+        HistoryApiError::new(HistoryErrorCode::BadRequest, format!("not JSON: {error}"))
     })?;
-    ask_text(kafka, document).await
+    handle_document(kafka, document).await
 }
 
 /// Answers one document, as `docs/KAFKA.md` describes them, with the text of another.
 ///
 /// # Errors
-/// Why there is none; [`Refusal::document`] is what to answer then.
-pub async fn ask_text(kafka: &Arc<Kafka>, mut document: Value) -> Result<String, Refusal> {
+/// Why there is none; [`HistoryApiError::document`] is what to answer then.
+pub async fn handle_document(
+    kafka: &Arc<KafkaServer>,
+    mut document: Value,
+) -> Result<String, HistoryApiError> {
     let op = match document.as_object_mut().and_then(|fields| fields.remove("op")) {
         Some(Value::String(op)) => op,
         _ => {
             let what = "a request is an object with a field op, as in {\"op\":\"pins\"}";
-            return Err(Refusal::new(HistoryErrorCode::BadRequest, what));
+            return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
         }
     };
     // A cut may have very many partitions: its text is written without a tree of values before it.
@@ -104,7 +115,11 @@ pub async fn ask_text(kafka: &Arc<Kafka>, mut document: Value) -> Result<String,
     dispatch(kafka, &op, document).await.map(|answer| answer.to_string())
 }
 
-async fn dispatch(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value, Refusal> {
+async fn dispatch(
+    kafka: &Arc<KafkaServer>,
+    op: &str,
+    document: Value,
+) -> Result<Value, HistoryApiError> {
     match op {
         "diff" => diffs::diff(kafka, read(document)?).await,
         "topics" => topics::topics(kafka, read(document)?).await,
@@ -116,33 +131,39 @@ async fn dispatch(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value
         "unpin" => pins::unpin(kafka, read(document)?).await,
         "pins" => pins::pins(kafka, read(document)?),
         "plugins" => plugins::plugins(kafka, read(document)?),
-        "plugin-add" => plugins::add(kafka, read(document)?).await,
-        "plugin-remove" => plugins::remove(kafka, read(document)?).await,
-        "plugin-test" => plugins::test(kafka, read(document)?),
+        "plugin-add" => plugins::add_plugin(kafka, read(document)?).await,
+        "plugin-remove" => plugins::remove_plugin(kafka, read(document)?).await,
+        "plugin-test" => plugins::test_user_time(kafka, read(document)?),
         "user-times" => plugins::user_times(kafka, read(document)?).await,
-        _ => more(kafka, op, document).await,
+        _ => call_registered(kafka, op, document).await,
     }
 }
 
-fn read<T: DeserializeOwned>(document: Value) -> Result<T, Refusal> {
+fn read<T: DeserializeOwned>(document: Value) -> Result<T, HistoryApiError> {
     serde_json::from_value(document).map_err(|error| {
-        Refusal::new(HistoryErrorCode::BadRequest, format!("not a request: {error}"))
+        HistoryApiError::new(HistoryErrorCode::BadRequest, format!("not a request: {error}"))
     })
 }
 
-async fn more(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value, Refusal> {
-    match kafka.ops_of(op) {
-        Some(ops) => ops.ask(op, document).await,
-        None => {
-            Err(Refusal::new(HistoryErrorCode::BadRequest, format!("no such operation. op={op:?}")))
-        }
+async fn call_registered(
+    kafka: &Arc<KafkaServer>,
+    op: &str,
+    document: Value,
+) -> Result<Value, HistoryApiError> {
+    match kafka.operations_for(op) {
+        Some(ops) => ops.call(op, document).await,
+        None => Err(HistoryApiError::new(
+            HistoryErrorCode::BadRequest,
+            format!("no such operation. op={op:?}"),
+        )),
     }
 }
 
-/// [`ask_text`], with a refusal as the document that it is on the wire.
+/// [`handle_document`], with a refusal as the document that it is on the wire.
 #[cfg(test)]
-async fn ask(kafka: &Arc<Kafka>, document: Value) -> Value {
-    let answer = ask_text(kafka, document).await.unwrap_or_else(|refusal| refusal.document());
+async fn handle_json(kafka: &Arc<KafkaServer>, document: Value) -> Value {
+    let answer =
+        handle_document(kafka, document).await.unwrap_or_else(|refusal| refusal.document());
     serde_json::from_str(&answer).unwrap()
 }
 
@@ -150,21 +171,21 @@ async fn ask(kafka: &Arc<Kafka>, document: Value) -> Value {
 mod tests {
     use serde_json::json;
 
-    use super::rig::{code, kafka};
+    use super::fixture::{code, kafka};
     use super::*;
 
-    struct Echo;
+    struct EchoOperations;
 
-    impl MoreOps for Echo {
-        fn ops(&self) -> &[&'static str] {
+    impl ExtensionOperations for EchoOperations {
+        fn operations(&self) -> &[&'static str] {
             &["echo"]
         }
 
-        fn ask<'a>(&'a self, op: &'a str, document: Value) -> Answering<'a> {
+        fn call<'a>(&'a self, op: &'a str, document: Value) -> OperationFuture<'a> {
             Box::pin(async move {
                 match document["refuse"] {
                     Value::Null => Ok(json!({ "op": op, "said": document })),
-                    _ => Err(Refusal::new(HistoryErrorCode::UnknownPath, "it said so")),
+                    _ => Err(HistoryApiError::new(HistoryErrorCode::UnknownPath, "it said so")),
                 }
             })
         }
@@ -174,11 +195,11 @@ mod tests {
     async fn operations_that_others_bring_are_answered_by_them() {
         let kafka = kafka().await;
         assert_eq!(code(&kafka, json!({"op": "echo"})).await, "bad_request");
-        kafka.add_ops(Arc::new(Echo));
-        let answer = ask(&kafka, json!({"op": "echo", "a": 5})).await;
+        kafka.register_operations(Arc::new(EchoOperations));
+        let answer = handle_json(&kafka, json!({"op": "echo", "a": 5})).await;
         assert_eq!(answer, json!({"op": "echo", "said": {"a": 5}}));
         assert_eq!(code(&kafka, json!({"op": "echo", "refuse": true})).await, "unknown_path");
-        assert_eq!(ask(&kafka, json!({"op": "pins"})).await, json!({ "pins": [] }));
+        assert_eq!(handle_json(&kafka, json!({"op": "pins"})).await, json!({ "pins": [] }));
     }
 
     #[tokio::test]

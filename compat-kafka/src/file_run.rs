@@ -10,16 +10,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engine::{
-    AROUND_BYTES_MIN, DATA_BLOCK_BYTES, DataCache, DataFile, DataFileBlock, LoadBuffer, block_of,
-    is_data_loss,
+    DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock, LoadBuffer,
+    block_of, is_data_loss,
 };
 use parking_lot::Mutex;
 
-use crate::answer::Chunk;
-use crate::rot::{Rotten, Seal};
+use crate::corruption::{Corruption, RunningChecksum};
+use crate::response::ResponseChunk;
 
 /// How many buffers are kept for the next run.
-const BUFFERS_KEPT: usize = 8;
+const POOLED_BUFFERS_MAX: usize = 8;
 
 /// Reads runs of files for answers.
 pub(crate) struct FileLoader {
@@ -33,16 +33,16 @@ impl FileLoader {
         FileLoader { blocks, buffers: Mutex::default() }
     }
 
-    fn take(&self) -> LoadBuffer {
+    fn take_buffer(&self) -> LoadBuffer {
         self.buffers.lock().pop().unwrap_or_default()
     }
 
     /// Takes the buffer of a run that was sent.
-    pub(crate) fn put(&self, loaded: Loaded) {
+    pub(crate) fn recycle(&self, loaded: LoadedRuns) {
         for run in loaded.0 {
             let RunBytes::Buffer(buffer) = run.bytes else { continue };
             let mut kept = self.buffers.lock();
-            if kept.len() < BUFFERS_KEPT {
+            if kept.len() < POOLED_BUFFERS_MAX {
                 kept.push(buffer);
             }
         }
@@ -50,7 +50,7 @@ impl FileLoader {
 
     /// Starts to load a block that is wanted soon, unless it is here. Nobody waits for it.
     fn read_ahead(&self, file: &Arc<DataFile>, number: u64) {
-        if !self.blocks.wants(file, number) {
+        if !self.blocks.should_read_ahead(file, number) {
             return;
         }
         let (blocks, file) = (Arc::clone(&self.blocks), Arc::clone(file));
@@ -65,7 +65,7 @@ pub(crate) enum LoadError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Rotten(#[from] Rotten),
+    Corrupt(#[from] Corruption),
 }
 
 /// A run of a file that is read at once, and the parts of it that are asked for.
@@ -77,17 +77,17 @@ struct FileRun {
     /// Where in the file ranges count from: the block's beginning, or the run's.
     base: u64,
     range: Range<usize>,
-    parts: Vec<Part>,
+    payloads: Vec<PayloadRange>,
     /// Whether enough is asked for from here on that whole blocks are worth reading.
     is_scan: bool,
 }
 
 /// A payload within a run, or the piece of a long one that lies in it.
 #[derive(Clone)]
-struct Part {
+struct PayloadRange {
     range: Range<usize>,
     /// What was read of the payload in earlier runs.
-    seal: Seal,
+    checksum: RunningChecksum,
     is_last: bool,
 }
 
@@ -103,15 +103,15 @@ enum RunBytes {
 /// The bytes of a run, and where in them is what was asked for.
 #[derive(Debug)]
 struct LoadedRun {
-    parts: Vec<Range<usize>>,
+    ranges: Vec<Range<usize>>,
     bytes: RunBytes,
 }
 
 /// Runs in memory, of which nothing is known to be rotten.
 #[derive(Debug)]
-pub(crate) struct Loaded(Vec<LoadedRun>);
+pub(crate) struct LoadedRuns(Vec<LoadedRun>);
 
-impl Loaded {
+impl LoadedRuns {
     /// What was asked for.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().flat_map(|run| {
@@ -119,7 +119,7 @@ impl Loaded {
                 RunBytes::Block(block) => block.bytes(),
                 RunBytes::Buffer(buffer) => buffer.bytes(),
             };
-            run.parts.iter().map(|part| &bytes[part.clone()])
+            run.ranges.iter().map(|part| &bytes[part.clone()])
         })
     }
 }
@@ -128,25 +128,27 @@ impl Loaded {
 /// than a block is loaded whole, so that nothing of it goes out before it was compared; a longer one in
 /// pieces. `None` if what stands first is in memory.
 pub(crate) async fn load_first(
-    chunks: &mut VecDeque<Chunk>,
+    chunks: &mut VecDeque<ResponseChunk>,
     loader: &FileLoader,
-) -> Result<Option<Loaded>, LoadError> {
-    let Some(run) = FileRun::take(chunks, loader.blocks.keeps_blocks()) else { return Ok(None) };
+) -> Result<Option<LoadedRuns>, LoadError> {
+    let Some(run) = FileRun::take(chunks, loader.blocks.can_read_ahead()) else { return Ok(None) };
     let rest = run.take_rest(chunks);
-    let ahead = rest.as_ref().unwrap_or(&run).ahead(chunks);
+    let ahead = rest.as_ref().unwrap_or(&run).next_block(chunks);
     let runs: Vec<FileRun> = [Some(run), rest].into_iter().flatten().collect();
     let mut loaded = load_runs(&runs, loader).await;
-    if matches!(loaded, Err(LoadError::Rotten(_))) && runs[0].block.is_some() {
+    if matches!(loaded, Err(LoadError::Corrupt(_))) && runs[0].block.is_some() {
         // Memory may err too: only what the disk gives again is damage.
-        runs.iter().for_each(|run| run.forget(loader));
+        runs.iter().for_each(|run| run.evict_block(loader));
         loaded = load_runs(&runs, loader).await;
     }
-    if let Err(LoadError::Rotten(_)) = loaded {
+    if let Err(LoadError::Corrupt(_)) = loaded {
         // The disk may give it back one day.
-        runs.iter().for_each(|run| run.forget(loader));
+        runs.iter().for_each(|run| run.evict_block(loader));
     }
     let (loaded, carried) = loaded?;
-    if let (Some(carried), Some(Chunk::File { seal, .. })) = (carried, chunks.front_mut()) {
+    if let (Some(carried), Some(ResponseChunk::File { checksum: seal, .. })) =
+        (carried, chunks.front_mut())
+    {
         *seal = carried;
     }
     if let Some((file, number)) = ahead {
@@ -159,20 +161,20 @@ pub(crate) async fn load_first(
 async fn load_runs(
     runs: &[FileRun],
     loader: &FileLoader,
-) -> Result<(Loaded, Option<Seal>), LoadError> {
+) -> Result<(LoadedRuns, Option<RunningChecksum>), LoadError> {
     let (mut loaded, mut carried) = (Vec::with_capacity(runs.len()), None);
     for run in runs {
         let (bytes, behind) = run.load(loader, carried).await?;
         loaded.push(bytes);
         carried = behind;
     }
-    Ok((Loaded(loaded), carried))
+    Ok((LoadedRuns(loaded), carried))
 }
 
 impl FileRun {
     /// The run that begins with the chunk that stands first.
-    fn begin(chunks: &VecDeque<Chunk>, in_blocks: bool) -> Option<FileRun> {
-        let Some(Chunk::File { file, at, .. }) = chunks.front() else { return None };
+    fn begin(chunks: &VecDeque<ResponseChunk>, in_blocks: bool) -> Option<FileRun> {
+        let Some(ResponseChunk::File { file, at, .. }) = chunks.front() else { return None };
         let (number, from) = block_of(*at);
         let (block, from) = if in_blocks { (Some(number), from) } else { (None, 0) };
         Some(FileRun {
@@ -180,12 +182,12 @@ impl FileRun {
             block,
             base: at - from as u64,
             range: from..from,
-            parts: Vec::new(),
+            payloads: Vec::new(),
             is_scan: in_blocks && is_scan(chunks),
         })
     }
 
-    fn take(chunks: &mut VecDeque<Chunk>, in_blocks: bool) -> Option<FileRun> {
+    fn take(chunks: &mut VecDeque<ResponseChunk>, in_blocks: bool) -> Option<FileRun> {
         let mut run = FileRun::begin(chunks, in_blocks)?;
         while run.take_chunk(chunks) {}
         Some(run)
@@ -193,9 +195,9 @@ impl FileRun {
 
     /// The rest of the payload that goes on behind this run, if it is to be compared before any of it goes
     /// out.
-    fn take_rest(&self, chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
-        let begun = self.parts.last().filter(|part| !part.is_last && part.seal.is_new())?;
-        let Some(Chunk::File { length, .. }) = chunks.front() else { return None };
+    fn take_rest(&self, chunks: &mut VecDeque<ResponseChunk>) -> Option<FileRun> {
+        let begun = self.payloads.last().filter(|part| !part.is_last && part.checksum.is_new())?;
+        let Some(ResponseChunk::File { length, .. }) = chunks.front() else { return None };
         if begun.range.len() + length > DATA_BLOCK_BYTES {
             return None;
         }
@@ -206,8 +208,11 @@ impl FileRun {
     }
 
     /// Takes what of the first chunk lies in the run; whether the next may too.
-    fn take_chunk(&mut self, chunks: &mut VecDeque<Chunk>) -> bool {
-        let Some(Chunk::File { file, at, length, seal }) = chunks.front_mut() else { return false };
+    fn take_chunk(&mut self, chunks: &mut VecDeque<ResponseChunk>) -> bool {
+        let Some(ResponseChunk::File { file, at, length, checksum: seal }) = chunks.front_mut()
+        else {
+            return false;
+        };
         let start = at.checked_sub(self.base).unwrap_or(u64::MAX);
         if !Arc::ptr_eq(file, &self.file)
             || start >= DATA_BLOCK_BYTES as u64
@@ -218,7 +223,7 @@ impl FileRun {
         let start = start as usize;
         let end = DATA_BLOCK_BYTES.min(start + *length);
         let is_last = end == start + *length;
-        self.parts.push(Part { range: start..end, seal: *seal, is_last });
+        self.payloads.push(PayloadRange { range: start..end, checksum: *seal, is_last });
         self.range.end = end;
         *at += (end - start) as u64;
         *length -= end - start;
@@ -230,10 +235,10 @@ impl FileRun {
 
     /// The block that is wanted next, if the reader goes on like this: the next one of the answer, or of
     /// the file.
-    fn ahead(&self, chunks: &VecDeque<Chunk>) -> Option<(Arc<DataFile>, u64)> {
+    fn next_block(&self, chunks: &VecDeque<ResponseChunk>) -> Option<(Arc<DataFile>, u64)> {
         let block = self.block.filter(|_| self.is_scan)?;
         let in_file = chunks.iter().find_map(|chunk| match chunk {
-            Chunk::File { file, at, .. } => Some((Arc::clone(file), block_of(*at).0)),
+            ResponseChunk::File { file, at, .. } => Some((Arc::clone(file), block_of(*at).0)),
             _ => None,
         });
         let is_elsewhere = |(file, number): &(Arc<DataFile>, u64)| {
@@ -243,9 +248,9 @@ impl FileRun {
         Some(in_file.filter(is_elsewhere).unwrap_or_else(behind))
     }
 
-    fn forget(&self, loader: &FileLoader) {
+    fn evict_block(&self, loader: &FileLoader) {
         if let Some(block) = self.block {
-            loader.blocks.forget(&self.file, block);
+            loader.blocks.evict_block(&self.file, block);
         }
     }
 
@@ -254,19 +259,19 @@ impl FileRun {
     async fn load(
         &self,
         loader: &FileLoader,
-        carried: Option<Seal>,
-    ) -> Result<(LoadedRun, Option<Seal>), LoadError> {
+        carried: Option<RunningChecksum>,
+    ) -> Result<(LoadedRun, Option<RunningChecksum>), LoadError> {
         if let Some(block) = self.block {
             let is_here = || loader.blocks.has(&self.file, block);
             // Where the block cannot be read, the run may be.
             if (self.is_scan || is_here())
                 && let Ok(block) = self.load_block(loader, block).await
             {
-                return self.checked(RunBytes::Block(block), carried);
+                return self.verify(RunBytes::Block(block), carried);
             }
         }
-        let buffer = self.load_alone(loader.take()).await?;
-        self.checked(RunBytes::Buffer(buffer), carried)
+        let buffer = self.load_run(loader.take_buffer()).await?;
+        self.verify(RunBytes::Buffer(buffer), carried)
     }
 
     async fn load_block(&self, loader: &FileLoader, number: u64) -> io::Result<Arc<DataFileBlock>> {
@@ -280,8 +285,8 @@ impl FileRun {
     }
 
     /// Reads what is asked for, and what lies between.
-    async fn load_alone(&self, mut buffer: LoadBuffer) -> Result<LoadBuffer, LoadError> {
-        let (at, length) = (self.at(self.range.start), self.range.len());
+    async fn load_run(&self, mut buffer: LoadBuffer) -> Result<LoadBuffer, LoadError> {
+        let (at, length) = (self.file_position(self.range.start), self.range.len());
         // Whatever is wrong, the blocking read finds out more.
         if self.file.load_cached(&mut buffer, at, length).unwrap_or(false) {
             return Ok(buffer);
@@ -289,7 +294,7 @@ impl FileRun {
         let run = self.clone();
         let loading = tokio::task::spawn_blocking(move || {
             if run.file.load(&mut buffer, at, length).is_err() {
-                run.load_parts(&mut buffer)?;
+                run.load_payloads(&mut buffer)?;
             }
             Ok(buffer)
         });
@@ -298,63 +303,71 @@ impl FileRun {
 
     /// Reads each part by itself: what is whole is served up to the first that cannot be read, also
     /// where what lies between them cannot.
-    fn load_parts(&self, buffer: &mut LoadBuffer) -> Result<(), LoadError> {
+    fn load_payloads(&self, buffer: &mut LoadBuffer) -> Result<(), LoadError> {
         let first = self.range.start;
-        let ranges = self.parts.iter().map(|part| part.range.start - first..part.range.end - first);
-        let loaded = self.file.load_ranges(buffer, (self.at(first), self.range.len()), ranges);
+        let ranges =
+            self.payloads.iter().map(|part| part.range.start - first..part.range.end - first);
+        let loaded =
+            self.file.load_ranges(buffer, (self.file_position(first), self.range.len()), ranges);
         loaded.map_err(|(nth, error)| {
             if !is_data_loss(&error) {
                 return error.into();
             }
-            let part = &self.parts[nth];
-            part.seal.unreadable(&self.file.name, self.at(part.range.start), &error).into()
+            let part = &self.payloads[nth];
+            part.checksum
+                .unreadable(&self.file.name, self.file_position(part.range.start), &error)
+                .into()
         })
     }
 
     /// Where in the file a byte of the run lies.
-    fn at(&self, in_run: usize) -> u64 {
+    fn file_position(&self, in_run: usize) -> u64 {
         self.base + in_run as u64
     }
 
-    fn checked(
+    fn verify(
         &self,
         bytes: RunBytes,
-        mut carried: Option<Seal>,
-    ) -> Result<(LoadedRun, Option<Seal>), LoadError> {
+        mut carried: Option<RunningChecksum>,
+    ) -> Result<(LoadedRun, Option<RunningChecksum>), LoadError> {
         let first = match bytes {
             RunBytes::Block(_) => 0,
             RunBytes::Buffer(_) => self.range.start,
         };
-        let mut parts = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            let mut seal = carried.take().unwrap_or(part.seal);
+        let mut parts = Vec::with_capacity(self.payloads.len());
+        for part in &self.payloads {
+            let mut seal = carried.take().unwrap_or(part.checksum);
             let range = part.range.start - first..part.range.end - first;
             match &bytes {
-                RunBytes::Block(block) => seal.read_block(block, range.clone()),
-                RunBytes::Buffer(buffer) => seal.read(&buffer.bytes()[range.clone()]),
+                RunBytes::Block(block) => seal.update_from_block(block, range.clone()),
+                RunBytes::Buffer(buffer) => seal.update(&buffer.bytes()[range.clone()]),
             }
             if !part.is_last {
                 carried = Some(seal);
-            } else if !seal.holds() {
-                return Err(seal.broken(&self.file.name, self.at(part.range.start)).into());
+            } else if !seal.matches() {
+                return Err(seal
+                    .mismatch(&self.file.name, self.file_position(part.range.start))
+                    .into());
             }
             parts.push(range);
         }
-        Ok((LoadedRun { parts, bytes }, carried))
+        Ok((LoadedRun { ranges: parts, bytes }, carried))
     }
 }
 
 /// Whether the chunks that stand first ask for enough of a file within the length of a block.
-fn is_scan(chunks: &VecDeque<Chunk>) -> bool {
-    let Some(Chunk::File { file: first, at: start, .. }) = chunks.front() else { return false };
+fn is_scan(chunks: &VecDeque<ResponseChunk>) -> bool {
+    let Some(ResponseChunk::File { file: first, at: start, .. }) = chunks.front() else {
+        return false;
+    };
     let mut end = *start;
     for chunk in chunks {
-        let Chunk::File { file, at, length, .. } = chunk else { break };
+        let ResponseChunk::File { file, at, length, .. } = chunk else { break };
         if !Arc::ptr_eq(file, first) || *at < end || *at >= start + DATA_BLOCK_BYTES as u64 {
             break;
         }
         end = at + *length as u64;
-        if end - start >= AROUND_BYTES_MIN as u64 {
+        if end - start >= DIRECT_READ_BYTES_MIN as u64 {
             return true;
         }
     }

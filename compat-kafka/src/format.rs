@@ -3,41 +3,42 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use engine::{Format, KeyedRecord, Offset, ProducerNote, Rewritten};
+use engine::{BatchFormat, KeyedRecord, Offset, ProducerSequence, RewriteOutcome};
 use hlc::{SysTime, UserTime};
 use kafka_records::{
-    BatchError, BatchHeader, HEADER_BYTES, Limit, Parts, parts, rewrite, set_crc, times,
+    BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES, RecordRef, for_each_record, rewrite,
+    set_crc, times,
 };
-use user_time::{ExtractError, Extractor, RecordParts};
+use user_time::{ExtractError, RecordParts, UserTimeExtractor};
 
 /// The CRC of a batch covers its bytes from here on.
 const CRC_FROM: usize = 21;
 const LOG_APPEND_TIME: i16 = 1 << 3;
 const NO_TIMESTAMP: i64 = -1;
 
-/// Kafka's record batches, as a [`Format`]. The head of a payload is the batch's header.
+/// Kafka's record batches, as a [`BatchFormat`]. The head of a payload is the batch's header.
 #[derive(Clone, Copy, Debug)]
 pub struct KafkaFormat {
     /// How many bytes a batch may unpack to when it is looked into.
-    pub unpacked_bytes_max: usize,
+    pub decompressed_bytes_max: usize,
 }
 
 impl KafkaFormat {
     /// The limit on unpacking.
-    pub(crate) fn limit(self) -> Limit {
-        Limit { decompressed_bytes_max: self.unpacked_bytes_max }
+    pub(crate) fn decompression_limit(self) -> DecompressionLimit {
+        DecompressionLimit { decompressed_bytes_max: self.decompressed_bytes_max }
     }
 }
 
-impl Format for KafkaFormat {
-    fn seal(
+impl BatchFormat for KafkaFormat {
+    fn finalize_header(
         &self,
         payload: &mut engine::Payload,
         base: Offset,
         epoch: u32,
         append_time: Option<SysTime>,
     ) -> Option<(usize, u32)> {
-        let mut head: [u8; HEADER_BYTES] = payload.head.as_slice().try_into().ok()?;
+        let mut head: [u8; HEADER_BYTES] = payload.header.as_slice().try_into().ok()?;
         head[..8].copy_from_slice(&(base.0 as i64).to_be_bytes());
         head[12..16].copy_from_slice(&epoch.to_be_bytes());
         if let Some(time) = append_time {
@@ -46,17 +47,17 @@ impl Format for KafkaFormat {
             head[35..43].copy_from_slice(&(time.0 as i64).to_be_bytes());
             set_crc(&mut head, &payload.rest);
         }
-        payload.head.as_mut_slice().copy_from_slice(&head);
+        payload.header.as_mut_slice().copy_from_slice(&head);
         let crc = u32::from_be_bytes([head[17], head[18], head[19], head[20]]);
         Some((CRC_FROM, crc))
     }
 
-    fn producer(&self, start: &[u8]) -> Option<ProducerNote> {
+    fn producer(&self, start: &[u8]) -> Option<ProducerSequence> {
         producer_note(&BatchHeader::parse(start).ok()?)
     }
 
     fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String> {
-        let times = times(batch, self.limit()).map_err(|error| error.to_string())?;
+        let times = times(batch, self.decompression_limit()).map_err(|error| error.to_string())?;
         Ok(times
             .into_iter()
             .map(|(offset, time)| (Offset(offset as u64), UserTime(time)))
@@ -66,13 +67,16 @@ impl Format for KafkaFormat {
     fn user_times(
         &self,
         batch: &Bytes,
-        extractor: &Extractor,
+        extractor: &UserTimeExtractor,
     ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
         let mut times = Vec::new();
         let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
-        let timestamps =
-            if header.is_log_append_time() { Timestamps::OfAppend } else { Timestamps::Own };
-        extract(batch, self.limit(), extractor, timestamps, |found| {
+        let timestamps = if header.is_log_append_time() {
+            BatchTimestampType::LogAppendTime
+        } else {
+            BatchTimestampType::CreateTime
+        };
+        extract(batch, self.decompression_limit(), extractor, timestamps, |found| {
             times.push((Offset(found.offset as u64), found.time.ok()));
             ControlFlow::Continue(())
         })
@@ -85,12 +89,12 @@ impl Format for KafkaFormat {
         batch: &Bytes,
         delete_horizon: Option<SysTime>,
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
-    ) -> Result<Rewritten, String> {
+    ) -> Result<RewriteOutcome, String> {
         let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
         // A negative one is long past.
         let known = header.delete_horizon_ms().map(|ms| SysTime(ms.max(0) as u64));
         let given = delete_horizon.map(|time| i64::try_from(time.0).unwrap_or(i64::MAX));
-        let rewritten = rewrite(batch, self.limit(), given, |record| {
+        let rewritten = rewrite(batch, self.decompression_limit(), given, |record| {
             keep(&KeyedRecord {
                 offset: Offset(record.offset as u64),
                 key: record.key,
@@ -99,15 +103,15 @@ impl Format for KafkaFormat {
             })
         });
         Ok(match rewritten.map_err(|error| error.to_string())? {
-            kafka_records::Rewritten::Unchanged => Rewritten::Unchanged,
-            kafka_records::Rewritten::Changed(bytes) => Rewritten::Changed(bytes),
-            kafka_records::Rewritten::Empty(bytes) => Rewritten::Empty(bytes),
+            kafka_records::BatchRewriteResult::Unchanged => RewriteOutcome::Unchanged,
+            kafka_records::BatchRewriteResult::Changed(bytes) => RewriteOutcome::Changed(bytes),
+            kafka_records::BatchRewriteResult::Empty(bytes) => RewriteOutcome::Empty(bytes),
         })
     }
 }
 
 /// What an extractor finds in one record.
-pub(crate) struct Extracted {
+pub(crate) struct RecordUserTime {
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
     pub(crate) time: Result<UserTime, ExtractError>,
@@ -118,39 +122,40 @@ pub(crate) struct Extracted {
 
 /// Whose timestamps a batch carries, or will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Timestamps {
+pub(crate) enum BatchTimestampType {
     /// Its records' own.
-    Own,
+    CreateTime,
     /// That of the append. It is not known before, so nothing may depend on it: no extractor sees it.
-    OfAppend,
+    LogAppendTime,
 }
 
 /// Shows what `extractor` finds in each record of a batch, in order.
 pub(crate) fn extract(
     batch: &Bytes,
-    limit: Limit,
-    extractor: &Extractor,
-    timestamps: Timestamps,
-    mut visit: impl FnMut(Extracted) -> ControlFlow<()>,
+    limit: DecompressionLimit,
+    extractor: &UserTimeExtractor,
+    timestamps: BatchTimestampType,
+    mut visit: impl FnMut(RecordUserTime) -> ControlFlow<()>,
 ) -> Result<(), BatchError> {
     let mut session = extractor.session();
-    parts(batch, limit, |record| {
-        let Parts { offset, timestamp, key, value, headers } = record;
-        let shown = if timestamps == Timestamps::Own { timestamp } else { NO_TIMESTAMP };
+    for_each_record(batch, limit, |record| {
+        let RecordRef { offset, timestamp, key, value, headers } = record;
+        let shown =
+            if timestamps == BatchTimestampType::CreateTime { timestamp } else { NO_TIMESTAMP };
         let time = session.extract(RecordParts { timestamp: shown, key, value, headers });
-        let overworked = session.overworked();
-        visit(Extracted { offset, timestamp, time, overworked })
+        let overworked = session.fuel_error();
+        visit(RecordUserTime { offset, timestamp, time, overworked })
     })
 }
 
 /// Whose a batch is.
-pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerNote> {
+pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
     if header.producer_id < 0 || header.base_sequence < 0 {
         return None;
     }
     // Sequence numbers wrap from the largest to 0.
     let last = i64::from(header.base_sequence) + i64::from(header.last_offset_delta);
-    Some(ProducerNote {
+    Some(ProducerSequence {
         id: header.producer_id,
         epoch: header.producer_epoch,
         first_sequence: header.base_sequence,
@@ -163,30 +168,33 @@ mod tests {
     use std::io;
     use std::time::Duration;
 
-    use engine::compaction::{CompactOptions, Source, Stored, compact};
+    use engine::compaction::{BatchSource, CompactionOptions, SourceBatch, compact};
     use hlc::Hlc;
-    use kafka_records::{BatchBuilder, Codec, check, records};
+    use kafka_records::{BatchBuilder, CompressionType, check, records};
 
     use super::*;
 
-    const FORMAT: KafkaFormat = KafkaFormat { unpacked_bytes_max: 1 << 20 };
+    const FORMAT: KafkaFormat = KafkaFormat { decompressed_bytes_max: 1 << 20 };
 
     #[derive(Default)]
-    struct Log(Vec<Stored<()>>);
+    struct CompactionTestLog(Vec<SourceBatch<()>>);
 
-    impl Source for Log {
-        type Entry = Stored<()>;
+    impl BatchSource for CompactionTestLog {
+        type Entry = SourceBatch<()>;
 
-        fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Self::Entry>>> {
+        fn batches(
+            &self,
+            from: Offset,
+        ) -> impl Iterator<Item = io::Result<SourceBatch<Self::Entry>>> {
             self.0.iter().filter(move |stored| stored.end > from).map(|stored| {
-                let Stored { base, end, stamp, batch, .. } = stored.clone();
-                Ok(Stored { base, end, stamp, batch, entry: stored.clone() })
+                let SourceBatch { base, end, stamp, batch, .. } = stored.clone();
+                Ok(SourceBatch { base, end, stamp, batch, entry: stored.clone() })
             })
         }
     }
 
-    impl Log {
-        fn append(&mut self, codec: Codec, records: &[(&str, Option<&str>)]) {
+    impl CompactionTestLog {
+        fn append(&mut self, codec: CompressionType, records: &[(&str, Option<&str>)]) {
             let base = self.0.last().map_or(Offset(0), |last| last.end);
             let mut builder = BatchBuilder::new(codec);
             builder.producer(9, 0, base.0 as i32);
@@ -196,11 +204,11 @@ mod tests {
             let mut batch = builder.build().to_vec();
             batch[..8].copy_from_slice(&base.0.to_be_bytes());
             let (end, stamp) = (Offset(base.0 + records.len() as u64), Hlc::from_bits(base.0));
-            self.0.push(Stored { base, end, stamp, batch: batch.into(), entry: () });
+            self.0.push(SourceBatch { base, end, stamp, batch: batch.into(), entry: () });
         }
 
         fn compact(&mut self, now: u64) {
-            let options = CompactOptions {
+            let options = CompactionOptions {
                 horizon: Hlc::MAX,
                 start: Offset(0),
                 first_dirty: Offset(0),
@@ -211,7 +219,7 @@ mod tests {
             };
             let mut kept = Vec::new();
             let outcome = compact(self, &options, &FORMAT, &mut |batch| {
-                kept.push(Stored { batch: batch.batch, ..batch.entry });
+                kept.push(SourceBatch { batch: batch.batch, ..batch.entry });
                 Ok(())
             });
             assert_eq!(outcome.unwrap().unreadable, 0);
@@ -220,8 +228,10 @@ mod tests {
 
         /// Offset, time, key, and whether there is a value.
         fn read(&self) -> Vec<(i64, i64, String, bool)> {
-            let read =
-                self.0.iter().flat_map(|stored| records(&stored.batch, FORMAT.limit()).unwrap());
+            let read = self
+                .0
+                .iter()
+                .flat_map(|stored| records(&stored.batch, FORMAT.decompression_limit()).unwrap());
             read.map(|record| {
                 let record = record.unwrap();
                 let key = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
@@ -233,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_log_of_kafka_s_batches_is_compacted() {
-        for codec in Codec::ALL {
-            let mut log = Log::default();
+        for codec in CompressionType::ALL {
+            let mut log = CompactionTestLog::default();
             log.append(codec, &[("a", Some("1")), ("b", Some("1")), ("c", Some("1"))]);
             log.append(codec, &[("a", Some("2")), ("a", Some("3"))]);
             log.append(codec, &[("b", None), ("d", Some("1")), ("a", Some("4"))]);
@@ -265,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_cannot_be_unpacked_is_an_error() {
-        let mut builder = BatchBuilder::new(Codec::Zstd);
+        let mut builder = BatchBuilder::new(CompressionType::Zstd);
         builder.record(0, Some(b"key"), Some(&vec![0; 2 << 20]), &[]);
         let refused = FORMAT.rewrite(&builder.build(), None, &mut |_| panic!("nothing is asked"));
         assert!(refused.unwrap_err().contains("too large"));

@@ -12,11 +12,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use crate::conn::ConnectionError;
-use crate::core::Kafka;
-use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
+use crate::core::KafkaServer;
+use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::memory_budget::{ConnectionQuota, QuotaPermit, units};
-use crate::pace::TransferPace;
-use crate::stream::Stream;
+use crate::stream::ByteStream;
+use crate::transfer_pace::TransferPace;
 
 /// What is read at once while frames are small: they lie together in blocks of about this.
 const READ_BYTES: usize = 64 << 10;
@@ -24,41 +24,41 @@ const READ_BYTES: usize = 64 << 10;
 const STEP_UNITS: u32 = 1 << 10;
 /// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
 /// only as bytes arrive.
-const WHOLE_BYTES_MAX: usize = 2 << 20;
+const PREALLOCATED_BYTES_MAX: usize = 2 << 20;
 
 /// A request's frame, with its share of the budget.
-pub(crate) struct Frame {
+pub(crate) struct RequestFrame {
     pub(crate) bytes: Bytes,
-    pub(crate) share: Option<QuotaPermit>,
+    pub(crate) permit: Option<QuotaPermit>,
 }
 
 /// What a connection holds of the budgets for requests.
 pub(crate) struct RequestQuotas {
     /// Large ones.
-    pub(crate) arriving: Arc<ConnectionQuota>,
+    pub(crate) large: Arc<ConnectionQuota>,
     /// Small ones that were sent ahead.
     pub(crate) pipelined: Arc<ConnectionQuota>,
 }
 
 impl RequestQuotas {
     /// Requests wait for their client, or for news, from now on.
-    pub(crate) fn keep_all(&self) {
-        self.arriving.keep_all();
-        self.pipelined.keep_all();
+    pub(crate) fn mark_all_stalled(&self) {
+        self.large.mark_all_stalled();
+        self.pipelined.mark_all_stalled();
     }
 
     /// Whether the connection holds as much as one may that begins something new.
-    pub(crate) fn are_spent(&self) -> bool {
-        self.arriving.is_spent() || self.pipelined.is_spent()
+    pub(crate) fn are_exhausted(&self) -> bool {
+        self.large.is_exhausted() || self.pipelined.is_exhausted()
     }
 }
 
 /// Takes frames off a socket. Every await can be given up and taken up again.
-pub(crate) struct Reader {
+pub(crate) struct RequestFrameReader {
     buffer: BytesMut,
     /// The large frame that is arriving, if one is.
-    large: Option<Large>,
-    share: Option<QuotaPermit>,
+    large: Option<LargeFrame>,
+    permit: Option<QuotaPermit>,
     quotas: Arc<RequestQuotas>,
     /// Of the frame that is arriving.
     pace: TransferPace,
@@ -67,20 +67,20 @@ pub(crate) struct Reader {
 }
 
 /// A frame that is read into memory of its own.
-struct Large {
+struct LargeFrame {
     memory: FrameBuffer,
     filled: usize,
     length: usize,
 }
 
-impl Reader {
-    pub(crate) fn new(kafka: &Kafka, quotas: Arc<RequestQuotas>) -> Reader {
-        Reader {
+impl RequestFrameReader {
+    pub(crate) fn new(kafka: &KafkaServer, quotas: Arc<RequestQuotas>) -> RequestFrameReader {
+        RequestFrameReader {
             buffer: BytesMut::new(),
             large: None,
-            share: None,
+            permit: None,
             quotas,
-            pace: TransferPace::new(kafka.options.transfers),
+            pace: TransferPace::new(kafka.options.transfer_limits),
             has_begun: false,
         }
     }
@@ -93,39 +93,39 @@ impl Reader {
     }
 
     /// No request that came waits for its client, or for news, any more.
-    pub(crate) fn yield_room(&self) {
-        self.quotas.pipelined.yield_room();
-        self.quotas.arriving.yield_room();
+    pub(crate) fn clear_stalled(&self) {
+        self.quotas.pipelined.clear_stalled();
+        self.quotas.large.clear_stalled();
         if self.large.is_some() {
-            self.keep_arriving();
+            self.mark_stalled();
         }
     }
 
     /// What the large frame that is arriving holds waits for its client.
-    fn keep_arriving(&self) {
-        self.quotas.arriving.keep(self.share.as_ref().map_or(0, QuotaPermit::units));
+    fn mark_stalled(&self) {
+        self.quotas.large.mark_stalled(self.permit.as_ref().map_or(0, QuotaPermit::units));
     }
 
     /// The next frame; `None` when the client has ended the connection between two frames, or was
     /// idle for too long. A connection that is `busy` serving is not idle.
     pub(crate) async fn next(
         &mut self,
-        kafka: &Kafka,
-        stream: &impl Stream,
+        kafka: &KafkaServer,
+        stream: &impl ByteStream,
         busy: bool,
-    ) -> Result<Option<Frame>, ConnectionError> {
+    ) -> Result<Option<RequestFrame>, ConnectionError> {
         loop {
             if busy {
-                self.count_small(kafka).await?;
+                self.charge_small_frame(kafka).await?;
             }
-            if let Some(bytes) = self.whole(kafka)? {
-                self.pace = TransferPace::new(kafka.options.transfers);
+            if let Some(bytes) = self.take_frame(kafka)? {
+                self.pace = TransferPace::new(kafka.options.transfer_limits);
                 self.has_begun = true;
-                return Ok(Some(Frame { bytes, share: self.share.take() }));
+                return Ok(Some(RequestFrame { bytes, permit: self.permit.take() }));
             }
-            self.make_room(kafka).await?;
+            self.reserve(kafka).await?;
             let idle = self.large.is_none() && self.buffer.is_empty();
-            let limit = self.patience(kafka, idle, busy);
+            let limit = self.read_timeout(kafka, idle, busy);
             match tokio::time::timeout(limit, stream.readable()).await {
                 Ok(ready) => ready?,
                 Err(_) if idle => return Ok(None),
@@ -155,7 +155,7 @@ impl Reader {
     }
 
     /// How long the client may let us wait for its next byte.
-    fn patience(&mut self, kafka: &Kafka, idle: bool, busy: bool) -> Duration {
+    fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Duration {
         match (idle, busy) {
             (false, _) => {
                 let now = Instant::now();
@@ -163,18 +163,18 @@ impl Reader {
             }
             (true, false) if self.has_begun => kafka.options.idle_max,
             // Clients that have something to ask do so at once.
-            (true, false) => kafka.options.idle_max.min(kafka.options.transfers.stall_max),
+            (true, false) => kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max),
             // It waits for us. The time that it may be idle begins with its answer.
             (true, true) => Duration::MAX,
         }
     }
 
     /// Has a small frame that is here take its share of the budget, once there is room.
-    async fn count_small(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
-        if self.large.is_some() || self.share.is_some() {
+    async fn charge_small_frame(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
+        if self.large.is_some() || self.permit.is_some() {
             return Ok(());
         }
-        let Some(length) = self.announced(kafka)? else { return Ok(()) };
+        let Some(length) = self.announced_length(kafka)? else { return Ok(()) };
         if self.buffer.len() < 4 + length {
             return Ok(());
         }
@@ -186,37 +186,37 @@ impl Reader {
                 self.quotas.pipelined.take(units).await?
             }
         };
-        self.share = Some(share);
+        self.permit = Some(share);
         Ok(())
     }
 
     /// The frame at the front, if all of it is here. Begins a large one.
-    fn whole(&mut self, kafka: &Kafka) -> Result<Option<Bytes>, ConnectionError> {
+    fn take_frame(&mut self, kafka: &KafkaServer) -> Result<Option<Bytes>, ConnectionError> {
         if let Some(large) = self.large.take_if(|large| large.filled == large.length) {
-            return Ok(Some(large.memory.share(large.length)));
+            return Ok(Some(large.memory.into_bytes(large.length)));
         }
         if self.large.is_some() {
             return Ok(None);
         }
-        let Some(length) = self.announced(kafka)? else { return Ok(None) };
+        let Some(length) = self.announced_length(kafka)? else { return Ok(None) };
         if self.buffer.len() >= 4 + length {
             self.buffer.advance(4);
             return Ok(Some(self.buffer.split_to(length).freeze()));
         }
         if length >= LARGE_BYTES_MIN {
             self.buffer.advance(4);
-            let mut memory = kafka.frames.take(length.min(WHOLE_BYTES_MAX));
+            let mut memory = kafka.frame_buffers.take(length.min(PREALLOCATED_BYTES_MAX));
             let filled = self.buffer.len();
             memory.as_mut_slice()[..filled].copy_from_slice(&self.buffer);
             self.buffer.clear();
-            self.large = Some(Large { memory, filled, length });
-            self.keep_arriving();
+            self.large = Some(LargeFrame { memory, filled, length });
+            self.mark_stalled();
         }
         Ok(None)
     }
 
     /// The length that the frame at the front announces, if that much of it is here.
-    fn announced(&self, kafka: &Kafka) -> Result<Option<usize>, ConnectionError> {
+    fn announced_length(&self, kafka: &KafkaServer) -> Result<Option<usize>, ConnectionError> {
         let Some(length) = self.buffer.get(..4) else { return Ok(None) };
         let announced = i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
         let max = kafka.options.request_bytes_max;
@@ -228,7 +228,7 @@ impl Reader {
 
     /// Room for more of what is arriving. What a frame takes beyond a small one comes out of the
     /// budget, as its bytes arrive.
-    async fn make_room(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+    async fn reserve(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
         let Some(large) = &self.large else {
             if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
                 self.buffer.reserve(READ_BYTES);
@@ -240,25 +240,25 @@ impl Reader {
         // What has arrived is doubled at most.
         let wanted = if full { large.length.min(2 * held) } else { held };
         let needed = units(wanted.max(LARGE_BYTES_MIN));
-        let have = self.share.as_ref().map_or(0, QuotaPermit::units);
+        let have = self.permit.as_ref().map_or(0, QuotaPermit::units);
         if needed > have {
             // As much again as there is, so that the budget is not asked for every few bytes.
             let step = (needed - have).max(have.min(STEP_UNITS)).min(units(large.length) - have);
-            let share = match self.quotas.arriving.try_take(step) {
+            let share = match self.quotas.large.try_take(step) {
                 Some(share) => share,
                 None => {
                     self.pause();
-                    self.quotas.arriving.take(step).await?
+                    self.quotas.large.take(step).await?
                 }
             };
-            match &mut self.share {
+            match &mut self.permit {
                 Some(held) => held.merge(share),
                 none => *none = Some(share),
             }
-            self.keep_arriving();
+            self.mark_stalled();
         }
         if let Some(large) = self.large.as_mut().filter(|_| full) {
-            let mut memory = kafka.frames.take(wanted);
+            let mut memory = kafka.frame_buffers.take(wanted);
             memory.as_mut_slice()[..large.filled]
                 .copy_from_slice(&large.memory.as_ref()[..large.filled]);
             large.memory = memory;

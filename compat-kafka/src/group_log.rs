@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::Engine;
 
-use crate::groups::{BoxFuture, GroupLog};
+use crate::groups::{GroupLog, GroupLogFuture};
 
 pub(crate) struct EngineGroupLog {
     engine: Arc<Engine>,
@@ -17,21 +17,21 @@ impl EngineGroupLog {
 }
 
 impl GroupLog for EngineGroupLog {
-    fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>> {
+    fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
             engine.save_group(&group, snapshot).await.map(drop).map_err(|error| error.to_string())
         })
     }
 
-    fn delete(&self, group: &str) -> BoxFuture<Result<(), String>> {
+    fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
             engine.delete_group(&group).await.map(drop).map_err(|error| error.to_string())
         })
     }
 
-    fn has_offsets(&self, group: &str) -> BoxFuture<bool> {
+    fn has_offsets(&self, group: &str) -> GroupLogFuture<bool> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
             // A group that cannot be looked up now is not one without offsets.

@@ -5,7 +5,7 @@
 //! of [`table`], and refuses what cannot be there. Of a body that it lets pass, these hold:
 //!
 //! - every length and count, at every depth, is one that the body's own bytes bear out;
-//! - decoding it from a `bytes::Bytes` asks for no more memory than [`memory_bytes_max`] of its
+//! - decoding it from a `bytes::SizeWithUnit` asks for no more memory than [`memory_bytes_max`] of its
 //!   length, not counting a few KiB for an error and its backtrace.
 //!
 //! Both hold whether or not the decoder then likes the rest: what a string holds, where a null may
@@ -24,30 +24,30 @@ mod table;
 mod tests;
 mod walk;
 
-use walk::Walk;
+use walk::SchemaWalker;
 
 /// A body that must not be decoded. The connection it came on has no frame to trust any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadBody {
+pub(crate) enum RequestBodyError {
     /// There is no such request, or not in this version.
     #[error("no schema for this request. api_key={api_key}, version={version}")]
     NoSchema { api_key: i16, version: i16 },
     /// A field cannot be what it announces.
-    #[error("{lie}. field={field}, announced={announced}, left={left}")]
-    Lie {
-        lie: Lie,
+    #[error("{violation}. field={field}, announced={announced}, left={left}")]
+    Violation {
+        violation: SchemaViolation,
         /// The way to it: `Fetch.topics[3].partitions`.
         field: String,
         /// The length, count, size, or bytes of memory.
         announced: i64,
-        /// What is left of the body or, for [`Lie::Memory`], of the memory the body may take.
+        /// What is left of the body or, for [`SchemaViolation::Memory`], of the memory the body may take.
         left: usize,
     },
 }
 
 /// What is wrong with a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Lie {
+pub(crate) enum SchemaViolation {
     /// A value, or what a length announces, would reach beyond the body.
     #[error("longer than the bytes left")]
     Length,
@@ -80,43 +80,43 @@ fn memory_bytes_max(body_bytes: usize) -> usize {
 }
 
 /// Checks what follows the header in a frame.
-pub(crate) fn check(api_key: i16, version: i16, body: &[u8]) -> Result<(), BadBody> {
+pub(crate) fn check(api_key: i16, version: i16, body: &[u8]) -> Result<(), RequestBodyError> {
     let request = table::REQUESTS
         .binary_search_by_key(&api_key, |request| request.api_key)
-        .map_err(|_| BadBody::NoSchema { api_key, version })?;
-    Walk::through(&table::REQUESTS[request], version, body).map(drop)
+        .map_err(|_| RequestBodyError::NoSchema { api_key, version })?;
+    SchemaWalker::through(&table::REQUESTS[request], version, body).map(drop)
 }
 
 /// Checks the header, of version 1 or 2, that a frame starts with.
-pub(crate) fn check_header(version: i16, frame: &[u8]) -> Result<(), BadBody> {
-    Walk::through(&table::HEADER, version, frame).map(drop)
+pub(crate) fn check_header(version: i16, frame: &[u8]) -> Result<(), RequestBodyError> {
+    SchemaWalker::through(&table::HEADER, version, frame).map(drop)
 }
 
-impl BadBody {
-    fn lie(lie: Lie, announced: i64, left: usize) -> BadBody {
-        BadBody::Lie { lie, field: String::new(), announced, left }
+impl RequestBodyError {
+    fn violation(lie: SchemaViolation, announced: i64, left: usize) -> RequestBodyError {
+        RequestBodyError::Violation { violation: lie, field: String::new(), announced, left }
     }
 
     /// The same, seen from the struct that the field stands in.
-    fn within(self, name: &str) -> BadBody {
-        self.behind(|field| match field.as_bytes().first() {
+    fn in_struct(self, name: &str) -> RequestBodyError {
+        self.map_path(|field| match field.as_bytes().first() {
             None | Some(b'[') => format!("{name}{field}"),
             Some(_) => format!("{name}.{field}"),
         })
     }
 
     /// The same, seen from the array that it stands in.
-    fn at(self, index: usize) -> BadBody {
-        self.behind(|field| match field {
+    fn in_element(self, index: usize) -> RequestBodyError {
+        self.map_path(|field| match field {
             "" => format!("[{index}]"),
             _ => format!("[{index}].{field}"),
         })
     }
 
-    fn behind(self, way: impl FnOnce(&str) -> String) -> BadBody {
+    fn map_path(self, way: impl FnOnce(&str) -> String) -> RequestBodyError {
         match self {
-            BadBody::Lie { lie, field, announced, left } => {
-                BadBody::Lie { lie, field: way(&field), announced, left }
+            RequestBodyError::Violation { violation: lie, field, announced, left } => {
+                RequestBodyError::Violation { violation: lie, field: way(&field), announced, left }
             }
             no_schema => no_schema,
         }

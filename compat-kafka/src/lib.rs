@@ -5,33 +5,35 @@
 //!
 //! A request's way: `conn` takes a frame off the socket, `routes` finds its API and version,
 //! checks that its counts can be true (`guard`), decodes it, and a file of `apis` serves it.
-mod answer;
 mod apis;
 mod conn;
 mod core;
+mod corruption;
 mod error_code;
 mod extension;
 mod file_run;
 mod format;
-mod frame_memory;
+mod frame_buffer_pool;
 mod frame_reader;
 mod group_log;
 pub mod groups;
 mod guard;
 mod memory_budget;
 mod metrics;
-mod moments;
+mod moment_cache;
 mod offset_expiry;
-mod pace;
-mod rot;
+mod response;
 mod routes;
 mod stream;
+mod transfer_pace;
 mod trim;
 
-pub use crate::core::{Address, Kafka, KafkaOptions};
+pub use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
 pub use conn::{serve, serve_stream};
-pub use extension::{Answering, HistoryErrorCode, MoreOps, Refusal, ask_text};
+pub use extension::{
+    ExtensionOperations, HistoryApiError, HistoryErrorCode, OperationFuture, handle_document,
+};
 pub use format::KafkaFormat;
-pub use metrics::Metrics;
-pub use pace::TransferLimits;
-pub use stream::Stream;
+pub use metrics::KafkaMetrics;
+pub use stream::ByteStream;
+pub use transfer_pace::TransferLimits;

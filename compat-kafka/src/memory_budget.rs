@@ -32,9 +32,9 @@ use crate::metrics::add;
 /// The unit of a budget, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 /// For what part of the longest pause room may be kept waiting for a client while others wait for that room: 10 s, by default.
-const KEEP_PART: u32 = 6;
+const STALL_GRACE_DIVISOR: u32 = 6;
 /// After what part of that time somebody who waits for room looks who is slow: 2 s, by default.
-const LOOK_PART: u32 = 5;
+const EVICTION_CHECK_DIVISOR: u32 = 5;
 
 /// As much as a connection holds.
 const ALL: u32 = u32::MAX;
@@ -46,23 +46,23 @@ pub(crate) fn units(bytes: usize) -> u32 {
 
 /// There was no room for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no room now")]
-pub(crate) struct NoRoom;
+#[error("the memory budget is exhausted")]
+pub(crate) struct MemoryBudgetError;
 
 /// Memory that all connections share.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    room: Semaphore,
+    permits: Semaphore,
     units: u32,
     address_units: u32,
     stall_max: Duration,
-    begun: Instant,
+    created: Instant,
     quotas: Mutex<Vec<Weak<ConnectionQuota>>>,
     addresses: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
     /// Units of answers that exist and wait for room.
     overdraft: AtomicU32,
     /// Connections that were ended to make room.
-    ended: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// What one connection holds of a budget.
@@ -70,12 +70,12 @@ pub(crate) struct MemoryBudget {
 pub(crate) struct ConnectionQuota {
     budget: Arc<MemoryBudget>,
     address: IpAddr,
-    address_room: Arc<Semaphore>,
+    address_permits: Arc<Semaphore>,
     held: AtomicU32,
     /// Since when it keeps room waiting for its client, in milliseconds since the budget began; 0 if it does not.
-    kept_since: AtomicU64,
+    stalled_since: AtomicU64,
     /// How much of what it holds it keeps waiting; [`ALL`] of it, or so many units.
-    kept: AtomicU32,
+    stalled: AtomicU32,
     connection: AbortHandle,
 }
 
@@ -98,15 +98,15 @@ impl MemoryBudget {
         let units = units(bytes).max(1);
         let address_units = (units - units / 4).max(frame_units.min(units));
         Arc::new(MemoryBudget {
-            room: Semaphore::new(units as usize),
+            permits: Semaphore::new(units as usize),
             units,
             address_units,
             stall_max,
-            begun: Instant::now(),
+            created: Instant::now(),
             quotas: Mutex::default(),
             addresses: Mutex::default(),
             overdraft: AtomicU32::new(0),
-            ended: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         })
     }
 
@@ -129,10 +129,10 @@ impl MemoryBudget {
         let quota = Arc::new(ConnectionQuota {
             budget: Arc::clone(self),
             address,
-            address_room,
+            address_permits: address_room,
             held: AtomicU32::new(0),
-            kept_since: AtomicU64::new(0),
-            kept: AtomicU32::new(0),
+            stalled_since: AtomicU64::new(0),
+            stalled: AtomicU32::new(0),
             connection,
         });
         self.quotas.lock().push(Arc::downgrade(&quota));
@@ -141,32 +141,32 @@ impl MemoryBudget {
 
     /// How many bytes are held.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let free = self.room.available_permits() as u64;
+        let free = self.permits.available_permits() as u64;
         u64::from(self.units).saturating_sub(free) * UNIT_BYTES as u64
     }
 
     /// How many connections were ended to make room.
-    pub(crate) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Relaxed)
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
-    fn keep_max(&self) -> Duration {
-        self.stall_max / KEEP_PART
+    fn stall_grace(&self) -> Duration {
+        self.stall_max / STALL_GRACE_DIVISOR
     }
 
     fn now_ms(&self) -> u64 {
-        (self.begun.elapsed().as_millis() as u64).max(1)
+        (self.created.elapsed().as_millis() as u64).max(1)
     }
 
     /// Ends connections so that `wanted` units come free, as rule 2 says; those of one address, if it is
     /// that address which has no room.
-    fn reclaim(&self, wanted: u32, address: Option<IpAddr>) {
+    fn evict(&self, wanted: u32, address: Option<IpAddr>) {
         let now = self.now_ms();
         let quotas: Vec<_> = self.quotas.lock().iter().filter_map(Weak::upgrade).collect();
         let among =
             |quota: &&Arc<ConnectionQuota>| address.is_none_or(|only| only == quota.address);
         let quotas = || quotas.iter().filter(among);
-        let kept: u64 = quotas().map(|quota| quota.kept_units()).sum();
+        let kept: u64 = quotas().map(|quota| quota.stalled_units()).sum();
         let limit = if address.is_some() { self.address_units } else { self.units };
         if 2 * kept < u64::from(limit) {
             return;
@@ -175,10 +175,10 @@ impl MemoryBudget {
         let leaving = quotas().filter(|quota| quota.connection.is_aborted());
         let mut freed: u64 = leaving.map(held).sum();
         while freed < u64::from(wanted) {
-            let Some(slowest) = slowest_of(quotas(), now, self.keep_max()) else { return };
+            let Some(slowest) = slowest_of(quotas(), now, self.stall_grace()) else { return };
             freed += held(slowest);
             slowest.connection.abort();
-            add(&self.ended, 1);
+            add(&self.evicted, 1);
         }
     }
 }
@@ -195,14 +195,14 @@ fn slowest_of<'a>(
 ) -> Option<&'a Arc<ConnectionQuota>> {
     let mut by_address: HashMap<IpAddr, (u64, u64, &Arc<ConnectionQuota>)> = HashMap::new();
     for quota in quotas {
-        let Some(kept_ms) = quota.kept_ms(now) else { continue };
-        if quota.kept_units() == 0
+        let Some(kept_ms) = quota.stalled_ms(now) else { continue };
+        if quota.stalled_units() == 0
             || kept_ms < keep_max.as_millis() as u64
             || quota.connection.is_aborted()
         {
             continue;
         }
-        let used = quota.kept_units() * kept_ms;
+        let used = quota.stalled_units() * kept_ms;
         let (sum, most, slowest) = by_address.entry(quota.address).or_insert((0, 0, quota));
         *sum += used;
         if used > *most {
@@ -224,49 +224,50 @@ fn network_of(ip: IpAddr) -> IpAddr {
 impl ConnectionQuota {
     /// One of a budget that suffices for a test.
     #[cfg(test)]
-    pub(crate) fn ample() -> Arc<ConnectionQuota> {
+    pub(crate) fn for_test() -> Arc<ConnectionQuota> {
         let (connection, _) = AbortHandle::new_pair();
         MemoryBudget::new(1 << 30, 0, Duration::MAX).quota(Ipv6Addr::LOCALHOST.into(), connection)
     }
 
     /// The connection keeps all its room waiting for its client, from now on.
-    pub(crate) fn keep_all(&self) {
-        self.keep(ALL);
+    pub(crate) fn mark_all_stalled(&self) {
+        self.mark_stalled(ALL);
     }
 
     /// It keeps so many units waiting for its client, from now on or still. Where it keeps all, that stays so.
-    pub(crate) fn keep(&self, units: u32) {
-        if self.kept.load(Ordering::Relaxed) != ALL {
-            self.kept.store(units, Ordering::Relaxed);
+    pub(crate) fn mark_stalled(&self, units: u32) {
+        if self.stalled.load(Ordering::Relaxed) != ALL {
+            self.stalled.store(units, Ordering::Relaxed);
         }
-        if self.kept_since.load(Ordering::Relaxed) == 0 {
-            self.kept_since.store(self.budget.now_ms(), Ordering::Relaxed);
+        if self.stalled_since.load(Ordering::Relaxed) == 0 {
+            self.stalled_since.store(self.budget.now_ms(), Ordering::Relaxed);
         }
     }
 
     /// It keeps none waiting any more.
-    pub(crate) fn yield_room(&self) {
-        self.kept_since.store(0, Ordering::Relaxed);
-        self.kept.store(0, Ordering::Relaxed);
+    pub(crate) fn clear_stalled(&self) {
+        self.stalled_since.store(0, Ordering::Relaxed);
+        self.stalled.store(0, Ordering::Relaxed);
     }
 
-    fn kept_units(&self) -> u64 {
-        self.kept.load(Ordering::Relaxed).min(self.held.load(Ordering::Relaxed)).into()
+    fn stalled_units(&self) -> u64 {
+        self.stalled.load(Ordering::Relaxed).min(self.held.load(Ordering::Relaxed)).into()
     }
 
-    fn kept_ms(&self, now: u64) -> Option<u64> {
-        let since = self.kept_since.load(Ordering::Relaxed);
+    fn stalled_ms(&self, now: u64) -> Option<u64> {
+        let since = self.stalled_since.load(Ordering::Relaxed);
         (since > 0).then(|| now.saturating_sub(since))
     }
 
     /// Whether the connection holds as much as one may that begins something new.
-    pub(crate) fn is_spent(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.held.load(Ordering::Relaxed) >= self.budget.units.div_ceil(4)
     }
 
     /// The most bytes that something new should take: a quarter of what is free, so that whoever comes later finds some.
     pub(crate) fn share_bytes(&self) -> usize {
-        let free = self.budget.room.available_permits().min(self.address_room.available_permits());
+        let free =
+            self.budget.permits.available_permits().min(self.address_permits.available_permits());
         free / 4 * UNIT_BYTES
     }
 
@@ -278,9 +279,9 @@ impl ConnectionQuota {
     /// Room for so many units, if there is some now.
     pub(crate) fn try_take(self: &Arc<ConnectionQuota>, units: u32) -> Option<QuotaPermit> {
         let units = units.min(self.budget.address_units);
-        let address = self.address_room.try_acquire_many(units).ok()?;
-        let room = self.budget.room.try_acquire_many(units).ok()?;
-        Some(self.hold(address, room, units))
+        let address = self.address_permits.try_acquire_many(units).ok()?;
+        let room = self.budget.permits.try_acquire_many(units).ok()?;
+        Some(self.grant(address, room, units))
     }
 
     /// Room for so many units, once there is some.
@@ -290,31 +291,31 @@ impl ConnectionQuota {
     pub(crate) async fn take(
         self: &Arc<ConnectionQuota>,
         units: u32,
-    ) -> Result<QuotaPermit, NoRoom> {
+    ) -> Result<QuotaPermit, MemoryBudgetError> {
         if let Some(permit) = self.try_take(units) {
             return Ok(permit);
         }
         let units = units.min(self.budget.address_units);
         let taking = async {
-            let address = self.wait(&self.address_room, units, Some(self.address)).await;
-            let room = self.wait(&self.budget.room, units, None).await;
-            self.hold(address, room, units)
+            let address = self.wait(&self.address_permits, units, Some(self.address)).await;
+            let room = self.wait(&self.budget.permits, units, None).await;
+            self.grant(address, room, units)
         };
-        tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| NoRoom)
+        tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
     }
 
     /// Room for an answer that exists already. Those that wait for room are no more than the budget once again.
     ///
     /// # Errors
     /// There was none for long, or too many wait.
-    pub(crate) async fn take_for_answer(
+    pub(crate) async fn take_for_response(
         self: &Arc<ConnectionQuota>,
         units: u32,
-    ) -> Result<QuotaPermit, NoRoom> {
+    ) -> Result<QuotaPermit, MemoryBudgetError> {
         if let Some(permit) = self.try_take(units) {
             return Ok(permit);
         }
-        let _overdraft = Overdraft::take(&self.budget, units).ok_or(NoRoom)?;
+        let _overdraft = BudgetOverdraft::take(&self.budget, units).ok_or(MemoryBudgetError)?;
         self.take(units).await
     }
 
@@ -325,16 +326,16 @@ impl ConnectionQuota {
         address: Option<IpAddr>,
     ) -> SemaphorePermit<'a> {
         let mut acquiring = pin!(room.acquire_many(units));
-        let patience = self.budget.keep_max() / LOOK_PART;
+        let patience = self.budget.stall_grace() / EVICTION_CHECK_DIVISOR;
         loop {
             match tokio::time::timeout(patience, &mut acquiring).await {
                 Ok(permit) => return permit.expect("budgets are never closed"),
-                Err(_) => self.budget.reclaim(units, address),
+                Err(_) => self.budget.evict(units, address),
             }
         }
     }
 
-    fn hold(
+    fn grant(
         self: &Arc<ConnectionQuota>,
         address: SemaphorePermit<'_>,
         room: SemaphorePermit<'_>,
@@ -348,8 +349,8 @@ impl ConnectionQuota {
 
     fn release(&self, units: u32) {
         self.held.fetch_sub(units, Ordering::Relaxed);
-        self.budget.room.add_permits(units as usize);
-        self.address_room.add_permits(units as usize);
+        self.budget.permits.add_permits(units as usize);
+        self.address_permits.add_permits(units as usize);
     }
 }
 
@@ -357,10 +358,10 @@ impl Drop for ConnectionQuota {
     fn drop(&mut self) {
         // Those that cannot be upgraded any more: this one, and others that are being dropped.
         self.budget.quotas.lock().retain(|quota| quota.strong_count() > 0);
-        if Arc::strong_count(&self.address_room) == 1 {
+        if Arc::strong_count(&self.address_permits) == 1 {
             let mut addresses = self.budget.addresses.lock();
             // A connection that came meanwhile goes on with it.
-            if Arc::strong_count(&self.address_room) == 1 {
+            if Arc::strong_count(&self.address_permits) == 1 {
                 addresses.remove(&self.address);
             }
         }
@@ -392,20 +393,20 @@ impl Drop for QuotaPermit {
 }
 
 /// An answer that exists, and has no room yet.
-struct Overdraft<'a> {
+struct BudgetOverdraft<'a> {
     budget: &'a MemoryBudget,
     units: u32,
 }
 
-impl Overdraft<'_> {
-    fn take(budget: &MemoryBudget, units: u32) -> Option<Overdraft<'_>> {
+impl BudgetOverdraft<'_> {
+    fn take(budget: &MemoryBudget, units: u32) -> Option<BudgetOverdraft<'_>> {
         let fits = |drawn: u32| drawn.checked_add(units).filter(|sum| *sum <= budget.units);
         let taken = budget.overdraft.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        taken.ok().map(|_| Overdraft { budget, units })
+        taken.ok().map(|_| BudgetOverdraft { budget, units })
     }
 }
 
-impl Drop for Overdraft<'_> {
+impl Drop for BudgetOverdraft<'_> {
     fn drop(&mut self) {
         self.budget.overdraft.fetch_sub(self.units, Ordering::Relaxed);
     }

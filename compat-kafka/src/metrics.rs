@@ -7,7 +7,7 @@ const KEYS: usize = 128;
 
 /// How many there were since the start; connections also how many there are.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct KafkaMetrics {
     /// Connections that are open.
     pub connections: AtomicU64,
     /// Connections accepted.
@@ -29,13 +29,13 @@ pub struct Metrics {
     /// Bytes of batches fetched.
     pub bytes_fetched: AtomicU64,
     /// Reads of batches that the disk gave back otherwise than they were written.
-    pub rotten_reads: AtomicU64,
+    pub corrupt_reads: AtomicU64,
     requests: [AtomicU64; KEYS],
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
-        Metrics {
+impl Default for KafkaMetrics {
+    fn default() -> KafkaMetrics {
+        KafkaMetrics {
             connections: AtomicU64::default(),
             connections_accepted: AtomicU64::default(),
             connections_refused: AtomicU64::default(),
@@ -46,13 +46,13 @@ impl Default for Metrics {
             records_produced: AtomicU64::default(),
             bytes_produced: AtomicU64::default(),
             bytes_fetched: AtomicU64::default(),
-            rotten_reads: AtomicU64::default(),
+            corrupt_reads: AtomicU64::default(),
             requests: [const { AtomicU64::new(0) }; KEYS],
         }
     }
 }
 
-impl Metrics {
+impl KafkaMetrics {
     pub(crate) fn count_request(&self, api_key: i16, bytes: usize) {
         add(&self.bytes_in, bytes as u64);
         if let Some(requests) = usize::try_from(api_key).ok().and_then(|key| self.requests.get(key))

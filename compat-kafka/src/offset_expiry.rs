@@ -4,18 +4,18 @@
 
 use std::sync::Arc;
 
-use engine::{Committing, EngineError, Expiry, OldOffsets};
+use engine::{EngineError, ExpiredOffsets, OffsetExpiry, PendingCommit};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::core::Kafka;
-use crate::groups::OffsetUse;
+use crate::core::KafkaServer;
+use crate::groups::OffsetExpirationCondition;
 
 /// So many removals are on their way to the disk at once.
-const BEGUN_MAX: usize = 64;
+const REMOVALS_IN_FLIGHT_MAX: usize = 64;
 
-impl Kafka {
+impl KafkaServer {
     /// Lets committed offsets expire as they get old, until it is dropped.
-    pub async fn keep_house(self: Arc<Kafka>) {
+    pub async fn run_maintenance(self: Arc<KafkaServer>) {
         let mut ticks = interval(self.options.groups.offsets_check_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first is at once: members of the life before have had no time to come back.
@@ -36,44 +36,46 @@ impl Kafka {
     /// # Errors
     /// The catalog cannot be read, or the disk fails.
     pub async fn expire_offsets(&self) -> Result<usize, EngineError> {
-        let Some(now) = self.engine.time_to_give_up() else { return Ok(0) };
-        let expiry = Expiry::new(now, self.options.groups.offsets_retention);
-        let (mut last, mut removals) = (None::<String>, Removals::default());
-        while let Some(group) = self.engine.group_behind(last.as_deref())? {
-            self.expire_of_group(&group, expiry, &mut removals).await?;
+        let Some(now) = self.engine.retention_time() else { return Ok(0) };
+        let expiry = OffsetExpiry::new(now, self.options.groups.offsets_retention);
+        let (mut last, mut removals) = (None::<String>, OffsetRemovals::default());
+        while let Some(group) = self.engine.next_group(last.as_deref())? {
+            self.expire_group_offsets(&group, expiry, &mut removals).await?;
             // However little there is to do: others have their turn.
             tokio::task::yield_now().await;
             last = Some(group);
         }
-        removals.done().await?;
+        removals.wait_all().await?;
         Ok(removals.count)
     }
 
-    async fn expire_of_group(
+    async fn expire_group_offsets(
         &self,
         group: &str,
-        expiry: Expiry,
-        removals: &mut Removals,
+        expiry: OffsetExpiry,
+        removals: &mut OffsetRemovals,
     ) -> Result<(), EngineError> {
         let mut last = None::<String>;
         while self.groups.expire(group, |_| ()).is_some()
-            && let Some(old) = self.engine.old_offsets(group, last.as_deref(), expiry)?
+            && let Some(old) = self.engine.expired_offsets(group, last.as_deref(), expiry)?
         {
             last = Some(old.last.clone());
             if old.offsets.is_empty() {
                 continue;
             }
             // Only of a group that nobody uses: a snapshot may be large.
-            let is_unused = |offset_use: &OffsetUse| matches!(offset_use, OffsetUse::Unused);
+            let is_unused = |offset_use: &OffsetExpirationCondition| {
+                matches!(offset_use, OffsetExpirationCondition::Unused)
+            };
             let left_long_ago = match self.groups.expire(group, is_unused) {
                 Some(true) => {
-                    let saved = self.engine.group_saved(group)?;
-                    saved.is_none_or(|saved| expiry.is_old(saved))
+                    let saved = self.engine.group_saved_at(group)?;
+                    saved.is_none_or(|saved| expiry.is_expired(saved))
                 }
                 _ => false,
             };
             let begun = self.groups.expire(group, |offset_use| {
-                let expiring = expiring(&old, offset_use, left_long_ago);
+                let expiring = expired_offsets(&old, offset_use, left_long_ago);
                 let is_any = !expiring.is_empty();
                 is_any.then(|| {
                     removals.count += expiring.len();
@@ -81,10 +83,10 @@ impl Kafka {
                 })
             });
             if let Some(begun) = begun.flatten() {
-                removals.begun.push(begun?);
+                removals.in_flight.push(begun?);
             }
-            if removals.begun.len() >= BEGUN_MAX {
-                removals.done().await?;
+            if removals.in_flight.len() >= REMOVALS_IN_FLIGHT_MAX {
+                removals.wait_all().await?;
             }
         }
         Ok(())
@@ -92,28 +94,32 @@ impl Kafka {
 }
 
 /// Which of a group's old offsets expire.
-fn expiring(old: &OldOffsets, offset_use: &OffsetUse, left_long_ago: bool) -> Vec<(String, u32)> {
+fn expired_offsets(
+    old: &ExpiredOffsets,
+    offset_use: &OffsetExpirationCondition,
+    left_long_ago: bool,
+) -> Vec<(String, u32)> {
     let expiring = old.offsets.iter().filter(|old| match offset_use {
-        OffsetUse::Unused => left_long_ago || old.has_own_retention,
-        OffsetUse::UsedLately => old.has_own_retention,
-        OffsetUse::Reads(subscriptions) => !subscriptions.include(&old.topic),
-        OffsetUse::InUse => false,
+        OffsetExpirationCondition::Unused => left_long_ago || old.has_own_retention,
+        OffsetExpirationCondition::RecentlyUsed => old.has_own_retention,
+        OffsetExpirationCondition::Subscribed(subscriptions) => !subscriptions.include(&old.topic),
+        OffsetExpirationCondition::InUse => false,
     });
     expiring.map(|old| (old.topic.clone(), old.partition)).collect()
 }
 
 /// What is on its way to the disk.
 #[derive(Default)]
-struct Removals {
-    begun: Vec<Committing>,
+struct OffsetRemovals {
+    in_flight: Vec<PendingCommit>,
     count: usize,
 }
 
-impl Removals {
+impl OffsetRemovals {
     /// Waits until all of them are made.
-    async fn done(&mut self) -> Result<(), EngineError> {
-        for begun in self.begun.drain(..) {
-            begun.done().await?;
+    async fn wait_all(&mut self) -> Result<(), EngineError> {
+        for begun in self.in_flight.drain(..) {
+            begun.wait().await?;
         }
         Ok(())
     }

@@ -18,14 +18,14 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, VersionRange};
 
-use crate::answer::Answer;
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::memory_budget::ConnectionQuota;
+use crate::response::KafkaResponse;
 use crate::{apis, guard};
 
 /// What is known of a request beside its body.
 #[derive(Clone, Debug)]
-pub(crate) struct Context {
+pub(crate) struct RequestContext {
     pub(crate) api_key: i16,
     pub(crate) version: i16,
     pub(crate) correlation_id: i32,
@@ -35,21 +35,21 @@ pub(crate) struct Context {
     /// To which address of ours.
     pub(crate) local: SocketAddr,
     /// Held by a produce request of the connection until it has its place in the journal's queue.
-    pub(crate) gate: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) produce_lock: Arc<tokio::sync::Mutex<()>>,
     /// What the connection's answers hold in memory.
-    pub(crate) answers: Arc<ConnectionQuota>,
+    pub(crate) response_quota: Arc<ConnectionQuota>,
 }
 
 /// A request that is served from its decoded message, and answered by one.
-pub(crate) trait Serve: Request + Send + Sized {
+pub(crate) trait ApiHandler: Request + Send + Sized {
     /// The versions that are served, and tested.
-    const SERVED: VersionRange;
+    const SERVED_VERSIONS: VersionRange;
 
     /// Answers. Errors are part of the answer.
-    fn serve(
+    fn handle(
         self,
-        kafka: &Arc<Kafka>,
-        context: &Context,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
     ) -> impl Future<Output = Self::Response> + Send;
 }
 
@@ -63,109 +63,121 @@ pub(crate) struct BadRequest {
 }
 
 /// An answer, or none where the client wants none.
-pub(crate) type Served = Result<Option<Answer>, BadRequest>;
-pub(crate) type ServedFuture = Pin<Box<dyn Future<Output = Served> + Send>>;
+pub(crate) type ResponseResult = Result<Option<KafkaResponse>, BadRequest>;
+pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = ResponseResult> + Send>>;
 
 /// One row of the table.
-pub(crate) struct Route {
+pub(crate) struct ApiRoute {
     pub(crate) key: i16,
     /// What is served.
-    pub(crate) served: VersionRange,
+    pub(crate) versions: VersionRange,
     /// What ApiVersions says.
     pub(crate) advertised: VersionRange,
-    call: fn(Arc<Kafka>, Context, Bytes) -> ServedFuture,
+    call: fn(Arc<KafkaServer>, RequestContext, Bytes) -> ResponseFuture,
 }
 
-impl Route {
-    fn of<R: Serve + 'static>() -> Route {
-        Route {
+impl ApiRoute {
+    fn of<R: ApiHandler + 'static>() -> ApiRoute {
+        ApiRoute {
             key: R::KEY,
-            served: R::SERVED,
-            advertised: R::SERVED,
+            versions: R::SERVED_VERSIONS,
+            advertised: R::SERVED_VERSIONS,
             call: |kafka, context, body| Box::pin(call::<R>(kafka, context, body)),
         }
     }
 
-    pub(crate) fn call(&self, kafka: Arc<Kafka>, context: Context, body: Bytes) -> ServedFuture {
+    pub(crate) fn call(
+        &self,
+        kafka: Arc<KafkaServer>,
+        context: RequestContext,
+        body: Bytes,
+    ) -> ResponseFuture {
         (self.call)(kafka, context, body)
     }
 }
 
 /// The route of an API. Rows stand by key.
-pub(crate) fn route(key: i16) -> Option<&'static Route> {
+pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
 }
 
 /// Every API that is served.
-pub(crate) fn routes() -> &'static [Route] {
+pub(crate) fn routes() -> &'static [ApiRoute] {
     &ROUTES
 }
 
-static ROUTES: std::sync::LazyLock<Vec<Route>> = std::sync::LazyLock::new(|| {
+static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| {
     let mut routes = vec![
-        Route {
+        ApiRoute {
             key: ApiKey::Produce as i16,
-            served: apis::produce::SERVED,
+            versions: apis::produce::SERVED_VERSIONS,
             // Old librdkafka compresses only if version 0 is offered (KAFKA-18659).
-            advertised: VersionRange { min: 0, ..apis::produce::SERVED },
-            call: |kafka, context, body| Box::pin(apis::produce::serve(kafka, context, body)),
+            advertised: VersionRange { min: 0, ..apis::produce::SERVED_VERSIONS },
+            call: |kafka, context, body| Box::pin(apis::produce::handle(kafka, context, body)),
         },
-        Route {
+        ApiRoute {
             key: ApiKey::Fetch as i16,
-            served: apis::fetch::SERVED,
-            advertised: apis::fetch::SERVED,
-            call: |kafka, context, body| Box::pin(apis::fetch::serve(kafka, context, body)),
+            versions: apis::fetch::SERVED_VERSIONS,
+            advertised: apis::fetch::SERVED_VERSIONS,
+            call: |kafka, context, body| Box::pin(apis::fetch::handle(kafka, context, body)),
         },
-        Route {
+        ApiRoute {
             key: ApiKey::ApiVersions as i16,
-            served: apis::api_versions::SERVED,
-            advertised: apis::api_versions::SERVED,
+            versions: apis::api_versions::SERVED_VERSIONS,
+            advertised: apis::api_versions::SERVED_VERSIONS,
             call: |_, context, body| {
-                Box::pin(async move { apis::api_versions::serve(&context, body) })
+                Box::pin(async move { apis::api_versions::handle(&context, body) })
             },
         },
-        Route::of::<ListOffsetsRequest>(),
-        Route::of::<MetadataRequest>(),
-        Route::of::<OffsetCommitRequest>(),
-        Route::of::<OffsetFetchRequest>(),
-        Route::of::<FindCoordinatorRequest>(),
-        Route::of::<JoinGroupRequest>(),
-        Route::of::<HeartbeatRequest>(),
-        Route::of::<LeaveGroupRequest>(),
-        Route::of::<SyncGroupRequest>(),
-        Route::of::<DescribeGroupsRequest>(),
-        Route::of::<ListGroupsRequest>(),
-        Route::of::<CreateTopicsRequest>(),
-        Route::of::<DeleteTopicsRequest>(),
-        Route::of::<DeleteRecordsRequest>(),
-        Route::of::<InitProducerIdRequest>(),
-        Route::of::<OffsetForLeaderEpochRequest>(),
-        Route::of::<DescribeConfigsRequest>(),
-        Route::of::<AlterConfigsRequest>(),
-        Route::of::<DescribeLogDirsRequest>(),
-        Route::of::<CreatePartitionsRequest>(),
-        Route::of::<DeleteGroupsRequest>(),
-        Route::of::<IncrementalAlterConfigsRequest>(),
-        Route::of::<ListPartitionReassignmentsRequest>(),
-        Route::of::<OffsetDeleteRequest>(),
-        Route::of::<DescribeClusterRequest>(),
-        Route::of::<ConsumerGroupDescribeRequest>(),
-        Route::of::<ListConfigResourcesRequest>(),
-        Route::of::<DescribeTopicPartitionsRequest>(),
+        ApiRoute::of::<ListOffsetsRequest>(),
+        ApiRoute::of::<MetadataRequest>(),
+        ApiRoute::of::<OffsetCommitRequest>(),
+        ApiRoute::of::<OffsetFetchRequest>(),
+        ApiRoute::of::<FindCoordinatorRequest>(),
+        ApiRoute::of::<JoinGroupRequest>(),
+        ApiRoute::of::<HeartbeatRequest>(),
+        ApiRoute::of::<LeaveGroupRequest>(),
+        ApiRoute::of::<SyncGroupRequest>(),
+        ApiRoute::of::<DescribeGroupsRequest>(),
+        ApiRoute::of::<ListGroupsRequest>(),
+        ApiRoute::of::<CreateTopicsRequest>(),
+        ApiRoute::of::<DeleteTopicsRequest>(),
+        ApiRoute::of::<DeleteRecordsRequest>(),
+        ApiRoute::of::<InitProducerIdRequest>(),
+        ApiRoute::of::<OffsetForLeaderEpochRequest>(),
+        ApiRoute::of::<DescribeConfigsRequest>(),
+        ApiRoute::of::<AlterConfigsRequest>(),
+        ApiRoute::of::<DescribeLogDirsRequest>(),
+        ApiRoute::of::<CreatePartitionsRequest>(),
+        ApiRoute::of::<DeleteGroupsRequest>(),
+        ApiRoute::of::<IncrementalAlterConfigsRequest>(),
+        ApiRoute::of::<ListPartitionReassignmentsRequest>(),
+        ApiRoute::of::<OffsetDeleteRequest>(),
+        ApiRoute::of::<DescribeClusterRequest>(),
+        ApiRoute::of::<ConsumerGroupDescribeRequest>(),
+        ApiRoute::of::<ListConfigResourcesRequest>(),
+        ApiRoute::of::<DescribeTopicPartitionsRequest>(),
     ];
     routes.sort_by_key(|route| route.key);
     routes
 });
 
-async fn call<R: Serve>(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+async fn call<R: ApiHandler>(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
     let request = decode::<R>(&context, body)?;
-    let response = request.serve(&kafka, &context).await;
+    let response = request.handle(&kafka, &context).await;
     encode::<R>(&context, &response).map(Some)
 }
 
 /// Decodes a body, once its counts are known to be possible: the codec reserves memory for what they
 /// announce.
-pub(crate) fn decode<R: Request>(context: &Context, mut body: Bytes) -> Result<R, BadRequest> {
+pub(crate) fn decode<R: Request>(
+    context: &RequestContext,
+    mut body: Bytes,
+) -> Result<R, BadRequest> {
     let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
     guard::check(context.api_key, context.version, &body)
         .map_err(|error| bad(error.to_string()))?;
@@ -174,10 +186,10 @@ pub(crate) fn decode<R: Request>(context: &Context, mut body: Bytes) -> Result<R
 }
 
 pub(crate) fn encode<R: Request>(
-    context: &Context,
+    context: &RequestContext,
     response: &R::Response,
-) -> Result<Answer, BadRequest> {
-    let mut answer = Answer::new();
+) -> Result<KafkaResponse, BadRequest> {
+    let mut answer = KafkaResponse::new();
     let mut result = Ok(());
     answer.write(|out| {
         let header = R::Response::header_version(context.version);
@@ -201,7 +213,7 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
     };
     let bad = |reason| BadRequest { api, version, reason };
     let header_version = match ApiKey::try_from(api) {
-        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED.max => 2,
+        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED_VERSIONS.max => 2,
         Ok(key) if key.valid_versions().max >= version && version >= 0 => {
             key.request_header_version(version)
         }
@@ -233,7 +245,7 @@ mod tests {
         for route in routes() {
             let codec = ApiKey::try_from(route.key).unwrap().valid_versions();
             let name = ApiKey::try_from(route.key).unwrap();
-            assert!(codec.min <= route.served.min && route.served.max <= codec.max, "{name:?}");
+            assert!(codec.min <= route.versions.min && route.versions.max <= codec.max, "{name:?}");
         }
     }
 }

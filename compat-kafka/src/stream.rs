@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 /// A stream of bytes, each way, that says when it can go on. Reads and writes take `&self`, so that one
 /// can be waited for while the other is.
-pub trait Stream: Send + Sync + 'static {
+pub trait ByteStream: Send + Sync + 'static {
     /// Waits until something can be read, or the other side has ended.
     fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
 
@@ -20,10 +20,10 @@ pub trait Stream: Send + Sync + 'static {
     /// `WouldBlock` when nothing is there yet; or the connection is broken.
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// [`Stream::try_read`], into the room that `buffer` has behind what it holds.
+    /// [`ByteStream::try_read`], into the room that `buffer` has behind what it holds.
     ///
     /// # Errors
-    /// As [`Stream::try_read`].
+    /// As [`ByteStream::try_read`].
     fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize>;
 
     /// Writes as much of `slices` as is taken now.
@@ -33,7 +33,7 @@ pub trait Stream: Send + Sync + 'static {
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize>;
 }
 
-impl Stream for TcpStream {
+impl ByteStream for TcpStream {
     fn readable(&self) -> impl Future<Output = io::Result<()>> + Send {
         TcpStream::readable(self)
     }

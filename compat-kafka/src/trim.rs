@@ -5,18 +5,24 @@
 
 use bytes::Bytes;
 use engine::Offset;
-use kafka_records::{BatchError, BatchHeader, HEADER_BYTES, Limit, Rewritten, rewrite, set_crc};
+use kafka_records::{
+    BatchError, BatchHeader, BatchRewriteResult, DecompressionLimit, HEADER_BYTES, rewrite, set_crc,
+};
 
 /// The batch as if it ended at `end`: also without any record, if those before it were compacted away,
 /// for the reader has to get past them. Nothing, if it begins at `end` or later.
-pub(crate) fn trim(batch: &Bytes, end: Offset, limit: Limit) -> Result<Bytes, BatchError> {
+pub(crate) fn trim(
+    batch: &Bytes,
+    end: Offset,
+    limit: DecompressionLimit,
+) -> Result<Bytes, BatchError> {
     let last = end.0 as i64 - 1;
     if BatchHeader::parse(batch)?.base_offset > last {
         return Ok(Bytes::new());
     }
     let kept = match rewrite(batch, limit, None, |record| record.offset <= last)? {
-        Rewritten::Unchanged => batch.clone(),
-        Rewritten::Changed(bytes) | Rewritten::Empty(bytes) => bytes,
+        BatchRewriteResult::Unchanged => batch.clone(),
+        BatchRewriteResult::Changed(bytes) | BatchRewriteResult::Empty(bytes) => bytes,
     };
     let mut header = BatchHeader::parse(&kept)?;
     if header.last_offset() <= last {
@@ -30,14 +36,14 @@ pub(crate) fn trim(batch: &Bytes, end: Offset, limit: Limit) -> Result<Bytes, Ba
 
 #[cfg(test)]
 mod tests {
-    use kafka_records::{BatchBuilder, Codec, records};
+    use kafka_records::{BatchBuilder, CompressionType, records};
 
     use super::*;
 
-    const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+    const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 
     /// A batch at offset 10, of which compaction has left some offsets.
-    fn compacted(codec: Codec, count: i64, left: &[i64]) -> Bytes {
+    fn compacted(codec: CompressionType, count: i64, left: &[i64]) -> Bytes {
         let mut builder = BatchBuilder::new(codec);
         builder.producer(5, 1, 40);
         for time in 0..count {
@@ -47,14 +53,14 @@ mod tests {
         batch[7] = 10;
         let batch = Bytes::from(batch);
         match rewrite(&batch, LIMIT, None, |record| left.contains(&record.offset)) {
-            Ok(Rewritten::Changed(batch)) => batch,
+            Ok(BatchRewriteResult::Changed(batch)) => batch,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn what_is_left_keeps_its_offsets_and_the_batch_ends_where_the_cut_does() {
-        for codec in Codec::ALL {
+        for codec in CompressionType::ALL {
             let batch = compacted(codec, 10, &[12, 13, 17]);
             for end in 8..25 {
                 let trimmed = trim(&batch, Offset(end), LIMIT).unwrap();

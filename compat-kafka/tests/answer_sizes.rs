@@ -13,7 +13,7 @@ use compat_kafka::KafkaOptions;
 use engine::OffsetCommit;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, StrBytes};
-use rig::{Rig, Wire, frame, name};
+use rig::{TestKafkaConnection, TestKafkaServer, frame, name};
 use storage::disk::MemoryDisk;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -30,7 +30,7 @@ const SLACK_BYTES: usize = 64 << 10;
 const PAST_BYTES: usize = 16 << 20;
 
 /// A request that asks for a thing once, and one that asks for it many times.
-struct Case {
+struct ResponseSizeCase {
     api: i16,
     once: Vec<u8>,
     often: Vec<u8>,
@@ -47,9 +47,13 @@ fn group(nth: usize) -> GroupId {
 }
 
 /// `ask` makes a request of names, or of as many as there are items in it.
-fn case<R: Request, T: Clone>(version: i16, all: Vec<T>, ask: impl Fn(Vec<T>) -> R) -> Case {
+fn case<R: Request, T: Clone>(
+    version: i16,
+    all: Vec<T>,
+    ask: impl Fn(Vec<T>) -> R,
+) -> ResponseSizeCase {
     let often = all.iter().cycle().take(TIMES.max(all.len())).cloned().collect();
-    Case {
+    ResponseSizeCase {
         api: R::KEY,
         once: frame(version, &ask(all)),
         often: frame(version, &ask(often)),
@@ -58,16 +62,16 @@ fn case<R: Request, T: Clone>(version: i16, all: Vec<T>, ask: impl Fn(Vec<T>) ->
 }
 
 /// A request that cannot ask for more than one thing.
-fn single<R: Request>(version: i16, request: &R) -> Case {
+fn single<R: Request>(version: i16, request: &R) -> ResponseSizeCase {
     let frame = frame(version, request);
-    Case { api: R::KEY, once: frame.clone(), often: frame, more: 0 }
+    ResponseSizeCase { api: R::KEY, once: frame.clone(), often: frame, more: 0 }
 }
 
 /// The same, for moments of the large topic: each another one.
-fn moments<R: Request>(version: i16, ask: impl Fn(Vec<String>) -> R) -> Case {
+fn moments<R: Request>(version: i16, ask: impl Fn(Vec<String>) -> R) -> ResponseSizeCase {
     let names = (0..TIMES).map(|nth| format!("t@u{nth}")).collect();
     let once = frame(version, &ask(vec!["t".to_owned()]));
-    Case { api: R::KEY, once, often: frame(version, &ask(names)), more: PAST_BYTES }
+    ResponseSizeCase { api: R::KEY, once, often: frame(version, &ask(names)), more: PAST_BYTES }
 }
 
 fn metadata(names: Vec<String>) -> MetadataRequest {
@@ -179,7 +183,7 @@ fn describe_topic_partitions(names: Vec<String>) -> DescribeTopicPartitionsReque
 }
 
 /// What describes topics, groups and settings.
-fn describing(topic: [u8; 16]) -> Vec<Case> {
+fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
     let t = || vec!["t".to_owned()];
     let past = |name: String| (2, name);
     vec![
@@ -188,7 +192,7 @@ fn describing(topic: [u8; 16]) -> Vec<Case> {
         moments(12, metadata),
         case(4, vec![(2, "t".to_owned()), (4, "1".to_owned())], describe_configs),
         // A number can be written in many ways.
-        Case {
+        ResponseSizeCase {
             often: frame(
                 4,
                 &describe_configs((1..TIMES).map(|n| (4, format!("{:0n$}", 1))).collect()),
@@ -221,7 +225,7 @@ fn describing(topic: [u8; 16]) -> Vec<Case> {
 }
 
 /// What reads, writes and looks up.
-fn reading() -> Vec<Case> {
+fn reading() -> Vec<ResponseSizeCase> {
     let indexes = || vec![0, 1, 2, 3];
     vec![
         case(12, indexes(), fetch),
@@ -249,7 +253,7 @@ fn reading() -> Vec<Case> {
 }
 
 /// What changes groups and their offsets.
-fn grouping() -> Vec<Case> {
+fn grouping() -> Vec<ResponseSizeCase> {
     let member = || text("nobody");
     vec![
         single(9, &JoinGroupRequest::default().with_group_id(group(0)).with_member_id(member())),
@@ -287,12 +291,12 @@ fn grouping() -> Vec<Case> {
 }
 
 /// What changes topics; nothing here does.
-fn changing() -> Vec<Case> {
+fn changing() -> Vec<ResponseSizeCase> {
     let many = (0..10 * TIMES).map(|nth| format!("n{nth}")).collect();
     vec![
         case(7, vec!["new".to_owned()], create_topics),
         // Each could be made, and none is.
-        Case {
+        ResponseSizeCase {
             often: frame(7, &create_topics(many)),
             ..case(7, vec!["new".to_owned()], create_topics)
         },
@@ -344,7 +348,7 @@ fn changing() -> Vec<Case> {
 }
 
 /// How many bytes the answer has.
-async fn answer_bytes(wire: &mut Wire, frame: &[u8]) -> usize {
+async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
     wire.0.write_all(frame).await.unwrap();
     let answered = async {
         let length = wire.0.read_u32().await.unwrap() as usize;
@@ -360,7 +364,7 @@ async fn answer_bytes(wire: &mut Wire, frame: &[u8]) -> usize {
 }
 
 /// The only member of its group, with much to say of itself.
-async fn join(wire: &mut Wire, nth: usize) {
+async fn join(wire: &mut TestKafkaConnection, nth: usize) {
     let protocol = join_group_request::JoinGroupRequestProtocol::default()
         .with_name(text("range"))
         .with_metadata(vec![0; 20_000].into());
@@ -373,11 +377,11 @@ async fn join(wire: &mut Wire, nth: usize) {
 }
 
 /// A large topic, and groups that have committed offsets in it.
-async fn filled() -> (Rig, [u8; 16]) {
+async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
     let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
-    let rig = Rig::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
+    let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
     let (id, mut wire) = ([9; 16], rig.connect().await);
     rig.engine.create_topic("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
     let offset = |partition| OffsetCommit {
@@ -397,10 +401,10 @@ async fn filled() -> (Rig, [u8; 16]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_is_larger_than_what_there_is_and_so_much_for_each_byte_that_asks() {
-    let (rig, topic) = filled().await;
+async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_the_request() {
+    let (rig, topic) = server_with_groups().await;
     let mut wire = rig.connect().await;
-    let cases: Vec<Case> = describing(topic)
+    let cases: Vec<ResponseSizeCase> = describing(topic)
         .into_iter()
         .chain(reading())
         .chain(grouping())
@@ -413,8 +417,8 @@ async fn no_answer_is_larger_than_what_there_is_and_so_much_for_each_byte_that_a
     }
     for case in cases {
         let api = ApiKey::try_from(case.api).unwrap();
-        let once = answer_bytes(&mut wire, &case.once).await;
-        let often = answer_bytes(&mut wire, &case.often).await;
+        let once = response_bytes(&mut wire, &case.once).await;
+        let often = response_bytes(&mut wire, &case.often).await;
         let most = once + PER_REQUEST_BYTE * case.often.len() + SLACK_BYTES + case.more;
         assert!(often <= most, "{api:?}: {} bytes ask for {often}, once {once}", case.often.len());
     }

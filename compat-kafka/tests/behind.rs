@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaOptions;
-use kafka_records::Batches;
-use rig::{Rig, Wire, batch, fetch};
+use kafka_records::BatchIterator;
+use rig::{TestKafkaConnection, TestKafkaServer, batch, fetch};
 use storage::disk::{Disk, DiskFile, MemoryDisk};
 
 const MIB: usize = 1 << 20;
 
 /// A disk that counts the bytes that are read from the journal's files. It has no page cache.
 #[derive(Clone, Default)]
-struct CountingDisk {
+struct ReadCountingDisk {
     inner: MemoryDisk,
     read_bytes: Arc<AtomicU64>,
 }
 
-struct CountingFile {
+struct ReadCountingFile {
     inner: Arc<dyn DiskFile>,
     read_bytes: Arc<AtomicU64>,
 }
 
-impl CountingDisk {
+impl ReadCountingDisk {
     fn counting(&self, name: &str, inner: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         if !name.ends_with(".journal") {
             return inner;
         }
-        Arc::new(CountingFile { inner, read_bytes: Arc::clone(&self.read_bytes) })
+        Arc::new(ReadCountingFile { inner, read_bytes: Arc::clone(&self.read_bytes) })
     }
 
     fn read_bytes(&self) -> usize {
@@ -41,7 +41,7 @@ impl CountingDisk {
     }
 }
 
-impl Disk for CountingDisk {
+impl Disk for ReadCountingDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         Ok(self.counting(name, self.inner.open(name)?))
     }
@@ -62,12 +62,12 @@ impl Disk for CountingDisk {
         self.inner.rename(from, to)
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        self.inner.sync_names()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.inner.sync_directory()
     }
 }
 
-impl DiskFile for CountingFile {
+impl DiskFile for ReadCountingFile {
     fn length(&self) -> io::Result<u64> {
         self.inner.length()
     }
@@ -86,8 +86,8 @@ impl DiskFile for CountingFile {
         self.inner.truncate(length)
     }
 
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        self.inner.punch(range)
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.punch_hole(range)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -96,9 +96,10 @@ impl DiskFile for CountingFile {
 }
 
 /// A broker with so much memory for the newest batches and for what is read again.
-async fn broker(memory_bytes: usize) -> (CountingDisk, Rig) {
-    let disk = CountingDisk::default();
-    let rig = Rig::start(Arc::new(disk.clone()), KafkaOptions::default(), memory_bytes).await;
+async fn broker(memory_bytes: usize) -> (ReadCountingDisk, TestKafkaServer) {
+    let disk = ReadCountingDisk::default();
+    let rig =
+        TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), memory_bytes).await;
     rig.topic("t", &[("max.message.bytes", "8000000")]).await;
     (disk, rig)
 }
@@ -120,7 +121,7 @@ fn content(batch: &[u8]) -> &[u8] {
 }
 
 /// The error's code, and the batches that an ordinary consumer gets at a time.
-async fn fetch_some(wire: &mut Wire, offset: usize) -> (i16, Bytes) {
+async fn fetch_some(wire: &mut TestKafkaConnection, offset: usize) -> (i16, Bytes) {
     let mut request = fetch("t", offset as i64, Duration::ZERO);
     request.topics[0].partitions[0].partition_max_bytes = MIB as i32;
     let answer = wire.ask(12, &request).await.expect("an answer");
@@ -129,12 +130,12 @@ async fn fetch_some(wire: &mut Wire, offset: usize) -> (i16, Bytes) {
 }
 
 /// Reads from `from` on up to the last of `produced`, and compares each batch.
-async fn read_all(wire: &mut Wire, produced: &[Bytes], from: usize) {
+async fn read_all(wire: &mut TestKafkaConnection, produced: &[Bytes], from: usize) {
     let mut next = from;
     while next < produced.len() {
         let (error, batches) = fetch_some(wire, next).await;
         assert_eq!(error, 0);
-        for found in Batches::new(&batches).take(produced.len() - next) {
+        for found in BatchIterator::new(&batches).take(produced.len() - next) {
             let (header, bytes) = found.expect("a sound batch");
             assert_eq!(header.base_offset, next as i64);
             assert!(content(bytes) == content(&produced[next]), "batch {next}");
@@ -211,8 +212,8 @@ async fn what_was_compared_once_is_served_from_memory_and_what_was_not_never() {
         stored.windows(100).position(|window| window == bytes).expect("it is there")
     };
     // The first batch lies in blocks that were read, and the other in none.
-    disk.inner.rot(&journal, place(0), 1);
-    disk.inner.rot(&journal, place(20), 1);
+    disk.inner.corrupt(&journal, place(0), 1);
+    disk.inner.corrupt(&journal, place(20), 1);
     read_all(&mut wire, &produced[..2], 0).await;
     read_all(&mut wire, &produced[..20], 18).await;
     let (error, batches) = fetch_some(&mut wire, 20).await;

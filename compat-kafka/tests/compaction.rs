@@ -8,61 +8,61 @@ mod rig;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use engine::{EngineError, Offset, SeekError, When};
-use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
+use engine::{EngineError, Offset, SeekError, WaitPolicy};
+use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::house::{House, Read, Record, read_all};
+use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
 
 const KEYS: u32 = 6;
 const RETENTION_MS: &str = "6000";
 
 #[derive(Clone, Debug)]
-enum Step {
+enum KafkaCompactionStep {
     /// Keys, and whether they get a value; how long before.
     Produce(Vec<(u32, bool)>, u64),
     /// Which of the last five batches is sent again.
-    Again(usize),
-    Settle,
+    Resend(usize),
+    RollSegment,
     Compact,
     Retain,
     DeleteTo(u8),
-    Free,
+    Reclaim,
     Pin,
     Unpin,
     Restart,
     Crash,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<KafkaCompactionStep>> {
     let records = prop::collection::vec((0..KEYS, prop::bool::weighted(0.75)), 1..6);
     let step = prop_oneof![
-        10 => (records, 0..400_u64).prop_map(|(records, after)| Step::Produce(records, after)),
-        2 => (0..5_usize).prop_map(Step::Again),
-        4 => Just(Step::Settle),
-        4 => Just(Step::Compact),
-        1 => Just(Step::Retain),
-        1 => any::<u8>().prop_map(Step::DeleteTo),
-        2 => Just(Step::Free),
-        1 => Just(Step::Pin),
-        1 => Just(Step::Unpin),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Crash),
+        10 => (records, 0..400_u64).prop_map(|(records, after)| KafkaCompactionStep::Produce(records, after)),
+        2 => (0..5_usize).prop_map(KafkaCompactionStep::Resend),
+        4 => Just(KafkaCompactionStep::RollSegment),
+        4 => Just(KafkaCompactionStep::Compact),
+        1 => Just(KafkaCompactionStep::Retain),
+        1 => any::<u8>().prop_map(KafkaCompactionStep::DeleteTo),
+        2 => Just(KafkaCompactionStep::Reclaim),
+        1 => Just(KafkaCompactionStep::Pin),
+        1 => Just(KafkaCompactionStep::Unpin),
+        1 => Just(KafkaCompactionStep::Restart),
+        1 => Just(KafkaCompactionStep::Crash),
     ];
     prop::collection::vec(step, 10..60)
 }
 
-struct Produced {
+struct KafkaCompactionBatch {
     base: u64,
     end: u64,
     stamp: Hlc,
     sequence: i32,
-    records: Vec<Read>,
-    sent: Vec<Record>,
+    records: Vec<TestReadRecord>,
+    sent: Vec<TestRecordInput>,
 }
 
-struct World {
-    house: House,
-    batches: Vec<Produced>,
+struct KafkaCompactionModel {
+    test_engine: TestKafkaEngine,
+    batches: Vec<KafkaCompactionBatch>,
     /// Moments, and the hash of each as it was first.
     moments: Vec<(Cut, u128)>,
     start: u64,
@@ -71,11 +71,15 @@ struct World {
     retention_bytes: i64,
 }
 
-impl World {
-    async fn new(policy: &str, retention_bytes: &str, tail_bytes_max: usize) -> World {
-        let mut options = House::options();
+impl KafkaCompactionModel {
+    async fn new(
+        policy: &str,
+        retention_bytes: &str,
+        tail_bytes_max: usize,
+    ) -> KafkaCompactionModel {
+        let mut options = TestKafkaEngine::options();
         options.storage.tail_bytes_max = tail_bytes_max;
-        let house = House::with(options);
+        let house = TestKafkaEngine::with(options);
         let configs = [
             ("cleanup.policy", policy),
             ("min.compaction.lag.ms", "500"),
@@ -89,8 +93,8 @@ impl World {
         house.topic("other", 1, &[("retention.ms", "-1")]).await;
         let deletes = policy.contains("delete");
         let retention_bytes = retention_bytes.parse().unwrap();
-        World {
-            house,
+        KafkaCompactionModel {
+            test_engine: house,
             batches: Vec::new(),
             moments: Vec::new(),
             start: 0,
@@ -100,9 +104,9 @@ impl World {
     }
 
     async fn produce(&mut self, keys: &[(u32, bool)], after: u64) {
-        self.house.pass(after);
+        self.test_engine.advance_clock(after);
         let base = self.batches.last().map_or(0, |batch| batch.end);
-        let sent: Vec<Record> = keys
+        let sent: Vec<TestRecordInput> = keys
             .iter()
             .enumerate()
             .map(|(nth, (key, has_value))| {
@@ -113,17 +117,17 @@ impl World {
             })
             .collect();
         let producer = Some((9, 0, base as i32));
-        let appended = self.house.produce_as("c", 0, &sent, producer).await.unwrap();
+        let appended = self.test_engine.produce_as("c", 0, &sent, producer).await.unwrap();
         assert_eq!(appended.base.0, base);
-        let record: Record = (None, Some("x".repeat(100)), 0);
-        self.house.produce("other", 0, &[record]).await;
-        let read = |(nth, (key, value, time)): (usize, &Record)| Read {
+        let record: TestRecordInput = (None, Some("x".repeat(100)), 0);
+        self.test_engine.produce("other", 0, &[record]).await;
+        let read = |(nth, (key, value, time)): (usize, &TestRecordInput)| TestReadRecord {
             offset: base + nth as u64,
             key: key.clone(),
             value: value.clone(),
             time: *time,
         };
-        self.batches.push(Produced {
+        self.batches.push(KafkaCompactionBatch {
             base,
             end: base + sent.len() as u64,
             stamp: appended.stamp,
@@ -131,30 +135,30 @@ impl World {
             records: sent.iter().enumerate().map(read).collect(),
             sent,
         });
-        self.house.pass(1);
+        self.test_engine.advance_clock(1);
         for cut in [Cut::below(appended.stamp), Cut::through(appended.stamp)] {
-            if let Ok(hash) = self.house.hash("c", cut).await {
+            if let Ok(hash) = self.test_engine.hash("c", cut).await {
                 self.moments.push((cut, hash));
             }
         }
     }
 
-    async fn again(&self, nth: usize) {
+    async fn resend(&self, nth: usize) {
         let Some(batch) = self.batches.iter().rev().nth(nth) else { return };
         let producer = Some((9, 0, batch.sequence));
-        match self.house.produce_as("c", 0, &batch.sent, producer).await {
+        match self.test_engine.produce_as("c", 0, &batch.sent, producer).await {
             Err(EngineError::Duplicate { base, .. }) => assert_eq!(base.0, batch.base),
             other => panic!("the {nth}th last is a duplicate: {other:?}"),
         }
     }
 
-    fn in_cut(&self, cut: Cut) -> impl Iterator<Item = &Read> {
+    fn in_cut(&self, cut: Cut) -> impl Iterator<Item = &TestReadRecord> {
         let held = self.batches.iter().filter(move |batch| cut.admits(batch.stamp));
         held.flat_map(|batch| &batch.records).filter(|record| record.offset >= self.start)
     }
 
     /// What is read of a cut has the state by key that a replay gives, offsets and all.
-    fn check_state(&self, found: &[Read], cut: Cut, said: &str) {
+    fn check_state(&self, found: &[TestReadRecord], cut: Cut, said: &str) {
         let expected = state(self.in_cut(cut));
         assert_eq!(state(found.iter()), expected, "{said}");
         let mut known = self.in_cut(cut).peekable();
@@ -165,7 +169,7 @@ impl World {
     }
 
     async fn check(&mut self) {
-        let present = self.house.present("c", 0);
+        let present = self.test_engine.present("c", 0);
         assert_eq!(present.end().0, self.batches.last().map_or(0, |batch| batch.end));
         assert_eq!(present.start().0, self.start);
         self.check_state(&read_all(&present), Cut::ALL, "now");
@@ -175,18 +179,18 @@ impl World {
             let end = self.batches.iter().rfind(|batch| cut.admits(batch.stamp));
             let end = end.map_or(0, |batch| batch.end);
             let is_lost = end < self.start || cut.bound() < horizon.compacted_to;
-            match self.house.at("c", *cut).await {
+            match self.test_engine.at("c", *cut).await {
                 Ok(view) => {
                     assert!(!is_lost, "{said}");
                     assert_eq!(view.partitions[0].end().0, end, "{said}");
                     self.check_state(&read_all(&view.partitions[0]), *cut, &said);
-                    assert_eq!(self.house.hash("c", *cut).await.unwrap(), *hash, "{said}");
+                    assert_eq!(self.test_engine.hash("c", *cut).await.unwrap(), *hash, "{said}");
                 }
                 Err(SeekError::BeforeHistory { lost }) => {
                     assert!(is_lost, "{said}");
                     let earliest = Cut::below(lost[0].earliest);
-                    assert!(self.house.hash("c", *cut).await.is_err());
-                    assert!(self.house.at("c", earliest).await.is_ok(), "{said}");
+                    assert!(self.test_engine.hash("c", *cut).await.is_err());
+                    assert!(self.test_engine.at("c", earliest).await.is_ok(), "{said}");
                 }
                 Err(error) => panic!("{said}: {error}"),
             }
@@ -198,9 +202,9 @@ impl World {
     /// From a moment to the last.
     async fn check_window(&self, first: Cut, is_lost: bool) {
         let Some((last, _)) = self.moments.last() else { return };
-        let ask = Ask::window(Moment::Sys(first), Moment::Sys(*last));
+        let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(*last));
         let Ok(ask) = ask else { return };
-        let view = self.house.engine.view("c", ask, When::Refuse).await;
+        let view = self.test_engine.engine.view("c", ask, WaitPolicy::Refuse).await;
         assert_eq!(view.is_err(), is_lost, "{view:?}");
     }
 
@@ -208,7 +212,7 @@ impl World {
     /// or an error.
     async fn check_user_times(&self) {
         let Some((known, _)) = self.moments.last() else { return };
-        let horizon = self.house.present("c", 0).partition.log.horizon();
+        let horizon = self.test_engine.present("c", 0).partition.log.horizon();
         for time in (-4000..1000 * self.batches.len() as i64 + 2000).step_by(900) {
             let all = self.batches.iter().filter(|batch| known.admits(batch.stamp));
             let records = all.clone().flat_map(|batch| &batch.records);
@@ -216,12 +220,12 @@ impl World {
             let end = end.map_or(all.clone().next_back().map_or(0, |batch| batch.end), |record| {
                 record.offset
             });
-            let view = self.house.before("c", time, *known).await;
+            let view = self.test_engine.before("c", time, *known).await;
             if let Ok(view) = view {
                 let said = format!("u{time}, {horizon:?}");
                 assert!(end >= self.start, "{said}");
                 assert_eq!(view.partitions[0].end().0, end, "{said}");
-                let held = |record: &&Read| (self.start..end).contains(&record.offset);
+                let held = |record: &&TestReadRecord| (self.start..end).contains(&record.offset);
                 let found = read_all(&view.partitions[0]);
                 assert_eq!(state(found.iter()), state(records.filter(held)), "{said}");
             } else if self.start == 0 && horizon.compacted_to == Hlc::ZERO {
@@ -229,21 +233,22 @@ impl World {
             }
         }
         // The largest time of what is left.
-        let present = self.house.present("c", 0);
-        let found = self.house.engine.latest_by_user_time(&present).unwrap();
+        let present = self.test_engine.present("c", 0);
+        let found = self.test_engine.engine.latest_by_user_time(&present).unwrap();
         let all = read_all(&present);
         let largest = all.iter().map(|read| read.time).max();
         assert_eq!(found.map(|found| found.time.0), largest);
         for time in all.iter().map(|read| read.time) {
-            let found = self.house.engine.first_at_or_after(&present, UserTime(time)).unwrap();
+            let found =
+                self.test_engine.engine.first_at_or_after(&present, UserTime(time)).unwrap();
             let first = all.iter().find(|read| read.time >= time).map(|read| read.offset);
             assert_eq!(found.map(|found| found.offset.0), first, "u{time}");
         }
     }
 
     /// Each batch that is kept: the first offset, when it was accepted, and its bytes.
-    fn kept(&self) -> Vec<(u64, u64, u64)> {
-        let view = self.house.present("c", 0);
+    fn retained(&self) -> Vec<(u64, u64, u64)> {
+        let view = self.test_engine.present("c", 0);
         let pieces = view.read(self.start as i64, usize::MAX).unwrap();
         let fact =
             |entry: &engine::Entry| (entry.base.0, entry.stamp.time().0, u64::from(entry.length));
@@ -256,17 +261,17 @@ impl World {
 
     /// The first batch that ends behind an offset.
     fn next_batch(&self, offset: u64) -> Option<u64> {
-        let next = self.house.present("c", 0).partition.log.entry_at(Offset(offset)).unwrap();
+        let next = self.test_engine.present("c", 0).partition.log.entry_at(Offset(offset)).unwrap();
         next.map(|entry| entry.base.0)
     }
 
     /// The first batch that retention leaves if no pin holds it, one after the other.
-    fn first_kept(&self) -> Option<u64> {
-        let kept = self.kept();
+    fn first_retained(&self) -> Option<u64> {
+        let kept = self.retained();
         if !self.deletes {
             return kept.first().map(|(base, ..)| *base);
         }
-        let oldest = self.house.engine.wall_now().0 - RETENTION_MS.parse::<u64>().unwrap();
+        let oldest = self.test_engine.engine.wall_now().0 - RETENTION_MS.parse::<u64>().unwrap();
         let mut left: u64 = kept.iter().map(|(.., bytes)| bytes).sum();
         let first = kept.iter().find(|(_, time, bytes)| {
             let is_spare = self.retention_bytes >= 0 && left - bytes >= self.retention_bytes as u64;
@@ -276,25 +281,25 @@ impl World {
         first.map(|(base, ..)| *base)
     }
 
-    async fn act(mut self, step: &Step) -> World {
-        let engine = &self.house.engine;
+    async fn act(mut self, step: &KafkaCompactionStep) -> KafkaCompactionModel {
+        let engine = &self.test_engine.engine;
         match step {
-            Step::Produce(keys, after) => self.produce(keys, *after).await,
-            Step::Again(nth) => self.again(*nth).await,
-            Step::Settle => self.house.settle().await,
-            Step::Compact => drop(engine.compact_due().await.unwrap()),
-            Step::Retain => {
-                let expected = self.first_kept();
-                engine.give_up_old().await.unwrap();
-                let start = self.house.present("c", 0).start().0;
+            KafkaCompactionStep::Produce(keys, after) => self.produce(keys, *after).await,
+            KafkaCompactionStep::Resend(nth) => self.resend(*nth).await,
+            KafkaCompactionStep::RollSegment => self.test_engine.roll_and_index().await,
+            KafkaCompactionStep::Compact => drop(engine.compact_due().await.unwrap()),
+            KafkaCompactionStep::Retain => {
+                let expected = self.first_retained();
+                engine.apply_retention().await.unwrap();
+                let start = self.test_engine.present("c", 0).start().0;
                 let is_pinned = !engine.pins().is_empty();
                 assert!(start == self.start || self.deletes);
                 assert!(is_pinned && start == self.start || self.next_batch(start) == expected);
                 self.start = start;
             }
-            Step::DeleteTo(part) => {
+            KafkaCompactionStep::DeleteTo(part) => {
                 let topic = engine.topic("c").unwrap();
-                let end = self.house.present("c", 0).end().0;
+                let end = self.test_engine.present("c", 0).end().0;
                 let before = self.start + (end - self.start) * u64::from(*part) / 512;
                 match engine.delete_records(&topic, 0, before as i64).await {
                     Ok(start) => self.start = start.0,
@@ -302,27 +307,27 @@ impl World {
                     Err(error) => panic!("{error}"),
                 }
             }
-            Step::Free => drop(engine.free().await.unwrap()),
-            Step::Pin => {
+            KafkaCompactionStep::Reclaim => drop(engine.reclaim().await.unwrap()),
+            KafkaCompactionStep::Pin => {
                 let expires = SysTime(engine.wall_now().0 + 3_600_000);
                 // One that stands already, or of a moment that is lost, is refused.
                 if let Some((cut, _)) = self.moments.get(self.moments.len() / 2) {
-                    let _ = engine.pin("p", *cut, When::Refuse, expires, None).await;
+                    let _ = engine.pin("p", *cut, WaitPolicy::Refuse, expires, None).await;
                 }
             }
-            Step::Unpin => drop(engine.unpin("p").await),
-            Step::Restart => self.house = self.house.restart(),
-            Step::Crash => self.house = self.house.crash(),
+            KafkaCompactionStep::Unpin => drop(engine.unpin("p").await),
+            KafkaCompactionStep::Restart => self.test_engine = self.test_engine.restart(),
+            KafkaCompactionStep::Crash => self.test_engine = self.test_engine.crash(),
         }
-        for pin in self.house.engine.pins() {
-            let whole = self.house.at("c", pin.at).await;
+        for pin in self.test_engine.engine.pins() {
+            let whole = self.test_engine.at("c", pin.at).await;
             assert!(whole.is_ok(), "a pin's moment is whole: {pin:?} {step:?} {whole:?}");
         }
         self
     }
 }
 
-fn state<'a>(records: impl Iterator<Item = &'a Read>) -> BTreeMap<String, (u64, String)> {
+fn state<'a>(records: impl Iterator<Item = &'a TestReadRecord>) -> BTreeMap<String, (u64, String)> {
     let mut state = BTreeMap::new();
     for record in records {
         let key = record.key.clone().unwrap();
@@ -334,25 +339,32 @@ fn state<'a>(records: impl Iterator<Item = &'a Read>) -> BTreeMap<String, (u64, 
     state
 }
 
-async fn play(policy: &str, retention_bytes: &str, tail_bytes_max: usize, steps: &[Step]) -> u64 {
-    let mut world = World::new(policy, retention_bytes, tail_bytes_max).await;
+async fn play(
+    policy: &str,
+    retention_bytes: &str,
+    tail_bytes_max: usize,
+    steps: &[KafkaCompactionStep],
+) -> u64 {
+    let mut world = KafkaCompactionModel::new(policy, retention_bytes, tail_bytes_max).await;
     let mut replaced = 0;
-    let count = |world: &World| world.house.engine.history_stats().replaced.load(Ordering::Relaxed);
+    let count = |world: &KafkaCompactionModel| {
+        world.test_engine.engine.history_stats().replaced_prefixes.load(Ordering::Relaxed)
+    };
     for (nth, step) in steps.iter().enumerate() {
-        if matches!(step, Step::Restart | Step::Crash) {
+        if matches!(step, KafkaCompactionStep::Restart | KafkaCompactionStep::Crash) {
             replaced += count(&world);
         }
         world = world.act(step).await;
-        if nth % 4 == 3 || !matches!(step, Step::Produce(..)) {
+        if nth % 4 == 3 || !matches!(step, KafkaCompactionStep::Produce(..)) {
             world.check().await;
         }
     }
     for nth in 0..5 {
-        world.again(nth).await;
+        world.resend(nth).await;
     }
     // An operator who looks finds nothing amiss, and all proofs borne out.
-    world.house.engine.close();
-    let report = storage::check::verify(&world.house.disk, &[], &mut |_| {}).unwrap();
+    world.test_engine.engine.close();
+    let report = storage::check::verify(&world.test_engine.disk, &[], &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     replaced + count(&world)
 }
@@ -385,18 +397,18 @@ proptest! {
 async fn a_moment_at_the_start_of_what_is_compacted_ends_where_it_did() {
     let records = |count| vec![(0, true); count];
     let steps = [
-        Step::Produce(records(2), 0),
-        Step::Produce(records(1), 0),
-        Step::Settle,
-        Step::Produce(records(4), 150),
+        KafkaCompactionStep::Produce(records(2), 0),
+        KafkaCompactionStep::Produce(records(1), 0),
+        KafkaCompactionStep::RollSegment,
+        KafkaCompactionStep::Produce(records(4), 150),
         // The first two of seven.
-        Step::DeleteTo(147),
-        Step::Produce(records(1), 200),
-        Step::Produce(records(1), 200),
-        Step::Compact,
-        Step::Free,
-        Step::Free,
-        Step::Crash,
+        KafkaCompactionStep::DeleteTo(147),
+        KafkaCompactionStep::Produce(records(1), 200),
+        KafkaCompactionStep::Produce(records(1), 200),
+        KafkaCompactionStep::Compact,
+        KafkaCompactionStep::Reclaim,
+        KafkaCompactionStep::Reclaim,
+        KafkaCompactionStep::Crash,
     ];
     assert_eq!(play("compact", "-1", 1, &steps).await, 1);
 }
@@ -408,14 +420,19 @@ async fn a_log_that_is_compacted_over_and_over_has_its_state_at_every_moment() {
     for round in 0..12_u32 {
         for nth in 0..6 {
             let keys = [((round + nth) % KEYS, nth % 4 != 3), (nth * round % KEYS, true)];
-            steps.push(Step::Produce(keys.to_vec(), 150));
+            steps.push(KafkaCompactionStep::Produce(keys.to_vec(), 150));
         }
-        steps.extend([Step::Settle, Step::Compact, Step::Free, Step::Again(4)]);
+        steps.extend([
+            KafkaCompactionStep::RollSegment,
+            KafkaCompactionStep::Compact,
+            KafkaCompactionStep::Reclaim,
+            KafkaCompactionStep::Resend(4),
+        ]);
         match round % 6 {
-            1 => steps.push(Step::Crash),
-            2 => steps.push(Step::Pin),
-            3 => steps.push(Step::Unpin),
-            4 => steps.push(Step::Restart),
+            1 => steps.push(KafkaCompactionStep::Crash),
+            2 => steps.push(KafkaCompactionStep::Pin),
+            3 => steps.push(KafkaCompactionStep::Unpin),
+            4 => steps.push(KafkaCompactionStep::Restart),
             _ => {}
         }
     }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
-use kafka_records::{BatchBuilder, BatchHeader, Codec, HEADER_BYTES, set_crc};
-use rig::{Rig, START, Wire, name};
+use kafka_records::{BatchBuilder, BatchHeader, CompressionType, HEADER_BYTES, set_crc};
+use rig::{START, TestKafkaConnection, TestKafkaServer, name};
 use storage::disk::MemoryDisk;
 
 const INVALID_RECORD: i16 = 87;
@@ -23,7 +23,7 @@ fn with_header(batch: &Bytes, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
     [&bytes, &batch[HEADER_BYTES..]].concat().into()
 }
 
-fn batch(codec: Codec, times: &[i64]) -> Bytes {
+fn batch(codec: CompressionType, times: &[i64]) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     for time in times {
         builder.record(*time, None, Some(b"value"), &[]);
@@ -32,7 +32,7 @@ fn batch(codec: Codec, times: &[i64]) -> Bytes {
 }
 
 /// The offset of the first record at or after `time`.
-async fn offset_at(wire: &mut Wire, time: i64) -> i64 {
+async fn offset_at(wire: &mut TestKafkaConnection, time: i64) -> i64 {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
     let topic = ListOffsetsTopic::default().with_name(name("t")).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default().with_topics(vec![topic]);
@@ -41,18 +41,20 @@ async fn offset_at(wire: &mut Wire, time: i64) -> i64 {
     answer.topics[0].partitions[0].offset
 }
 
-async fn rig(configs: &[(&str, &str)]) -> Rig {
-    let rig = Rig::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20).await;
+async fn start_server(configs: &[(&str, &str)]) -> TestKafkaServer {
+    let rig =
+        TestKafkaServer::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20)
+            .await;
     rig.topic("t", configs).await;
     rig
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_them() {
-    let rig = rig(&[]).await;
+    let rig = start_server(&[]).await;
     let mut wire = rig.connect().await;
     let mut base = 0;
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         for claimed in [i64::MIN, -1, 0, START as i64 + 1_000_000] {
             let (from, offset) = (1000 * (base + 1), base);
             let honest = batch(codec, &[from, from + 500, from + 200]);
@@ -73,9 +75,9 @@ async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_that_its_records_do_not_bear_out_is_refused() {
-    let rig = rig(&[]).await;
+    let rig = start_server(&[]).await;
     let mut wire = rig.connect().await;
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let honest = batch(codec, &[1, 2, 3]);
         for count in [2, 4] {
             let liar = with_header(&honest, |header| {
@@ -84,15 +86,19 @@ async fn a_count_that_its_records_do_not_bear_out_is_refused() {
             assert_eq!(wire.produce("t", liar).await, (INVALID_RECORD, -1), "{codec:?} {count}");
         }
     }
-    assert_eq!(wire.produce("t", batch(Codec::Lz4, &[1])).await, (0, 0), "nothing was written");
+    assert_eq!(
+        wire.produce("t", batch(CompressionType::Lz4, &[1])).await,
+        (0, 0),
+        "nothing was written"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_too_old_is_refused_whatever_packs_it() {
-    let rig = rig(&[("message.timestamp.before.max.ms", "1000")]).await;
+    let rig = start_server(&[("message.timestamp.before.max.ms", "1000")]).await;
     let mut wire = rig.connect().await;
     let now = START as i64;
-    for (nth, codec) in Codec::ALL.into_iter().enumerate() {
+    for (nth, codec) in CompressionType::ALL.into_iter().enumerate() {
         let (old, new) = (batch(codec, &[now, now - 1001]), batch(codec, &[now, now - 1000]));
         assert_eq!(wire.produce("t", old).await, (INVALID_TIMESTAMP, -1), "{codec:?}");
         assert_eq!(wire.produce("t", new).await, (0, 2 * nth as i64), "{codec:?}");

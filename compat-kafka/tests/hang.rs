@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
-use rig::hanging::HangingDisk;
-use rig::{PATIENCE, Rig, Wire, batch, frame, produce};
+use rig::hanging_disk::HangingDisk;
+use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, frame, produce};
 use storage::disk::Disk;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 
 const MIB: usize = 1 << 20;
 
-async fn on(disk: &HangingDisk, options: KafkaOptions) -> Rig {
+async fn on(disk: &HangingDisk, options: KafkaOptions) -> TestKafkaServer {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let rig = Rig::start(disk, options, 64 * MIB).await;
+    let rig = TestKafkaServer::start(disk, options, 64 * MIB).await;
     rig.topic("t", &[]).await;
     rig
 }
@@ -58,7 +58,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     loop {
         // Others are served meanwhile.
         other.send(&ask).await.expect("it is taken");
-        other.answer::<ApiVersionsRequest>(0).await.expect("an answer");
+        other.response::<ApiVersionsRequest>(0).await.expect("an answer");
         asked += 1;
         let read = rig.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
         let waiting = read - asked * ask.len();
@@ -78,7 +78,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
             let write = tokio::time::timeout(PATIENCE, sending).await.expect("all is read");
             write.expect("it was sent")
         });
-        let mut answers = rig::Answers(read);
+        let mut answers = rig::TestKafkaResponses(read);
         for _ in 0..REQUESTS {
             let answer = answers.next::<ProduceRequest>(9).await.expect("an answer");
             assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
@@ -92,16 +92,16 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let disk = HangingDisk::default();
     let idle_max = Duration::from_millis(5);
     let rig = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
-    let mut wire = Wire::connect(rig.address).await;
+    let mut wire = TestKafkaConnection::connect(rig.address).await;
     let closed = disk.gate.close();
     wire.send(&frame(9, &produce("t", batch(b"x")))).await.expect("it is taken");
     // One that is idle, from later on, is closed meanwhile.
-    let mut idle = Wire::connect(rig.address).await;
-    let end = idle.answer::<ProduceRequest>(9).await.expect_err("it was idle");
+    let mut idle = TestKafkaConnection::connect(rig.address).await;
+    let end = idle.response::<ProduceRequest>(9).await.expect_err("it was idle");
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
     drop(closed);
-    let answer = wire.answer::<ProduceRequest>(9).await.expect("an answer");
+    let answer = wire.response::<ProduceRequest>(9).await.expect("an answer");
     assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
-    let end = wire.answer::<ProduceRequest>(9).await.expect_err("now it is idle");
+    let end = wire.response::<ProduceRequest>(9).await.expect_err("now it is idle");
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
 }

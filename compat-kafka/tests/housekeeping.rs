@@ -9,45 +9,51 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{EngineError, EngineOptions, Offset, SeekError, When};
+use engine::{EngineError, EngineOptions, Offset, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, SysTime};
-use rig::house::{House, Read, Record, read_all};
+use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
 
 const SECOND: u64 = 1000;
 
 /// A batch that was produced, as a model remembers it.
 #[derive(Clone, Debug)]
-struct Produced {
+struct KafkaRetentionBatch {
     partition: u32,
     base: u64,
     end: u64,
     stamp: Hlc,
-    records: Vec<Read>,
+    records: Vec<TestReadRecord>,
 }
 
 #[derive(Default)]
-struct Model {
-    batches: Vec<Produced>,
+struct KafkaRetentionModel {
+    batches: Vec<KafkaRetentionBatch>,
     /// Moments between batches.
     moments: Vec<Cut>,
 }
 
-impl Model {
-    async fn produce(&mut self, house: &House, topic: &str, partition: u32, times: &[i64]) {
+impl KafkaRetentionModel {
+    async fn produce(
+        &mut self,
+        house: &TestKafkaEngine,
+        topic: &str,
+        partition: u32,
+        times: &[i64],
+    ) {
         let nth = self.batches.len();
         // Large enough for space to be given back.
         let value = format!("{nth:>2000}");
-        let records: Vec<Record> =
+        let records: Vec<TestRecordInput> =
             times.iter().map(|time| (None, Some(value.clone()), *time)).collect();
         let appended = house.produce(topic, partition, &records).await;
         let base = appended.base.0;
-        let read = |(nth, time): (usize, &i64)| Read {
+        let read = |(nth, time): (usize, &i64)| TestReadRecord {
             offset: base + nth as u64,
             key: None,
             value: Some(value.clone()),
             time: *time,
         };
-        self.batches.push(Produced {
+        self.batches.push(KafkaRetentionBatch {
             partition,
             base,
             end: base + times.len() as u64,
@@ -58,7 +64,7 @@ impl Model {
         self.moments.push(Cut::through(appended.stamp));
     }
 
-    fn of(&self, partition: u32) -> impl DoubleEndedIterator<Item = &Produced> {
+    fn of(&self, partition: u32) -> impl DoubleEndedIterator<Item = &KafkaRetentionBatch> {
         self.batches.iter().filter(move |batch| batch.partition == partition)
     }
 
@@ -77,7 +83,7 @@ impl Model {
         found.map_or(self.end_at(partition, cut), |record| record.offset)
     }
 
-    fn between(&self, partition: u32, start: u64, end: u64) -> Vec<Read> {
+    fn between(&self, partition: u32, start: u64, end: u64) -> Vec<TestReadRecord> {
         let records = self.of(partition).flat_map(|batch| &batch.records).cloned();
         records.filter(|record| (start..end).contains(&record.offset)).collect()
     }
@@ -90,7 +96,7 @@ impl Model {
 }
 
 /// Holds what can be read of a topic against the model: at every moment, present and past.
-async fn check(house: &House, topic: &str, model: &Model, starts: &[u64]) {
+async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel, starts: &[u64]) {
     let partitions = || (0..starts.len() as u32).zip(starts.iter().copied());
     for (index, start) in partitions() {
         let view = house.present(topic, index);
@@ -138,7 +144,13 @@ async fn check(house: &House, topic: &str, model: &Model, starts: &[u64]) {
 }
 
 /// By user time too, a moment gives what it always gave, or an error.
-async fn check_user_times(house: &House, topic: &str, model: &Model, starts: &[u64], known: Cut) {
+async fn check_user_times(
+    house: &TestKafkaEngine,
+    topic: &str,
+    model: &KafkaRetentionModel,
+    starts: &[u64],
+    known: Cut,
+) {
     let times = model.batches.iter().flat_map(|batch| &batch.records).map(|record| record.time);
     for time in times.step_by(7) {
         let ends: Vec<u64> =
@@ -159,7 +171,11 @@ async fn check_user_times(house: &House, topic: &str, model: &Model, starts: &[u
     }
 }
 
-async fn hashes(house: &House, topic: &str, model: &Model) -> Vec<Option<u128>> {
+async fn hashes(
+    house: &TestKafkaEngine,
+    topic: &str,
+    model: &KafkaRetentionModel,
+) -> Vec<Option<u128>> {
     let mut hashes = Vec::new();
     for cut in &model.moments {
         hashes.push(house.hash(topic, *cut).await.ok());
@@ -167,56 +183,56 @@ async fn hashes(house: &House, topic: &str, model: &Model) -> Vec<Option<u128>> 
     hashes
 }
 
-fn filed_bytes(house: &House) -> u64 {
-    house.engine.history_stats().filed_bytes.load(Ordering::Relaxed)
+fn sorted_bytes(house: &TestKafkaEngine) -> u64 {
+    house.engine.history_stats().sorted_bytes.load(Ordering::Relaxed)
 }
 
 /// Three segments of two topics, a second between batches; user times out of order.
-async fn fill(house: &House, a: &mut Model, b: &mut Model) {
+async fn fill(house: &TestKafkaEngine, a: &mut KafkaRetentionModel, b: &mut KafkaRetentionModel) {
     for segment in 0..3_i64 {
         for nth in 0..12_i64 {
-            house.pass(SECOND);
+            house.advance_clock(SECOND);
             let time = 1000 * segment + 10 * nth;
             a.produce(house, "a", (nth % 2) as u32, &[time, time + 35, time - 20]).await;
             b.produce(house, "b", 0, &[time]).await;
         }
-        house.settle().await;
+        house.roll_and_index().await;
     }
     for nth in 0..4 {
-        house.pass(SECOND);
+        house.advance_clock(SECOND);
         a.produce(house, "a", nth % 2, &[5000, 4000]).await;
         b.produce(house, "b", 0, &[5000]).await;
     }
-    house.pass(1);
+    house.advance_clock(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f34_retention_by_age_gives_up_what_is_old_and_says_so_and_nothing_else() {
-    let mut house = House::new();
+async fn f34_retention_by_age_deletes_what_is_old_and_says_so_and_nothing_else() {
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 2, &[("retention.ms", "20000")]).await;
     house.topic("b", 1, &[("retention.ms", "-1")]).await;
-    let (mut a, mut b) = (Model::default(), Model::default());
+    let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
     fill(&house, &mut a, &mut b).await;
     check(&house, "a", &a, &[0, 0]).await;
     let before = hashes(&house, "b", &b).await;
     assert!(before.iter().all(Option::is_some));
     let a_before = hashes(&house, "a", &a).await;
-    let (held, filed) = (house.disk.held_bytes(), filed_bytes(&house));
-    assert!(filed > 0, "segments with two topics are filed");
+    let (held, filed) = (house.disk.used_bytes(), sorted_bytes(&house));
+    assert!(filed > 0, "segments with two topics are sorted");
 
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
     let oldest = house.engine.wall_now().0 - 20_000;
     let mut starts = vec![a.start_by_age(0, oldest), a.start_by_age(1, oldest)];
     assert!(starts.iter().all(|start| *start > 12), "more than a segment goes: {starts:?}");
     check(&house, "a", &a, &starts).await;
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
 
-    house.free().await;
-    house.engine.tend().await.unwrap();
+    house.reclaim().await;
+    house.engine.run_maintenance().await.unwrap();
     let gone: u64 = a.batches.iter().filter(|batch| batch.end <= 18).map(|_| 6000).sum();
-    let given_back = held - house.disk.held_bytes();
+    let given_back = held - house.disk.used_bytes();
     assert!(given_back > gone * 8 / 10, "{given_back} of {gone}");
-    assert_eq!(filed_bytes(&house), filed, "nobody's data is copied for it");
+    assert_eq!(sorted_bytes(&house), filed, "nobody's data is copied for it");
     for life in 0..3 {
         check(&house, "a", &a, &starts).await;
         check(&house, "b", &b, &[0]).await;
@@ -229,30 +245,30 @@ async fn f34_retention_by_age_gives_up_what_is_old_and_says_so_and_nothing_else(
         house = if life == 0 { house.restart() } else { house.crash() };
     }
     // Also what lies in the open segment, the newest batch too; and then more comes.
-    house.pass(100_000);
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    house.advance_clock(100_000);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
     starts = vec![a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)];
     check(&house, "a", &a, &starts).await;
-    house.settle().await;
-    house.free().await;
-    house.free().await;
+    house.roll_and_index().await;
+    house.reclaim().await;
+    house.reclaim().await;
     check(&house, "a", &a, &starts).await;
     house = house.crash();
     a.produce(&house, "a", 1, &[9000]).await;
-    house.pass(1);
+    house.advance_clock(1);
     check(&house, "a", &a, &starts).await;
     assert_eq!(hashes(&house, "b", &b).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
-    let mut house = House::new();
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 2, &[("retention.bytes", "30000"), ("retention.ms", "-1")]).await;
     house.topic("b", 1, &[]).await;
-    let (mut a, mut b) = (Model::default(), Model::default());
+    let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
     fill(&house, &mut a, &mut b).await;
     let before = hashes(&house, "b", &b).await;
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
     let topic = house.engine.topic("a").unwrap();
     let starts: Vec<u64> = (0..2).map(|index| house.present("a", index).start().0).collect();
     for (index, start) in (0..2).zip(&starts) {
@@ -264,9 +280,9 @@ async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
     }
     for _ in 0..2 {
         check(&house, "a", &a, &starts).await;
-        house.free().await;
-        house.engine.tend().await.unwrap();
-        assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+        house.reclaim().await;
+        house.engine.run_maintenance().await.unwrap();
+        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
         check(&house, "a", &a, &starts).await;
         check(&house, "b", &b, &[0]).await;
         assert_eq!(hashes(&house, "b", &b).await, before);
@@ -276,10 +292,10 @@ async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_moment() {
-    let mut house = House::new();
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 2, &[]).await;
     house.topic("b", 1, &[]).await;
-    let (mut a, mut b) = (Model::default(), Model::default());
+    let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
     fill(&house, &mut a, &mut b).await;
     let mut starts = [0, 0];
     for (partition, before) in [(0, 1), (1, 20), (0, 18), (0, 25), (1, 54), (0, 58)] {
@@ -287,8 +303,8 @@ async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_mome
         let start = house.engine.delete_records(&topic, partition, before).await.unwrap();
         starts[partition as usize] = before as u64;
         assert_eq!(start.0, before as u64);
-        house.free().await;
-        house.engine.tend().await.unwrap();
+        house.reclaim().await;
+        house.engine.run_maintenance().await.unwrap();
         check(&house, "a", &a, &starts).await;
         house = if before % 2 == 0 { house.restart() } else { house.crash() };
         check(&house, "a", &a, &starts).await;
@@ -297,29 +313,29 @@ async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_mome
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pin_holds_what_it_admits_from_all_that_gives_up_until_it_expires() {
-    let mut house = House::new();
+async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 2, &[("retention.ms", "1000")]).await;
     house.topic("b", 1, &[]).await;
-    let (mut a, mut b) = (Model::default(), Model::default());
+    let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
     fill(&house, &mut a, &mut b).await;
     let at = a.moments[30];
     let hash = house.hash("a", at).await.unwrap();
     let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", at, When::Refuse, expires, None).await.unwrap();
-    house.pass(10_000);
+    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.advance_clock(10_000);
     let topic = house.engine.topic("a").unwrap();
     for _ in 0..2 {
-        assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
         let deleted = house.engine.delete_records(&topic, 0, 5).await;
         assert!(matches!(deleted, Err(EngineError::Pinned { .. })), "{deleted:?}");
-        house.free().await;
+        house.reclaim().await;
         assert_eq!(house.hash("a", at).await.unwrap(), hash);
         check(&house, "a", &a, &[0, 0]).await;
         house = house.crash();
     }
-    house.pass(60_000);
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    house.advance_clock(60_000);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
     assert_eq!(house.engine.pins(), []);
     check(&house, "a", &a, &[a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)]).await;
     assert!(matches!(house.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
@@ -329,40 +345,40 @@ async fn a_pin_holds_what_it_admits_from_all_that_gives_up_until_it_expires() {
 /// takes from the old one is not taken from the new.
 #[tokio::test(flavor = "multi_thread")]
 async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_does_not() {
-    let mut options = House::options();
+    let mut options = TestKafkaEngine::options();
     options.deleted_topic_retention = Duration::from_secs(100);
-    let mut house = House::with(options);
-    let mut old = Model::default();
+    let mut house = TestKafkaEngine::with(options);
+    let mut old = KafkaRetentionModel::default();
     house.topic("a", 2, &[("retention.ms", "-1")]).await;
     house.topic("b", 1, &[]).await;
-    let mut b = Model::default();
+    let mut b = KafkaRetentionModel::default();
     fill(&house, &mut old, &mut b).await;
     let last = house.now();
     let old_hashes = hashes(&house, "a", &old).await;
-    house.pass(1);
+    house.advance_clock(1);
     let id = house.engine.topic("a").unwrap().id;
     house.engine.delete_topic(id).await.unwrap();
-    house.pass(1);
+    house.advance_clock(1);
     let between = house.now();
-    house.pass(1);
+    house.advance_clock(1);
     house.topic("a", 1, &[("retention.ms", "-1")]).await;
-    let mut new = Model::default();
+    let mut new = KafkaRetentionModel::default();
     new.produce(&house, "a", 0, &[7]).await;
-    house.pass(1);
-    house.settle().await;
+    house.advance_clock(1);
+    house.roll_and_index().await;
     // The last moment of the old one shows it still.
     assert_eq!(house.at("a", last).await.unwrap().partitions.len(), 2);
     assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
-    house.pass(90_000);
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+    house.advance_clock(90_000);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
     assert_eq!(hashes(&house, "a", &old).await, old_hashes);
-    house.pass(10_000);
-    let held = house.disk.held_bytes();
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
-    house.free().await;
-    house.engine.tend().await.unwrap();
-    house.free().await;
-    assert!(held - house.disk.held_bytes() > 36 * 6000 * 8 / 10);
+    house.advance_clock(10_000);
+    let held = house.disk.used_bytes();
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+    house.reclaim().await;
+    house.engine.run_maintenance().await.unwrap();
+    house.reclaim().await;
+    assert!(held - house.disk.used_bytes() > 36 * 6000 * 8 / 10);
     for _ in 0..2 {
         // At its last moment it begins where it ended; before, it is lost.
         for view in house.at("a", last).await.unwrap().partitions {
@@ -385,26 +401,26 @@ async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_doe
 async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bounded() {
     const MOMENTS: u64 = 100_000;
     const INDEX_BYTES: usize = 128 << 10;
-    let mut options = House::options();
+    let mut options = TestKafkaEngine::options();
     options.storage.index_bytes_max = INDEX_BYTES;
     options.cut_cache_bytes_max = 64 << 10;
-    let house = House::with(options);
+    let house = TestKafkaEngine::with(options);
     house.topic("a", 2, &[]).await;
-    let record: Record = (None, Some("x".to_owned()), 1);
+    let record: TestRecordInput = (None, Some("x".to_owned()), 1);
     let from = house.engine.wall_now().0;
     for nth in 0..2000_u32 {
-        house.pass(50);
+        house.advance_clock(50);
         house.produce("a", nth % 2, std::slice::from_ref(&record)).await;
         if nth % 500 == 499 {
-            house.settle().await;
+            house.roll_and_index().await;
         }
     }
-    house.pass(1);
+    house.advance_clock(1);
     let (mut cuts, mut index) = (0, 0);
     for nth in 0..MOMENTS {
         let ms = 1 + (nth * 62_137) % MOMENTS;
         let cut = Cut::before(SysTime(from + ms));
-        let answer = house.engine.cut(cut, None, When::Refuse).await.unwrap();
+        let answer = house.engine.cut(cut, None, WaitPolicy::Refuse).await.unwrap();
         let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();
         assert_eq!(records, (ms - 1) / 50, "at {ms}");
         if nth % 64 == 0 {
@@ -418,13 +434,13 @@ async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bound
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_reads_only_what_is_not_indexed() {
-    let mut house = House::new();
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 1, &[]).await;
-    let record: Record = (None, Some("x".to_owned()), 1);
+    let record: TestRecordInput = (None, Some("x".to_owned()), 1);
     for nth in 0..300 {
         house.produce("a", 0, std::slice::from_ref(&record)).await;
         if nth % 100 == 96 {
-            house.settle().await;
+            house.roll_and_index().await;
         }
     }
     for _ in 0..3 {
@@ -436,22 +452,22 @@ async fn a_start_reads_only_what_is_not_indexed() {
 
 /// What producers wrote is remembered although all of it is gone, with the last part it lay in.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
-    let mut house = House::new();
+async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
+    let mut house = TestKafkaEngine::new();
     house.topic("a", 1, &[("retention.ms", "1000")]).await;
-    let record: Record = (None, Some("x".to_owned()), 1);
-    let write = async |house: &House, sequence: i32| {
+    let record: TestRecordInput = (None, Some("x".to_owned()), 1);
+    let write = async |house: &TestKafkaEngine, sequence: i32| {
         house.produce_as("a", 0, std::slice::from_ref(&record), Some((5, 0, sequence))).await
     };
     for sequence in 0..4 {
         write(&house, sequence).await.unwrap();
-        house.settle().await;
+        house.roll_and_index().await;
     }
-    house.pass(2000);
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    house.advance_clock(2000);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
     for _ in 0..2 {
-        house.free().await;
-        house.engine.tend().await.unwrap();
+        house.reclaim().await;
+        house.engine.run_maintenance().await.unwrap();
         house = house.restart();
         let again = write(&house, 3).await;
         assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
@@ -460,15 +476,15 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
     }
     assert_eq!(write(&house, 4).await.unwrap().base, Offset(4));
     // What was kept only for that goes with what comes next.
-    house.settle().await;
-    house.pass(2000);
+    house.roll_and_index().await;
+    house.advance_clock(2000);
     for _ in 0..2 {
-        house.engine.give_up_old().await.unwrap();
-        house.free().await;
-        house.engine.tend().await.unwrap();
+        house.engine.apply_retention().await.unwrap();
+        house.reclaim().await;
+        house.engine.run_maintenance().await.unwrap();
         house.produce("a", 0, std::slice::from_ref(&record)).await;
-        house.settle().await;
-        house.pass(2000);
+        house.roll_and_index().await;
+        house.advance_clock(2000);
     }
     assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
 }
@@ -476,9 +492,9 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
 /// What cannot be done to one partition keeps nothing from being done to the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
-    let mut options = House::options();
-    options.housekeeping.compaction_bytes_max = 1 << 10;
-    let house = House::with(options);
+    let mut options = TestKafkaEngine::options();
+    options.maintenance.compaction_bytes_max = 1 << 10;
+    let house = TestKafkaEngine::with(options);
     for topic in ["a", "b"] {
         house.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
     }
@@ -487,8 +503,8 @@ async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted()
     for _ in 0..2 {
         house.produce("b", 0, &[record(7)]).await;
     }
-    house.pass(SECOND);
-    house.settle().await;
+    house.advance_clock(SECOND);
+    house.roll_and_index().await;
     let clean_to = |topic| house.present(topic, 0).partition.log.horizon().clean_to;
     for _ in 0..2 {
         let failed = house.engine.compact_due().await.unwrap_err().to_string();
@@ -498,10 +514,10 @@ async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted()
 }
 
 /// Spoils the blocks of all indexes that have entries of the first topic, and none of the second.
-fn spoil_indexes(house: &House) {
+fn spoil_indexes(house: &TestKafkaEngine) {
     for name in house.disk.names().iter().filter(|name| name.ends_with(".index")) {
         for block in 2..4 {
-            house.disk.rot(name, block * 4096 + 100, 0x10);
+            house.disk.corrupt(name, block * 4096 + 100, 0x10);
         }
     }
 }
@@ -510,32 +526,32 @@ fn spoil_indexes(house: &House) {
 async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retention() {
     // By its rules it cannot be told where it is to begin; or that it is to end, and not what it had.
     for is_deleted in [false, true] {
-        let mut options = House::options();
+        let mut options = TestKafkaEngine::options();
         options.deleted_topic_retention = Duration::from_secs(1);
-        let house = House::with(options);
+        let house = TestKafkaEngine::with(options);
         let a = house.topic("a", 1, &[("retention.ms", "20000")]).await;
         house.topic("b", 1, &[("retention.ms", "20000")]).await;
         for topic in ["a", "b"] {
             for nth in 0..200 {
-                house.pass(100);
+                house.advance_clock(100);
                 house.produce(topic, 0, &[(None, Some("x".to_owned()), nth)]).await;
             }
         }
         if is_deleted {
             house.engine.delete_topic(a.id).await.unwrap();
         }
-        house.pass(30 * SECOND);
-        house.settle().await;
+        house.advance_clock(30 * SECOND);
+        house.roll_and_index().await;
         spoil_indexes(&house);
         let start = |topic: &engine::Topic| topic.partitions[0].start();
         let b = house.engine.topic("b").unwrap();
         for _ in 0..2 {
-            let failed = house.engine.give_up_old().await.unwrap_err().to_string();
-            assert!(failed.contains("an index is damaged"), "{failed}");
+            let failed = house.engine.apply_retention().await.unwrap_err().to_string();
+            assert!(failed.contains("an index is corrupt"), "{failed}");
             assert_eq!((start(&a), start(&b)), (Offset(0), Offset(200)));
         }
-        house.engine.tend().await.unwrap();
-        house.engine.give_up_old().await.unwrap();
+        house.engine.run_maintenance().await.unwrap();
+        house.engine.apply_retention().await.unwrap();
         assert_eq!(start(&a), Offset(200));
     }
 }
@@ -544,41 +560,41 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
 /// between is not tried again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
-    let mut options = House::options();
+    let mut options = TestKafkaEngine::options();
     // 23 keys.
-    options.housekeeping.compaction_bytes_max = 26 * 24;
-    let house = House::with(options);
+    options.maintenance.compaction_bytes_max = 26 * 24;
+    let house = TestKafkaEngine::with(options);
     let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
     house.topic("a", 1, &settings).await;
     let mut moments = Vec::new();
     for keys in [0..20, 20..30, 30..40] {
         let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
         house.produce("a", 0, &keys.map(record).collect::<Vec<_>>()).await;
-        house.settle().await;
-        house.pass(SECOND);
+        house.roll_and_index().await;
+        house.advance_clock(SECOND);
         moments.push(house.now());
-        house.pass(SECOND);
+        house.advance_clock(SECOND);
     }
     let horizon = || house.present("a", 0).partition.log.horizon();
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-    assert_eq!((horizon().clean_to, horizon().freed().end), (Offset(20), Offset(40)));
+    assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(20), Offset(40)));
 
     let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", moments[1], When::Refuse, expires, None).await.unwrap();
-    let cleaned = || house.format.cleaned.load(Ordering::Relaxed);
+    house.engine.pin("p", moments[1], WaitPolicy::Refuse, expires, None).await.unwrap();
+    let cleaned = || house.format.compacted.load(Ordering::Relaxed);
     let before = cleaned();
     assert_eq!(house.engine.compact_due().await.unwrap(), 0);
     assert_eq!(cleaned(), before, "nothing is cleaned that cannot be put in place");
 
-    house.pass(60_000);
+    house.advance_clock(60_000);
     house.engine.remove_expired_pins().await.unwrap();
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-    assert_eq!((horizon().clean_to, horizon().freed().end), (Offset(40), Offset(40)));
+    assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(40), Offset(40)));
 }
 
 /// Two topics, of which the first is to be compacted, and goes by age too.
-async fn compacted_and_not(options: EngineOptions) -> House {
-    let house = House::with(options);
+async fn compacted_and_not(options: EngineOptions) -> TestKafkaEngine {
+    let house = TestKafkaEngine::with(options);
     let settings = [
         ("cleanup.policy", "compact,delete"),
         ("min.cleanable.dirty.ratio", "0"),
@@ -593,29 +609,30 @@ async fn compacted_and_not(options: EngineOptions) -> House {
                 house.produce(topic, 0, &[record]).await;
             }
         }
-        house.settle().await;
+        house.roll_and_index().await;
     }
-    house.pass(SECOND);
+    house.advance_clock(SECOND);
     house
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compacted_twice() {
+async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaimed_and_it_is_not_compacted_twice()
+ {
     for is_given_up in [false, true] {
-        let house = compacted_and_not(House::options()).await;
+        let house = compacted_and_not(TestKafkaEngine::options()).await;
         let (mut arrived, go) = house.pause_compaction();
         let engine = Arc::clone(&house.engine);
         let compacting = tokio::spawn(async move { engine.compact_due().await });
         arrived.recv().await.expect("it compacts");
         assert_eq!(house.engine.compact_due().await.unwrap(), 0);
         if is_given_up {
-            house.pass(200_000);
-            assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+            house.advance_clock(200_000);
+            assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
         }
         let parts = house.engine.segment_count();
-        house.free().await;
-        house.engine.tend().await.unwrap();
-        house.free().await;
+        house.reclaim().await;
+        house.engine.run_maintenance().await.unwrap();
+        house.reclaim().await;
         assert!(house.engine.segment_count() <= parts);
         drop(go);
         assert_eq!(compacting.await.unwrap().unwrap(), usize::from(!is_given_up));
@@ -624,16 +641,16 @@ async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compac
             let record = (Some("0".to_owned()), Some("y".to_owned()), nth);
             house.produce("a", 0, &[record]).await;
         }
-        house.settle().await;
-        house.pass(SECOND);
+        house.roll_and_index().await;
+        house.advance_clock(SECOND);
         assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-        let offsets = |house: &House| {
+        let offsets = |house: &TestKafkaEngine| {
             let read = read_all(&house.present("a", 0));
             read.iter().map(|record| record.offset).collect::<Vec<_>>()
         };
         let expected: &[u64] = if is_given_up { &[9] } else { &[7, 9] };
         assert_eq!(offsets(&house), expected);
-        house.free().await;
+        house.reclaim().await;
         assert_eq!(offsets(&house.crash()), expected);
     }
 }
@@ -643,7 +660,7 @@ async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compac
 async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
     let lag = ("min.compaction.lag.ms", "900000");
     for change in [Some(("cleanup.policy", "delete")), Some(lag), None] {
-        let house = compacted_and_not(House::options()).await;
+        let house = compacted_and_not(TestKafkaEngine::options()).await;
         let earlier = house.now();
         let (mut arrived, go) = house.pause_compaction();
         let engine = Arc::clone(&house.engine);
@@ -669,21 +686,21 @@ async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_retention_goes_on() {
-    let mut options = House::options();
-    options.housekeeping.retention_every = Duration::from_millis(1);
+    let mut options = TestKafkaEngine::options();
+    options.maintenance.retention_interval = Duration::from_millis(1);
     let house = compacted_and_not(options).await;
     let (mut arrived, go) = house.pause_compaction();
-    let keeping = tokio::spawn(Arc::clone(&house.engine).keep_house());
+    let keeping = tokio::spawn(Arc::clone(&house.engine).maintenance_loop());
     arrived.recv().await.expect("it compacts");
     // Nothing was old before.
     assert_eq!(house.present("b", 0).start(), Offset(0));
-    house.pass(200_000);
+    house.advance_clock(200_000);
     let given_up = async {
         while house.present("b", 0).start() < Offset(8) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("it is given up");
+    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("the log start advances");
     drop(go);
     keeping.abort();
     assert!(keeping.await.unwrap_err().is_cancelled());
@@ -692,7 +709,7 @@ async fn while_a_log_is_compacted_retention_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
     for (policy, compacts) in [("compact", true), ("delete", false)] {
-        let house = House::new();
+        let house = TestKafkaEngine::new();
         let settings = [
             ("cleanup.policy", policy),
             ("max.compaction.lag.ms", "100000"),
@@ -702,16 +719,16 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
         for value in ["old", "new"] {
             house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
         }
-        house.pass(99 * SECOND);
+        house.advance_clock(99 * SECOND);
         // A segment is sealed behind what is written next, and what is sealed compacted a round later.
         let round = async || {
             house.engine.compact_due().await.unwrap();
             house.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
-            house.engine.tend().await.unwrap();
+            house.engine.run_maintenance().await.unwrap();
             house.engine.compact_due().await.unwrap()
         };
         assert_eq!(round().await, 0, "it need not be compacted yet");
-        house.pass(2 * SECOND);
+        house.advance_clock(2 * SECOND);
         assert_eq!(round().await, usize::from(compacts), "{policy}");
     }
 }
@@ -721,7 +738,7 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_alone_then() {
     for (lag, compacts) in [("100", 1), ("9223372036854775807", 0)] {
-        let house = House::new();
+        let house = TestKafkaEngine::new();
         let settings = [
             ("cleanup.policy", "compact"),
             ("segment.ms", "500"),
@@ -733,13 +750,13 @@ async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_al
         for value in ["old", "new"] {
             house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
         }
-        house.pass(SECOND);
+        house.advance_clock(SECOND);
         let mut compacted = 0;
         for _ in 0..3 {
             house.engine.compact_due().await.unwrap();
             house.produce("b", 0, &[(None, Some("other".to_owned()), 0)]).await;
-            house.pass(SECOND);
-            house.engine.tend().await.unwrap();
+            house.advance_clock(SECOND);
+            house.engine.run_maintenance().await.unwrap();
             compacted += house.engine.compact_due().await.unwrap();
         }
         assert_eq!(compacted, compacts, "lag {lag}");
@@ -752,7 +769,10 @@ async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_al
 #[tokio::test]
 async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_was_before() {
     let day = Duration::from_secs(24 * 60 * 60);
-    let house = House::with(EngineOptions { deleted_topic_retention: day, ..House::options() });
+    let house = TestKafkaEngine::with(EngineOptions {
+        deleted_topic_retention: day,
+        ..TestKafkaEngine::options()
+    });
     let mut logs = Vec::new();
     for topic in ["before", "after"] {
         let topic = house.topic(topic, 1, &[("retention.ms", "-1")]).await;
@@ -760,27 +780,27 @@ async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_w
         logs.push((topic.id, Arc::clone(&topic.partitions[0].log)));
     }
     let [(before, gone), (after, held)] = &logs[..] else { unreachable!("there are two") };
-    house.pass(SECOND);
+    house.advance_clock(SECOND);
     let both = house.now();
     house.engine.delete_topic(*before).await.unwrap();
-    house.pass(SECOND);
+    house.advance_clock(SECOND);
     let at = house.now();
-    let hash = house.engine.cut(at, None, When::Refuse).await.unwrap().hash;
+    let hash = house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash;
     let expires = SysTime(house.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
-    house.engine.pin("p", at, When::Refuse, expires, None).await.unwrap();
-    house.engine.pin("both", both, When::Refuse, expires, None).await.unwrap();
+    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.engine.pin("both", both, WaitPolicy::Refuse, expires, None).await.unwrap();
     house.engine.delete_topic(*after).await.unwrap();
-    house.pass(2 * 24 * 3600 * SECOND);
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 0, "the earlier pin holds it");
+    house.advance_clock(2 * 24 * 3600 * SECOND);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 0, "the earlier pin holds it");
     assert_eq!(read_all(&house.at("before", both).await.unwrap().partitions[0]).len(), 1);
     house.engine.unpin("both").await.unwrap();
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
     assert_eq!((gone.start(), held.start()), (Offset(1), Offset(0)));
-    house.settle().await;
-    house.free().await;
-    assert_eq!(house.engine.cut(at, None, When::Refuse).await.unwrap().hash, hash);
+    house.roll_and_index().await;
+    house.reclaim().await;
+    assert_eq!(house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash, hash);
     assert_eq!(read_all(&house.at("after", at).await.unwrap().partitions[0]).len(), 1);
     house.engine.unpin("p").await.unwrap();
-    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
     assert_eq!(held.start(), Offset(1));
 }

@@ -8,14 +8,16 @@ use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{FetchRequest, MetadataRequest};
-use rig::{Rig, START, batch, name};
+use rig::{START, TestKafkaServer, batch, name};
 use storage::disk::MemoryDisk;
 
 const INVALID_TOPIC: i16 = 17;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_given_up() {
-    let rig = Rig::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20).await;
+async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_deleted() {
+    let rig =
+        TestKafkaServer::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20)
+            .await;
     rig.topic("t", &[]).await;
     let mut wire = rig.connect().await;
     for value in [b"0", b"1", b"2"] {
@@ -37,7 +39,7 @@ async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_given
     assert_eq!((answer.error_code, answer.high_watermark), (0, 3));
 
     let topic = rig.engine.topic("t").expect("the topic");
-    rig.engine.delete_records(&topic, 0, 4).await.expect("records are given up");
+    rig.engine.delete_records(&topic, 0, 4).await.expect("records are deleted");
     let answer = wire.ask(13, &fetch).await.expect("an answer");
     assert_eq!(answer.responses[0].partitions[0].error_code, INVALID_TOPIC);
 }

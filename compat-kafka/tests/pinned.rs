@@ -7,16 +7,16 @@ mod rig;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engine::{EngineError, EngineOptions, OffsetCommit, Pin, When};
+use engine::{EngineError, EngineOptions, OffsetCommit, Pin, WaitPolicy};
 use hlc::{Cut, SysTime};
 use proptest::prelude::*;
-use rig::house::{House, Read, read_all};
+use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, read_all};
 
 const TOPICS: [&str; 3] = ["compacted", "short", "small"];
 const PINS: [&str; 3] = ["p", "q", "r"];
 
 #[derive(Clone, Debug)]
-enum Step {
+enum PinStep {
     Produce(usize, u64),
     Commit(usize),
     /// Deletes a topic, or makes it anew.
@@ -24,8 +24,8 @@ enum Step {
     AddPartition(usize),
     DeleteRecords(usize),
     Pass(u64),
-    Settle,
-    KeepHouse,
+    RollSegment,
+    RunMaintenance,
     /// A pin at one of the last moments, of everything or of a topic, for so long.
     Pin(usize, usize, Option<usize>, u64),
     Unpin(usize),
@@ -33,62 +33,65 @@ enum Step {
     Crash,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<PinStep>> {
     let topic = || 0..TOPICS.len();
     let pin = (0..PINS.len(), 0..6_usize, prop::option::of(topic()), 1..20_000_u64);
     let step = prop_oneof![
-        10 => (topic(), 0..500_u64).prop_map(|(topic, key)| Step::Produce(topic, key)),
-        2 => topic().prop_map(Step::Commit),
-        2 => topic().prop_map(Step::Toggle),
-        1 => topic().prop_map(Step::AddPartition),
-        2 => topic().prop_map(Step::DeleteRecords),
-        4 => (0..3000_u64).prop_map(Step::Pass),
-        3 => Just(Step::Settle),
-        5 => Just(Step::KeepHouse),
-        4 => pin.prop_map(|(name, moment, topic, ms)| Step::Pin(name, moment, topic, ms)),
-        1 => (0..PINS.len()).prop_map(Step::Unpin),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Crash),
+        10 => (topic(), 0..500_u64).prop_map(|(topic, key)| PinStep::Produce(topic, key)),
+        2 => topic().prop_map(PinStep::Commit),
+        2 => topic().prop_map(PinStep::Toggle),
+        1 => topic().prop_map(PinStep::AddPartition),
+        2 => topic().prop_map(PinStep::DeleteRecords),
+        4 => (0..3000_u64).prop_map(PinStep::Pass),
+        3 => Just(PinStep::RollSegment),
+        5 => Just(PinStep::RunMaintenance),
+        4 => pin.prop_map(|(name, moment, topic, ms)| PinStep::Pin(name, moment, topic, ms)),
+        1 => (0..PINS.len()).prop_map(PinStep::Unpin),
+        1 => Just(PinStep::Restart),
+        1 => Just(PinStep::Crash),
     ];
     prop::collection::vec(step, 20..60)
 }
 
 /// What is seen at a moment.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
+struct PinnedContents {
     hash: u128,
-    records: BTreeMap<(String, usize), Vec<Read>>,
+    records: BTreeMap<(String, usize), Vec<TestReadRecord>>,
     offsets: Vec<engine::GroupOffset>,
 }
 
-struct World {
-    house: House,
+struct PinModel {
+    test_engine: TestKafkaEngine,
     moments: Vec<Cut>,
     /// What each pin showed when it was set.
-    shown: BTreeMap<String, (Pin, Seen)>,
+    pinned: BTreeMap<String, (Pin, PinnedContents)>,
 }
 
-impl World {
-    async fn new() -> World {
+impl PinModel {
+    async fn new() -> PinModel {
         let mut options = EngineOptions {
             deleted_topic_retention: Duration::from_secs(3),
             offsets_retention: Duration::from_secs(2),
-            ..House::options()
+            ..TestKafkaEngine::options()
         };
-        options.housekeeping.restated_bytes_max = 200;
-        let mut world =
-            World { house: House::with(options), moments: Vec::new(), shown: BTreeMap::new() };
+        options.maintenance.restated_bytes_max = 200;
+        let mut world = PinModel {
+            test_engine: TestKafkaEngine::with(options),
+            moments: Vec::new(),
+            pinned: BTreeMap::new(),
+        };
         for topic in 0..TOPICS.len() {
             world.toggle(topic).await;
         }
-        world.note();
+        world.record_moment();
         world
     }
 
     async fn toggle(&mut self, topic: usize) {
         let name = TOPICS[topic];
-        if let Some(topic) = self.house.engine.topic(name) {
-            self.house.engine.delete_topic(topic.id).await.unwrap();
+        if let Some(topic) = self.test_engine.engine.topic(name) {
+            self.test_engine.engine.delete_topic(topic.id).await.unwrap();
             return;
         }
         let settings: &[(&str, &str)] = match topic {
@@ -100,48 +103,48 @@ impl World {
             1 => &[("retention.ms", "2000")],
             _ => &[("retention.bytes", "300")],
         };
-        self.house.topic(name, 1, settings).await;
+        self.test_engine.topic(name, 1, settings).await;
     }
 
     /// A moment of which nothing is left to come.
-    fn note(&mut self) {
-        self.house.pass(1);
-        self.moments.push(self.house.now());
-        self.house.pass(1);
+    fn record_moment(&mut self) {
+        self.test_engine.advance_clock(1);
+        self.moments.push(self.test_engine.now());
+        self.test_engine.advance_clock(1);
     }
 
-    async fn see(&self, pin: &Pin) -> Seen {
-        let engine = &self.house.engine;
+    async fn read_pinned(&self, pin: &Pin) -> PinnedContents {
+        let engine = &self.test_engine.engine;
         let topics: Option<Vec<String>> =
             pin.topics.as_ref().map(|names| names.iter().map(ToString::to_string).collect());
-        let cut = engine.cut(pin.at, topics.as_deref(), When::Refuse).await;
+        let cut = engine.cut(pin.at, topics.as_deref(), WaitPolicy::Refuse).await;
         let cut = cut.unwrap_or_else(|error| panic!("{pin:?}: {error}"));
         let mut records = BTreeMap::new();
         for topic in cut.partitions.iter().map(|held| held.topic.to_string()) {
-            let view = self.house.at(&topic, pin.at).await.unwrap();
+            let view = self.test_engine.at(&topic, pin.at).await.unwrap();
             for (index, partition) in view.partitions.iter().enumerate() {
                 records.insert((topic.clone(), index), state(read_all(partition)));
             }
         }
         let offsets = match pin.topics {
             Some(_) => Vec::new(),
-            None => engine.offsets_at(Some("g"), pin.at, When::Refuse).await.unwrap().2,
+            None => engine.offsets_at(Some("g"), pin.at, WaitPolicy::Refuse).await.unwrap().2,
         };
-        Seen { hash: cut.hash, records, offsets }
+        PinnedContents { hash: cut.hash, records, offsets }
     }
 
-    async fn act(&mut self, step: &Step) {
-        let engine = self.house.engine.clone();
+    async fn act(&mut self, step: &PinStep) {
+        let engine = self.test_engine.engine.clone();
         let present = |topic: &usize| engine.topic(TOPICS[*topic]);
         match step {
-            Step::Produce(topic, key) => {
+            PinStep::Produce(topic, key) => {
                 let Some(topic) = present(topic) else { return };
                 let partition = (*key as usize % topic.partitions.len()) as u32;
                 let value = (key % 4 > 0).then(|| "x".repeat(60));
                 let record = (Some(format!("k{}", key % 5)), value, *key as i64);
-                self.house.produce(&topic.name, partition, &[record.clone(), record]).await;
+                self.test_engine.produce(&topic.name, partition, &[record.clone(), record]).await;
             }
-            Step::Commit(topic) => {
+            PinStep::Commit(topic) => {
                 let Some(topic) = present(topic) else { return };
                 let commit = OffsetCommit {
                     topic: topic.name.to_string(),
@@ -153,68 +156,69 @@ impl World {
                 };
                 engine.commit_offsets("g", vec![commit]).await.unwrap();
             }
-            Step::Toggle(topic) => self.toggle(*topic).await,
-            Step::AddPartition(topic) => {
+            PinStep::Toggle(topic) => self.toggle(*topic).await,
+            PinStep::AddPartition(topic) => {
                 let Some(topic) = present(topic) else { return };
                 let count = topic.partitions.len() as u32;
                 engine.add_partitions(&topic.name, count + 1, false).await.unwrap();
             }
-            Step::DeleteRecords(topic) => {
+            PinStep::DeleteRecords(topic) => {
                 let Some(topic) = present(topic) else { return };
                 match engine.delete_records(&topic, 0, -1).await {
                     Ok(_) | Err(EngineError::Pinned { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
-            Step::Pass(ms) => self.house.pass(*ms),
-            Step::Settle => self.house.settle().await,
-            Step::KeepHouse => {
-                engine.give_up_old().await.unwrap();
-                engine.give_up_old_groups().await.unwrap();
+            PinStep::Pass(ms) => self.test_engine.advance_clock(*ms),
+            PinStep::RollSegment => self.test_engine.roll_and_index().await,
+            PinStep::RunMaintenance => {
+                engine.apply_retention().await.unwrap();
+                engine.apply_group_retention().await.unwrap();
                 engine.compact_due().await.unwrap();
-                self.house.free().await;
+                self.test_engine.reclaim().await;
             }
-            Step::Pin(name, moment, topic, ms) => {
+            PinStep::Pin(name, moment, topic, ms) => {
                 let at = self.moments[self.moments.len().saturating_sub(1 + moment)];
                 let expires = SysTime(engine.wall_now().0 + ms);
                 let topics = topic.map(|topic| vec![TOPICS[topic].to_owned()]);
-                let set = engine.pin(PINS[*name], at, When::Refuse, expires, topics.as_deref());
+                let set =
+                    engine.pin(PINS[*name], at, WaitPolicy::Refuse, expires, topics.as_deref());
                 // A moment that is not whole any more is refused, or a name that is taken.
                 if let Ok(pin) = set.await {
-                    let seen = self.see(&pin).await;
-                    self.shown.insert(PINS[*name].to_owned(), (pin, seen));
+                    let seen = self.read_pinned(&pin).await;
+                    self.pinned.insert(PINS[*name].to_owned(), (pin, seen));
                 }
             }
-            Step::Unpin(name) => drop(engine.unpin(PINS[*name]).await),
-            Step::Restart | Step::Crash => {}
+            PinStep::Unpin(name) => drop(engine.unpin(PINS[*name]).await),
+            PinStep::Restart | PinStep::Crash => {}
         }
-        self.note();
+        self.record_moment();
     }
 
     async fn check(&self) {
-        for pin in self.house.engine.pins() {
-            let (set, seen) = &self.shown[&*pin.name];
+        for pin in self.test_engine.engine.pins() {
+            let (set, seen) = &self.pinned[&*pin.name];
             assert_eq!(&pin, set);
-            assert_eq!(&self.see(&pin).await, seen, "{pin:?}");
+            assert_eq!(&self.read_pinned(&pin).await, seen, "{pin:?}");
         }
     }
 }
 
 /// The last record of each key: what is compacted shows others besides, or not any more.
-fn state(records: Vec<Read>) -> Vec<Read> {
+fn state(records: Vec<TestReadRecord>) -> Vec<TestReadRecord> {
     let by_key: BTreeMap<_, _> =
         records.into_iter().map(|record| (record.key.clone(), record)).collect();
     by_key.into_values().filter(|record| record.value.is_some()).collect()
 }
 
-async fn play(steps: &[Step]) {
-    let mut world = World::new().await;
+async fn play(steps: &[PinStep]) {
+    let mut world = PinModel::new().await;
     for step in steps {
         world.act(step).await;
-        world.house = match step {
-            Step::Restart => world.house.restart(),
-            Step::Crash => world.house.crash(),
-            _ => world.house,
+        world.test_engine = match step {
+            PinStep::Restart => world.test_engine.restart(),
+            PinStep::Crash => world.test_engine.crash(),
+            _ => world.test_engine,
         };
         world.check().await;
     }

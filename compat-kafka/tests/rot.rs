@@ -7,23 +7,23 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use compat_kafka::KafkaOptions;
-use kafka_records::{BatchBuilder, Batches, Codec};
-use rig::{Rig, START, Wire, batch};
+use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
+use rig::{START, TestKafkaConnection, TestKafkaServer, batch};
 use storage::disk::{Disk, MemoryDisk};
 
 const CORRUPT_MESSAGE: i16 = 2;
 const MIB: usize = 1 << 20;
 
 /// All that is read is read from the disk.
-async fn without_memory() -> (MemoryDisk, Rig) {
+async fn without_memory() -> (MemoryDisk, TestKafkaServer) {
     let disk = MemoryDisk::new();
-    let rig = Rig::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
+    let rig = TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
     rig.topic("t", &[("max.message.bytes", "8000000")]).await;
     (disk, rig)
 }
 
 /// The one place where `bytes` are stored.
-fn place(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
+fn find_bytes(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
     let names = disk.list().expect("a list");
     let journal = names.into_iter().find(|name| name.ends_with(".journal")).expect("a journal");
     let stored = disk.bytes(&journal);
@@ -32,13 +32,13 @@ fn place(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
 }
 
 /// Flips a bit of the byte `ahead` behind the one place where `bytes` are stored.
-fn rot(disk: &MemoryDisk, bytes: &[u8], ahead: usize) {
-    let (journal, at) = place(disk, bytes);
-    disk.rot(&journal, at + ahead, 1);
+fn corrupt(disk: &MemoryDisk, bytes: &[u8], ahead: usize) {
+    let (journal, at) = find_bytes(disk, bytes);
+    disk.corrupt(&journal, at + ahead, 1);
 }
 
 /// Produces `value 0` and so on.
-async fn produce_six(wire: &mut Wire) {
+async fn produce_six(wire: &mut TestKafkaConnection) {
     for number in 0..6 {
         let value = format!("value {number}");
         assert_eq!(wire.produce("t", batch(value.as_bytes())).await, (0, number));
@@ -46,23 +46,23 @@ async fn produce_six(wire: &mut Wire) {
 }
 
 fn counts(batches: &Bytes) -> Vec<i64> {
-    Batches::new(batches).map(|batch| batch.expect("a sound batch").0.base_offset).collect()
+    BatchIterator::new(batches).map(|batch| batch.expect("a sound batch").0.base_offset).collect()
 }
 
-async fn fetch(wire: &mut Wire, offset: i64) -> (i16, Vec<i64>) {
+async fn fetch(wire: &mut TestKafkaConnection, offset: i64) -> (i16, Vec<i64>) {
     let (error, batches) = wire.fetch("t", offset).await.expect("an answer");
     (error, counts(&batches))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rotten_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_on() {
+async fn a_corrupt_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_on() {
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
     produce_six(&mut wire).await;
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2, 3, 4, 5]));
-    rot(&disk, b"value 2", 6);
-    rot(&disk, b"value 4", 0);
-    let found = || rig.kafka.metrics().rotten_reads.load(Ordering::Relaxed);
+    corrupt(&disk, b"value 2", 6);
+    corrupt(&disk, b"value 4", 0);
+    let found = || rig.kafka.metrics().corrupt_reads.load(Ordering::Relaxed);
     assert_eq!(found(), 0, "nobody has read them");
     // On one connection: what was found before anything went out ends no connection.
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it is served");
@@ -77,7 +77,7 @@ async fn a_rotten_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_batch_is_compared_in_pieces_and_a_rotten_one_ends_its_answer_in_the_middle() {
+async fn a_long_batch_is_compared_in_pieces_and_a_corrupt_one_ends_its_response_in_the_middle() {
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
     let value = |mark: &str| [mark.as_bytes(), &vec![b'x'; 3 * MIB]].concat();
@@ -85,7 +85,7 @@ async fn a_long_batch_is_compared_in_pieces_and_a_rotten_one_ends_its_answer_in_
     assert_eq!(wire.produce("t", batch(&value("rotten"))).await, (0, 1));
     assert_eq!(wire.produce("t", batch(b"last")).await, (0, 2));
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2]));
-    rot(&disk, b"rotten", 3 * MIB);
+    corrupt(&disk, b"rotten", 3 * MIB);
     let broken = wire.fetch("t", 0).await.expect_err("the answer breaks off");
     assert_eq!(broken.kind(), std::io::ErrorKind::UnexpectedEof);
     let mut wire = rig.connect().await;
@@ -99,8 +99,8 @@ async fn what_a_shortened_file_still_has_is_served_and_the_rest_is_corrupt_on_on
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
     produce_six(&mut wire).await;
-    let (journal, at) = place(&disk, b"value 3");
-    disk.cut_off(&journal, at + 2);
+    let (journal, at) = find_bytes(&disk, b"value 3");
+    disk.truncate_file(&journal, at + 2);
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2]), "what is whole");
     for _ in 0..3 {
         for offset in 3..6 {
@@ -108,7 +108,7 @@ async fn what_a_shortened_file_still_has_is_served_and_the_rest_is_corrupt_on_on
         }
     }
     assert_eq!(fetch(&mut wire, 2).await, (0, vec![2]));
-    assert!(rig.kafka.metrics().rotten_reads.load(Ordering::Relaxed) >= 10);
+    assert!(rig.kafka.metrics().corrupt_reads.load(Ordering::Relaxed) >= 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +119,7 @@ async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_ag
     produce_six(&mut wire).await;
     assert_eq!(wire.produce("u", batch(b"of another topic")).await, (0, 0));
     assert_eq!(wire.produce("t", batch(b"value 6")).await, (0, 6));
-    let (journal, at) = place(&disk, b"value 2");
+    let (journal, at) = find_bytes(&disk, b"value 2");
     disk.set_unreadable(&journal, Some(at as u64..at as u64 + 7));
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it");
     assert_eq!(fetch(&mut wire, 2).await, (CORRUPT_MESSAGE, vec![]));
@@ -127,16 +127,16 @@ async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_ag
     disk.set_unreadable(&journal, None);
     assert_eq!(fetch(&mut wire, 2).await, (0, vec![2, 3, 4, 5, 6]), "the disk has it again");
     // What nobody asked for is nobody's loss.
-    let (_, at) = place(&disk, b"of another topic");
+    let (_, at) = find_bytes(&disk, b"of another topic");
     disk.set_unreadable(&journal, Some(at as u64..at as u64 + 7));
     assert_eq!(fetch(&mut wire, 3).await, (0, vec![3, 4, 5, 6]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rotten_batch_at_the_edge_of_a_moment_is_refused_too() {
+async fn a_corrupt_batch_at_the_edge_of_a_moment_is_refused_too() {
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
-    let mut edge = BatchBuilder::new(Codec::None);
+    let mut edge = BatchBuilder::new(CompressionType::None);
     edge.record(START as i64 - 10, None, Some(b"seen"), &[]);
     edge.record(START as i64, None, Some(b"not seen"), &[]);
     assert_eq!(wire.produce("t", edge.build()).await, (0, 0));
@@ -144,12 +144,12 @@ async fn a_rotten_batch_at_the_edge_of_a_moment_is_refused_too() {
     let moment = format!("t.__at.u{START}");
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (0, vec![0]));
-    let (journal, at) = place(&disk, b"seen");
+    let (journal, at) = find_bytes(&disk, b"seen");
     disk.set_unreadable(&journal, Some(at as u64..at as u64 + 1));
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (CORRUPT_MESSAGE, vec![]));
     disk.set_unreadable(&journal, None);
-    rot(&disk, b"seen", 0);
+    corrupt(&disk, b"seen", 0);
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (CORRUPT_MESSAGE, vec![]));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use compat_kafka::{KafkaOptions, TransferLimits};
-use rig::{PATIENCE, Rig, Wire, batch, fetch, frame, produce};
+use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, fetch, frame, produce};
 use storage::disk::MemoryDisk;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -23,11 +23,11 @@ const STALL_MAX: Duration = Duration::from_secs(2);
 
 fn options() -> KafkaOptions {
     let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 1 << 20 };
-    KafkaOptions { transfers, ..KafkaOptions::default() }
+    KafkaOptions { transfer_limits: transfers, ..KafkaOptions::default() }
 }
 
-async fn serve(options: KafkaOptions) -> Rig {
-    let rig = Rig::start(Arc::new(MemoryDisk::new()), options, 64 * MIB).await;
+async fn serve(options: KafkaOptions) -> TestKafkaServer {
+    let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 * MIB).await;
     rig.topic("t", &[]).await;
     rig
 }
@@ -37,24 +37,24 @@ fn large() -> Bytes {
 }
 
 /// A connection that takes few bytes at once.
-async fn narrow(address: SocketAddr) -> Wire {
+async fn narrow(address: SocketAddr) -> TestKafkaConnection {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(16 << 10).expect("a small window");
-    Wire(socket.connect(address).await.expect("somebody listens"))
+    TestKafkaConnection(socket.connect(address).await.expect("somebody listens"))
 }
 
-fn slow(rig: &Rig) -> u64 {
+fn slow(rig: &TestKafkaServer) -> u64 {
     rig.kafka.metrics().connections_slow.load(Ordering::Relaxed)
 }
 
-fn ended(rig: &Rig, budget: &str) -> u64 {
+fn evicted(rig: &TestKafkaServer, budget: &str) -> u64 {
     let found = rig.kafka.budgets().into_iter().find(|(name, ..)| *name == budget);
     found.expect("a budget of this name").2
 }
 
 /// Trickles with `act` until `is_over`; another client is served meanwhile, with small requests and with large ones.
 async fn trickle<F: Future<Output = ()>>(
-    rig: &Rig,
+    rig: &TestKafkaServer,
     mut act: impl FnMut() -> F,
     is_over: impl Fn() -> bool,
 ) {
@@ -125,7 +125,7 @@ async fn a_client_that_trickles_through_its_answer_is_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
     let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 100 << 10 };
-    let rig = serve(KafkaOptions { transfers, ..KafkaOptions::default() }).await;
+    let rig = serve(KafkaOptions { transfer_limits: transfers, ..KafkaOptions::default() }).await;
     let mut wire = rig.connect().await;
     let request = frame(9, &produce("t", large()));
     // About twice the rate, for several times as long as it may pause.
@@ -133,7 +133,7 @@ async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
         wire.send(piece).await.expect("it is taken");
         tokio::time::sleep(Duration::from_millis(80)).await;
     }
-    let answer = wire.answer::<kafka_protocol::messages::ProduceRequest>(9).await;
+    let answer = wire.response::<kafka_protocol::messages::ProduceRequest>(9).await;
     let answer = answer.expect("it was not ended");
     assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
 }
@@ -142,8 +142,11 @@ async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
 async fn frames_that_stand_still_make_room_for_others() {
     // They may pause for long, and there is no room beside them.
     let transfers = TransferLimits { stall_max: Duration::from_secs(6), rate_min: 4 << 10 };
-    let options =
-        KafkaOptions { transfers, requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
+    let options = KafkaOptions {
+        transfer_limits: transfers,
+        requests_bytes_max: 8 * MIB,
+        ..KafkaOptions::default()
+    };
     let rig = serve(options).await;
     let request = frame(9, &produce("t", batch(&vec![b'x'; 3 * MIB])));
     let mut standing = Vec::new();
@@ -159,13 +162,17 @@ async fn frames_that_stand_still_make_room_for_others() {
     }
     let mut other = rig.connect().await;
     assert_eq!(other.produce("t", large()).await.0, 0);
-    assert!(ended(&rig, "large_requests") >= 1, "somebody made room");
+    assert!(evicted(&rig, "large_requests") >= 1, "somebody made room");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
     let transfers = TransferLimits { stall_max: Duration::from_secs(6), rate_min: 4 << 10 };
-    let options = KafkaOptions { transfers, answers_bytes_max: 8 * MIB, ..KafkaOptions::default() };
+    let options = KafkaOptions {
+        transfer_limits: transfers,
+        responses_bytes_max: 8 * MIB,
+        ..KafkaOptions::default()
+    };
     let rig = serve(options).await;
     let mut other = rig.connect().await;
     for _ in 0..8 {
@@ -181,7 +188,7 @@ async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
         deaf.push(wire);
     }
     let begun = Instant::now();
-    while ended(&rig, "answers") == 0 {
+    while evicted(&rig, "answers") == 0 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", rig.kafka.budgets());
         let (_, held, _) = rig.kafka.budgets()[2];
         assert!(held <= 8 * MIB as u64, "{held} bytes of answers");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaOptions;
-use engine::{Batch, EngineError, Head, Payload, View};
+use engine::{EngineError, PartitionView, Payload, PayloadHeader, RecordBatch};
 use hlc::UserTime;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_request::{
@@ -22,9 +22,9 @@ use kafka_protocol::messages::{
     DescribeConfigsRequest, IncrementalAlterConfigsRequest, ListOffsetsRequest, ProduceRequest,
 };
 use kafka_protocol::protocol::StrBytes;
-use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
-use rig::house::House;
-use rig::{Rig, START, Wire, name};
+use kafka_records::{BatchBuilder, CompressionType, HEADER_BYTES};
+use rig::test_kafka_engine::TestKafkaEngine;
+use rig::{START, TestKafkaConnection, TestKafkaServer, name};
 use storage::disk::MemoryDisk;
 
 const OK: i16 = 0;
@@ -33,18 +33,18 @@ const INVALID_RECORD: i16 = 87;
 const NOW: i64 = START as i64;
 const LATEST_BY_TIME: i64 = -3;
 
-async fn rig(disk: &MemoryDisk) -> Rig {
-    Rig::start(Arc::new(disk.clone()), KafkaOptions::default(), 1 << 20).await
+async fn start_server(disk: &MemoryDisk) -> TestKafkaServer {
+    TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 1 << 20).await
 }
 
 /// Stops a rig in order; what it had is on the disk.
-fn stop(rig: Rig) {
+fn stop(rig: TestKafkaServer) {
     rig.engine.close();
 }
 
 /// A batch whose records say `{"t":…}`, with timestamps that tell another story: they fall.
 fn json(times: &[i64]) -> Bytes {
-    let mut builder = BatchBuilder::new(Codec::Lz4);
+    let mut builder = BatchBuilder::new(CompressionType::Lz4);
     for (nth, time) in (0..).zip(times) {
         builder.record(NOW - nth, Some(b"k"), Some(format!("{{\"t\":{time}}}").as_bytes()), &[]);
     }
@@ -52,7 +52,7 @@ fn json(times: &[i64]) -> Bytes {
 }
 
 fn values(values: &[&str]) -> Bytes {
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     for value in values {
         builder.record(NOW, None, Some(value.as_bytes()), &[]);
     }
@@ -60,13 +60,17 @@ fn values(values: &[&str]) -> Bytes {
 }
 
 /// A batch that was checked already.
-fn engine_batch(records: &Bytes, count: u32, (least, most): (i64, i64)) -> Batch {
-    let head = Head::new(&records[..HEADER_BYTES]);
-    let payload = Payload { head, rest: records.slice(HEADER_BYTES..) };
-    Batch { payload, count, times: (UserTime(least), UserTime(most)), producer: None }
+fn engine_batch(records: &Bytes, count: u32, (least, most): (i64, i64)) -> RecordBatch {
+    let head = PayloadHeader::new(&records[..HEADER_BYTES]);
+    let payload = Payload { header: head, rest: records.slice(HEADER_BYTES..) };
+    RecordBatch { payload, count, times: (UserTime(least), UserTime(most)), producer: None }
 }
 
-async fn produce(wire: &mut Wire, topic: &str, batch: Bytes) -> PartitionProduceResponse {
+async fn produce(
+    wire: &mut TestKafkaConnection,
+    topic: &str,
+    batch: Bytes,
+) -> PartitionProduceResponse {
     let answer = wire.ask(9, &rig::produce(topic, batch)).await.unwrap();
     answer.responses[0].partition_responses[0].clone()
 }
@@ -76,7 +80,7 @@ fn blamed(answer: &PartitionProduceResponse) -> Vec<i32> {
 }
 
 /// The offset and the time that ListOffsets answers.
-async fn at(wire: &mut Wire, topic: &str, time: i64) -> (i64, i64) {
+async fn at(wire: &mut TestKafkaConnection, topic: &str, time: i64) -> (i64, i64) {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
     let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default().with_topics(vec![topic]);
@@ -86,7 +90,11 @@ async fn at(wire: &mut Wire, topic: &str, time: i64) -> (i64, i64) {
     (found.offset, found.timestamp)
 }
 
-async fn set(rig: &Rig, topic: &str, settings: &[(&str, &str)]) -> Result<(), EngineError> {
+async fn set(
+    rig: &TestKafkaServer,
+    topic: &str,
+    settings: &[(&str, &str)],
+) -> Result<(), EngineError> {
     let change = |configs: &mut std::collections::BTreeMap<String, String>| {
         for (key, value) in settings {
             configs.insert((*key).to_owned(), (*value).to_owned());
@@ -99,7 +107,7 @@ async fn set(rig: &Rig, topic: &str, settings: &[(&str, &str)]) -> Result<(), En
 #[tokio::test]
 async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
     let disk = MemoryDisk::new();
-    let rig = rig(&disk).await;
+    let rig = start_server(&disk).await;
     let mut wire = rig.connect().await;
     rig.topic("t", &[("freezeframe.user.time", "json:/t")]).await;
     assert_eq!(produce(&mut wire, "t", json(&[100, 300, 200])).await.base_offset, 0);
@@ -114,7 +122,7 @@ async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
     for (time, found) in asked.into_iter().zip(expected) {
         assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, changed");
     }
-    let mut builder = BatchBuilder::new(Codec::Gzip);
+    let mut builder = BatchBuilder::new(CompressionType::Gzip);
     builder.record(NOW, None, Some(b"{\"t\":1}"), &[("when", Some(b"0.350"))]);
     builder.record(NOW, None, None, &[("when", Some(b"9")), ("when", Some(b"0.500"))]);
     assert_eq!(produce(&mut wire, "t", builder.build()).await.base_offset, 5);
@@ -126,7 +134,7 @@ async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
         assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, mixed");
     }
     stop(rig);
-    let rig = self::rig(&disk).await;
+    let rig = self::start_server(&disk).await;
     let mut wire = rig.connect().await;
     for (time, found) in asked.into_iter().zip(expected) {
         assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, restarted");
@@ -136,7 +144,7 @@ async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
 /// The paper's Figure 5: by user time and by system time one sees different things.
 #[tokio::test]
 async fn moments_of_user_time_and_of_system_time_differ() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     rig.topic("t", &[("freezeframe.user.time", "csv:2")]).await;
     for line in ["a,5000", "b,3000", "c,7000"] {
@@ -149,7 +157,7 @@ async fn moments_of_user_time_and_of_system_time_differ() {
         let engine = Arc::clone(&rig.engine);
         async move {
             let ask = asked.parse().unwrap();
-            let view = engine.view("t", ask, engine::When::Refuse).await.unwrap();
+            let view = engine.view("t", ask, engine::WaitPolicy::Refuse).await.unwrap();
             view.partitions[0].end().0
         }
     };
@@ -161,7 +169,7 @@ async fn moments_of_user_time_and_of_system_time_differ() {
     let topic = rig.engine.topic("t").unwrap();
     let partition = &topic.partitions[0];
     let mut exact = Vec::new();
-    for piece in View::present(partition).read(0, 1 << 20).unwrap() {
+    for piece in PartitionView::present(partition).read(0, 1 << 20).unwrap() {
         let times = rig.engine.user_times(partition, &piece).unwrap();
         exact.extend(times.into_iter().filter(|(_, time)| time.is_some_and(|time| time.0 < 6000)));
     }
@@ -171,16 +179,16 @@ async fn moments_of_user_time_and_of_system_time_differ() {
 
 /// A batch of three, and a topic's name that sees `[start, end)` of it.
 async fn fetched_at(asked: &str, offset: i64) -> (i16, Vec<i64>) {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     rig.topic("t", &[]).await;
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     for time in [1000, 2000, 3000] {
         builder.record(time, None, Some(b"v"), &[]);
     }
     assert_eq!(wire.produce("t", builder.build()).await, (OK, 0));
     let (code, bytes) = wire.fetch(&format!("t.__at.{asked}"), offset).await.unwrap();
-    let limit = kafka_records::Limit { decompressed_bytes_max: 1 << 20 };
+    let limit = kafka_records::DecompressionLimit { decompressed_bytes_max: 1 << 20 };
     let offsets = match bytes.is_empty() {
         true => Vec::new(),
         false => kafka_records::records(&bytes, limit)
@@ -206,7 +214,7 @@ async fn the_end_of_a_moment_inside_of_a_batch_is_an_end_with_nothing_behind_it(
 #[tokio::test]
 async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
     let disk = MemoryDisk::new();
-    let rig = rig(&disk).await;
+    let rig = start_server(&disk).await;
     let mut wire = rig.connect().await;
     let settings =
         [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
@@ -222,7 +230,7 @@ async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
     assert!(message.contains("time=18, last=20"), "{message}");
     assert_eq!(produce(&mut wire, "t", json(&[20])).await.base_offset, 3);
     stop(rig);
-    let rig = self::rig(&disk).await;
+    let rig = self::start_server(&disk).await;
     let mut wire = rig.connect().await;
     assert_eq!(produce(&mut wire, "t", json(&[19])).await.error_code, INVALID_TIMESTAMP);
     assert_eq!(produce(&mut wire, "t", json(&[20, 21])).await.base_offset, 4);
@@ -236,7 +244,7 @@ async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
 
 #[tokio::test]
 async fn of_two_producers_at_once_no_strict_topic_takes_a_time_behind_a_later_one() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let settings =
         [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
     rig.topic("t", &settings).await;
@@ -259,7 +267,7 @@ async fn of_two_producers_at_once_no_strict_topic_takes_a_time_behind_a_later_on
     }
     let topic = rig.engine.topic("t").unwrap();
     let partition = &topic.partitions[0];
-    let pieces = View::present(partition).read(0, 1 << 20).unwrap();
+    let pieces = PartitionView::present(partition).read(0, 1 << 20).unwrap();
     let times: Vec<_> = pieces
         .iter()
         .flat_map(|piece| rig.engine.user_times(partition, piece).unwrap())
@@ -272,7 +280,7 @@ async fn of_two_producers_at_once_no_strict_topic_takes_a_time_behind_a_later_on
 
 #[tokio::test]
 async fn bounds_hold_for_the_time_in_the_record() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     let settings = [
         ("freezeframe.user.time", "json:/t"),
@@ -285,7 +293,7 @@ async fn bounds_hold_for_the_time_in_the_record() {
     let answer = produce(&mut wire, "t", outside).await;
     assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![1, 2, 3]));
     // Kafka's own bound on the timestamp holds too.
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     builder.record(NOW - 2000, None, Some(format!("{{\"t\":{NOW}}}").as_bytes()), &[]);
     let answer = produce(&mut wire, "t", builder.build()).await;
     assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![]));
@@ -293,7 +301,7 @@ async fn bounds_hold_for_the_time_in_the_record() {
 
 #[tokio::test]
 async fn what_cannot_be_read_is_refused_by_name_and_other_partitions_go_on() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     rig.topic("t", &[("freezeframe.user.time", "csv:1")]).await;
     rig.topic("other", &[]).await;
@@ -315,7 +323,7 @@ async fn what_cannot_be_read_is_refused_by_name_and_other_partitions_go_on() {
 
 #[tokio::test]
 async fn what_cannot_be_read_is_kept_where_the_topic_says_so_and_is_found_by_no_time() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     let settings =
         [("freezeframe.user.time", "csv:1"), ("freezeframe.user.time.unreadable", "keep")];
@@ -329,7 +337,7 @@ async fn what_cannot_be_read_is_kept_where_the_topic_says_so_and_is_found_by_no_
     assert_eq!(at(&mut wire, "t", 51).await, (-1, -1));
     assert_eq!(at(&mut wire, "t", LATEST_BY_TIME).await, (3, 50));
     let topic = rig.engine.topic("t").unwrap();
-    let pieces = View::present(&topic.partitions[0]).read(0, 1 << 20).unwrap();
+    let pieces = PartitionView::present(&topic.partitions[0]).read(0, 1 << 20).unwrap();
     let times = rig.engine.user_times(&topic.partitions[0], &pieces[1]).unwrap();
     let times: Vec<_> = times.into_iter().map(|(_, time)| time.map(|time| time.0)).collect();
     assert_eq!(times, [None, Some(50), None, Some(40)]);
@@ -339,7 +347,7 @@ async fn what_cannot_be_read_is_kept_where_the_topic_says_so_and_is_found_by_no_
 
 #[tokio::test]
 async fn a_topic_of_append_times_has_the_user_time_that_is_in_the_record() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     let settings =
         [("freezeframe.user.time", "json:/t"), ("message.timestamp.type", "LogAppendTime")];
@@ -358,7 +366,7 @@ async fn a_topic_of_append_times_has_the_user_time_that_is_in_the_record() {
 
 #[tokio::test]
 async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     rig.topic("t", &[("freezeframe.user.time", "json:/t")]).await;
     let before = rig.engine.topic("t").unwrap();
     set(&rig, "t", &[("retention.ms", "5000")]).await.unwrap();
@@ -377,13 +385,13 @@ async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
 
 #[tokio::test]
 async fn a_batch_that_a_strict_topic_has_is_known_again_and_not_refused() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     let settings =
         [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
     rig.topic("t", &settings).await;
     let of_producer = |time: i64, sequence: i32| {
-        let mut builder = BatchBuilder::new(Codec::None);
+        let mut builder = BatchBuilder::new(CompressionType::None);
         builder.producer(9, 0, sequence);
         builder.record(NOW, None, Some(format!("{{\"t\":{time}}}").as_bytes()), &[]);
         builder.build()
@@ -413,7 +421,7 @@ fn plugin(user_time: &str) -> Bytes {
 #[tokio::test]
 async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
     let disk = MemoryDisk::new();
-    let rig = rig(&disk).await;
+    let rig = start_server(&disk).await;
     let mut wire = rig.connect().await;
     rig.engine.add_plugin("p", plugin("(i64.const 100)")).await.unwrap();
     rig.topic("old", &[("freezeframe.user.time", "wasm:p")]).await;
@@ -430,7 +438,7 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
         assert_eq!(at(&mut wire, topic, time).await, found, "{topic} {time}");
     }
     stop(rig);
-    let rig = self::rig(&disk).await;
+    let rig = self::start_server(&disk).await;
     let mut wire = rig.connect().await;
     for (topic, time, found) in expected {
         assert_eq!(at(&mut wire, topic, time).await, found, "{topic} {time}, restarted");
@@ -446,7 +454,7 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
 
 #[tokio::test]
 async fn a_plug_in_and_compaction_keep_away_from_each_other() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     rig.engine.add_plugin("p", plugin("(i64.const 5)")).await.unwrap();
     let (rule, compact) = (("freezeframe.user.time", "wasm:p"), ("cleanup.policy", "compact"));
     rig.topic("asks", &[rule]).await;
@@ -463,7 +471,7 @@ async fn a_plug_in_and_compaction_keep_away_from_each_other() {
 
 #[tokio::test]
 async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_is() {
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     // It loops over values that begin with an l.
     let picky = "(if (i32.eq (i32.load8_u (local.get 2)) (i32.const 108)) (then (loop $again (br $again)))) (i64.const 5)";
@@ -487,7 +495,7 @@ async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_
 
 #[tokio::test]
 async fn what_compaction_leaves_has_the_times_that_it_had() {
-    let house = House::new();
+    let house = TestKafkaEngine::new();
     let settings = [
         ("freezeframe.user.time", "json:/t"),
         ("cleanup.policy", "compact"),
@@ -495,7 +503,7 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
     ];
     let topic = house.topic("t", 1, &settings).await;
     let keyed = |records: &[(&str, i64)]| {
-        let mut builder = BatchBuilder::new(Codec::Zstd);
+        let mut builder = BatchBuilder::new(CompressionType::Zstd);
         for (key, time) in records {
             let value = format!("{{\"t\":{time}}}");
             builder.record(NOW, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
@@ -510,15 +518,15 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
         let batch = engine_batch(&keyed(records), records.len() as u32, range);
         let batches = vec![(Arc::clone(&topic), 0, batch)];
         house.engine.append(batches, engine::Durability::Synced).await.remove(0).unwrap();
-        house.pass(10);
+        house.advance_clock(10);
     }
     let change = |configs: &mut std::collections::BTreeMap<String, String>| {
         configs.insert("freezeframe.user.time".to_owned(), "csv:1".to_owned());
         Ok(())
     };
     house.engine.configure_topic("t", change, false).await.unwrap();
-    house.settle().await;
-    house.pass(10);
+    house.roll_and_index().await;
+    house.advance_clock(10);
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
     let house = house.restart();
     let view = house.present("t", 0);
@@ -541,7 +549,7 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
 async fn the_settings_are_altered_described_and_refused_with_what_would_do() {
     const INVALID_CONFIG: i16 = 40;
     const TOPIC: i8 = 2;
-    let rig = rig(&MemoryDisk::new()).await;
+    let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
     rig.topic("t", &[]).await;
     let alter = |value: &str| {

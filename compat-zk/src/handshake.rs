@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::{JuteError, JuteRead, JuteWrite};
+use crate::{JuteError, JuteReader, JuteWriter};
 
 /// What a client asks for when it connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct ConnectRequest {
 impl ConnectRequest {
     /// Reads the whole frame.
     pub fn read(frame: Bytes) -> Result<ConnectRequest, JuteError> {
-        let mut fields = JuteRead::new(frame);
+        let mut fields = JuteReader::new(frame);
         let request = ConnectRequest {
             protocol_version: fields.int()?,
             last_zxid_seen: fields.long()?,
@@ -69,7 +69,7 @@ pub struct ConnectResponse {
 impl ConnectResponse {
     /// Reads the whole frame.
     pub fn read(frame: Bytes) -> Result<ConnectResponse, JuteError> {
-        let mut fields = JuteRead::new(frame);
+        let mut fields = JuteReader::new(frame);
         let response = ConnectResponse {
             protocol_version: fields.int()?,
             timeout_ms: fields.int()?,
@@ -91,7 +91,7 @@ impl ConnectResponse {
     }
 }
 
-fn read_only(fields: &mut JuteRead) -> Result<Option<bool>, JuteError> {
+fn read_only(fields: &mut JuteReader) -> Result<Option<bool>, JuteError> {
     if fields.left() == 0 { Ok(None) } else { fields.bool().map(Some) }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use crate::{JuteError, JuteRead, JuteWrite};
+use crate::{JuteError, JuteReader, JuteWriter};
 
 /// Before each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct RequestHeader {
 
 impl RequestHeader {
     /// Takes it off the front.
-    pub fn read(fields: &mut JuteRead) -> Result<RequestHeader, JuteError> {
+    pub fn read(fields: &mut JuteReader) -> Result<RequestHeader, JuteError> {
         Ok(RequestHeader { xid: fields.int()?, op: fields.int()? })
     }
 
@@ -40,7 +40,7 @@ pub struct ReplyHeader {
 
 impl ReplyHeader {
     /// Takes it off the front.
-    pub fn read(fields: &mut JuteRead) -> Result<ReplyHeader, JuteError> {
+    pub fn read(fields: &mut JuteReader) -> Result<ReplyHeader, JuteError> {
         Ok(ReplyHeader { xid: fields.int()?, zxid: fields.long()?, err: fields.int()? })
     }
 
@@ -65,7 +65,7 @@ mod tests {
             request.write(&mut out);
             reply.write(&mut out);
             prop_assert_eq!(out.len(), 8 + 16);
-            let mut fields = JuteRead::new(out.freeze());
+            let mut fields = JuteReader::new(out.freeze());
             prop_assert_eq!(RequestHeader::read(&mut fields), Ok(request));
             prop_assert_eq!(ReplyHeader::read(&mut fields), Ok(reply));
             prop_assert_eq!(fields.end(), Ok(()));

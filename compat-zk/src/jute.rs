@@ -49,14 +49,14 @@ const NULL: i32 = -1;
 
 /// Takes fields off the front of a frame. Buffers share its memory.
 #[derive(Clone, Debug)]
-pub struct JuteRead {
+pub struct JuteReader {
     rest: Bytes,
 }
 
-impl JuteRead {
+impl JuteReader {
     /// Starts at the front of `frame`.
-    pub fn new(frame: Bytes) -> JuteRead {
-        JuteRead { rest: frame }
+    pub fn new(frame: Bytes) -> JuteReader {
+        JuteReader { rest: frame }
     }
 
     /// How many bytes are left.
@@ -110,7 +110,7 @@ impl JuteRead {
     pub fn vector<T>(
         &mut self,
         item_bytes_min: usize,
-        mut read: impl FnMut(&mut JuteRead) -> Result<T, JuteError>,
+        mut read: impl FnMut(&mut JuteReader) -> Result<T, JuteError>,
     ) -> Result<Option<Vec<T>>, JuteError> {
         let Some(count) = self.length()? else { return Ok(None) };
         assert!(item_bytes_min > 0, "an item of no bytes would make any count fit");
@@ -135,7 +135,7 @@ fn short(error: bytes::TryGetError) -> JuteError {
 }
 
 /// Puts fields at the end of a frame. Lengths must fit an `i32`.
-pub trait JuteWrite {
+pub trait JuteWriter {
     /// 4 bytes.
     fn int(&mut self, value: i32);
     /// 8 bytes.
@@ -150,7 +150,7 @@ pub trait JuteWrite {
     fn vector<T>(&mut self, items: Option<&[T]>, write: impl FnMut(&mut Self, &T));
 }
 
-impl JuteWrite for BytesMut {
+impl JuteWriter for BytesMut {
     fn int(&mut self, value: i32) {
         self.put_i32(value);
     }
@@ -208,13 +208,13 @@ mod tests {
             out.buffer(buffer.as_deref());
             out.string(string.as_deref());
             out.vector(strings.as_deref(), |out, item| out.string(item.as_deref()));
-            let mut fields = JuteRead::new(out.freeze());
+            let mut fields = JuteReader::new(out.freeze());
             prop_assert_eq!(fields.int(), Ok(int));
             prop_assert_eq!(fields.long(), Ok(long));
             prop_assert_eq!(fields.bool(), Ok(bool));
             prop_assert_eq!(fields.buffer(), Ok(buffer.map(Bytes::from)));
             prop_assert_eq!(fields.string(), Ok(string));
-            prop_assert_eq!(fields.vector(4, JuteRead::string), Ok(strings));
+            prop_assert_eq!(fields.vector(4, JuteReader::string), Ok(strings));
             prop_assert_eq!(fields.end(), Ok(()));
         }
 
@@ -225,7 +225,7 @@ mod tests {
             order in vec(0..6u8, 1..20),
         ) {
             let size = bytes.len();
-            let mut fields = JuteRead::new(bytes.into());
+            let mut fields = JuteReader::new(bytes.into());
             let mut yielded = 0;
             for field in order {
                 yielded += match field {
@@ -235,7 +235,7 @@ mod tests {
                     3 => fields.buffer().map(|buffer| buffer.map_or(0, |buffer| buffer.len())),
                     4 => fields.string().map(|text| text.map_or(0, |text| text.len())),
                     _ => fields
-                        .vector(4, JuteRead::int)
+                        .vector(4, JuteReader::int)
                         .map(|ints| 4 * ints.map_or(0, |ints| ints.len())),
                 }.unwrap_or(0);
             }
@@ -249,16 +249,16 @@ mod tests {
             let mut out = BytesMut::new();
             out.int(length);
             out.int(7);
-            JuteRead::new(out.freeze())
+            JuteReader::new(out.freeze())
         };
         let huge = i32::MAX as usize;
         assert_eq!(read(i32::MAX).buffer(), Err(JuteError::Short { need: huge, have: 4 }));
         let need = huge.saturating_mul(4);
         let refused = Err(JuteError::Short { need, have: 4 });
-        assert_eq!(read(i32::MAX).vector(4, JuteRead::int), refused);
-        assert_eq!(read(1).vector(4, JuteRead::int), Ok(Some(vec![7])));
+        assert_eq!(read(i32::MAX).vector(4, JuteReader::int), refused);
+        assert_eq!(read(1).vector(4, JuteReader::int), Ok(Some(vec![7])));
         assert_eq!(read(-2).buffer(), Err(JuteError::Negative { length: -2 }));
-        assert_eq!(read(-2).vector(4, JuteRead::int), Err(JuteError::Negative { length: -2 }));
+        assert_eq!(read(-2).vector(4, JuteReader::int), Err(JuteError::Negative { length: -2 }));
         assert_eq!(read(-1).string(), Ok(None));
         assert_eq!(read(0).string(), Ok(Some(String::new())));
     }
@@ -268,7 +268,7 @@ mod tests {
         let mut out = BytesMut::new();
         out.buffer(Some(b"a\xff"));
         assert_eq!(
-            JuteRead::new(out.freeze()).string(),
+            JuteReader::new(out.freeze()).string(),
             Err(JuteError::NotUtf8 { valid_up_to: 1 })
         );
     }

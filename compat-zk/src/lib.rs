@@ -3,7 +3,7 @@
 //!
 //! Serving ZooKeeper is not part of this crate: it has no sessions, no tree and no sockets.
 //!
-//! [`frame`] cuts a stream into frames, [`JuteRead`] takes fields off a frame and [`JuteWrite`]
+//! [`frame`] cuts a stream into frames, [`JuteReader`] takes fields off a frame and [`JuteWriter`]
 //! puts them there. Everything is big-endian. A length from the wire is held against the bytes that
 //! are there before anything is made of it.
 
@@ -17,4 +17,4 @@ mod jute;
 pub use frame::{FRAME_BYTES_MAX, frame, put_frame};
 pub use handshake::{ConnectRequest, ConnectResponse};
 pub use header::{ReplyHeader, RequestHeader};
-pub use jute::{JuteError, JuteRead, JuteWrite};
+pub use jute::{JuteError, JuteReader, JuteWriter};

@@ -139,8 +139,8 @@ def f29(found):
     drawing, three = figure("F29 (figure 7a): reading 100 logs at a cut, first and second pass", 3)
     for axes, where, beside, title in (
         (three[0], "memory", "memcpy", "from memory"),
-        (three[1], "unfiled", "unfiled, O_DIRECT reads of its files", "from disk, as the journal has it"),
-        (three[2], "filed", "filed, O_DIRECT reads of its files", "from disk, sorted by log"),
+        (three[1], "unsorted", "unsorted, O_DIRECT reads of its files", "from disk, as the journal has it"),
+        (three[2], "sorted", "sorted, O_DIRECT reads of its files", "from disk, sorted by log"),
     ):
         for name, colour in ((f"{where}, first pass", "C0"), (f"{where}, second pass", "C1")):
             found.line(axes, name, "mb_per_s", name.split(", ")[1], color=colour)

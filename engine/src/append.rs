@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
-use storage::{Append, LogId, Offset, Payload, Stage};
-use user_time::Extractor;
+use storage::{AppendStage, LogAppend, LogId, Offset, Payload};
+use user_time::UserTimeExtractor;
 
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
-use crate::producers::Producers;
-use crate::user_time::{RuleChange, RulesInForce};
+use crate::producers::ProducerStates;
+use crate::user_time::{ActiveRules, RuleChange};
 
 /// The smallest and the largest user time of a batch. In journals of old, where finding them would
 /// have meant to decompress, the smallest may be a bound below it, and the largest a producer's claim.
@@ -19,7 +19,7 @@ pub type TimeRange = (UserTime, UserTime);
 
 /// An idempotent producer's claim about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProducerNote {
+pub struct ProducerSequence {
     /// The producer's id.
     pub id: i64,
     /// Its epoch.
@@ -32,7 +32,7 @@ pub struct ProducerNote {
 
 /// Records to append: one batch, validated.
 #[derive(Debug)]
-pub struct Batch {
+pub struct RecordBatch {
     /// Its bytes, of which the head is filled in when the offset is known.
     pub payload: Payload,
     /// How many records.
@@ -40,14 +40,14 @@ pub struct Batch {
     /// Their user times.
     pub times: TimeRange,
     /// Whose it is, if an idempotent producer's.
-    pub producer: Option<ProducerNote>,
+    pub producer: Option<ProducerSequence>,
 }
 
 /// What the engine must know of the bytes of a batch.
-pub trait Format: Send + Sync + 'static {
+pub trait BatchFormat: Send + Sync + 'static {
     /// Fills in the head of a batch that takes `base`, and its time, if the topic gives out append
     /// times. Returns an index and the CRC-32C of the payload from there on, where it is known.
-    fn seal(
+    fn finalize_header(
         &self,
         payload: &mut Payload,
         base: Offset,
@@ -56,7 +56,7 @@ pub trait Format: Send + Sync + 'static {
     ) -> Option<(usize, u32)>;
 
     /// Whose a stored batch is, from its first bytes.
-    fn producer(&self, start: &[u8]) -> Option<ProducerNote>;
+    fn producer(&self, start: &[u8]) -> Option<ProducerSequence>;
 
     /// The offset and user time of each record of a stored batch, in order.
     ///
@@ -72,7 +72,7 @@ pub trait Format: Send + Sync + 'static {
     fn user_times(
         &self,
         _batch: &Bytes,
-        _extractor: &Extractor,
+        _extractor: &UserTimeExtractor,
     ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
         Err("records of this format have no fields".to_owned())
     }
@@ -89,7 +89,7 @@ pub trait Format: Send + Sync + 'static {
         batch: &Bytes,
         delete_horizon: Option<SysTime>,
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
-    ) -> Result<Rewritten, String>;
+    ) -> Result<RewriteOutcome, String>;
 }
 
 /// A stored record, as compaction sees it.
@@ -107,7 +107,7 @@ pub struct KeyedRecord<'a> {
 
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rewritten {
+pub enum RewriteOutcome {
     /// Nothing: its bytes stand.
     Unchanged,
     /// Other bytes, over the same offsets.
@@ -118,7 +118,7 @@ pub enum Rewritten {
 
 /// What an append means.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub(crate) enum AppendNote {
     Event,
     /// An event that changes the user time of logs.
     Rules {
@@ -127,70 +127,71 @@ pub(crate) enum Note {
     },
     File,
     /// A change of a file that holds only if nothing came in between: its log ends there.
-    FileAt(Offset),
-    Records(RecordsNote),
+    FileIfUnchanged(Offset),
+    Records(BatchNote),
 }
 
 /// What the writer's thread must know of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordsNote {
-    pub(crate) producer: Option<ProducerNote>,
+pub(crate) struct BatchNote {
+    pub(crate) producer: Option<ProducerSequence>,
     /// Whether its records get the time of the append, …
     pub(crate) append_time: bool,
     /// … and whether that is their user time.
     pub(crate) append_time_is_user_time: bool,
     /// Since when the rule holds by which its user times were found; zero for the records' own timestamps.
-    pub(crate) rule: Hlc,
+    pub(crate) rule_since: Hlc,
     /// For a strict topic, the partition's largest user time as far as was visible.
-    pub(crate) strict_from: Option<UserTime>,
+    pub(crate) strict_user_time_max: Option<UserTime>,
 }
 
-pub(crate) struct Stager {
-    pub(crate) producers: Producers,
-    pub(crate) rules: RulesInForce,
-    pub(crate) format: Arc<dyn Format>,
+pub(crate) struct EngineAppendStage {
+    pub(crate) producers: ProducerStates,
+    pub(crate) rules: ActiveRules,
+    pub(crate) format: Arc<dyn BatchFormat>,
 }
 
-impl Stage for Stager {
-    type Note = Note;
+impl AppendStage for EngineAppendStage {
+    type Note = AppendNote;
     type Refusal = EngineError;
 
     fn stage(
         &mut self,
-        append: &mut Append<Note>,
+        append: &mut LogAppend<AppendNote>,
         base: Offset,
         stamp: Hlc,
     ) -> Result<(), EngineError> {
-        self.producers.advance(stamp);
+        self.producers.advance_activity(stamp);
         let note = match &append.note {
-            Note::Records(note) => *note,
-            Note::Rules { logs, change } => {
+            AppendNote::Records(note) => *note,
+            AppendNote::Rules { logs, change } => {
                 self.rules.change(logs, *change, stamp);
                 return Ok(());
             }
-            Note::FileAt(end) if *end != base => {
+            AppendNote::FileIfUnchanged(end) if *end != base => {
                 let (start, offset) = (Offset(0), end.0 as i64);
                 return Err(EngineError::OffsetOutOfRange { offset, start, end: base });
             }
-            Note::Event | Note::File | Note::FileAt(_) => return Ok(()),
+            AppendNote::Event | AppendNote::File | AppendNote::FileIfUnchanged(_) => return Ok(()),
         };
         // A duplicate is one whatever its user time: the first of the two was taken.
         if let Some(producer) = &note.producer {
             self.producers.check(append.log, producer)?;
         }
-        self.rules.check(append.log, note.rule)?;
+        self.rules.check(append.log, note.rule_since)?;
         let time = note.append_time.then(|| stamp.time());
         if let Some(time) = time.filter(|_| note.append_time_is_user_time) {
             let time = UserTime(time.0 as i64);
             append.user = (time, time);
         }
-        if let Some(seen) = note.strict_from {
-            self.rules.rise(append.log, seen, append.user)?;
+        if let Some(seen) = note.strict_user_time_max {
+            self.rules.advance_user_time_max(append.log, seen, append.user)?;
         }
         if let Some(producer) = &note.producer {
             self.producers.stage(append.log, producer, base, stamp);
         }
-        append.crc_from = self.format.seal(&mut append.payload, base, append.epoch, time);
+        append.crc_from =
+            self.format.finalize_header(&mut append.payload, base, append.epoch, time);
         Ok(())
     }
 
@@ -209,25 +210,25 @@ impl Stage for Stager {
     }
 }
 
-impl Batch {
+impl RecordBatch {
     /// An append to a partition of `topic`. `append_time` says that its records get the time of it.
     pub(crate) fn into_append(
         self,
         topic: &Topic,
         partition: &Partition,
         append_time: bool,
-    ) -> Append<Note> {
+    ) -> LogAppend<AppendNote> {
         let rule = topic.user_time();
-        let note = RecordsNote {
+        let note = BatchNote {
             producer: self.producer,
             append_time,
             append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
-            rule: rule.map_or(Hlc::ZERO, |rule| rule.since()),
-            strict_from: rule
+            rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),
+            strict_user_time_max: rule
                 .filter(|rule| rule.is_strict())
-                .map(|_| partition.log.tip().user_peak),
+                .map(|_| partition.log.tip().user_time_max),
         };
-        Append {
+        LogAppend {
             log: partition.log.id,
             kind: crate::namespace::event::KIND_RECORDS,
             epoch: 0,
@@ -235,7 +236,7 @@ impl Batch {
             user: self.times,
             payload: self.payload,
             crc_from: None,
-            note: Note::Records(note),
+            note: AppendNote::Records(note),
         }
     }
 }

@@ -7,13 +7,13 @@ use std::io;
 
 use bytes::Bytes;
 use hlc::Cut;
-use storage::index::Tip;
-use storage::{Log, Offset, Piece, PieceData};
+use storage::index::LogTip;
+use storage::{EntryPayload, Log, Offset, PayloadLocation};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Does what may wait for the disk. On a thread of a runtime that has others, the tasks of this one go
 /// there.
-pub fn on_disk<T>(act: impl FnOnce() -> T) -> T {
+pub fn block_in_place<T>(act: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
         _ => act(),
@@ -21,32 +21,32 @@ pub fn on_disk<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// [`Log::tip_at`].
-pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<Tip> {
-    let is_in_memory = cut.admits(log.tip().stamp) || log.reach(cut) > 0;
-    if is_in_memory { log.tip_at(cut) } else { on_disk(|| log.tip_at(cut)) }
+pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<LogTip> {
+    let is_in_memory = cut.admits(log.tip().stamp) || log.journal_end_of(cut) > 0;
+    if is_in_memory { log.tip_at(cut) } else { block_in_place(|| log.tip_at(cut)) }
 }
 
 /// [`Log::tip_at`] and [`Log::reach`].
-pub(crate) fn tip_and_reach(log: &Log, cut: Cut) -> io::Result<(Tip, u64)> {
-    let reach = log.reach(cut);
+pub(crate) fn tip_and_journal_end(log: &Log, cut: Cut) -> io::Result<(LogTip, u64)> {
+    let reach = log.journal_end_of(cut);
     let is_in_memory = reach > 0 || cut.admits(log.tip().stamp);
-    let tip = if is_in_memory { log.tip_at(cut) } else { on_disk(|| log.tip_at(cut)) };
+    let tip = if is_in_memory { log.tip_at(cut) } else { block_in_place(|| log.tip_at(cut)) };
     Ok((tip?, reach))
 }
 
 /// Does what looks into a log from an offset on.
-pub(crate) fn looking_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
-    if from >= log.memory_start() { look() } else { on_disk(look) }
+pub(crate) fn read_log_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
+    if from >= log.memory_start() { look() } else { block_in_place(look) }
 }
 
-/// [`Piece::read`].
+/// [`EntryPayload::read`].
 ///
 /// # Errors
 /// The disk fails, or gives other bytes than were written.
-pub fn read(piece: &Piece) -> io::Result<Bytes> {
-    match piece.data {
-        PieceData::Memory(_) => piece.read(),
-        PieceData::File { .. } => on_disk(|| piece.read()),
+pub fn read(piece: &EntryPayload) -> io::Result<Bytes> {
+    match piece.location {
+        PayloadLocation::Memory(_) => piece.read(),
+        PayloadLocation::File { .. } => block_in_place(|| piece.read()),
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         let waits = tokio::spawn(async {
             let (told, waiting) = mpsc::channel();
             tokio::spawn(async move { told.send(7) });
-            on_disk(|| waiting.recv())
+            block_in_place(|| waiting.recv())
         });
         assert_eq!(waits.await.unwrap(), Ok(7));
     }
@@ -69,11 +69,11 @@ mod tests {
     #[tokio::test]
     async fn where_there_are_no_others_it_is_done_on_the_spot() {
         let here = std::thread::current().id();
-        assert_eq!(on_disk(|| std::thread::current().id()), here);
+        assert_eq!(block_in_place(|| std::thread::current().id()), here);
     }
 
     #[test]
     fn without_a_runtime_too() {
-        assert_eq!(on_disk(|| 7), 7);
+        assert_eq!(block_in_place(|| 7), 7);
     }
 }

@@ -15,26 +15,26 @@ use storage::catalog::{Catalog, CatalogDirectory, CatalogError};
 pub(crate) struct CatalogSlot {
     pub(crate) directory: CatalogDirectory,
     current: RwLock<Option<Arc<Catalog>>>,
-    wish: Arc<RebuildWish>,
+    rebuild_request: Arc<RebuildRequest>,
     /// How often another catalog was put in the place of one.
     rebuilds: AtomicU64,
 }
 
 /// Whether a rebuild is wanted, and whether there is to be none any more.
 #[derive(Default)]
-struct RebuildWish {
-    state: Mutex<WishState>,
+struct RebuildRequest {
+    state: Mutex<RebuildRequestState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Default)]
-struct WishState {
+struct RebuildRequestState {
     is_wanted: bool,
     is_closing: bool,
 }
 
-impl RebuildWish {
-    fn set(&self, set: impl FnOnce(&mut WishState)) {
+impl RebuildRequest {
+    fn update(&self, set: impl FnOnce(&mut RebuildRequestState)) {
         set(&mut self.state.lock());
         self.changed.notify_all();
     }
@@ -44,7 +44,7 @@ impl CatalogSlot {
     /// An empty one.
     pub(crate) fn new(directory: CatalogDirectory) -> CatalogSlot {
         let (current, wish, rebuilds) = Default::default();
-        CatalogSlot { directory, current, wish, rebuilds }
+        CatalogSlot { directory, current, rebuild_request: wish, rebuilds }
     }
 
     /// The catalog in use.
@@ -57,20 +57,24 @@ impl CatalogSlot {
     }
 
     /// A catalog that is to be filled; a rebuild is wanted when it fails in use.
-    pub(crate) fn watched(&self, catalog: Catalog) -> Arc<Catalog> {
-        let wish = Arc::clone(&self.wish);
-        Arc::new(catalog.telling(Arc::new(move || wish.set(|state| state.is_wanted = true))))
+    pub(crate) fn watch_for_failure(&self, catalog: Catalog) -> Arc<Catalog> {
+        let wish = Arc::clone(&self.rebuild_request);
+        Arc::new(
+            catalog.with_failure_callback(Arc::new(move || {
+                wish.update(|state| state.is_wanted = true)
+            })),
+        )
     }
 
     /// Puts a catalog to use that knows all that was made true.
-    pub(crate) fn put(&self, catalog: Arc<Catalog>) {
+    pub(crate) fn install(&self, catalog: Arc<Catalog>) {
         let last = self.current.write().replace(catalog);
-        self.wish.set(|state| state.is_wanted = false);
+        self.rebuild_request.update(|state| state.is_wanted = false);
         // Its end may take a while, and nobody needs to wait for that under the lock.
         drop(last);
         // It may have failed between its filling and here.
         if self.current.read().as_ref().is_some_and(|current| current.has_failed()) {
-            self.wish.set(|state| state.is_wanted = true);
+            self.rebuild_request.update(|state| state.is_wanted = true);
         }
     }
 
@@ -98,42 +102,42 @@ impl CatalogSlot {
     }
 
     /// Whether the catalog lies in memory for want of a better place.
-    pub(crate) fn is_makeshift(&self) -> bool {
+    pub(crate) fn is_fallback(&self) -> bool {
         let current = self.current.read();
         self.directory.is_on_disk() && current.as_ref().is_some_and(|held| held.is_in_memory())
     }
 
     /// Whether there is to be another catalog.
     pub(crate) fn wants_rebuild(&self) -> bool {
-        self.wish.state.lock().is_wanted || !self.is_filled()
+        self.rebuild_request.state.lock().is_wanted || !self.is_filled()
     }
 
     /// A catalog that was to take the place of the one in use has failed: that is no wish for another one.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn cancel_rebuild(&self) {
         let is_fine = self.current.read().as_ref().is_some_and(|current| !current.has_failed());
         if is_fine {
-            self.wish.set(|state| state.is_wanted = false);
+            self.rebuild_request.update(|state| state.is_wanted = false);
         }
     }
 
     /// Whether there is to be no rebuild any more.
     pub(crate) fn is_closing(&self) -> bool {
-        self.wish.state.lock().is_closing
+        self.rebuild_request.state.lock().is_closing
     }
 
     /// Ends every wait for a rebuild, and rebuilds.
     pub(crate) fn close(&self) {
-        self.wish.set(|state| state.is_closing = true);
+        self.rebuild_request.update(|state| state.is_closing = true);
     }
 
     /// Waits until a rebuild is wanted; `false` if there is to be none any more. A catalog in memory is
     /// looked at again after `every`.
     pub(crate) fn wait_until_wanted(&self, every: Duration) -> bool {
-        let mut state = self.wish.state.lock();
+        let mut state = self.rebuild_request.state.lock();
         while !state.is_closing && !state.is_wanted && self.is_filled() {
-            if !self.is_makeshift() {
-                self.wish.changed.wait(&mut state);
-            } else if self.wish.changed.wait_for(&mut state, every).timed_out() {
+            if !self.is_fallback() {
+                self.rebuild_request.changed.wait(&mut state);
+            } else if self.rebuild_request.changed.wait_for(&mut state, every).timed_out() {
                 break;
             }
         }
@@ -141,10 +145,10 @@ impl CatalogSlot {
     }
 
     /// Waits for `pause`, or until there is to be no rebuild any more.
-    pub(crate) fn pause(&self, pause: Duration) {
-        let mut state = self.wish.state.lock();
+    pub(crate) fn wait_unless_closing(&self, pause: Duration) {
+        let mut state = self.rebuild_request.state.lock();
         while !state.is_closing {
-            if self.wish.changed.wait_for(&mut state, pause).timed_out() {
+            if self.rebuild_request.changed.wait_for(&mut state, pause).timed_out() {
                 return;
             }
         }

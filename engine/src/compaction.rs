@@ -1,11 +1,11 @@
 //! Compaction: of each key, the last record stays.
 //!
-//! Pure: it reads a [`Source`], and hands what stays to its caller. Who calls it when, and swaps the
+//! Pure: it reads a [`BatchSource`], and hands what stays to its caller. Who calls it when, and swaps the
 //! log's prefix, is elsewhere; [`CompactionSettings`] says which log is due.
 //!
 //! What holds true of it:
 //! - **The horizon.** A record goes only if the record that supersedes it has a stamp below
-//!   [`Outcome::compacted_to`]. So the state by key of every moment from there on is what it was
+//!   [`CompactionOutcome::compacted_to`]. So the state by key of every moment from there on is what it was
 //!   (TIME.md 6), and so is the offset at which it ends.
 //! - **Offsets** never change. What stays of a batch lies where it lay, under the same stamp.
 //! - **Tombstones** (KIP-534): the first run that sees one as the last record of its key drops what it
@@ -25,24 +25,24 @@ use bytes::Bytes;
 use hlc::{Hlc, SysTime};
 use storage::Offset;
 
-use crate::append::{Format, KeyedRecord, Rewritten};
-use keys::KeyMap;
+use crate::append::{BatchFormat, KeyedRecord, RewriteOutcome};
+use keys::KeyOffsetMap;
 pub use settings::CompactionSettings;
 
 /// Where the batches of a log come from. It is read twice.
-pub trait Source {
+pub trait BatchSource {
     /// What the source knows of a batch beside its bytes; comes back with what is kept of it.
     type Entry;
 
     /// The batches from the one that holds `from`, or the first after it, to the end of the log, by
     /// rising offset. They are fetched as they are asked for: a run asks for none that it does not
     /// need.
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Self::Entry>>>;
+    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Self::Entry>>>;
 }
 
 /// A batch of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored<E> {
+pub struct SourceBatch<E> {
     /// The first offset that it takes.
     pub base: Offset,
     /// The offset behind the last that it takes.
@@ -57,7 +57,7 @@ pub struct Stored<E> {
 
 /// A batch that stays: offsets and stamp are those it had.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept<E> {
+pub struct CompactedBatch<E> {
     /// What its source knew of it.
     pub entry: E,
     /// Its bytes from now on.
@@ -68,7 +68,7 @@ pub struct Kept<E> {
 
 /// What one run of compaction is to do.
 #[derive(Clone, Copy, Debug)]
-pub struct CompactOptions {
+pub struct CompactionOptions {
     /// Only what was accepted before this may be compacted.
     pub horizon: Hlc,
     /// The first offset that is kept.
@@ -85,7 +85,7 @@ pub struct CompactOptions {
     pub seed: u64,
 }
 
-impl CompactOptions {
+impl CompactionOptions {
     /// Until when a tombstone stays that is seen now.
     fn delete_horizon(&self) -> SysTime {
         self.now.saturating_add(self.delete_retention)
@@ -94,7 +94,7 @@ impl CompactOptions {
 
 /// What one run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CompactionOutcome {
     /// Everything below was compacted: the next run's first dirty offset, and where the prefix ends
     /// that the kept batches replace.
     pub until: Offset,
@@ -119,7 +119,7 @@ pub struct Outcome {
     pub unreadable: u64,
 }
 
-impl Outcome {
+impl CompactionOutcome {
     /// Whether the kept batches differ from those that are there. If not, nothing need be replaced.
     pub fn is_change(&self) -> bool {
         self.batches_changed > 0 || self.batches_dropped > 0
@@ -128,7 +128,7 @@ impl Outcome {
 
 /// Why a log was not compacted. Nothing that was handed out of it may be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CompactError {
+pub enum CompactionError {
     /// A batch could not be fetched, or what stays not be put away.
     #[error(transparent)]
     Disk(#[from] io::Error),
@@ -153,24 +153,24 @@ pub enum CompactError {
 }
 
 /// Compacts a log below a horizon: hands what stays of its batches to `emit`, by rising offset, from
-/// its start up to [`Outcome::until`].
+/// its start up to [`CompactionOutcome::until`].
 ///
 /// The last batch of what is compacted is handed out even if nothing stays of it: it holds the offset
 /// at which cuts end. Batches that an earlier run has compacted, and that now lie above the horizon
 /// because somebody has pinned a moment below them, are handed out as they are.
 ///
 /// # Errors
-/// [`CompactError`], also for what `emit` refuses.
-pub fn compact<S: Source>(
+/// [`CompactionError`], also for what `emit` refuses.
+pub fn compact<S: BatchSource>(
     source: &S,
-    options: &CompactOptions,
-    format: &dyn Format,
-    emit: &mut dyn FnMut(Kept<S::Entry>) -> io::Result<()>,
-) -> Result<Outcome, CompactError> {
-    let index = Index::build(source, options, format)?;
-    let mut cleaning = Cleaning::new(options, format, index);
+    options: &CompactionOptions,
+    format: &dyn BatchFormat,
+    emit: &mut dyn FnMut(CompactedBatch<S::Entry>) -> io::Result<()>,
+) -> Result<CompactionOutcome, CompactionError> {
+    let index = DirtyKeyIndex::build(source, options, format)?;
+    let mut cleaning = CompactionPass::new(options, format, index);
     // The last batch that was cleaned, if nothing stays of it.
-    let mut emptied: Option<Kept<S::Entry>> = None;
+    let mut emptied: Option<CompactedBatch<S::Entry>> = None;
     let mut reached = options.start;
     for stored in source.batches(options.start) {
         let stored = stored?;
@@ -181,58 +181,58 @@ pub fn compact<S: Source>(
         // An earlier run went further than this one may.
         if stored.stamp >= options.horizon {
             if let Some(last) = emptied.take() {
-                emit(cleaning.keep(last))?;
+                emit(cleaning.count_retained(last))?;
             }
-            emit(cleaning.pass(stored))?;
+            emit(cleaning.pass_through(stored))?;
             continue;
         }
-        let (kept, is_empty) = cleaning.clean(stored);
+        let (kept, is_empty) = cleaning.compact_batch(stored);
         if is_empty {
             emptied = Some(kept);
         } else {
             emptied = None;
-            emit(cleaning.keep(kept))?;
+            emit(cleaning.count_retained(kept))?;
         }
     }
     if let Some(last) = emptied {
-        emit(cleaning.keep(last))?;
+        emit(cleaning.count_retained(last))?;
     }
     // Else what was not read would be lost when the prefix is replaced.
     if reached < cleaning.index.until {
-        return Err(CompactError::EndsEarly { reached, until: cleaning.index.until });
+        return Err(CompactionError::EndsEarly { reached, until: cleaning.index.until });
     }
-    Ok(cleaning.outcome())
+    Ok(cleaning.into_outcome())
 }
 
 /// The last offset of each key in what is dirty.
-struct Index {
-    keys: KeyMap,
+struct DirtyKeyIndex {
+    keys: KeyOffsetMap,
     until: Offset,
     /// The newest stamp of what is in it.
-    newest: Hlc,
+    newest_stamp: Hlc,
 }
 
-impl Index {
-    fn build<S: Source>(
+impl DirtyKeyIndex {
+    fn build<S: BatchSource>(
         source: &S,
-        options: &CompactOptions,
-        format: &dyn Format,
-    ) -> Result<Index, CompactError> {
+        options: &CompactionOptions,
+        format: &dyn BatchFormat,
+    ) -> Result<DirtyKeyIndex, CompactionError> {
         let from = options.first_dirty.max(options.start);
-        let keys = KeyMap::new(options.memory_bytes, options.seed);
-        let mut index = Index { keys, until: from, newest: Hlc::ZERO };
+        let keys = KeyOffsetMap::new(options.memory_bytes, options.seed);
+        let mut index = DirtyKeyIndex { keys, until: from, newest_stamp: Hlc::ZERO };
         for stored in source.batches(from) {
             let stored = stored?;
             if stored.stamp >= options.horizon {
                 break;
             }
-            index.newest = stored.stamp;
-            if !index.add(&stored.batch, format) {
+            index.newest_stamp = stored.stamp;
+            if !index.add_batch(&stored.batch, format) {
                 // The keys of it that went in supersede what is below it all the same: it stays, and
                 // lies below the horizon.
                 if index.until == from {
                     let memory_bytes = options.memory_bytes;
-                    return Err(CompactError::Memory { base: stored.base, memory_bytes });
+                    return Err(CompactionError::Memory { base: stored.base, memory_bytes });
                 }
                 break;
             }
@@ -242,7 +242,7 @@ impl Index {
     }
 
     /// Whether all keys of a batch fitted. One that cannot be read has none.
-    fn add(&mut self, batch: &Bytes, format: &dyn Format) -> bool {
+    fn add_batch(&mut self, batch: &Bytes, format: &dyn BatchFormat) -> bool {
         let mut fits = true;
         let _ = format.rewrite(batch, None, &mut |record| {
             if let Some(key) = record.key {
@@ -254,22 +254,26 @@ impl Index {
     }
 
     fn supersedes(&self, key: &[u8], offset: Offset) -> bool {
-        self.keys.last(key).is_some_and(|last| last > offset)
+        self.keys.last_offset(key).is_some_and(|last| last > offset)
     }
 }
 
 /// The second pass, in which records are dropped.
-struct Cleaning<'a> {
-    options: &'a CompactOptions,
-    format: &'a dyn Format,
-    index: Index,
+struct CompactionPass<'a> {
+    options: &'a CompactionOptions,
+    format: &'a dyn BatchFormat,
+    index: DirtyKeyIndex,
     batches_read: u64,
-    outcome: Outcome,
+    outcome: CompactionOutcome,
 }
 
-impl<'a> Cleaning<'a> {
-    fn new(options: &'a CompactOptions, format: &'a dyn Format, index: Index) -> Cleaning<'a> {
-        let outcome = Outcome {
+impl<'a> CompactionPass<'a> {
+    fn new(
+        options: &'a CompactionOptions,
+        format: &'a dyn BatchFormat,
+        index: DirtyKeyIndex,
+    ) -> CompactionPass<'a> {
+        let outcome = CompactionOutcome {
             until: index.until,
             compacted_to: Hlc::ZERO,
             batches_kept: 0,
@@ -281,14 +285,14 @@ impl<'a> Cleaning<'a> {
             bytes_after: 0,
             unreadable: 0,
         };
-        Cleaning { options, format, index, batches_read: 0, outcome }
+        CompactionPass { options, format, index, batches_read: 0, outcome }
     }
 
     /// What stays of a batch, and whether that is nothing.
-    fn clean<E>(&mut self, stored: Stored<E>) -> (Kept<E>, bool) {
-        self.read(&stored.batch);
+    fn compact_batch<E>(&mut self, stored: SourceBatch<E>) -> (CompactedBatch<E>, bool) {
+        self.count_read(&stored.batch);
         // So also the stamp of the last batch, which stays: a cut from there on has the same end.
-        self.index.newest = self.index.newest.max(stored.stamp);
+        self.index.newest_stamp = self.index.newest_stamp.max(stored.stamp);
         // A tombstone that the index has not seen may have something to supersede yet: it was in a
         // batch that could not be read when it was dirty.
         let is_indexed = stored.end > self.options.first_dirty;
@@ -296,16 +300,16 @@ impl<'a> Cleaning<'a> {
         let delete_horizon = (is_indexed && is_safe).then(|| self.options.delete_horizon());
         let (mut kept, mut dropped) = (0, 0);
         let rewritten = self.format.rewrite(&stored.batch, delete_horizon, &mut |record| {
-            let stays = self.stays(record, is_safe);
+            let stays = self.must_retain(record, is_safe);
             *(if stays { &mut kept } else { &mut dropped }) += 1;
             stays
         });
         self.outcome.records_kept += kept;
         self.outcome.records_dropped += dropped;
         let (batch, is_changed, is_empty) = match rewritten {
-            Ok(Rewritten::Unchanged) => (stored.batch, false, false),
-            Ok(Rewritten::Changed(batch)) => (batch, true, false),
-            Ok(Rewritten::Empty(batch)) => {
+            Ok(RewriteOutcome::Unchanged) => (stored.batch, false, false),
+            Ok(RewriteOutcome::Changed(batch)) => (batch, true, false),
+            Ok(RewriteOutcome::Empty(batch)) => {
                 let is_changed = batch != stored.batch;
                 (batch, is_changed, true)
             }
@@ -315,10 +319,10 @@ impl<'a> Cleaning<'a> {
                 (stored.batch, false, false)
             }
         };
-        (Kept { entry: stored.entry, batch, is_changed }, is_empty)
+        (CompactedBatch { entry: stored.entry, batch, is_changed }, is_empty)
     }
 
-    fn stays(&self, record: &KeyedRecord<'_>, is_safe: bool) -> bool {
+    fn must_retain(&self, record: &KeyedRecord<'_>, is_safe: bool) -> bool {
         let Some(key) = record.key else { return false };
         if self.index.supersedes(key, record.offset) {
             return false;
@@ -328,27 +332,31 @@ impl<'a> Cleaning<'a> {
     }
 
     /// A batch that this run must not touch.
-    fn pass<E>(&mut self, stored: Stored<E>) -> Kept<E> {
-        self.read(&stored.batch);
-        self.keep(Kept { entry: stored.entry, batch: stored.batch, is_changed: false })
+    fn pass_through<E>(&mut self, stored: SourceBatch<E>) -> CompactedBatch<E> {
+        self.count_read(&stored.batch);
+        self.count_retained(CompactedBatch {
+            entry: stored.entry,
+            batch: stored.batch,
+            is_changed: false,
+        })
     }
 
-    fn read(&mut self, batch: &Bytes) {
+    fn count_read(&mut self, batch: &Bytes) {
         self.batches_read += 1;
         self.outcome.bytes_before += batch.len() as u64;
     }
 
-    fn keep<E>(&mut self, kept: Kept<E>) -> Kept<E> {
+    fn count_retained<E>(&mut self, kept: CompactedBatch<E>) -> CompactedBatch<E> {
         self.outcome.batches_kept += 1;
         self.outcome.batches_changed += u64::from(kept.is_changed);
         self.outcome.bytes_after += kept.batch.len() as u64;
         kept
     }
 
-    fn outcome(self) -> Outcome {
+    fn into_outcome(self) -> CompactionOutcome {
         let batches_dropped = self.batches_read - self.outcome.batches_kept;
         let is_less = self.outcome.records_dropped > 0 || batches_dropped > 0;
-        let compacted_to = if is_less { self.index.newest.next() } else { Hlc::ZERO };
-        Outcome { batches_dropped, compacted_to, ..self.outcome }
+        let compacted_to = if is_less { self.index.newest_stamp.next() } else { Hlc::ZERO };
+        CompactionOutcome { batches_dropped, compacted_to, ..self.outcome }
     }
 }

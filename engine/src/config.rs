@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::user_time::{USER_TIME, USER_TIME_ORDER, USER_TIME_UNREADABLE};
-use value::Kind;
+use value::ConfigValueKind;
 
 /// Why a setting was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,76 +63,80 @@ impl ConfigType {
     }
 }
 
-const KEYS: &[(&str, &str, Kind)] = &[
-    ("cleanup.policy", "delete", Kind::ListOf(&["delete", "compact"])),
+const TOPIC_CONFIGS: &[(&str, &str, ConfigValueKind)] = &[
+    ("cleanup.policy", "delete", ConfigValueKind::ListOf(&["delete", "compact"])),
     // Nothing is compressed by them: batches are stored as they came.
-    ("compression.gzip.level", "-1", Kind::Level { min: 1, max: 9, or: Some(-1) }),
-    ("compression.lz4.level", "9", Kind::Level { min: 1, max: 17, or: None }),
+    ("compression.gzip.level", "-1", ConfigValueKind::Level { min: 1, max: 9, or: Some(-1) }),
+    ("compression.lz4.level", "9", ConfigValueKind::Level { min: 1, max: 17, or: None }),
     (
         "compression.type",
         "producer",
-        Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
+        ConfigValueKind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
     ),
-    ("compression.zstd.level", "3", Kind::Level { min: -131_072, max: 22, or: None }),
-    ("delete.retention.ms", "86400000", Kind::Long { min: 0 }),
-    ("file.delete.delay.ms", "60000", Kind::Long { min: 0 }),
-    ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
-    ("flush.ms", "9223372036854775807", Kind::Long { min: 0 }),
-    ("follower.replication.throttled.replicas", "", Kind::Replicas),
-    (USER_TIME, "timestamp", Kind::UserTime),
-    (USER_TIME_ORDER, "lenient", Kind::OneOf(&["lenient", "strict"])),
-    (USER_TIME_UNREADABLE, "refuse", Kind::OneOf(&["refuse", "keep"])),
-    ("index.interval.bytes", "4096", Kind::Int { min: 0 }),
-    ("leader.replication.throttled.replicas", "", Kind::Replicas),
-    ("local.retention.bytes", "-2", Kind::Long { min: -2 }),
-    ("local.retention.ms", "-2", Kind::Long { min: -2 }),
-    ("max.compaction.lag.ms", "9223372036854775807", Kind::Long { min: 1 }),
-    ("max.message.bytes", "1048588", Kind::Int { min: 0 }),
-    ("message.timestamp.after.max.ms", "3600000", Kind::Long { min: 0 }),
-    ("message.timestamp.before.max.ms", "9223372036854775807", Kind::Long { min: 0 }),
-    ("message.timestamp.type", "CreateTime", Kind::OneOf(&["CreateTime", "LogAppendTime"])),
-    ("min.cleanable.dirty.ratio", "0.5", Kind::Ratio),
-    ("min.compaction.lag.ms", "0", Kind::Long { min: 0 }),
-    ("min.insync.replicas", "1", Kind::Int { min: 1 }),
-    ("preallocate", "false", Kind::Bool),
-    ("remote.log.copy.disable", "false", Kind::Bool),
-    ("remote.log.delete.on.disable", "false", Kind::Bool),
-    ("remote.storage.enable", "false", Kind::Bool),
-    ("retention.bytes", "-1", Kind::Long { min: i64::MIN }),
-    ("retention.ms", "604800000", Kind::Long { min: -1 }),
-    ("segment.bytes", "1073741824", Kind::Int { min: 1 << 20 }),
-    ("segment.index.bytes", "10485760", Kind::Int { min: 4 }),
-    ("segment.jitter.ms", "0", Kind::Long { min: 0 }),
-    ("segment.ms", "604800000", Kind::Long { min: 1 }),
-    ("unclean.leader.election.enable", "false", Kind::Bool),
+    ("compression.zstd.level", "3", ConfigValueKind::Level { min: -131_072, max: 22, or: None }),
+    ("delete.retention.ms", "86400000", ConfigValueKind::Long { min: 0 }),
+    ("file.delete.delay.ms", "60000", ConfigValueKind::Long { min: 0 }),
+    ("flush.messages", "9223372036854775807", ConfigValueKind::Long { min: 1 }),
+    ("flush.ms", "9223372036854775807", ConfigValueKind::Long { min: 0 }),
+    ("follower.replication.throttled.replicas", "", ConfigValueKind::Replicas),
+    (USER_TIME, "timestamp", ConfigValueKind::UserTime),
+    (USER_TIME_ORDER, "lenient", ConfigValueKind::OneOf(&["lenient", "strict"])),
+    (USER_TIME_UNREADABLE, "refuse", ConfigValueKind::OneOf(&["refuse", "keep"])),
+    ("index.interval.bytes", "4096", ConfigValueKind::Int { min: 0 }),
+    ("leader.replication.throttled.replicas", "", ConfigValueKind::Replicas),
+    ("local.retention.bytes", "-2", ConfigValueKind::Long { min: -2 }),
+    ("local.retention.ms", "-2", ConfigValueKind::Long { min: -2 }),
+    ("max.compaction.lag.ms", "9223372036854775807", ConfigValueKind::Long { min: 1 }),
+    ("max.message.bytes", "1048588", ConfigValueKind::Int { min: 0 }),
+    ("message.timestamp.after.max.ms", "3600000", ConfigValueKind::Long { min: 0 }),
+    ("message.timestamp.before.max.ms", "9223372036854775807", ConfigValueKind::Long { min: 0 }),
+    (
+        "message.timestamp.type",
+        "CreateTime",
+        ConfigValueKind::OneOf(&["CreateTime", "LogAppendTime"]),
+    ),
+    ("min.cleanable.dirty.ratio", "0.5", ConfigValueKind::Ratio),
+    ("min.compaction.lag.ms", "0", ConfigValueKind::Long { min: 0 }),
+    ("min.insync.replicas", "1", ConfigValueKind::Int { min: 1 }),
+    ("preallocate", "false", ConfigValueKind::Bool),
+    ("remote.log.copy.disable", "false", ConfigValueKind::Bool),
+    ("remote.log.delete.on.disable", "false", ConfigValueKind::Bool),
+    ("remote.storage.enable", "false", ConfigValueKind::Bool),
+    ("retention.bytes", "-1", ConfigValueKind::Long { min: i64::MIN }),
+    ("retention.ms", "604800000", ConfigValueKind::Long { min: -1 }),
+    ("segment.bytes", "1073741824", ConfigValueKind::Int { min: 1 << 20 }),
+    ("segment.index.bytes", "10485760", ConfigValueKind::Int { min: 4 }),
+    ("segment.jitter.ms", "0", ConfigValueKind::Long { min: 0 }),
+    ("segment.ms", "604800000", ConfigValueKind::Long { min: 1 }),
+    ("unclean.leader.election.enable", "false", ConfigValueKind::Bool),
 ];
 
 /// All settings that a topic has: name, Kafka's default, and type.
 pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, ConfigType)> {
-    KEYS.iter().map(|(name, default, kind)| {
+    TOPIC_CONFIGS.iter().map(|(name, default, kind)| {
         let config_type = match kind {
-            Kind::Long { .. } => ConfigType::Long,
-            Kind::Int { .. } | Kind::Level { .. } => ConfigType::Int,
-            Kind::Ratio => ConfigType::Double,
-            Kind::Bool => ConfigType::Boolean,
-            Kind::OneOf(_) | Kind::UserTime => ConfigType::String,
-            Kind::ListOf(_) | Kind::Replicas => ConfigType::List,
+            ConfigValueKind::Long { .. } => ConfigType::Long,
+            ConfigValueKind::Int { .. } | ConfigValueKind::Level { .. } => ConfigType::Int,
+            ConfigValueKind::Ratio => ConfigType::Double,
+            ConfigValueKind::Bool => ConfigType::Boolean,
+            ConfigValueKind::OneOf(_) | ConfigValueKind::UserTime => ConfigType::String,
+            ConfigValueKind::ListOf(_) | ConfigValueKind::Replicas => ConfigType::List,
         };
         (*name, *default, config_type)
     })
 }
 
-fn kind_of(key: &str) -> Option<Kind> {
-    KEYS.iter().find(|(name, ..)| *name == key).map(|(.., kind)| *kind)
+fn value_kind(key: &str) -> Option<ConfigValueKind> {
+    TOPIC_CONFIGS.iter().find(|(name, ..)| *name == key).map(|(.., kind)| *kind)
 }
 
 /// The value of a setting, as it is stored and listed.
-fn read(key: &str, value: &str) -> Result<String, ConfigError> {
-    let kind = kind_of(key).ok_or_else(|| ConfigError::Unknown(key.to_owned()))?;
-    kind.read(value).map_err(|expected| refused(key, value, expected))
+fn parse_value(key: &str, value: &str) -> Result<String, ConfigError> {
+    let kind = value_kind(key).ok_or_else(|| ConfigError::Unknown(key.to_owned()))?;
+    kind.parse(value).map_err(|expected| value_error(key, value, expected))
 }
 
-fn refused(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -> ConfigError {
+fn value_error(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -> ConfigError {
     ConfigError::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.into() }
 }
 
@@ -153,7 +157,7 @@ impl TopicConfig {
     /// A name is unknown, or a value is none.
     pub fn new(set: BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
         let spelled = set.into_iter().map(|(key, value)| {
-            let value = read(&key, &value)?;
+            let value = parse_value(&key, &value)?;
             Ok((key, value))
         });
         Ok(TopicConfig { set: spelled.collect::<Result<_, ConfigError>>()? })
@@ -166,30 +170,31 @@ impl TopicConfig {
     /// A value asks for what there is not, or contradicts another one.
     pub(crate) fn check_new(&self, defaults: &TopicDefaults) -> Result<(), ConfigError> {
         for (key, value) in &self.set {
-            let kind = kind_of(key).expect("settings were checked when they were set");
-            kind.check_new(value).map_err(|expected| refused(key, value, expected))?;
+            let kind = value_kind(key).expect("settings were checked when they were set");
+            kind.check_new(value).map_err(|expected| value_error(key, value, expected))?;
         }
         let remote = "remote.storage.enable";
         if self.set.get(remote).is_some_and(|value| value == "true") {
-            return Err(refused(remote, "true", "false, for there is no remote tier"));
+            return Err(value_error(remote, "true", "false, for there is no remote tier"));
         }
         let [least, most] = ["min.compaction.lag.ms", "max.compaction.lag.ms"];
         let (min, max) = (self.number(least, defaults), self.number(most, defaults));
         if min > max {
             let expected = format!("at most {most}, which is {max}");
-            return Err(refused(least, &min.to_string(), expected));
+            return Err(value_error(least, &min.to_string(), expected));
         }
         Ok(())
     }
 
     /// What was set on the topic itself.
-    pub fn set(&self) -> &BTreeMap<String, String> {
+    pub fn overrides(&self) -> &BTreeMap<String, String> {
         &self.set
     }
 
     /// The value in force.
     pub fn value<'a>(&'a self, key: &str, defaults: &'a TopicDefaults) -> &'a str {
-        let kafka = || KEYS.iter().find(|(name, ..)| *name == key).map(|(_, default, _)| *default);
+        let kafka =
+            || TOPIC_CONFIGS.iter().find(|(name, ..)| *name == key).map(|(_, default, _)| *default);
         self.set
             .get(key)
             .or_else(|| defaults.get(key))
@@ -214,7 +219,7 @@ impl TopicConfig {
     }
 
     /// Whether records go by age and by size.
-    pub fn deletes(&self, defaults: &TopicDefaults) -> bool {
+    pub fn has_delete_policy(&self, defaults: &TopicDefaults) -> bool {
         self.has_policy("delete", defaults)
     }
 
@@ -233,8 +238,8 @@ mod tests {
 
     #[test]
     fn every_default_is_a_value_that_could_be_set() {
-        for (key, default, _) in KEYS {
-            assert_eq!(read(key, default).as_deref(), Ok(*default), "{key}={default}");
+        for (key, default, _) in TOPIC_CONFIGS {
+            assert_eq!(parse_value(key, default).as_deref(), Ok(*default), "{key}={default}");
             let set = config(key, default).unwrap();
             assert_eq!(set.check_new(&TopicDefaults::new()), Ok(()), "{key}={default}");
         }
@@ -285,7 +290,7 @@ mod tests {
         let config = config("cleanup.policy", " ").unwrap();
         assert_eq!(config.value("cleanup.policy", &TopicDefaults::new()), "");
         assert!(!config.is_compacted(&TopicDefaults::new()));
-        assert!(!config.deletes(&TopicDefaults::new()));
+        assert!(!config.has_delete_policy(&TopicDefaults::new()));
     }
 
     #[test]

@@ -7,17 +7,20 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hlc::{Ask, Cut, Hlc, Moment, UserTime};
+use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use storage::Offset;
-use storage::manifest::Horizon;
+use storage::manifest::LogHorizon;
 use storage::timekeeper::ClockPrecision;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::blocking::{looking_from, tip_and_reach};
-use crate::cut_cache::{Asked, CutCacheStats};
+use crate::blocking::{read_log_from, tip_and_journal_end};
+use crate::cut_cache::{CutCacheKey, CutCacheStats};
 use crate::engine::Engine;
 use crate::namespace::{Partition, Topic};
-use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
+use crate::seek::{
+    SeekError, TruncatedPartition, WaitPolicy, earliest_bound, is_retained,
+    is_retained_by_user_time,
+};
 
 /// One partition in a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,11 +58,11 @@ pub struct CutAnswer {
 
 /// What a closed cut holds.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct CutSnapshot {
     /// Of the whole content.
     pub(crate) hash: u128,
     /// Everything in it is on stable storage once the journal is, up to here.
-    stable_from: u64,
+    durable_from: u64,
     /// The topics, as they were.
     pub(crate) topics: Vec<Arc<Topic>>,
     /// The partitions of the topics, in order.
@@ -67,40 +70,40 @@ pub(crate) struct Snapshot {
 }
 
 /// Where a partition ends in a cut.
-struct Ended {
+struct CutTip {
     end: Offset,
     /// Over all batches that have something in the cut.
     chain: u128,
     /// The position of the journal up to which it has to be on stable storage.
-    reach: u64,
+    journal_end: u64,
 }
 
-impl Ended {
-    fn at(partition: &Partition, at: Cut) -> io::Result<Ended> {
-        let (tip, reach) = tip_and_reach(&partition.log, at)?;
-        Ok(Ended { end: tip.end, chain: tip.chain, reach })
+impl CutTip {
+    fn at(partition: &Partition, at: Cut) -> io::Result<CutTip> {
+        let (tip, reach) = tip_and_journal_end(&partition.log, at)?;
+        Ok(CutTip { end: tip.end, chain: tip.chain, journal_end: reach })
     }
 
     /// The prefix of what `known` admits, up to `end`, which may lie inside a batch.
-    fn before(partition: &Partition, end: Offset, known: Cut) -> io::Result<Ended> {
+    fn before_offset(partition: &Partition, end: Offset, known: Cut) -> io::Result<CutTip> {
         let log = &partition.log;
-        let last = looking_from(log, end, || log.entry_at(end))?;
+        let last = read_log_from(log, end, || log.entry_at(end))?;
         let cut = match last.filter(|last| known.admits(last.stamp)) {
             Some(last) if last.base < end => Cut::through(last.stamp),
             Some(last) => Cut::below(last.stamp),
             None => known,
         };
-        Ok(Ended { end, ..Ended::at(partition, cut)? })
+        Ok(CutTip { end, ..CutTip::at(partition, cut)? })
     }
 }
 
-impl Snapshot {
+impl CutSnapshot {
     /// Looks into every partition. Whether all of it is still there is another question:
-    /// [`Snapshot::as_of_now`].
-    fn take<E>(
+    /// [`CutSnapshot::with_current_starts`].
+    fn build<E>(
         topics: Vec<Arc<Topic>>,
-        ended: impl Fn(&Partition) -> Result<Ended, E>,
-    ) -> Result<Snapshot, E> {
+        ended: impl Fn(&Partition) -> Result<CutTip, E>,
+    ) -> Result<CutSnapshot, E> {
         let (mut hash, mut stable_from) = (Xxh3::new(), 0);
         let mut partitions = Vec::new();
         for topic in &topics {
@@ -108,7 +111,7 @@ impl Snapshot {
             hash.update(&(topic.name.len() as u64).to_le_bytes());
             hash.update(topic.name.as_bytes());
             for partition in &topic.partitions {
-                let Ended { end, chain, reach } = ended(partition)?;
+                let CutTip { end, chain, journal_end: reach } = ended(partition)?;
                 if end > Offset(0) {
                     stable_from = stable_from.max(reach);
                     hash.update(&chain.to_le_bytes());
@@ -121,28 +124,28 @@ impl Snapshot {
             }
         }
         let (hash, partitions) = (hash.digest128(), partitions.into());
-        Ok(Snapshot { hash, stable_from, topics, partitions })
+        Ok(CutSnapshot { hash, durable_from: stable_from, topics, partitions })
     }
 
-    fn held(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
+    fn partition_pairs(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
         self.topics.iter().flat_map(|topic| &topic.partitions).zip(&*self.partitions)
     }
 
     /// The snapshot with the starts that its partitions have now. Where a partition begins moves after
     /// a snapshot was taken, and may pass its end: `is_whole` says whether it did.
-    fn as_of_now(
-        self: Arc<Snapshot>,
-        is_whole: &dyn Fn(&Horizon, Offset) -> bool,
-    ) -> Result<Arc<Snapshot>, SeekError> {
+    fn with_current_starts(
+        self: Arc<CutSnapshot>,
+        is_whole: &dyn Fn(&LogHorizon, Offset) -> bool,
+    ) -> Result<Arc<CutSnapshot>, SeekError> {
         let (mut moved, mut lost) = (false, Vec::new());
-        for (partition, held) in self.held() {
+        for (partition, held) in self.partition_pairs() {
             let horizon = partition.log.horizon();
             moved |= horizon.start != held.start;
             if !is_whole(&horizon, held.end) {
-                lost.push(Lost {
+                lost.push(TruncatedPartition {
                     topic: Arc::clone(&held.topic),
                     partition: held.partition,
-                    earliest: earliest(&horizon),
+                    earliest: earliest_bound(&horizon),
                 });
             }
         }
@@ -153,20 +156,25 @@ impl Snapshot {
             return Ok(self);
         }
         let partitions = self
-            .held()
+            .partition_pairs()
             .map(|(partition, held)| CutPartition { start: partition.start(), ..held.clone() })
             .collect();
-        let (hash, stable_from) = (self.hash, self.stable_from);
-        let renewed = Snapshot { hash, stable_from, topics: self.topics.clone(), partitions };
+        let (hash, stable_from) = (self.hash, self.durable_from);
+        let renewed = CutSnapshot {
+            hash,
+            durable_from: stable_from,
+            topics: self.topics.clone(),
+            partitions,
+        };
         // Once more, for the starts were read twice.
-        Arc::new(renewed).as_of_now(is_whole)
+        Arc::new(renewed).with_current_starts(is_whole)
     }
 
     /// What it takes in memory. The topics themselves are the namespace's.
     pub(crate) fn bytes(&self) -> u64 {
         let partitions = size_of_val(&*self.partitions);
         let topics = self.topics.capacity() * size_of::<Arc<Topic>>();
-        (size_of::<Snapshot>() + partitions + topics) as u64
+        (size_of::<CutSnapshot>() + partitions + topics) as u64
     }
 }
 
@@ -179,9 +187,9 @@ impl Engine {
         &self,
         cut: Cut,
         topics: Option<&[String]>,
-        when: When,
+        when: WaitPolicy,
     ) -> Result<CutAnswer, SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
+        let (at, frontier) = self.wait_until_closed(cut, when).await?;
         let snapshot = self.snapshot_at(at, topics)?;
         Ok(self.cut_answer(Moment::Sys(at), at, frontier, &snapshot))
     }
@@ -196,27 +204,33 @@ impl Engine {
         &self,
         moment: Moment,
         topics: Option<&[String]>,
-        when: When,
+        when: WaitPolicy,
     ) -> Result<CutAnswer, SeekError> {
         let (before, known) = match moment {
             Moment::Sys(cut) => return self.cut(cut, topics, when).await,
             Moment::User { before, known } => (before, known),
         };
         let known = self.known_or_now(known).await;
-        let (at, frontier) = self.settle(known, when).await?;
+        let (at, frontier) = self.wait_until_closed(known, when).await?;
         let snapshot = self.snapshot_by_user_time(before, at, topics)?;
         let moment = Moment::User { before, known: Some(at) };
         Ok(self.cut_answer(moment, at, frontier, &snapshot))
     }
 
-    fn cut_answer(&self, moment: Moment, at: Cut, frontier: Hlc, snapshot: &Snapshot) -> CutAnswer {
+    fn cut_answer(
+        &self,
+        moment: Moment,
+        at: Cut,
+        frontier: Hlc,
+        snapshot: &CutSnapshot,
+    ) -> CutAnswer {
         let synced_to = self.stats().synced_to.load(Ordering::Relaxed);
         CutAnswer {
             moment,
             at,
             frontier,
             precision: self.timekeeper().precision(),
-            durable: snapshot.stable_from <= synced_to,
+            durable: snapshot.durable_from <= synced_to,
             hash: snapshot.hash,
             partitions: Arc::clone(&snapshot.partitions),
         }
@@ -227,16 +241,17 @@ impl Engine {
         before: UserTime,
         known: Cut,
         topics: Option<&[String]>,
-    ) -> Result<Arc<Snapshot>, SeekError> {
-        let asked = Asked::new(known, topics);
+    ) -> Result<Arc<CutSnapshot>, SeekError> {
+        let asked = CutCacheKey::new(known, topics);
         let topics = self.topics_in(known, asked.topics.as_deref())?;
         let moment = Moment::User { before, known: Some(known) };
-        let snapshot = Snapshot::take(topics, |partition| {
+        let snapshot = CutSnapshot::build(topics, |partition| {
             let end = self.end_at(partition, moment, known)?;
-            Ok::<_, SeekError>(Ended::before(partition, end, known)?)
+            Ok::<_, SeekError>(CutTip::before_offset(partition, end, known)?)
         })?;
-        Arc::new(snapshot)
-            .as_of_now(&|horizon, end| is_kept_by_user_time(horizon, before, known, end))
+        Arc::new(snapshot).with_current_starts(&|horizon, end| {
+            is_retained_by_user_time(horizon, before, known, end)
+        })
     }
 
     /// What a cut holds that nothing can enter any more.
@@ -244,21 +259,21 @@ impl Engine {
         &self,
         at: Cut,
         topics: Option<&[String]>,
-    ) -> Result<Arc<Snapshot>, SeekError> {
-        let asked = Asked::new(at, topics);
-        let is_whole: &dyn Fn(&Horizon, Offset) -> bool = &|horizon, _| is_kept(horizon, at);
+    ) -> Result<Arc<CutSnapshot>, SeekError> {
+        let asked = CutCacheKey::new(at, topics);
+        let is_whole: &dyn Fn(&LogHorizon, Offset) -> bool = &|horizon, _| is_retained(horizon, at);
         if let Some(known) = self.cuts.get(&asked) {
             self.check_names_known(at, asked.topics.is_none(), &known.topics)?;
-            let snapshot = Arc::clone(&known).as_of_now(is_whole)?;
+            let snapshot = Arc::clone(&known).with_current_starts(is_whole)?;
             if !Arc::ptr_eq(&known, &snapshot) {
-                self.cuts.renew(&snapshot);
+                self.cuts.replace(&snapshot);
             }
             return Ok(snapshot);
         }
         let topics = self.topics_in(at, asked.topics.as_deref())?;
-        let snapshot = Snapshot::take(topics, |partition| Ended::at(partition, at))?;
-        let snapshot = Arc::new(snapshot).as_of_now(is_whole)?;
-        Ok(self.cuts.keep(asked, snapshot))
+        let snapshot = CutSnapshot::build(topics, |partition| CutTip::at(partition, at))?;
+        let snapshot = Arc::new(snapshot).with_current_starts(is_whole)?;
+        Ok(self.cuts.insert(asked, snapshot))
     }
 
     /// How the answers to cuts that are kept have served.
@@ -273,10 +288,10 @@ impl Engine {
     ) -> Result<Vec<Arc<Topic>>, SeekError> {
         let namespace = self.shared.namespace.read();
         match names {
-            None => namespace.all_at(cut),
+            None => namespace.require_topics_at(cut),
             Some(names) => {
-                let ask = Ask::At(Moment::Sys(cut));
-                names.iter().map(|name| namespace.require_at(name, cut, ask)).collect()
+                let ask = MomentSelector::At(Moment::Sys(cut));
+                names.iter().map(|name| namespace.require_topic_at(name, cut, ask)).collect()
             }
         }
     }
@@ -290,9 +305,9 @@ impl Engine {
         topics: &[Arc<Topic>],
     ) -> Result<(), SeekError> {
         let namespace = self.shared.namespace.read();
-        match namespace.forgotten_in(cut) {
+        match namespace.removed_in(cut) {
             Some(earliest)
-                if is_of_all || topics.iter().any(|topic| !namespace.knows(&topic.id)) =>
+                if is_of_all || topics.iter().any(|topic| !namespace.contains_id(&topic.id)) =>
             {
                 Err(SeekError::BeforeNames { earliest })
             }
@@ -307,15 +322,15 @@ impl Engine {
     pub async fn topics_at(
         &self,
         cut: Cut,
-        when: When,
+        when: WaitPolicy,
     ) -> Result<(Cut, Hlc, Vec<(Arc<Topic>, Option<Hlc>)>), SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
+        let (at, frontier) = self.wait_until_closed(cut, when).await?;
         let namespace = self.shared.namespace.read();
         let topics = namespace
-            .all_at(at)?
+            .require_topics_at(at)?
             .into_iter()
             .map(|topic| {
-                let deleted = namespace.deleted(&topic.id);
+                let deleted = namespace.deleted_at(&topic.id);
                 (topic, deleted)
             })
             .collect();

@@ -5,7 +5,7 @@
 //! cache holds the other's memory. Both forget on their own; a miss costs one search in each partition.
 //!
 //! Only moments that are closed are kept, so the ends in a snapshot never change. Where partitions
-//! begin does: whoever takes a snapshot from here asks it [`Snapshot::as_of_now`].
+//! begin does: whoever takes a snapshot from here asks it [`CutSnapshot::with_current_starts`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,31 +14,31 @@ use hlc::Cut;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-use crate::cut::Snapshot;
+use crate::cut::CutSnapshot;
 
 /// What an entry costs besides what it holds: its slot, and its share of the table.
 const ENTRY_BYTES: u64 = 128;
 /// Of the bytes, so many parts of this whole go to what was asked.
-const ASKED_PARTS: u64 = 1;
-const PARTS: u64 = 4;
+const KEY_SHARE: u64 = 1;
+const SHARES: u64 = 4;
 
 /// A moment and the topics whose cut was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
+pub(crate) struct CutCacheKey {
     at: Cut,
     /// Sorted, each once; `None` for all that there were.
     pub(crate) topics: Option<Box<[Box<str>]>>,
 }
 
-impl Asked {
-    pub(crate) fn new(at: Cut, topics: Option<&[String]>) -> Asked {
+impl CutCacheKey {
+    pub(crate) fn new(at: Cut, topics: Option<&[String]>) -> CutCacheKey {
         let topics = topics.map(|names| {
             let mut names: Vec<Box<str>> = names.iter().map(|name| name.as_str().into()).collect();
             names.sort_unstable();
             names.dedup();
             names.into()
         });
-        Asked { at, topics }
+        CutCacheKey { at, topics }
     }
 
     fn bytes(&self) -> u64 {
@@ -48,26 +48,26 @@ impl Asked {
 }
 
 #[derive(Clone)]
-struct AskedBytes;
+struct CutKeyWeighter;
 
-impl Weighter<Asked, u128> for AskedBytes {
-    fn weight(&self, asked: &Asked, _hash: &u128) -> u64 {
+impl Weighter<CutCacheKey, u128> for CutKeyWeighter {
+    fn weight(&self, asked: &CutCacheKey, _hash: &u128) -> u64 {
         ENTRY_BYTES + asked.bytes()
     }
 }
 
 #[derive(Clone)]
-struct SnapshotBytes;
+struct SnapshotWeighter;
 
-impl Weighter<u128, Arc<Snapshot>> for SnapshotBytes {
-    fn weight(&self, _hash: &u128, snapshot: &Arc<Snapshot>) -> u64 {
+impl Weighter<u128, Arc<CutSnapshot>> for SnapshotWeighter {
+    fn weight(&self, _hash: &u128, snapshot: &Arc<CutSnapshot>) -> u64 {
         ENTRY_BYTES + snapshot.bytes()
     }
 }
 
-struct Kept {
-    asked: Cache<Asked, u128, AskedBytes>,
-    snapshots: Cache<u128, Arc<Snapshot>, SnapshotBytes>,
+struct CutCacheMaps {
+    hashes: Cache<CutCacheKey, u128, CutKeyWeighter>,
+    snapshots: Cache<u128, Arc<CutSnapshot>, SnapshotWeighter>,
 }
 
 /// How the answers to cuts that are kept have served.
@@ -88,7 +88,7 @@ pub struct CutCacheStats {
 }
 
 pub(crate) struct CutCache {
-    kept: Option<Kept>,
+    maps: Option<CutCacheMaps>,
     hits: AtomicU64,
     misses: AtomicU64,
     shared: AtomicU64,
@@ -98,19 +98,19 @@ impl CutCache {
     /// Keeps at most so many bytes; nothing at all for 0.
     pub(crate) fn new(bytes_max: usize) -> CutCache {
         let bytes_max = bytes_max as u64;
-        let asked_bytes = bytes_max * ASKED_PARTS / PARTS;
-        let kept = (bytes_max > 0).then(|| Kept {
-            asked: cache(asked_bytes, AskedBytes),
-            snapshots: cache(bytes_max - asked_bytes, SnapshotBytes),
+        let asked_bytes = bytes_max * KEY_SHARE / SHARES;
+        let kept = (bytes_max > 0).then(|| CutCacheMaps {
+            hashes: cache(asked_bytes, CutKeyWeighter),
+            snapshots: cache(bytes_max - asked_bytes, SnapshotWeighter),
         });
         let (hits, misses, shared) = Default::default();
-        CutCache { kept, hits, misses, shared }
+        CutCache { maps: kept, hits, misses, shared }
     }
 
     /// The snapshot that was given for this.
-    pub(crate) fn get(&self, asked: &Asked) -> Option<Arc<Snapshot>> {
-        let found = self.kept.as_ref().and_then(|kept| {
-            let hash = kept.asked.get(asked)?;
+    pub(crate) fn get(&self, asked: &CutCacheKey) -> Option<Arc<CutSnapshot>> {
+        let found = self.maps.as_ref().and_then(|kept| {
+            let hash = kept.hashes.get(asked)?;
             kept.snapshots.get(&hash)
         });
         let count = if found.is_some() { &self.hits } else { &self.misses };
@@ -120,8 +120,12 @@ impl CutCache {
 
     /// Keeps the snapshot for what was asked. If there is one already that holds the same and begins
     /// at the same offsets, that is kept, and returned.
-    pub(crate) fn keep(&self, asked: Asked, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
-        let Some(kept) = &self.kept else { return snapshot };
+    pub(crate) fn insert(
+        &self,
+        asked: CutCacheKey,
+        snapshot: Arc<CutSnapshot>,
+    ) -> Arc<CutSnapshot> {
+        let Some(kept) = &self.maps else { return snapshot };
         let hash = snapshot.hash;
         let known = kept.snapshots.get(&hash);
         self.shared.fetch_add(u64::from(known.is_some()), Ordering::Relaxed);
@@ -132,13 +136,13 @@ impl CutCache {
                 snapshot
             }
         };
-        kept.asked.insert(asked, hash);
+        kept.hashes.insert(asked, hash);
         shared
     }
 
     /// Puts a snapshot whose partitions begin elsewhere now in the place of the old.
-    pub(crate) fn renew(&self, snapshot: &Arc<Snapshot>) {
-        if let Some(kept) = &self.kept {
+    pub(crate) fn replace(&self, snapshot: &Arc<CutSnapshot>) {
+        if let Some(kept) = &self.maps {
             kept.snapshots.insert(snapshot.hash, Arc::clone(snapshot));
         }
     }
@@ -147,7 +151,7 @@ impl CutCache {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (hits, misses, shared) = (now(&self.hits), now(&self.misses), now(&self.shared));
         let counts = CutCacheStats { hits, misses, shared, ..CutCacheStats::default() };
-        let Some(Kept { asked, snapshots }) = &self.kept else { return counts };
+        let Some(CutCacheMaps { hashes: asked, snapshots }) = &self.maps else { return counts };
         CutCacheStats {
             moments: asked.len() as u64,
             snapshots: snapshots.len() as u64,

@@ -15,16 +15,16 @@ use std::sync::Arc;
 use hlc::{Cut, Hlc, SysTime};
 use storage::{Log, Offset};
 
-use crate::blocking::{looking_from, on_disk, tip_at};
-use crate::engine::{Engine, Events};
+use crate::blocking::{block_in_place, read_log_from, tip_at};
+use crate::engine::{Engine, EventReader};
 use crate::error::EngineError;
-use crate::groups::{Compared, GroupDifference, OffsetDifference};
-use crate::namespace::event::Event;
-use crate::namespace::{NAMESPACE_LOG, Namespace, Partition, Topic, TopicBetween};
-use crate::seek::{Lost, SeekError, When, earliest, is_kept};
+use crate::groups::{GroupDifference, KeyComparison, OffsetDifference};
+use crate::namespace::event::MetadataEvent;
+use crate::namespace::{NAMESPACE_LOG, Namespace, Partition, Topic, TopicDelta};
+use crate::seek::{SeekError, TruncatedPartition, WaitPolicy, earliest_bound, is_retained};
 
 /// How many things may be looked at for one page; what is the same at both moments is not in it.
-const LOOKED_AT_MAX: usize = 20_000;
+const SCANNED_MAX: usize = 20_000;
 /// How many bytes of what clients wrote (members of groups, what committers noted) are on a page, before
 /// its last difference.
 const TEXT_BYTES_MAX: usize = 4 << 20;
@@ -87,7 +87,7 @@ pub enum Difference {
 
 /// What a difference is about. Each can be read back as far as it is kept, and no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Section {
+pub enum DiffSection {
     /// Topics and their settings: as far as none is forgotten that was there at either moment.
     Topics,
     /// What was appended: as far as no record of it was given up.
@@ -102,7 +102,7 @@ pub enum Section {
 
 /// Where the next page of a difference begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DiffPlace {
+pub enum DiffCursor {
     /// At a topic and a line about it.
     Topic {
         /// Its number, of those that were there.
@@ -118,16 +118,16 @@ pub enum DiffPlace {
     Group(Vec<u8>),
 }
 
-impl fmt::Display for DiffPlace {
+impl fmt::Display for DiffCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = |f: &mut fmt::Formatter<'_>, key: &[u8]| {
             key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
         };
         match self {
-            DiffPlace::Topic { topic, line } => write!(f, "t{topic}.{line}"),
-            DiffPlace::Pin(offset) => write!(f, "p{offset}"),
-            DiffPlace::Offset(key) => f.write_str("o").and_then(|()| hex(f, key)),
-            DiffPlace::Group(key) => f.write_str("g").and_then(|()| hex(f, key)),
+            DiffCursor::Topic { topic, line } => write!(f, "t{topic}.{line}"),
+            DiffCursor::Pin(offset) => write!(f, "p{offset}"),
+            DiffCursor::Offset(key) => f.write_str("o").and_then(|()| hex(f, key)),
+            DiffCursor::Group(key) => f.write_str("g").and_then(|()| hex(f, key)),
         }
     }
 }
@@ -135,26 +135,26 @@ impl fmt::Display for DiffPlace {
 /// A text that is no place in a difference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not where a page begins: give what the page before it gave as next. after={0:?}")]
-pub struct BadPlace(String);
+pub struct DiffCursorError(String);
 
-impl FromStr for DiffPlace {
-    type Err = BadPlace;
+impl FromStr for DiffCursor {
+    type Err = DiffCursorError;
 
-    fn from_str(text: &str) -> Result<DiffPlace, BadPlace> {
-        place_of(text).ok_or_else(|| BadPlace(text.chars().take(100).collect()))
+    fn from_str(text: &str) -> Result<DiffCursor, DiffCursorError> {
+        parse_cursor(text).ok_or_else(|| DiffCursorError(text.chars().take(100).collect()))
     }
 }
 
-fn place_of(text: &str) -> Option<DiffPlace> {
+fn parse_cursor(text: &str) -> Option<DiffCursor> {
     let rest = text.get(1..)?;
     match text.as_bytes()[0] {
         b't' => {
             let (topic, line) = rest.split_once('.')?;
-            Some(DiffPlace::Topic { topic: topic.parse().ok()?, line: line.parse().ok()? })
+            Some(DiffCursor::Topic { topic: topic.parse().ok()?, line: line.parse().ok()? })
         }
-        b'p' => Some(DiffPlace::Pin(rest.parse().ok()?)),
-        b'o' => Some(DiffPlace::Offset(unhex(rest)?)),
-        b'g' => Some(DiffPlace::Group(unhex(rest)?)),
+        b'p' => Some(DiffCursor::Pin(rest.parse().ok()?)),
+        b'o' => Some(DiffCursor::Offset(unhex(rest)?)),
+        b'g' => Some(DiffCursor::Group(unhex(rest)?)),
         _ => None,
     }
 }
@@ -170,7 +170,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 
 /// What is asked of a difference.
 #[derive(Clone, Copy, Debug)]
-pub struct DiffAsk<'a> {
+pub struct DiffPageRequest<'a> {
     /// The earlier moment.
     pub from: Cut,
     /// The later one.
@@ -178,9 +178,9 @@ pub struct DiffAsk<'a> {
     /// Only these topics, and what was committed for them: nothing of pins and groups.
     pub topics: Option<&'a [String]>,
     /// Only these sections.
-    pub only: Option<&'a [Section]>,
+    pub only: Option<&'a [DiffSection]>,
     /// Where the page begins; at the beginning if not said.
-    pub after: Option<&'a DiffPlace>,
+    pub after: Option<&'a DiffCursor>,
     /// The most differences on the page.
     pub limit: usize,
 }
@@ -197,7 +197,7 @@ pub struct DiffPage {
     /// What is different.
     pub differences: Vec<Difference>,
     /// Where the next page begins, if there is more.
-    pub next: Option<DiffPlace>,
+    pub next: Option<DiffCursor>,
 }
 
 impl Engine {
@@ -207,55 +207,59 @@ impl Engine {
     /// # Errors
     /// [`SeekError`]; also where the later moment is to be answered at the frontier, and that lies before
     /// the earlier one.
-    pub async fn diff(&self, ask: DiffAsk<'_>, when: When) -> Result<DiffPage, SeekError> {
-        let (until, frontier) = self.settle(ask.until, when).await?;
+    pub async fn diff(
+        &self,
+        ask: DiffPageRequest<'_>,
+        when: WaitPolicy,
+    ) -> Result<DiffPage, SeekError> {
+        let (until, frontier) = self.wait_until_closed(ask.until, when).await?;
         if until <= ask.from && until < ask.until {
             return Err(SeekError::NotYet { cut: ask.from, frontier, retry_ms: 1 });
         }
         let from = ask.from;
-        let mut page = Page {
+        let mut page = DiffPageBuilder {
             engine: self,
             from,
             until,
             topics: ask.topics,
             only: ask.only,
             limit: ask.limit.max(1),
-            looked_at: 0,
+            scanned: 0,
             text_bytes: 0,
-            found: Vec::new(),
+            differences: Vec::new(),
         };
-        let begin = ask.after.cloned().unwrap_or(DiffPlace::Topic { topic: 0, line: 0 });
-        let next = if from < until { on_disk(|| page.fill(begin))? } else { None };
-        Ok(DiffPage { from, until, frontier, differences: page.found, next })
+        let begin = ask.after.cloned().unwrap_or(DiffCursor::Topic { topic: 0, line: 0 });
+        let next = if from < until { block_in_place(|| page.fill(begin))? } else { None };
+        Ok(DiffPage { from, until, frontier, differences: page.differences, next })
     }
 }
 
 /// A page as it is filled.
-struct Page<'a> {
+struct DiffPageBuilder<'a> {
     engine: &'a Engine,
     from: Cut,
     until: Cut,
     topics: Option<&'a [String]>,
-    only: Option<&'a [Section]>,
+    only: Option<&'a [DiffSection]>,
     limit: usize,
-    looked_at: usize,
+    scanned: usize,
     text_bytes: usize,
-    found: Vec<Difference>,
+    differences: Vec<Difference>,
 }
 
-impl Page<'_> {
+impl DiffPageBuilder<'_> {
     /// Takes what there is from `place` on; where it stopped, if that is not the end.
-    fn fill(&mut self, mut place: DiffPlace) -> Result<Option<DiffPlace>, SeekError> {
+    fn fill(&mut self, mut place: DiffCursor) -> Result<Option<DiffCursor>, SeekError> {
         loop {
             let next = match &place {
-                DiffPlace::Topic { topic, line } => self.topics(*topic, *line)?,
-                DiffPlace::Pin(from) => self.pins(Offset(*from))?,
-                DiffPlace::Offset(last) => self.offsets(last)?,
-                DiffPlace::Group(last) => self.groups(last)?,
+                DiffCursor::Topic { topic, line } => self.topics(*topic, *line)?,
+                DiffCursor::Pin(from) => self.pins(Offset(*from))?,
+                DiffCursor::Offset(last) => self.offsets(last)?,
+                DiffCursor::Group(last) => self.groups(last)?,
             };
             match next {
-                Next::Place(next) => place = next,
-                Next::End => return Ok(None),
+                SectionProgress::Cursor(next) => place = next,
+                SectionProgress::End => return Ok(None),
             }
             if self.is_full() {
                 return Ok(Some(place));
@@ -264,46 +268,46 @@ impl Page<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.found.len() >= self.limit
-            || self.looked_at >= LOOKED_AT_MAX
+        self.differences.len() >= self.limit
+            || self.scanned >= SCANNED_MAX
             || self.text_bytes >= TEXT_BYTES_MAX
     }
 
-    fn wants(&self, topic: &str) -> bool {
+    fn includes_topic(&self, topic: &str) -> bool {
         self.topics.is_none_or(|names| names.iter().any(|name| name == topic))
     }
 
-    fn has(&self, section: Section) -> bool {
-        let is_of_topics = !matches!(section, Section::Pins | Section::Groups);
+    fn includes_section(&self, section: DiffSection) -> bool {
+        let is_of_topics = !matches!(section, DiffSection::Pins | DiffSection::Groups);
         (is_of_topics || self.topics.is_none())
             && self.only.is_none_or(|sections| sections.contains(&section))
     }
 
-    fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<Next, SeekError> {
-        let behind = Next::Place(DiffPlace::Pin(0));
+    fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<SectionProgress, SeekError> {
+        let behind = SectionProgress::Cursor(DiffCursor::Pin(0));
         let mut all = {
             let namespace = self.engine.shared.namespace.read();
             let all = namespace.topics_between(self.from, self.until);
-            self.check_known(&namespace)?;
+            self.check_topics_known(&namespace)?;
             self.check_topics(&all, &namespace)?;
             all
         };
         // One that came and went in between is at neither moment.
         let is_at_either =
-            |between: &TopicBetween| between.before.is_some() || between.deleted.is_none();
-        all.retain(|between| self.wants(&between.last.name) && is_at_either(between));
+            |between: &TopicDelta| between.before.is_some() || between.deleted.is_none();
+        all.retain(|between| self.includes_topic(&between.last.name) && is_at_either(between));
         while let Some(between) = all.get(topic) {
             // Also where a page goes on within a topic: it may have been given up since the last one.
-            if self.has(Section::Records) {
-                self.check_kept(between)?;
+            if self.includes_section(DiffSection::Records) {
+                self.check_retained(between)?;
             }
             while line < between.last.partitions.len() + 2 {
                 if self.is_full() {
-                    return Ok(Next::Place(DiffPlace::Topic { topic, line }));
+                    return Ok(SectionProgress::Cursor(DiffCursor::Topic { topic, line }));
                 }
-                self.looked_at += 1;
-                let difference = self.line(between, line)?;
-                self.found.extend(difference);
+                self.scanned += 1;
+                let difference = self.topic_difference(between, line)?;
+                self.differences.extend(difference);
                 line += 1;
             }
             (topic, line) = (topic + 1, 0);
@@ -312,14 +316,16 @@ impl Page<'_> {
     }
 
     /// What was there at either moment has to be known. What came and went in between is in no answer.
-    fn check_known(&self, namespace: &Namespace) -> Result<(), SeekError> {
-        if !self.has(Section::Topics) && !self.has(Section::Records) {
+    fn check_topics_known(&self, namespace: &Namespace) -> Result<(), SeekError> {
+        if !self.includes_section(DiffSection::Topics)
+            && !self.includes_section(DiffSection::Records)
+        {
             return Ok(());
         }
         for cut in [self.from, self.until] {
             let is_known = |name: &String| namespace.topic_at(name, cut).is_some();
             let are_known = self.topics.is_some_and(|names| names.iter().all(is_known));
-            if let Some(earliest) = namespace.forgotten_in(cut).filter(|_| !are_known) {
+            if let Some(earliest) = namespace.removed_in(cut).filter(|_| !are_known) {
                 return Err(SeekError::BeforeNames { earliest });
             }
         }
@@ -327,44 +333,51 @@ impl Page<'_> {
     }
 
     /// One that was asked for by name has to have been there.
-    fn check_topics(&self, all: &[TopicBetween], namespace: &Namespace) -> Result<(), SeekError> {
+    fn check_topics(&self, all: &[TopicDelta], namespace: &Namespace) -> Result<(), SeekError> {
         let is_there = |name: &String| all.iter().any(|between| *between.last.name == **name);
         match self.topics.into_iter().flatten().find(|name| !is_there(name)) {
             Some(name) => {
-                if let Some(earliest) = namespace.forgotten_between(self.from, self.until) {
+                if let Some(earliest) = namespace.removed_between(self.from, self.until) {
                     return Err(SeekError::BeforeNames { earliest });
                 }
                 let (from, until) = (hlc::Moment::Sys(self.from), hlc::Moment::Sys(self.until));
-                Err(SeekError::NoTopic { topic: name.clone(), ask: hlc::Ask::Window(from, until) })
+                Err(SeekError::NoTopic {
+                    topic: name.clone(),
+                    selector: hlc::MomentSelector::Window(from, until),
+                })
             }
             None => Ok(()),
         }
     }
 
-    fn check_kept(&self, between: &TopicBetween) -> Result<(), SeekError> {
+    fn check_retained(&self, between: &TopicDelta) -> Result<(), SeekError> {
         let mut lost = Vec::new();
         for partition in &between.last.partitions {
             let horizon = partition.log.horizon();
-            if !is_kept(&horizon, self.from) {
-                lost.push(Lost {
+            if !is_retained(&horizon, self.from) {
+                lost.push(TruncatedPartition {
                     topic: Arc::clone(&between.last.name),
                     partition: partition.index,
-                    earliest: earliest(&horizon),
+                    earliest: earliest_bound(&horizon),
                 });
             }
         }
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    fn line(&self, between: &TopicBetween, line: usize) -> Result<Option<Difference>, SeekError> {
-        let TopicBetween { before, last, deleted } = between;
+    fn topic_difference(
+        &self,
+        between: &TopicDelta,
+        line: usize,
+    ) -> Result<Option<Difference>, SeekError> {
+        let TopicDelta { before, last, deleted } = between;
         if let Some(partition) = line.checked_sub(1).and_then(|nth| last.partitions.get(nth)) {
-            return match self.has(Section::Records) {
+            return match self.includes_section(DiffSection::Records) {
                 true => self.appended(last, partition),
                 false => Ok(None),
             };
         }
-        if !self.has(Section::Topics) {
+        if !self.includes_section(DiffSection::Topics) {
             return Ok(None);
         }
         let topic = || Arc::clone(last);
@@ -386,14 +399,15 @@ impl Page<'_> {
         let log = &partition.log;
         let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, self.until)?.end);
         let bytes = match start < end {
-            true => looking_from(log, start, || log.bytes_between(start, end))?,
+            true => read_log_from(log, start, || log.bytes_between(start, end))?,
             false => 0,
         };
         // Given up meanwhile: asked last, and also where nothing is left between the moments.
         let horizon = log.horizon();
-        if !is_kept(&horizon, self.from) {
+        if !is_retained(&horizon, self.from) {
             let (topic, partition) = (Arc::clone(&topic.name), partition.index);
-            let lost = vec![Lost { topic, partition, earliest: earliest(&horizon) }];
+            let lost =
+                vec![TruncatedPartition { topic, partition, earliest: earliest_bound(&horizon) }];
             return Err(SeekError::BeforeHistory { lost });
         }
         if start >= end {
@@ -403,35 +417,35 @@ impl Page<'_> {
         Ok(Some(Difference::Appended { topic, partition, start, end, bytes }))
     }
 
-    fn pins(&mut self, from: Offset) -> Result<Next, SeekError> {
-        let behind = Next::Place(DiffPlace::Offset(Vec::new()));
-        if !self.has(Section::Pins) {
+    fn pins(&mut self, from: Offset) -> Result<SectionProgress, SeekError> {
+        let behind = SectionProgress::Cursor(DiffCursor::Offset(Vec::new()));
+        if !self.includes_section(DiffSection::Pins) {
             return Ok(behind);
         }
         let log = self.engine.store.log(NAMESPACE_LOG)?;
-        check_pins_kept(&log, self.from)?;
+        check_pins_retained(&log, self.from)?;
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
-        let mut events = Events::new(Arc::clone(&log), next);
+        let mut events = EventReader::new(Arc::clone(&log), next);
         while next < end {
             if self.is_full() {
                 break;
             }
             let Some(event) = events.next() else { break };
             let (event, stamp, _) = event.map_err(EngineError::Corrupt)?;
-            self.looked_at += 1;
+            self.scanned += 1;
             next = Offset(next.0 + 1);
-            self.found.extend(pin_difference(event, stamp));
+            self.differences.extend(pin_difference(event, stamp));
         }
         // Given up meanwhile: what was read begins later.
-        check_pins_kept(&log, self.from)?;
+        check_pins_retained(&log, self.from)?;
         let is_cut_off = next < end && self.is_full();
-        Ok(if is_cut_off { Next::Place(DiffPlace::Pin(next.0)) } else { behind })
+        Ok(if is_cut_off { SectionProgress::Cursor(DiffCursor::Pin(next.0)) } else { behind })
     }
 
-    fn offsets(&mut self, last: &[u8]) -> Result<Next, SeekError> {
-        let behind_all = Next::Place(DiffPlace::Group(Vec::new()));
-        if !self.has(Section::Offsets) {
+    fn offsets(&mut self, last: &[u8]) -> Result<SectionProgress, SeekError> {
+        let behind_all = SectionProgress::Cursor(DiffCursor::Group(Vec::new()));
+        if !self.includes_section(DiffSection::Offsets) {
             return Ok(behind_all);
         }
         let mut last = last.to_vec();
@@ -440,26 +454,26 @@ impl Page<'_> {
             let groups = self.engine.shared.groups().map_err(EngineError::from)?;
             let compared = groups.compare_offset(behind, self.from, self.until);
             let compared = compared.map_err(EngineError::from)?;
-            let Some(Compared { key, difference }) = compared else {
-                self.engine.check_groups_kept(self.from)?;
+            let Some(KeyComparison { key, difference }) = compared else {
+                self.engine.check_groups_retained(self.from)?;
                 return Ok(behind_all);
             };
-            self.looked_at += 1;
+            self.scanned += 1;
             last = key;
-            let wanted = difference.filter(|difference| self.wants(&difference.topic));
+            let wanted = difference.filter(|difference| self.includes_topic(&difference.topic));
             if let Some(difference) = wanted {
                 let noted = [&difference.before, &difference.after].into_iter().flatten();
                 self.text_bytes += noted.map(|noted| noted.metadata.len()).sum::<usize>();
-                self.found.push(Difference::Offset(difference));
+                self.differences.push(Difference::Offset(difference));
             }
         }
-        self.engine.check_groups_kept(self.from)?;
-        Ok(Next::Place(DiffPlace::Offset(last)))
+        self.engine.check_groups_retained(self.from)?;
+        Ok(SectionProgress::Cursor(DiffCursor::Offset(last)))
     }
 
-    fn groups(&mut self, last: &[u8]) -> Result<Next, SeekError> {
-        if !self.has(Section::Groups) {
-            return Ok(Next::End);
+    fn groups(&mut self, last: &[u8]) -> Result<SectionProgress, SeekError> {
+        if !self.includes_section(DiffSection::Groups) {
+            return Ok(SectionProgress::End);
         }
         let mut last = last.to_vec();
         while !self.is_full() {
@@ -467,26 +481,26 @@ impl Page<'_> {
             let groups = self.engine.shared.groups().map_err(EngineError::from)?;
             let compared = groups.compare_group(behind, self.from, self.until);
             let compared = compared.map_err(EngineError::from)?;
-            let Some(Compared { key, difference }) = compared else {
-                self.engine.check_groups_kept(self.from)?;
-                return Ok(Next::End);
+            let Some(KeyComparison { key, difference }) = compared else {
+                self.engine.check_groups_retained(self.from)?;
+                return Ok(SectionProgress::End);
             };
-            self.looked_at += 1;
+            self.scanned += 1;
             last = key;
             if let Some(difference) = difference {
                 let snapshots = [&difference.before, &difference.after].into_iter().flatten();
                 self.text_bytes += snapshots.map(Vec::len).sum::<usize>();
-                self.found.push(Difference::Group(difference));
+                self.differences.push(Difference::Group(difference));
             }
         }
-        self.engine.check_groups_kept(self.from)?;
-        Ok(Next::Place(DiffPlace::Group(last)))
+        self.engine.check_groups_retained(self.from)?;
+        Ok(SectionProgress::Cursor(DiffCursor::Group(last)))
     }
 }
 
 /// Where a section left off.
-enum Next {
-    Place(DiffPlace),
+enum SectionProgress {
+    Cursor(DiffCursor),
     End,
 }
 
@@ -495,21 +509,21 @@ fn is_changed(before: &Topic, after: &Topic) -> bool {
 }
 
 /// The pins section is read from the namespace's events, so these must be kept from `from` on.
-fn check_pins_kept(log: &Log, from: Cut) -> Result<(), SeekError> {
+fn check_pins_retained(log: &Log, from: Cut) -> Result<(), SeekError> {
     let horizon = log.horizon();
-    match is_kept(&horizon, from) {
+    match is_retained(&horizon, from) {
         true => Ok(()),
-        false => Err(SeekError::BeforeNames { earliest: earliest(&horizon) }),
+        false => Err(SeekError::BeforeNames { earliest: earliest_bound(&horizon) }),
     }
 }
 
-fn pin_difference(event: Event, stamp: Hlc) -> Option<Difference> {
+fn pin_difference(event: MetadataEvent, stamp: Hlc) -> Option<Difference> {
     match event {
-        Event::PinSet { name, at, expires_ms, .. } => {
+        MetadataEvent::PinSet { name, at, expires_ms, .. } => {
             let (at, expires) = (Cut::below(Hlc::from_bits(at)), SysTime(expires_ms));
             Some(Difference::PinSet { name, at, expires, stamp })
         }
-        Event::PinRemoved { name } => Some(Difference::PinRemoved { name, stamp }),
+        MetadataEvent::PinRemoved { name } => Some(Difference::PinRemoved { name, stamp }),
         _ => None,
     }
 }
@@ -521,17 +535,17 @@ mod tests {
     #[test]
     fn a_place_is_read_back_as_it_was_written_and_nothing_else_is_one() {
         for place in [
-            DiffPlace::Topic { topic: 7, line: 12 },
-            DiffPlace::Pin(9),
-            DiffPlace::Offset(Vec::new()),
-            DiffPlace::Offset(b"og\x01\x03t".to_vec()),
-            DiffPlace::Group(b"g\xff".to_vec()),
+            DiffCursor::Topic { topic: 7, line: 12 },
+            DiffCursor::Pin(9),
+            DiffCursor::Offset(Vec::new()),
+            DiffCursor::Offset(b"og\x01\x03t".to_vec()),
+            DiffCursor::Group(b"g\xff".to_vec()),
         ] {
-            assert_eq!(place.to_string().parse::<DiffPlace>(), Ok(place));
+            assert_eq!(place.to_string().parse::<DiffCursor>(), Ok(place));
         }
         for text in ["", "t", "t1", "t1.x", "p-1", "oabc", "o00", "ozz", "x1", "ö", "g\u{e9}\u{e9}"]
         {
-            assert!(text.parse::<DiffPlace>().is_err(), "{text:?}");
+            assert!(text.parse::<DiffCursor>().is_err(), "{text:?}");
         }
     }
 }

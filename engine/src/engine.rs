@@ -3,11 +3,11 @@
 //! Changes of the namespace go through log 0 like any append. They are applied on a thread of their
 //! own, in journal order, and completed only then: whoever was told that a topic exists, finds it.
 
-mod appending;
-mod applying;
+mod append;
+mod applier;
+mod catalog_rebuild;
 mod options;
-mod rebuilding;
-mod replaying;
+mod replay;
 mod topics;
 
 use std::sync::atomic::AtomicU64;
@@ -18,100 +18,100 @@ use hlc::{Hlc, WallClock};
 use parking_lot::{Mutex, RwLock};
 use storage::catalog::{CatalogDirectory, CatalogError};
 use storage::disk::Disk;
-use storage::log::Watcher;
+use storage::log::LogWatcher;
 use storage::timekeeper::Timekeeper;
-use storage::{DataCache, HistoryStats, Log, OpenError, Stats, Store};
+use storage::{DataCache, HistoryStats, Log, OpenError, Store, StoreStats};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::append::{Format, Stager};
+use crate::append::{BatchFormat, EngineAppendStage};
 use crate::catalog_slot::CatalogSlot;
 use crate::config::TopicDefaults;
 use crate::cut_cache::CutCache;
-use crate::files::Files;
-use crate::groups::Groups;
-use crate::namespace::event::Event;
+use crate::files::FileSystem;
+use crate::groups::GroupCatalog;
+use crate::namespace::event::MetadataEvent;
 use crate::namespace::{GROUPS_LOG, Namespace};
-use crate::producers::Producers;
-use crate::troubles::Troubles;
-use crate::user_time::RulesInForce;
+use crate::partition_failures::PartitionFailures;
+use crate::producers::ProducerStates;
+use crate::user_time::ActiveRules;
 
-pub use appending::Appending;
-pub(crate) use appending::{FLIGHT_UNIT, flatten};
-use applying::Applying;
+pub use append::PendingAppends;
+pub(crate) use append::{IN_FLIGHT_UNIT, flatten};
+use applier::PendingEvent;
 pub use options::EngineOptions;
-pub(crate) use replaying::{Events, FillError};
-use replaying::{Rebuild, open_catalog, replay_namespace};
+pub(crate) use replay::{CatalogFillError, EventReader};
+use replay::{ProducerReplay, open_catalog, replay_namespace};
 
 /// Woken when a log that it watches grows.
 #[derive(Debug, Default)]
-pub struct Watch(Notify);
+pub struct AppendWatch(Notify);
 
-impl Watch {
+impl AppendWatch {
     /// Waits until a watched log has grown since the last call.
     pub async fn changed(&self) {
         self.0.notified().await;
     }
 }
 
-impl Watcher for Watch {
-    fn grew(&self) {
+impl LogWatcher for AppendWatch {
+    fn on_append(&self) {
         self.0.notify_one();
     }
 }
 
 /// Held from looking at the namespace until the change that follows is applied: it goes with the
 /// change, so that whoever asked for it may go away meanwhile.
-pub(crate) type Changing = Arc<tokio::sync::Mutex<()>>;
+pub(crate) type ChangeLock = Arc<tokio::sync::Mutex<()>>;
 
-pub(crate) struct Shared {
+pub(crate) struct EngineState {
     pub(crate) namespace: RwLock<Namespace>,
     /// Offsets, groups, and names of files.
     pub(crate) catalog: CatalogSlot,
     /// The stamp of the last event of the namespace or of groups that was applied.
-    applied: AtomicU64,
+    applied_stamp: AtomicU64,
     /// Held while an event is applied.
-    applying: Mutex<()>,
-    pub(crate) advanced: Arc<Notify>,
+    apply_lock: Mutex<()>,
+    pub(crate) frontier_advanced: Arc<Notify>,
     /// Why no further event is applied, if one could not be: what follows it would be an answer with
     /// a hole in it. The next start applies them all.
-    failed: OnceLock<Arc<str>>,
+    apply_failure: OnceLock<Arc<str>>,
 }
 
-impl Shared {
+impl EngineState {
     /// Offsets and groups.
-    pub(crate) fn groups(&self) -> Result<Groups, CatalogError> {
-        Ok(Groups::new(self.catalog.get()?))
+    pub(crate) fn groups(&self) -> Result<GroupCatalog, CatalogError> {
+        Ok(GroupCatalog::new(self.catalog.get()?))
     }
 
     /// The name of the topic that `event`, which was applied, deleted.
-    fn deleted_by(&self, event: &Event, stamp: Hlc) -> Option<Arc<str>> {
-        let Event::TopicDeleted { id } = event else { return None };
+    fn deleted_topic_name(&self, event: &MetadataEvent, stamp: Hlc) -> Option<Arc<str>> {
+        let MetadataEvent::TopicDeleted { id } = event else { return None };
         let namespace = self.namespace.read();
         // A journal may delete a topic twice, and means the first. Of one that is forgotten the catalog has
         // nothing that would end.
-        let deletes = namespace.deleted(id) == Some(stamp);
+        let deletes = namespace.deleted_at(id) == Some(stamp);
         deletes.then(|| namespace.name_of(id)).flatten()
     }
 }
 
 /// Topics, groups, and their past.
 pub struct Engine {
-    pub(crate) store: Arc<Store<Stager>>,
+    pub(crate) store: Arc<Store<EngineAppendStage>>,
     pub(crate) groups_log: Arc<Log>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) format: Arc<dyn Format>,
+    pub(crate) shared: Arc<EngineState>,
+    pub(crate) format: Arc<dyn BatchFormat>,
     pub(crate) options: EngineOptions,
     pub(crate) cuts: CutCache,
-    pub(crate) troubles: Troubles,
-    flight: Arc<Semaphore>,
-    files: Files,
+    pub(crate) failures: PartitionFailures,
+    in_flight: Arc<Semaphore>,
+    files: FileSystem,
     /// Held from looking at the namespace until the change that follows is applied.
-    pub(crate) changing: Changing,
+    pub(crate) change_lock: ChangeLock,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
-    applier: Mutex<Option<mpsc::Sender<Applying>>>,
+    applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// What waits to be applied, where no thread does it.
-    by_hand: Mutex<Option<mpsc::Receiver<Applying>>>,
+    manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
 }
 
 impl Engine {
@@ -123,20 +123,21 @@ impl Engine {
         disk: Arc<dyn Disk>,
         options: EngineOptions,
         wall: Arc<dyn WallClock>,
-        format: Arc<dyn Format>,
+        format: Arc<dyn BatchFormat>,
     ) -> Result<Engine, OpenError> {
-        let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
+        let mut rebuild =
+            ProducerReplay { format: Arc::clone(&format), producers: ProducerStates::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
-        let rules = RulesInForce::default();
+        let rules = ActiveRules::default();
         // What signs the proofs is known before the first is written.
-        let storage = storage::Options { tended_by_hand: true, ..options.storage };
+        let storage = storage::Options { manual_maintenance: true, ..options.storage };
         let store = Store::open(
             disk,
             storage,
             wall,
             &mut rebuild,
-            |rebuild| Stager {
+            |rebuild| EngineAppendStage {
                 producers: std::mem::take(&mut rebuild.producers),
                 rules: rules.clone(),
                 format: Arc::clone(&format),
@@ -145,19 +146,19 @@ impl Engine {
         )?;
         let store = Arc::new(store);
         let groups_log = store.log(GROUPS_LOG).map_err(OpenError::Disk)?;
-        if !options.storage.tended_by_hand && !options.storage.driven_by_hand {
-            store.tend_in_background(options.signing_key.clone()).map_err(OpenError::Disk)?;
+        if !options.storage.manual_maintenance && !options.storage.manual_stepping {
+            store.start_maintenance(options.signing_key.clone()).map_err(OpenError::Disk)?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineState {
             namespace: RwLock::new(Namespace::new()),
             catalog: CatalogSlot::new(CatalogDirectory::new(
                 options.catalog.clone(),
                 options.catalog_faults.clone(),
             )),
-            applied: AtomicU64::new(0),
-            applying: Mutex::default(),
-            advanced,
-            failed: OnceLock::new(),
+            applied_stamp: AtomicU64::new(0),
+            apply_lock: Mutex::default(),
+            frontier_advanced: advanced,
+            apply_failure: OnceLock::new(),
         });
         let failed = |doing: &str, why: String| {
             OpenError::Disk(std::io::Error::other(format!("{doing}: {why}")))
@@ -167,9 +168,9 @@ impl Engine {
             open_catalog(&store, &shared).map_err(|why| failed("fill the catalog", why))?;
         shared.namespace.read().restore_rules(&rules);
         let below = shared.namespace.read().producer_ids_below;
-        let flight_units = (options.flight_bytes_max / FLIGHT_UNIT).max(1);
+        let flight_units = (options.in_flight_bytes_max / IN_FLIGHT_UNIT).max(1);
         let flight = Arc::new(Semaphore::new(flight_units));
-        let files = Files::open_all(
+        let files = FileSystem::open_all(
             Arc::clone(&store),
             Arc::clone(&shared),
             (Arc::clone(&flight), flight_units),
@@ -182,16 +183,16 @@ impl Engine {
             groups_log,
             shared,
             format,
-            flight,
+            in_flight: flight,
             cuts: CutCache::new(options.cut_cache_bytes_max),
-            troubles: Troubles::default(),
+            failures: PartitionFailures::default(),
             files,
             options,
-            changing: Changing::default(),
+            change_lock: ChangeLock::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
             applier: Mutex::new(None),
             threads: Mutex::default(),
-            by_hand: Mutex::new(None),
+            manual_events: Mutex::new(None),
         };
         engine.start_applier().map_err(OpenError::Disk)?;
         engine.start_rebuild().map_err(OpenError::Disk)?;
@@ -204,7 +205,7 @@ impl Engine {
     }
 
     /// Counters of the store.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &StoreStats {
         self.store.stats()
     }
 
@@ -234,15 +235,15 @@ impl Engine {
     }
 
     /// Why nothing can be written any more, if so.
-    pub fn stopped(&self) -> Option<Arc<str>> {
-        self.store.stopped()
+    pub fn stop_reason(&self) -> Option<Arc<str>> {
+        self.store.stop_reason()
     }
 
     /// Completes what is on its way and closes the files.
     pub fn close(&self) {
         self.files.close();
         self.store.close();
-        self.apply_by_hand();
+        self.step_applier();
         self.applier.lock().take();
         self.shared.catalog.close();
         for thread in self.threads.lock().drain(..) {
@@ -254,7 +255,7 @@ impl Engine {
     }
 
     /// Files, and their past.
-    pub fn files(&self) -> &Files {
+    pub fn files(&self) -> &FileSystem {
         &self.files
     }
 }

@@ -92,14 +92,14 @@ pub enum EngineError {
         partition: u32,
     },
     /// The topic's user time was set anew between a batch's check and its append.
-    #[error("the topic's user time was set anew while the batch was on its way: send it again")]
+    #[error("the topic's user time was changed while the batch was in flight: send it again")]
     UserTimeChanged,
     /// A strict topic takes no user time below its partition's largest.
     #[error(
         "the batch's user time falls below the partition's last, and the topic is strict. least={}, last={}",
         .least.0, .last.0
     )]
-    UserTimeFalls {
+    UserTimeOutOfOrder {
         /// The smallest user time in the batch.
         least: UserTime,
         /// The largest of the partition.

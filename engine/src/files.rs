@@ -2,7 +2,7 @@
 //!
 //! A file's bytes are a log of their own: a write is an entry, whatever its length and place, and the
 //! file is what the entries make in their order. Over it stands a file interval tree
-//! ([`storage::fig`]), saved in the same log every [`FileOptions::checkpoint_entries`] entries and when
+//! ([`storage::interval_tree`]), saved in the same log every [`FileOptions::checkpoint_entries`] entries and when
 //! the file leaves memory. Names and attributes are events in one log for all files.
 //!
 //! What holds true of it:
@@ -12,7 +12,7 @@
 //! - Index and names are soft: made from the entries, by whoever looks first, and made anew where a
 //!   checkpoint is damaged.
 //!
-//! Reading a moment that is not past yet is refused: settle it first ([`crate::Engine::settle`]).
+//! Reading a moment that is not past yet is refused: settle it first ([`crate::Engine::wait_until_closed`]).
 //! [`Cut::ALL`] is the present.
 
 mod attributes;
@@ -22,9 +22,9 @@ mod entry;
 mod error;
 mod event;
 mod file;
-mod look;
+mod lookup;
 mod names;
-mod open;
+mod open_files;
 mod path;
 mod rename;
 mod view;
@@ -34,28 +34,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hlc::Cut;
-use storage::fig::NodeCache;
+use storage::interval_tree::NodeCache;
 use storage::{Offset, Store};
 use tokio::sync::{Semaphore, oneshot};
 
-pub use attributes::{FileAttributes, Permissions};
-pub use contents::FileCounts;
+pub use attributes::{FileAttributes, FilePermissions};
+pub use contents::FileCounters;
 pub use entry::WRITE_BYTES_MAX;
 pub use error::FileError;
-pub use event::{FileKind, FileTime, Inode, NAME_BYTES_MAX, Now, SetAttributes};
-pub use file::File;
+pub use event::{AttributeUpdate, FileKind, FileTime, Inode, NAME_BYTES_MAX, TouchTimes};
+pub use file::OpenFile;
 pub use names::DirectoryEntry;
-pub use path::At;
-pub use rename::Target;
-pub use view::{FilePiece, FileView, READ_BYTES_MAX};
+pub use path::FileLocation;
+pub use rename::RenameMode;
+pub use view::{FileExtent, FileView, READ_BYTES_MAX};
 
-use crate::append::Stager;
-use crate::engine::Shared;
-use contents::Contents;
+use crate::append::EngineAppendStage;
+use crate::engine::EngineState;
+use contents::FileContents;
 pub(crate) use event::{FILES_LOG, is_file_kind};
-pub(crate) use names::FilesFill;
-use names::Names;
-use open::Opened;
+use names::FileNames;
+pub(crate) use names::FileNamesFill;
+use open_files::OpenFileTable;
 
 /// How files are kept.
 #[derive(Clone, Copy, Debug)]
@@ -77,80 +77,80 @@ impl Default for FileOptions {
     }
 }
 
-struct Inner {
-    store: Arc<Store<Stager>>,
-    names: Names,
+struct FileSystemInner {
+    store: Arc<Store<EngineAppendStage>>,
+    names: FileNames,
     /// Held from looking at names until the change that follows is in the log.
-    changing: Arc<tokio::sync::Mutex<()>>,
-    flight: Arc<Semaphore>,
-    flight_units: usize,
-    opened: Opened,
+    change_lock: Arc<tokio::sync::Mutex<()>>,
+    in_flight: Arc<Semaphore>,
+    in_flight_units: usize,
+    open_files: OpenFileTable,
     nodes: Arc<NodeCache>,
-    counts: Arc<FileCounts>,
+    counters: Arc<FileCounters>,
     options: FileOptions,
     closing: AtomicBool,
 }
 
 /// All files.
 #[derive(Clone)]
-pub struct Files(Arc<Inner>);
+pub struct FileSystem(Arc<FileSystemInner>);
 
-impl std::fmt::Debug for Files {
+impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").finish_non_exhaustive()
     }
 }
 
-impl Files {
+impl FileSystem {
     pub(crate) fn open_all(
-        store: Arc<Store<Stager>>,
-        shared: Arc<Shared>,
+        store: Arc<Store<EngineAppendStage>>,
+        shared: Arc<EngineState>,
         flight: (Arc<Semaphore>, usize),
         next: Offset,
         options: FileOptions,
-    ) -> Result<Files, FileError> {
-        let names = Names::new(store.log(FILES_LOG)?, shared, next);
-        Ok(Files(Arc::new(Inner {
+    ) -> Result<FileSystem, FileError> {
+        let names = FileNames::new(store.log(FILES_LOG)?, shared, next);
+        Ok(FileSystem(Arc::new(FileSystemInner {
             store,
             names,
-            changing: Arc::default(),
-            flight: flight.0,
-            flight_units: flight.1,
-            opened: Opened::new(options.closed_max),
+            change_lock: Arc::default(),
+            in_flight: flight.0,
+            in_flight_units: flight.1,
+            open_files: OpenFileTable::new(options.closed_max),
             nodes: Arc::new(NodeCache::new(options.node_bytes_max)),
-            counts: Arc::default(),
+            counters: Arc::default(),
             options,
             closing: AtomicBool::new(false),
         })))
     }
 
     /// Holds up who looks for names, and says which event of files is the next to be applied.
-    pub(crate) fn hold_names(&self) -> parking_lot::MutexGuard<'_, Offset> {
-        self.0.names.hold()
+    pub(crate) fn lock_names(&self) -> parking_lot::MutexGuard<'_, Offset> {
+        self.0.names.lock_next()
     }
 
     /// Saves the index of every file in memory. Called before the store is closed, which completes
     /// what is on its way.
     pub(crate) fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
-        for contents in self.0.opened.all() {
-            self.0.save(&contents, 1);
+        for contents in self.0.open_files.all() {
+            self.0.save_checkpoint(&contents, 1);
         }
     }
 
     /// What files have cost since the start.
-    pub fn counts(&self) -> &FileCounts {
-        &self.0.counts
+    pub fn counters(&self) -> &FileCounters {
+        &self.0.counters
     }
 
     /// Bytes of memory that indexes hold: of files in memory, and of saved nodes.
     pub fn index_bytes(&self) -> usize {
-        let own: usize = self.0.opened.all().iter().map(|file| file.memory_bytes()).sum();
+        let own: usize = self.0.open_files.all().iter().map(|file| file.memory_bytes()).sum();
         own + self.0.nodes.bytes()
     }
 
     /// Names as of `cut`, complete.
-    fn names(&self, cut: Cut) -> Result<&Names, FileError> {
+    fn names(&self, cut: Cut) -> Result<&FileNames, FileError> {
         if cut != Cut::ALL {
             let frontier = self.0.store.timekeeper().frontier();
             if !cut.is_closed_by(frontier) {
@@ -172,17 +172,17 @@ impl Files {
             let _ = sender.send(());
         });
         let done = receiver.await.is_ok() && !self.0.closing.load(Ordering::Acquire);
-        match self.0.store.stopped() {
+        match self.0.store.stop_reason() {
             None if done => Ok(()),
             why => Err(FileError::Io(why.unwrap_or_else(|| "the service is stopping".into()))),
         }
     }
 }
 
-impl Inner {
+impl FileSystemInner {
     /// A checkpoint that cannot be made now is made later: it only saves time.
-    fn save(&self, contents: &Arc<Contents>, entries: u64) {
-        if let Err(error) = contents.save(&self.store, entries) {
+    fn save_checkpoint(&self, contents: &Arc<FileContents>, entries: u64) {
+        if let Err(error) = contents.save_checkpoint(&self.store, entries) {
             tracing::warn!(%error, inode = contents.inode.0, "a file's index is not saved");
         }
     }

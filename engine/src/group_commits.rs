@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use hlc::{Cut, Hlc};
 use tokio::sync::oneshot;
 
-use crate::blocking::on_disk;
+use crate::blocking::block_in_place;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::group_moments::{Offsets, put};
-use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
+use crate::group_moments::{CommitsByPartition, insert_offset};
+use crate::namespace::event::{LATER_PARTITIONS, MetadataEvent, OffsetCommit};
 
 /// A change of a group that is on its way: it comes before all that are begun later.
 #[derive(Debug)]
-pub struct Committing(oneshot::Receiver<Result<Hlc, EngineError>>);
+pub struct PendingCommit(oneshot::Receiver<Result<Hlc, EngineError>>);
 
-impl Committing {
-    pub(crate) fn begun(change: oneshot::Receiver<Result<Hlc, EngineError>>) -> Committing {
-        Committing(change)
+impl PendingCommit {
+    pub(crate) fn new(change: oneshot::Receiver<Result<Hlc, EngineError>>) -> PendingCommit {
+        PendingCommit(change)
     }
 
     /// Waits until it is made; returns the moment.
     ///
     /// # Errors
     /// The disk fails.
-    pub async fn done(self) -> Result<Hlc, EngineError> {
+    pub async fn wait(self) -> Result<Hlc, EngineError> {
         let closing = || EngineError::Stopping("it is being closed".into());
         self.0.await.unwrap_or_else(|_| Err(closing()))
     }
@@ -40,7 +40,7 @@ impl Engine {
         group: &str,
         offsets: Vec<OffsetCommit>,
     ) -> Result<Hlc, EngineError> {
-        self.begin_commit_offsets(group, offsets)?.done().await
+        self.begin_commit_offsets(group, offsets)?.wait().await
     }
 
     /// [`Engine::commit_offsets`], as far as its place among other changes is decided.
@@ -51,9 +51,9 @@ impl Engine {
         &self,
         group: &str,
         offsets: Vec<OffsetCommit>,
-    ) -> Result<Committing, EngineError> {
-        let event = Event::OffsetsCommitted { group: group.to_owned(), offsets };
-        self.begin_change(event, None).map(Committing)
+    ) -> Result<PendingCommit, EngineError> {
+        let event = MetadataEvent::OffsetsCommitted { group: group.to_owned(), offsets };
+        self.begin_submit_event(event, None).map(PendingCommit)
     }
 
     /// Removes committed offsets of a group: nothing is committed for these partitions then, also where
@@ -67,41 +67,46 @@ impl Engine {
         partitions: Vec<(String, u32)>,
     ) -> Result<Hlc, EngineError> {
         // No topic gets partitions meanwhile.
-        let changing = self.changing.clone().lock_owned().await;
-        let Restated { offsets, ended } = self.without(group, &partitions)?;
+        let changing = self.change_lock.clone().lock_owned().await;
+        let OffsetRestatement { offsets, removed: ended } =
+            self.offsets_without(group, &partitions)?;
         let group = group.to_owned();
         let event = if offsets.is_empty() && ended.is_empty() {
-            Event::OffsetsDeleted { group, partitions }
+            MetadataEvent::OffsetsDeleted { group, partitions }
         } else {
             let removed = [partitions, ended].concat();
-            Event::OffsetsSet { group, offsets: offsets.into_values().collect(), removed }
+            MetadataEvent::OffsetsSet { group, offsets: offsets.into_values().collect(), removed }
         };
-        self.change(event, Some(changing)).await
+        self.submit_event(event, Some(changing)).await
     }
 
     /// What has to be said anew of the topics in which a group was set to a moment, so that nothing is
     /// committed for `partitions`.
-    fn without(&self, group: &str, partitions: &[(String, u32)]) -> Result<Restated, EngineError> {
-        let held = self.held_by(group, Cut::ALL)?;
+    fn offsets_without(
+        &self,
+        group: &str,
+        partitions: &[(String, u32)],
+    ) -> Result<OffsetRestatement, EngineError> {
+        let held = self.stored_offsets_of(group, Cut::ALL)?;
         let mut by_topic = BTreeMap::<&str, Vec<u32>>::new();
         for (topic, partition) in partitions {
             by_topic.entry(topic).or_default().push(*partition);
         }
-        let mut restated = Restated::default();
+        let mut restated = OffsetRestatement::default();
         for (topic, gone) in by_topic {
             if let Some(later) = held.get(&(topic.to_owned(), LATER_PARTITIONS)) {
-                self.restate_later(&held, later, &gone, &mut restated);
+                self.restate_later_partitions(&held, later, &gone, &mut restated);
             }
         }
         Ok(restated)
     }
 
-    fn restate_later(
+    fn restate_later_partitions(
         &self,
-        held: &Offsets,
+        held: &CommitsByPartition,
         later: &OffsetCommit,
         gone: &[u32],
-        restated: &mut Restated,
+        restated: &mut OffsetRestatement,
     ) {
         let name = &later.topic;
         let is_held = |partition| held.contains_key(&(name.clone(), partition));
@@ -115,7 +120,7 @@ impl Engine {
         let any_left = known.any(|index| *index != LATER_PARTITIONS && stays(index));
         let Some(topic) = topic.filter(|_| any_left || !implied.is_empty()) else {
             // The group reads nothing of the topic any more: what comes later is nothing to it.
-            restated.ended.push((name.clone(), LATER_PARTITIONS));
+            restated.removed.push((name.clone(), LATER_PARTITIONS));
             return;
         };
         if gone.iter().all(|index| *index < first) {
@@ -123,10 +128,10 @@ impl Engine {
         }
         for index in implied {
             let start = topic.partitions[index as usize].start();
-            put(&mut restated.offsets, &topic, index, start.0 as i64, String::new());
+            insert_offset(&mut restated.offsets, &topic, index, start.0 as i64, String::new());
         }
         let metadata = later.metadata.clone();
-        put(&mut restated.offsets, &topic, LATER_PARTITIONS, i64::from(count), metadata);
+        insert_offset(&mut restated.offsets, &topic, LATER_PARTITIONS, i64::from(count), metadata);
     }
 
     /// Keeps a group's snapshot.
@@ -134,7 +139,8 @@ impl Engine {
     /// # Errors
     /// The disk fails.
     pub async fn save_group(&self, group: &str, snapshot: Vec<u8>) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }, None).await
+        self.submit_event(MetadataEvent::GroupSaved { group: group.to_owned(), snapshot }, None)
+            .await
     }
 
     /// Deletes a group and its offsets.
@@ -142,7 +148,7 @@ impl Engine {
     /// # Errors
     /// The disk fails.
     pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
+        self.submit_event(MetadataEvent::GroupDeleted { group: group.to_owned() }, None).await
     }
 
     /// The snapshots of all groups.
@@ -150,13 +156,13 @@ impl Engine {
     /// # Errors
     /// The catalog cannot be read.
     pub fn group_snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        on_disk(|| Ok(self.shared.groups()?.snapshots(Cut::ALL)?))
+        block_in_place(|| Ok(self.shared.groups()?.snapshots(Cut::ALL)?))
     }
 }
 
 /// What is committed, and no more committed, beside what is deleted.
 #[derive(Default)]
-struct Restated {
-    offsets: Offsets,
-    ended: Vec<(String, u32)>,
+struct OffsetRestatement {
+    offsets: CommitsByPartition,
+    removed: Vec<(String, u32)>,
 }

@@ -6,28 +6,28 @@
 
 use hlc::{Cut, Hlc};
 
-use crate::blocking::on_disk;
+use crate::blocking::block_in_place;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::group_commits::Committing;
-use crate::groups::{Expiry, OldOffsets};
-use crate::namespace::event::Event;
+use crate::group_commits::PendingCommit;
+use crate::groups::{ExpiredOffsets, OffsetExpiry};
+use crate::namespace::event::MetadataEvent;
 
 impl Engine {
     /// The first group behind `last`, or of all, by name, that has or had committed offsets.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, EngineError> {
-        on_disk(|| Ok(self.shared.groups()?.group_behind(last)?))
+    pub fn next_group(&self, last: Option<&str>) -> Result<Option<String>, EngineError> {
+        block_in_place(|| Ok(self.shared.groups()?.next_group(last)?))
     }
 
     /// When the members of a group changed for the last time; `None` if it never had any.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn group_saved(&self, group: &str) -> Result<Option<Hlc>, EngineError> {
-        let saved = on_disk(|| self.shared.groups()?.snapshot(group, Cut::ALL))?;
+    pub fn group_saved_at(&self, group: &str) -> Result<Option<Hlc>, EngineError> {
+        let saved = block_in_place(|| self.shared.groups()?.snapshot(group, Cut::ALL))?;
         Ok(saved.map(|(stamp, _)| stamp))
     }
 
@@ -36,13 +36,13 @@ impl Engine {
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn old_offsets(
+    pub fn expired_offsets(
         &self,
         group: &str,
         last: Option<&str>,
-        expiry: Expiry,
-    ) -> Result<Option<OldOffsets>, EngineError> {
-        on_disk(|| Ok(self.shared.groups()?.old_offsets(group, last, expiry)?))
+        expiry: OffsetExpiry,
+    ) -> Result<Option<ExpiredOffsets>, EngineError> {
+        block_in_place(|| Ok(self.shared.groups()?.expired_offsets(group, last, expiry)?))
     }
 
     /// Begins to remove offsets of a group, as far as they are old.
@@ -53,10 +53,10 @@ impl Engine {
         &self,
         group: &str,
         partitions: Vec<(String, u32)>,
-        expiry: Expiry,
-    ) -> Result<Committing, EngineError> {
+        expiry: OffsetExpiry,
+    ) -> Result<PendingCommit, EngineError> {
         let (group, until, now_ms) = (group.to_owned(), expiry.until.bits(), expiry.now.0);
-        let event = Event::OffsetsExpired { group, partitions, until, now_ms };
-        Ok(Committing::begun(self.begin_change(event, None)?))
+        let event = MetadataEvent::OffsetsExpired { group, partitions, until, now_ms };
+        Ok(PendingCommit::new(self.begin_submit_event(event, None)?))
     }
 }

@@ -14,17 +14,20 @@ use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment};
 
-use crate::blocking::on_disk;
+use crate::blocking::block_in_place;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::groups::Committed;
+use crate::groups::CommittedOffset;
 use crate::namespace::Topic;
-use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
-use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
+use crate::namespace::event::{LATER_PARTITIONS, MetadataEvent, OffsetCommit};
+use crate::seek::{
+    SeekError, TruncatedPartition, WaitPolicy, earliest_bound, is_retained,
+    is_retained_by_user_time,
+};
 
 /// Whether to do it, or only to say what it would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetMode {
+pub enum GroupSetMode {
     /// Do it.
     Commit,
     /// Say what it would do.
@@ -46,7 +49,7 @@ pub struct OffsetChange {
 
 /// What could not be set, for its topic is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedPartition {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -57,7 +60,7 @@ pub struct Skipped {
 
 /// How a group was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupSet {
+pub struct GroupSetResult {
     /// The moment, made absolute.
     pub at: Moment,
     /// The frontier when it was done.
@@ -65,7 +68,7 @@ pub struct GroupSet {
     /// By topic and partition, also where nothing changed.
     pub offsets: Vec<OffsetChange>,
     /// What was left as it was.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedPartition>,
     /// When it was committed; not at all in a dry run.
     pub committed: Option<Hlc>,
 }
@@ -80,7 +83,7 @@ pub enum GroupSetError {
     NothingCommitted(String),
     /// There is nothing to go back to.
     #[error("the group had committed nothing at that moment. group={group}, moment={moment}")]
-    NothingThen {
+    NothingAtMoment {
         /// The group.
         group: String,
         /// The moment.
@@ -101,7 +104,7 @@ impl From<EngineError> for GroupSetError {
 }
 
 /// By topic and partition; [`LATER_PARTITIONS`] is one of them.
-pub(crate) type Offsets = BTreeMap<(String, u32), OffsetCommit>;
+pub(crate) type CommitsByPartition = BTreeMap<(String, u32), OffsetCommit>;
 
 impl Engine {
     /// Commits for a group, in every partition of what it reads, the first offset that is not in the
@@ -114,25 +117,25 @@ impl Engine {
         group: &str,
         moment: Moment,
         topics: Option<&[String]>,
-        when: When,
-        mode: SetMode,
-    ) -> Result<GroupSet, GroupSetError> {
-        let (at, known) = self.settle_moment(moment, when).await?;
-        let changing = Arc::clone(&self.changing).lock_owned().await;
-        let now = self.held_by(group, Cut::ALL)?;
+        when: WaitPolicy,
+        mode: GroupSetMode,
+    ) -> Result<GroupSetResult, GroupSetError> {
+        let (at, known) = self.resolve_moment(moment, when).await?;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
+        let now = self.stored_offsets_of(group, Cut::ALL)?;
         let (topics, skipped) = self.topics_to_seek(group, topics, &now)?;
         let after = self.offsets_of_moment(&topics, at, known)?;
-        let offsets = changes(&now, &after, &[]);
+        let offsets = offset_changes(&now, &after, &[]);
         let frontier = self.frontier();
         let committed = match mode {
-            SetMode::Commit => {
+            GroupSetMode::Commit => {
                 let (group, offsets) = (group.to_owned(), after.into_values().collect());
-                let event = Event::OffsetsSet { group, offsets, removed: Vec::new() };
-                Some(self.change(event, Some(changing)).await?)
+                let event = MetadataEvent::OffsetsSet { group, offsets, removed: Vec::new() };
+                Some(self.submit_event(event, Some(changing)).await?)
             }
-            SetMode::DryRun => None,
+            GroupSetMode::DryRun => None,
         };
-        Ok(GroupSet { at, frontier, offsets, skipped, committed })
+        Ok(GroupSetResult { at, frontier, offsets, skipped, committed })
     }
 
     /// The topics to seek in; and of those that the group once read, what was committed.
@@ -140,8 +143,8 @@ impl Engine {
         &self,
         group: &str,
         named: Option<&[String]>,
-        now: &Offsets,
-    ) -> Result<(Vec<Arc<Topic>>, Vec<Skipped>), GroupSetError> {
+        now: &CommitsByPartition,
+    ) -> Result<(Vec<Arc<Topic>>, Vec<SkippedPartition>), GroupSetError> {
         if let Some(names) = named {
             let names: BTreeSet<&String> = names.iter().collect();
             let topic = |name: &String| {
@@ -155,7 +158,7 @@ impl Engine {
         for ((name, partition), commit) in real {
             match self.topic(name) {
                 Some(topic) => drop(topics.insert(name, topic)),
-                None => skipped.push(Skipped {
+                None => skipped.push(SkippedPartition {
                     topic: name.clone(),
                     partition: *partition,
                     offset: commit.offset,
@@ -173,29 +176,29 @@ impl Engine {
         topics: &[Arc<Topic>],
         at: Moment,
         known: Cut,
-    ) -> Result<Offsets, SeekError> {
-        let (mut offsets, mut lost) = (Offsets::new(), Vec::new());
+    ) -> Result<CommitsByPartition, SeekError> {
+        let (mut offsets, mut lost) = (CommitsByPartition::new(), Vec::new());
         for topic in topics {
             for partition in &topic.partitions {
                 let end = self.end_at(partition, at, known)?;
                 let horizon = partition.log.horizon();
                 let is_whole = match at {
-                    Moment::Sys(cut) => is_kept(&horizon, cut),
+                    Moment::Sys(cut) => is_retained(&horizon, cut),
                     Moment::User { before, .. } => {
-                        is_kept_by_user_time(&horizon, before, known, end)
+                        is_retained_by_user_time(&horizon, before, known, end)
                     }
                 };
                 if !is_whole {
-                    lost.push(Lost {
+                    lost.push(TruncatedPartition {
                         topic: Arc::clone(&topic.name),
                         partition: partition.index,
-                        earliest: earliest(&horizon),
+                        earliest: earliest_bound(&horizon),
                     });
                 }
-                put(&mut offsets, topic, partition.index, end.0 as i64, String::new());
+                insert_offset(&mut offsets, topic, partition.index, end.0 as i64, String::new());
             }
             let count = topic.partitions.len() as i64;
-            put(&mut offsets, topic, LATER_PARTITIONS, count, at.to_string());
+            insert_offset(&mut offsets, topic, LATER_PARTITIONS, count, at.to_string());
         }
         if lost.is_empty() { Ok(offsets) } else { Err(SeekError::BeforeHistory { lost }) }
     }
@@ -209,38 +212,42 @@ impl Engine {
         &self,
         group: &str,
         cut: Cut,
-        when: When,
-        mode: SetMode,
-    ) -> Result<GroupSet, GroupSetError> {
-        let (cut, _) = self.settle(cut, when).await?;
-        let changing = Arc::clone(&self.changing).lock_owned().await;
+        when: WaitPolicy,
+        mode: GroupSetMode,
+    ) -> Result<GroupSetResult, GroupSetError> {
+        let (cut, _) = self.wait_until_closed(cut, when).await?;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
         let at = Moment::Sys(cut);
-        let mut then = self.held_by(group, cut)?;
-        self.check_groups_kept(cut)?;
+        let mut then = self.stored_offsets_of(group, cut)?;
+        self.check_groups_retained(cut)?;
         if then.is_empty() {
-            return Err(GroupSetError::NothingThen { group: group.to_owned(), moment: at });
+            return Err(GroupSetError::NothingAtMoment { group: group.to_owned(), moment: at });
         }
-        let (skipped, gone) = self.skip_what_is_gone(&mut then, cut);
-        let now = self.held_by(group, Cut::ALL)?;
+        let (skipped, gone) = self.skip_deleted_topics(&mut then, cut);
+        let now = self.stored_offsets_of(group, Cut::ALL)?;
         let goes = |place: &&(String, u32)| !then.contains_key(*place) && !gone.contains(&place.0);
         let removed: Vec<(String, u32)> = now.keys().filter(goes).cloned().collect();
-        let offsets = changes(&now, &then, &removed);
+        let offsets = offset_changes(&now, &then, &removed);
         let frontier = self.frontier();
         let committed = match mode {
-            SetMode::Commit => {
+            GroupSetMode::Commit => {
                 let (group, offsets) = (group.to_owned(), then.into_values().collect());
-                let event = Event::OffsetsSet { group, offsets, removed };
-                Some(self.change(event, Some(changing)).await?)
+                let event = MetadataEvent::OffsetsSet { group, offsets, removed };
+                Some(self.submit_event(event, Some(changing)).await?)
             }
-            SetMode::DryRun => None,
+            GroupSetMode::DryRun => None,
         };
-        Ok(GroupSet { at, frontier, offsets, skipped, committed })
+        Ok(GroupSetResult { at, frontier, offsets, skipped, committed })
     }
 
     /// Takes out what was committed for topics that were there in `cut` and are not any more: an offset
     /// means nothing in another topic of the same name. Returns them, and the names of these topics: what
     /// is committed for another one by now is nobody's to take away.
-    fn skip_what_is_gone(&self, then: &mut Offsets, cut: Cut) -> (Vec<Skipped>, BTreeSet<String>) {
+    fn skip_deleted_topics(
+        &self,
+        then: &mut CommitsByPartition,
+        cut: Cut,
+    ) -> (Vec<SkippedPartition>, BTreeSet<String>) {
         let (mut skipped, mut gone) = (Vec::new(), BTreeSet::new());
         let namespace = self.shared.namespace.read();
         then.retain(|(topic, partition), commit| {
@@ -254,15 +261,19 @@ impl Engine {
             }
             if !stays && *partition != LATER_PARTITIONS {
                 let (topic, offset) = (topic.clone(), commit.offset);
-                skipped.push(Skipped { topic, partition: *partition, offset });
+                skipped.push(SkippedPartition { topic, partition: *partition, offset });
             }
             stays
         });
         (skipped, gone)
     }
 
-    pub(crate) fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
-        let held = on_disk(|| self.shared.groups()?.held(Some(group), cut))?;
+    pub(crate) fn stored_offsets_of(
+        &self,
+        group: &str,
+        cut: Cut,
+    ) -> Result<CommitsByPartition, EngineError> {
+        let held = block_in_place(|| self.shared.groups()?.stored_offsets(Some(group), cut))?;
         let commit = |held: crate::GroupOffset| {
             let (topic, partition) = (held.topic, held.partition);
             let place = (topic.clone(), partition);
@@ -272,21 +283,26 @@ impl Engine {
     }
 }
 
-pub(crate) fn put(
-    offsets: &mut Offsets,
+pub(crate) fn insert_offset(
+    offsets: &mut CommitsByPartition,
     topic: &Topic,
     partition: u32,
     offset: i64,
     metadata: String,
 ) {
     let topic = topic.name.to_string();
-    let committed = Committed { offset, leader_epoch: -1, metadata, retention_ms: None };
+    let committed = CommittedOffset { offset, leader_epoch: -1, metadata, retention_ms: None };
     offsets.insert((topic.clone(), partition), committed.into_commit(topic, partition));
 }
 
-fn changes(now: &Offsets, after: &Offsets, removed: &[(String, u32)]) -> Vec<OffsetChange> {
+fn offset_changes(
+    now: &CommitsByPartition,
+    after: &CommitsByPartition,
+    removed: &[(String, u32)],
+) -> Vec<OffsetChange> {
     let places: BTreeSet<&(String, u32)> = after.keys().chain(removed).collect();
-    let offset = |offsets: &Offsets, place| offsets.get(place).map(|commit| commit.offset);
+    let offset =
+        |offsets: &CommitsByPartition, place| offsets.get(place).map(|commit| commit.offset);
     places
         .into_iter()
         .filter(|(_, partition)| *partition != LATER_PARTITIONS)

@@ -2,16 +2,16 @@
 
 use hlc::{Cut, Hlc};
 
-use crate::blocking::on_disk;
+use crate::blocking::block_in_place;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::groups::{Committed, GroupOffset};
+use crate::groups::{CommittedOffset, GroupOffset};
 use crate::namespace::event::LATER_PARTITIONS;
-use crate::seek::{SeekError, When};
+use crate::seek::{SeekError, WaitPolicy};
 
 /// A group as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupThen {
+pub struct GroupAtCut {
     /// The group.
     pub group: String,
     /// Its coordinator's last snapshot, and when it was saved; one without members may have none.
@@ -20,7 +20,7 @@ pub struct GroupThen {
     pub offsets: Vec<GroupOffset>,
     /// The topics that it was set to a moment in, with the moment as it is spelled. Partitions that
     /// such a topic got afterwards begin at their beginning, and not at their end.
-    pub sought: Vec<(String, String)>,
+    pub seek_moments: Vec<(String, String)>,
 }
 
 impl Engine {
@@ -29,27 +29,29 @@ impl Engine {
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn committed(
+    pub fn committed_offset(
         &self,
         group: &str,
         topic: &str,
         partition: u32,
-    ) -> Result<Option<Committed>, EngineError> {
+    ) -> Result<Option<CommittedOffset>, EngineError> {
         let groups = self.shared.groups()?;
-        let held = |partition| on_disk(|| groups.committed(group, topic, partition, Cut::ALL));
+        let held = |partition| {
+            block_in_place(|| groups.committed_offset(group, topic, partition, Cut::ALL))
+        };
         if let Some(committed) = held(partition)? {
             return Ok(Some(committed));
         }
         let later = held(LATER_PARTITIONS)?;
-        let is_later = |later: &Committed| i64::from(partition) >= later.offset;
-        Ok(later.filter(is_later).and_then(|_| self.beginning(topic, partition)))
+        let is_later = |later: &CommittedOffset| i64::from(partition) >= later.offset;
+        Ok(later.filter(is_later).and_then(|_| self.implied_offset(topic, partition)))
     }
 
-    fn beginning(&self, topic: &str, partition: u32) -> Option<Committed> {
+    fn implied_offset(&self, topic: &str, partition: u32) -> Option<CommittedOffset> {
         let topic = self.topic(topic)?;
         let start = topic.partitions.get(partition as usize)?.start();
         let (offset, metadata) = (start.0 as i64, String::new());
-        Some(Committed { offset, leader_epoch: -1, metadata, retention_ms: None })
+        Some(CommittedOffset { offset, leader_epoch: -1, metadata, retention_ms: None })
     }
 
     /// Whether a group has committed anything.
@@ -57,7 +59,7 @@ impl Engine {
     /// # Errors
     /// The catalog cannot be read.
     pub fn has_offsets(&self, group: &str) -> Result<bool, EngineError> {
-        on_disk(|| Ok(self.shared.groups()?.has_offsets(group)?))
+        block_in_place(|| Ok(self.shared.groups()?.has_offsets(group)?))
     }
 
     /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.
@@ -65,14 +67,14 @@ impl Engine {
     /// # Errors
     /// The catalog cannot be read.
     pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
-        let held = on_disk(|| self.shared.groups()?.held(group, Cut::ALL))?;
+        let held = block_in_place(|| self.shared.groups()?.stored_offsets(group, Cut::ALL))?;
         let mut offsets = Vec::with_capacity(held.len());
         // What stands for later partitions comes behind all that are not.
         for of_topic in held.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
             match of_topic {
                 [known @ .., later] if later.partition == LATER_PARTITIONS => {
                     offsets.extend_from_slice(known);
-                    offsets.extend(self.later_offsets(known, later));
+                    offsets.extend(self.later_partition_offsets(known, later));
                 }
                 known => offsets.extend_from_slice(known),
             }
@@ -82,14 +84,18 @@ impl Engine {
 
     /// Of the partitions that a topic got after its group was set to a moment, those that nothing was
     /// committed for.
-    fn later_offsets(&self, known: &[GroupOffset], later: &GroupOffset) -> Vec<GroupOffset> {
+    fn later_partition_offsets(
+        &self,
+        known: &[GroupOffset],
+        later: &GroupOffset,
+    ) -> Vec<GroupOffset> {
         let Some(topic) = self.topic(&later.topic) else { return Vec::new() };
         let first = u32::try_from(later.committed.offset).unwrap_or(u32::MAX);
         let is_known = |partition| known.iter().any(|offset| offset.partition == partition);
         (first..topic.partitions.len() as u32)
             .filter(|partition| !is_known(*partition))
             .filter_map(|partition| {
-                let committed = self.beginning(&later.topic, partition)?;
+                let committed = self.implied_offset(&later.topic, partition)?;
                 Some(GroupOffset { partition, committed, ..later.clone() })
             })
             .collect()
@@ -103,13 +109,13 @@ impl Engine {
         &self,
         group: Option<&str>,
         cut: Cut,
-        when: When,
+        when: WaitPolicy,
     ) -> Result<(Cut, Hlc, Vec<GroupOffset>), SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
-        let offsets = on_disk(|| self.shared.groups()?.offsets(group, at));
+        let (at, frontier) = self.wait_until_closed(cut, when).await?;
+        let offsets = block_in_place(|| self.shared.groups()?.offsets(group, at));
         let offsets = offsets.map_err(EngineError::from)?;
         // Asked last: what is given up meanwhile is missing from the answer.
-        self.check_groups_kept(at)?;
+        self.check_groups_retained(at)?;
         Ok((at, frontier, offsets))
     }
 
@@ -121,27 +127,27 @@ impl Engine {
         &self,
         group: Option<&str>,
         cut: Cut,
-        when: When,
-    ) -> Result<(Cut, Hlc, Vec<GroupThen>), SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
-        let groups = on_disk(|| self.groups_in(group, at))?;
-        self.check_groups_kept(at)?;
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc, Vec<GroupAtCut>), SeekError> {
+        let (at, frontier) = self.wait_until_closed(cut, when).await?;
+        let groups = block_in_place(|| self.groups_in(group, at))?;
+        self.check_groups_retained(at)?;
         Ok((at, frontier, groups))
     }
 
-    fn groups_in(&self, group: Option<&str>, at: Cut) -> Result<Vec<GroupThen>, EngineError> {
+    fn groups_in(&self, group: Option<&str>, at: Cut) -> Result<Vec<GroupAtCut>, EngineError> {
         let kept = self.shared.groups()?;
-        let mut groups = std::collections::BTreeMap::<String, GroupThen>::new();
-        let named = |group: &str| GroupThen {
+        let mut groups = std::collections::BTreeMap::<String, GroupAtCut>::new();
+        let named = |group: &str| GroupAtCut {
             group: group.to_owned(),
             snapshot: None,
             offsets: Vec::new(),
-            sought: Vec::new(),
+            seek_moments: Vec::new(),
         };
-        for held in kept.held(group, at)? {
+        for held in kept.stored_offsets(group, at)? {
             let then = groups.entry(held.group.clone()).or_insert_with(|| named(&held.group));
             if held.partition == LATER_PARTITIONS {
-                then.sought.push((held.topic, held.committed.metadata));
+                then.seek_moments.push((held.topic, held.committed.metadata));
             } else {
                 then.offsets.push(held);
             }

@@ -1,25 +1,27 @@
 //! Committed offsets and the state of groups, as they are and were: versions in the catalog.
 
-mod comparing;
-mod expiring;
-mod restating;
+mod comparison;
+mod expiry;
+mod restatement;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime};
 use serde::{Deserialize, Serialize};
-use storage::catalog::{Applied, Catalog, CatalogError, Changes, Version, escape, unescape};
+use storage::catalog::{
+    AppliedPosition, Catalog, CatalogError, CatalogWriteBatch, KeyVersion, escape, unescape,
+};
 
-use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
+use crate::namespace::event::{LATER_PARTITIONS, MetadataEvent, OffsetCommit};
 
-pub(crate) use comparing::Compared;
-pub use comparing::GroupDifference;
-pub use expiring::{Expiry, OldOffset, OldOffsets};
+pub use comparison::GroupDifference;
+pub(crate) use comparison::KeyComparison;
+pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Committed {
+pub struct CommittedOffset {
     /// The next offset to read.
     pub offset: i64,
     /// The leader epoch of the last record read; -1 if not known.
@@ -30,10 +32,10 @@ pub struct Committed {
     pub retention_ms: Option<u64>,
 }
 
-impl Committed {
+impl CommittedOffset {
     /// As it is committed for a partition.
     pub(crate) fn into_commit(self, topic: String, partition: u32) -> OffsetCommit {
-        let Committed { offset, leader_epoch, metadata, retention_ms } = self;
+        let CommittedOffset { offset, leader_epoch, metadata, retention_ms } = self;
         OffsetCommit { topic, partition, offset, leader_epoch, metadata, retention_ms }
     }
 }
@@ -48,7 +50,7 @@ pub struct GroupOffset {
     /// The partition.
     pub partition: u32,
     /// What was committed.
-    pub committed: Committed,
+    pub committed: CommittedOffset,
     /// When.
     pub stamp: Hlc,
 }
@@ -63,9 +65,9 @@ pub struct OffsetDifference {
     /// The partition.
     pub partition: u32,
     /// What was committed before.
-    pub before: Option<Committed>,
+    pub before: Option<CommittedOffset>,
     /// What was committed after.
-    pub after: Option<Committed>,
+    pub after: Option<CommittedOffset>,
 }
 
 /// Stands between the parts of a key; [`escape`] makes no such bytes.
@@ -79,7 +81,7 @@ const READERS: u8 = b'r';
 /// With what all keys of groups that have versions begin.
 const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
 
-fn offsets_of(group: Option<&str>) -> Vec<u8> {
+fn offsets_prefix(group: Option<&str>) -> Vec<u8> {
     let mut key = vec![OFFSETS];
     if let Some(group) = group {
         escape(group, &mut key);
@@ -89,7 +91,7 @@ fn offsets_of(group: Option<&str>) -> Vec<u8> {
 }
 
 fn offset_key(group: &str, topic: &str, partition: u32) -> Vec<u8> {
-    let mut key = offsets_of_topic(group, topic);
+    let mut key = topic_offsets_prefix(group, topic);
     key.extend_from_slice(format!("{partition:08x}").as_bytes());
     key
 }
@@ -100,17 +102,17 @@ fn group_key(group: &str) -> Vec<u8> {
     key
 }
 
-fn parts_of(key: &[u8]) -> Option<(String, String, u32)> {
+fn parse_offset_key(key: &[u8]) -> Option<(String, String, u32)> {
     let rest = key.strip_prefix(&[OFFSETS])?;
-    let (group, rest) = split(rest)?;
-    let (topic, partition) = split(rest)?;
+    let (group, rest) = split_at_separator(rest)?;
+    let (topic, partition) = split_at_separator(rest)?;
     let partition = u32::from_str_radix(std::str::from_utf8(partition).ok()?, 16).ok()?;
     Some((unescape(group), unescape(topic), partition))
 }
 
 /// What stands before the first separator, and what follows it. The second byte of an escaped pair is not
 /// the beginning of a separator.
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_at_separator(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {
         match bytes.get(at..)? {
@@ -122,14 +124,14 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-fn offsets_of_topic(group: &str, topic: &str) -> Vec<u8> {
-    let mut key = offsets_of(Some(group));
+fn topic_offsets_prefix(group: &str, topic: &str) -> Vec<u8> {
+    let mut key = offsets_prefix(Some(group));
     escape(topic, &mut key);
     key.extend_from_slice(SEPARATOR);
     key
 }
 
-fn readers_of(topic: &str) -> Vec<u8> {
+fn readers_prefix(topic: &str) -> Vec<u8> {
     let mut key = vec![READERS];
     escape(topic, &mut key);
     key.extend_from_slice(SEPARATOR);
@@ -137,13 +139,13 @@ fn readers_of(topic: &str) -> Vec<u8> {
 }
 
 fn reader_key(topic: &str, group: &str) -> Vec<u8> {
-    let mut key = readers_of(topic);
+    let mut key = readers_prefix(topic);
     escape(group, &mut key);
     key
 }
 
-fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: Hlc) {
-    let committed = Committed {
+fn put_offset(changes: &mut CatalogWriteBatch, group: &str, commit: &OffsetCommit, stamp: Hlc) {
+    let committed = CommittedOffset {
         offset: commit.offset,
         leader_epoch: commit.leader_epoch,
         metadata: commit.metadata.clone(),
@@ -158,9 +160,9 @@ fn topics_of(offsets: &[OffsetCommit]) -> BTreeSet<&str> {
     offsets.iter().map(|commit| commit.topic.as_str()).collect()
 }
 
-fn read_offsets(found: Vec<Version>) -> Vec<GroupOffset> {
-    let read = |(key, stamp, value): Version| {
-        let (group, topic, partition) = parts_of(&key)?;
+fn read_offsets(found: Vec<KeyVersion>) -> Vec<GroupOffset> {
+    let read = |(key, stamp, value): KeyVersion| {
+        let (group, topic, partition) = parse_offset_key(&key)?;
         let committed = postcard::from_bytes(&value).ok()?;
         Some(GroupOffset { group, topic, partition, committed, stamp })
     };
@@ -168,13 +170,13 @@ fn read_offsets(found: Vec<Version>) -> Vec<GroupOffset> {
 }
 
 /// The state of all groups, in one catalog.
-pub(crate) struct Groups {
+pub(crate) struct GroupCatalog {
     catalog: Arc<Catalog>,
 }
 
-impl Groups {
-    pub(crate) fn new(catalog: Arc<Catalog>) -> Groups {
-        Groups { catalog }
+impl GroupCatalog {
+    pub(crate) fn new(catalog: Arc<Catalog>) -> GroupCatalog {
+        GroupCatalog { catalog }
     }
 
     pub(crate) fn catalog(&self) -> &Catalog {
@@ -185,56 +187,58 @@ impl Groups {
     /// event removes is what was there before it, whatever the catalog holds of later.
     pub(crate) fn apply(
         &self,
-        event: &Event,
+        event: &MetadataEvent,
         stamp: Hlc,
         position: u64,
         deleted_topic: Option<&str>,
     ) -> Result<(), CatalogError> {
-        let mut changes = Changes::default();
+        let mut changes = CatalogWriteBatch::default();
         match event {
-            Event::OffsetsCommitted { group, offsets } => {
+            MetadataEvent::OffsetsCommitted { group, offsets } => {
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
-            Event::OffsetsDeleted { group, partitions } => {
-                self.remove(&mut changes, group, partitions, None, stamp)?;
+            MetadataEvent::OffsetsDeleted { group, partitions } => {
+                self.remove_offsets(&mut changes, group, partitions, None, stamp)?;
             }
-            Event::OffsetsSet { group, offsets, removed } => {
-                self.remove(&mut changes, group, removed, None, stamp)?;
+            MetadataEvent::OffsetsSet { group, offsets, removed } => {
+                self.remove_offsets(&mut changes, group, removed, None, stamp)?;
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
                 // The removals may have taken away that the group reads a topic.
                 for topic in topics_of(offsets) {
-                    changes.keep(&reader_key(topic, group), Some(&[]));
+                    changes.put_unversioned(&reader_key(topic, group), Some(&[]));
                 }
             }
-            Event::OffsetsExpired { group, partitions, until, now_ms } => {
-                let expiry = Expiry { until: Hlc::from_bits(*until), now: SysTime(*now_ms) };
-                self.remove(&mut changes, group, partitions, Some(expiry), stamp)?;
+            MetadataEvent::OffsetsExpired { group, partitions, until, now_ms } => {
+                let expiry = OffsetExpiry { until: Hlc::from_bits(*until), now: SysTime(*now_ms) };
+                self.remove_offsets(&mut changes, group, partitions, Some(expiry), stamp)?;
             }
-            Event::GroupSaved { group, snapshot } => {
+            MetadataEvent::GroupSaved { group, snapshot } => {
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
-            Event::GroupDeleted { group } => {
-                for (key, ..) in self.catalog.scan(&offsets_of(Some(group)), Cut::below(stamp))? {
-                    if let Some((_, topic, _)) = parts_of(&key) {
-                        changes.keep(&reader_key(&topic, group), None);
+            MetadataEvent::GroupDeleted { group } => {
+                for (key, ..) in
+                    self.catalog.scan(&offsets_prefix(Some(group)), Cut::below(stamp))?
+                {
+                    if let Some((_, topic, _)) = parse_offset_key(&key) {
+                        changes.put_unversioned(&reader_key(&topic, group), None);
                     }
                     changes.put(&key, stamp, None);
                 }
                 changes.put(&group_key(group), stamp, None);
             }
-            Event::TopicDeleted { .. } => {
+            MetadataEvent::TopicDeleted { .. } => {
                 if let Some(topic) = deleted_topic {
-                    self.end_topic(&mut changes, topic, stamp)?;
+                    self.remove_topic(&mut changes, topic, stamp)?;
                 }
             }
             _ => {}
         }
-        self.catalog.apply(changes, Applied { position, stamp })
+        self.catalog.apply(changes, AppliedPosition { position, stamp })
     }
 
     fn put_offsets(
         &self,
-        changes: &mut Changes,
+        changes: &mut CatalogWriteBatch,
         group: &str,
         offsets: &[OffsetCommit],
         stamp: Hlc,
@@ -246,19 +250,19 @@ impl Groups {
             let reader = reader_key(topic, group);
             // Mostly it is there: to look is cheaper than to write.
             if self.catalog.get(&reader, Cut::ALL)?.is_none() {
-                changes.keep(&reader, Some(&[]));
+                changes.put_unversioned(&reader, Some(&[]));
             }
         }
         Ok(())
     }
 
     /// Removes offsets: all that are named, or the old ones of them.
-    fn remove(
+    fn remove_offsets(
         &self,
-        changes: &mut Changes,
+        changes: &mut CatalogWriteBatch,
         group: &str,
         named: &[(String, u32)],
-        expiry: Option<Expiry>,
+        expiry: Option<OffsetExpiry>,
         stamp: Hlc,
     ) -> Result<(), CatalogError> {
         let mut by_topic = BTreeMap::<&str, HashSet<u32>>::new();
@@ -266,9 +270,9 @@ impl Groups {
             by_topic.entry(topic).or_default().insert(*partition);
         }
         for (topic, named) in by_topic {
-            let held = self.held_of_topic(group, topic, Cut::below(stamp))?;
+            let held = self.stored_topic_offsets(group, topic, Cut::below(stamp))?;
             let gone = match expiry {
-                Some(expiry) => expiry.old_of_those_named(&held, &named),
+                Some(expiry) => expiry.expired_among(&held, &named),
                 None => named,
             };
             for partition in &gone {
@@ -276,38 +280,38 @@ impl Groups {
             }
             // A group of which nothing is left does not read the topic any more.
             if held.iter().all(|offset| gone.contains(&offset.partition)) {
-                changes.keep(&reader_key(topic, group), None);
+                changes.put_unversioned(&reader_key(topic, group), None);
             }
         }
         Ok(())
     }
 
     /// Ends what groups have of a topic; it costs what they have of it, whatever else there is.
-    fn end_topic(
+    fn remove_topic(
         &self,
-        changes: &mut Changes,
+        changes: &mut CatalogWriteBatch,
         topic: &str,
         stamp: Hlc,
     ) -> Result<(), CatalogError> {
-        let readers = readers_of(topic);
+        let readers = readers_prefix(topic);
         for (reader, ..) in self.catalog.scan(&readers, Cut::ALL)? {
             let group = unescape(&reader[readers.len()..]);
-            let offsets = offsets_of_topic(&group, topic);
+            let offsets = topic_offsets_prefix(&group, topic);
             for (key, ..) in self.catalog.scan(&offsets, Cut::below(stamp))? {
                 changes.put(&key, stamp, None);
             }
-            changes.keep(&reader, None);
+            changes.put_unversioned(&reader, None);
         }
         Ok(())
     }
 
-    pub(crate) fn committed(
+    pub(crate) fn committed_offset(
         &self,
         group: &str,
         topic: &str,
         partition: u32,
         cut: Cut,
-    ) -> Result<Option<Committed>, CatalogError> {
+    ) -> Result<Option<CommittedOffset>, CatalogError> {
         let found = self.catalog.get(&offset_key(group, topic, partition), cut)?;
         Ok(found.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
     }
@@ -318,31 +322,31 @@ impl Groups {
         group: Option<&str>,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
-        let mut held = self.held(group, cut)?;
+        let mut held = self.stored_offsets(group, cut)?;
         held.retain(|offset| offset.partition != LATER_PARTITIONS);
         Ok(held)
     }
 
     /// All offsets, with what stands for [`LATER_PARTITIONS`].
-    pub(crate) fn held(
+    pub(crate) fn stored_offsets(
         &self,
         group: Option<&str>,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
-        Ok(read_offsets(self.catalog.scan(&offsets_of(group), cut)?))
+        Ok(read_offsets(self.catalog.scan(&offsets_prefix(group), cut)?))
     }
 
     pub(crate) fn has_offsets(&self, group: &str) -> Result<bool, CatalogError> {
-        self.catalog.has_any(&offsets_of(Some(group)), Cut::ALL)
+        self.catalog.has_any(&offsets_prefix(Some(group)), Cut::ALL)
     }
 
-    fn held_of_topic(
+    fn stored_topic_offsets(
         &self,
         group: &str,
         topic: &str,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
-        Ok(read_offsets(self.catalog.scan(&offsets_of_topic(group, topic), cut)?))
+        Ok(read_offsets(self.catalog.scan(&topic_offsets_prefix(group, topic), cut)?))
     }
 
     /// A group's snapshot, and when it was saved.

@@ -6,8 +6,8 @@
 //! stays known.
 
 pub(crate) mod event;
-mod forgotten;
-mod restating;
+mod removed_topics;
+mod restatement;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -18,11 +18,11 @@ use storage::{Log, LogId, LogSource, Offset};
 
 use crate::config::TopicConfig;
 use crate::error::EngineError;
-use crate::pins::Pins;
-use crate::user_time::{Rules, RulesInForce, UserTimeRule, succeeding};
-use event::Event;
-use forgotten::ForgottenSpans;
-pub(crate) use restating::KnownLogs;
+use crate::pins::PinTable;
+use crate::user_time::{ActiveRules, UserTimeRule, UserTimeRules, next_rule};
+use event::MetadataEvent;
+use removed_topics::RemovedTopicSpans;
+pub(crate) use restatement::ReferencedLogs;
 
 /// The log of events of topics, pins and producer ids.
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
@@ -52,7 +52,7 @@ pub struct Topic {
     /// Where its user time comes from, if not from the records' timestamps.
     rule: Option<Arc<UserTimeRule>>,
     /// All that it has had.
-    rules: Arc<Rules>,
+    rules: Arc<UserTimeRules>,
 }
 
 /// A partition.
@@ -63,7 +63,7 @@ pub struct Partition {
     /// Its records.
     pub log: Arc<Log>,
     /// Where its topic's user time came from.
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Arc<UserTimeRules>,
 }
 
 impl Partition {
@@ -73,8 +73,8 @@ impl Partition {
     }
 
     /// Whether the user time of every record is and was the record's own timestamp.
-    pub fn has_own_times(&self) -> bool {
-        self.rules.are_of_timestamps()
+    pub fn uses_record_timestamps(&self) -> bool {
+        self.rules.are_all_timestamps()
     }
 
     /// The offset behind the last visible record.
@@ -86,14 +86,15 @@ impl Partition {
 impl Topic {
     /// A topic without partitions.
     pub(crate) fn new(name: Arc<str>, id: TopicId, created: Hlc, config: TopicConfig) -> Topic {
-        let (rule, rules) = (UserTimeRule::of(&config, created), Arc::new(Rules::default()));
+        let (rule, rules) =
+            (UserTimeRule::from_config(&config, created), Arc::new(UserTimeRules::default()));
         rules.push(created, rule.as_ref());
         Topic { name, id, created, config, partitions: Vec::new(), rule, rules }
     }
 
     /// The topic with other settings, from `stamp` on.
-    fn configured(&self, config: TopicConfig, stamp: Hlc) -> Topic {
-        let rule = succeeding(self.rule.as_ref(), &config, stamp);
+    fn with_config(&self, config: TopicConfig, stamp: Hlc) -> Topic {
+        let rule = next_rule(self.rule.as_ref(), &config, stamp);
         self.rules.push(stamp, rule.as_ref());
         Topic { config, rule, ..self.copy() }
     }
@@ -152,7 +153,7 @@ impl Topic {
 /// # Errors
 /// It cannot.
 pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
-    let fault = name_fault(name).or_else(|| {
+    let fault = name_error(name).or_else(|| {
         let is_moment = name.contains(TOPIC_MARK);
         is_moment.then(|| format!("'{name}' asks for a moment of another topic, by {TOPIC_MARK}"))
     });
@@ -163,7 +164,7 @@ pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
 }
 
 /// What keeps a name from being a topic's or a pin's, by Kafka's rules and in its words.
-pub(crate) fn name_fault(name: &str) -> Option<String> {
+pub(crate) fn name_error(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the empty string is not allowed".to_owned());
     }
@@ -183,14 +184,14 @@ pub(crate) fn name_fault(name: &str) -> Option<String> {
 }
 
 /// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
-type Versions = Vec<(Hlc, Option<Arc<Topic>>)>;
+type TopicVersions = Vec<(Hlc, Option<Arc<Topic>>)>;
 
 /// Walked in the same order in each run of a simulation: nobody but the server chooses ids.
-type ById = HashMap<TopicId, Versions, BuildHasherDefault<DefaultHasher>>;
+type TopicsById = HashMap<TopicId, TopicVersions, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Default)]
 pub(crate) struct Namespace {
-    by_id: ById,
+    by_id: TopicsById,
     current: BTreeMap<Arc<str>, Arc<Topic>>,
     /// The ids that a name has had, in order of creation.
     names: HashMap<Arc<str>, Vec<TopicId>>,
@@ -198,9 +199,9 @@ pub(crate) struct Namespace {
     /// Of all topics that are there.
     partition_count: usize,
     pub(crate) producer_ids_below: i64,
-    pub(crate) pins: Pins,
+    pub(crate) pins: PinTable,
     /// From when to when there were topics that are now forgotten.
-    forgotten: ForgottenSpans,
+    removed_topics: RemovedTopicSpans,
 }
 
 impl Namespace {
@@ -223,7 +224,7 @@ impl Namespace {
     }
 
     /// Whether a topic has, or had, that name; one that is forgotten does not count.
-    pub(crate) fn has_known(&self, name: &str) -> bool {
+    pub(crate) fn has_current_or_past(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
 
@@ -236,7 +237,7 @@ impl Namespace {
     }
 
     /// The topic of that name in `cut`. If there is none, it may be one that is forgotten
-    /// ([`Namespace::forgotten_in`]).
+    /// ([`Namespace::removed_in`]).
     pub(crate) fn topic_at(&self, name: &str, cut: Cut) -> Option<Arc<Topic>> {
         // The newest id whose creation the cut admits: a name belongs to one topic at a time.
         let ids = self.names.get(name)?;
@@ -247,7 +248,7 @@ impl Namespace {
     }
 
     /// All topics in `cut`, by name; those that are forgotten are missing
-    /// ([`Namespace::forgotten_in`]).
+    /// ([`Namespace::removed_in`]).
     pub(crate) fn topics_at(&self, cut: Cut) -> Vec<Arc<Topic>> {
         let mut topics: Vec<Arc<Topic>> =
             self.by_id.values().filter_map(|versions| version_at(versions, cut)).collect();
@@ -256,10 +257,10 @@ impl Namespace {
     }
 
     /// Every topic that was there at some time between two cuts, by name and then by age; those that are
-    /// forgotten are missing ([`Namespace::forgotten_in`], [`Namespace::forgotten_between`]).
-    pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicBetween> {
-        let between = |versions: &Versions| TopicBetween::of(versions, from, until);
-        let mut topics: Vec<TopicBetween> = self.by_id.values().filter_map(between).collect();
+    /// forgotten are missing ([`Namespace::removed_in`], [`Namespace::removed_between`]).
+    pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicDelta> {
+        let between = |versions: &TopicVersions| TopicDelta::from_versions(versions, from, until);
+        let mut topics: Vec<TopicDelta> = self.by_id.values().filter_map(between).collect();
         topics.sort_by(|a, b| (&a.last.name, a.last.created).cmp(&(&b.last.name, b.last.created)));
         topics
     }
@@ -277,23 +278,28 @@ impl Namespace {
 
     /// Every topic that is or was and is not forgotten, as it is or was last, and when it was deleted, if it
     /// was.
-    pub(crate) fn topics_ever(&self) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
-        self.by_id.values().filter_map(last_of)
+    pub(crate) fn topics_including_deleted(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
+        self.by_id.values().filter_map(last_version)
     }
 
     /// A topic that is or was, in the same way.
-    pub(crate) fn topic_ever(&self, id: &TopicId) -> Option<(&Arc<Topic>, Option<Hlc>)> {
-        self.by_id.get(id).and_then(last_of)
+    pub(crate) fn topic_including_deleted(
+        &self,
+        id: &TopicId,
+    ) -> Option<(&Arc<Topic>, Option<Hlc>)> {
+        self.by_id.get(id).and_then(last_version)
     }
 
     /// When a topic was deleted, if it was and is not forgotten.
-    pub(crate) fn deleted(&self, id: &TopicId) -> Option<Hlc> {
+    pub(crate) fn deleted_at(&self, id: &TopicId) -> Option<Hlc> {
         let (stamp, topic) = self.by_id.get(id)?.last()?;
         topic.is_none().then_some(*stamp)
     }
 
     /// Tells the writer's thread what holds of topics that are there.
-    pub(crate) fn restore_rules(&self, in_force: &RulesInForce) {
+    pub(crate) fn restore_rules(&self, in_force: &ActiveRules) {
         for topic in self.current.values() {
             let Some(rule) = &topic.rule else { continue };
             topic.partitions.iter().for_each(|held| in_force.restore(held.log.id, rule));
@@ -303,58 +309,58 @@ impl Namespace {
     /// Changes the namespace as `event` says. `log` gives the log of an id.
     pub(crate) fn apply(
         &mut self,
-        event: &Event,
+        event: &MetadataEvent,
         stamp: Hlc,
         log: &LogSource,
     ) -> Result<(), String> {
         match event {
-            Event::TopicCreated { name, id, first_log, partitions, configs } => {
+            MetadataEvent::TopicCreated { name, id, first_log, partitions, configs } => {
                 let name: Arc<str> = name.as_str().into();
                 let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
                 let mut topic = Topic::new(Arc::clone(&name), *id, stamp, config);
                 topic.add_partitions(*partitions, *first_log, log)?;
                 self.next_log = self.next_log.max(first_log + u64::from(*partitions));
                 self.names.entry(name).or_default().push(*id);
-                self.put(*id, stamp, Some(topic))
+                self.put_version(*id, stamp, Some(topic))
             }
-            Event::TopicDeleted { id } => self.put(*id, stamp, None),
-            Event::PartitionsAdded { id, first_log, more } => {
+            MetadataEvent::TopicDeleted { id } => self.put_version(*id, stamp, None),
+            MetadataEvent::PartitionsAdded { id, first_log, more } => {
                 let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
                 let mut changed = topic.copy();
                 changed.add_partitions(*more, *first_log, log)?;
                 self.next_log = self.next_log.max(first_log + u64::from(*more));
-                self.put(*id, stamp, Some(changed))
+                self.put_version(*id, stamp, Some(changed))
             }
-            Event::TopicConfigured { id, configs } => {
+            MetadataEvent::TopicConfigured { id, configs } => {
                 let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
                 let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
-                self.put(*id, stamp, Some(topic.configured(config, stamp)))
+                self.put_version(*id, stamp, Some(topic.with_config(config, stamp)))
             }
-            Event::ProducerIdsGranted { below } => {
+            MetadataEvent::ProducerIdsGranted { below } => {
                 self.producer_ids_below = self.producer_ids_below.max(*below);
                 Ok(())
             }
-            Event::PinSet { name, at, expires_ms, topics } => {
+            MetadataEvent::PinSet { name, at, expires_ms, topics } => {
                 let at = Cut::below(Hlc::from_bits(*at));
                 self.pins.set(name, at, SysTime(*expires_ms), topics.as_deref(), stamp);
                 Ok(())
             }
-            Event::PinRemoved { name } => {
+            MetadataEvent::PinRemoved { name } => {
                 self.pins.remove(name);
                 Ok(())
             }
-            Event::OffsetsCommitted { .. }
-            | Event::OffsetsDeleted { .. }
-            | Event::GroupSaved { .. }
-            | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. }
-            | Event::OffsetsSet { .. }
-            | Event::OffsetsExpired { .. }
-            | Event::NamespaceRestated { .. } => Ok(()),
+            MetadataEvent::OffsetsCommitted { .. }
+            | MetadataEvent::OffsetsDeleted { .. }
+            | MetadataEvent::GroupSaved { .. }
+            | MetadataEvent::GroupDeleted { .. }
+            | MetadataEvent::GroupsRestated { .. }
+            | MetadataEvent::OffsetsSet { .. }
+            | MetadataEvent::OffsetsExpired { .. }
+            | MetadataEvent::NamespaceRestated { .. } => Ok(()),
         }
     }
 
-    fn put(&mut self, id: TopicId, stamp: Hlc, topic: Option<Topic>) -> Result<(), String> {
+    fn put_version(&mut self, id: TopicId, stamp: Hlc, topic: Option<Topic>) -> Result<(), String> {
         let versions = self.by_id.entry(id).or_default();
         if let Some((_, Some(last))) = versions.last() {
             self.current.remove(&last.name);
@@ -375,7 +381,7 @@ impl Namespace {
 
 /// A topic at both ends of a stretch of time.
 #[derive(Clone, Debug)]
-pub(crate) struct TopicBetween {
+pub(crate) struct TopicDelta {
     /// As it was at its beginning, if it was there.
     pub(crate) before: Option<Arc<Topic>>,
     /// As it was last within it.
@@ -384,8 +390,8 @@ pub(crate) struct TopicBetween {
     pub(crate) deleted: Option<Hlc>,
 }
 
-impl TopicBetween {
-    fn of(versions: &Versions, from: Cut, until: Cut) -> Option<TopicBetween> {
+impl TopicDelta {
+    fn from_versions(versions: &TopicVersions, from: Cut, until: Cut) -> Option<TopicDelta> {
         let below = |cut: Cut| versions.partition_point(|(stamp, _)| cut.admits(*stamp));
         let (from, until) = (below(from), below(until));
         let before = match from.checked_sub(1).map(|last| &versions[last].1) {
@@ -397,11 +403,11 @@ impl TopicBetween {
         let (stamp, after) = versions[..until].last()?;
         let last = versions[..until].iter().rev().find_map(|(_, topic)| topic.clone())?;
         let deleted = after.is_none().then_some(*stamp);
-        Some(TopicBetween { before, last, deleted })
+        Some(TopicDelta { before, last, deleted })
     }
 }
 
-fn last_of(versions: &Versions) -> Option<(&Arc<Topic>, Option<Hlc>)> {
+fn last_version(versions: &TopicVersions) -> Option<(&Arc<Topic>, Option<Hlc>)> {
     match &**versions {
         [.., (_, Some(topic)), (deleted, None)] => Some((topic, Some(*deleted))),
         [.., (_, Some(topic))] => Some((topic, None)),
@@ -409,7 +415,7 @@ fn last_of(versions: &Versions) -> Option<(&Arc<Topic>, Option<Hlc>)> {
     }
 }
 
-fn version_at(versions: &Versions, cut: Cut) -> Option<Arc<Topic>> {
+fn version_at(versions: &TopicVersions, cut: Cut) -> Option<Arc<Topic>> {
     let count = versions.partition_point(|(stamp, _)| cut.admits(*stamp));
     versions[..count].last()?.1.clone()
 }

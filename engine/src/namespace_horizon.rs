@@ -18,7 +18,7 @@
 //!   was given up, so the log's start tells which restatement belongs to it. It never falls.
 //! - The restatement and the entries from the log's start on rebuild all versions with their original stamps:
 //!   moments before the horizon read as they did. Only forgotten topics are missing. A cut that may miss one
-//!   is an error ([`Namespace::forgotten_in`]) when all topics are asked for, or one by an unknown name.
+//!   is an error ([`Namespace::removed_in`]) when all topics are asked for, or one by an unknown name.
 //! - Of several complete restatements of one horizon the last counts: the log is given up and topics are
 //!   forgotten only after it. An earlier one says no less, but may name a topic whose log was forgotten since.
 //!   Incomplete ones, and those of other horizons, are skipped.
@@ -32,33 +32,33 @@ use std::sync::Arc;
 use hlc::{Cut, Hlc};
 use storage::{Log, LogSource, Offset};
 
-use crate::engine::{Engine, Events};
+use crate::engine::{Engine, EventReader};
 use crate::error::EngineError;
-use crate::namespace::event::Event;
-use crate::namespace::{KnownLogs, NAMESPACE_LOG, Namespace, Topic, TopicId};
-use crate::retention::is_over;
-use crate::seek::earliest;
+use crate::namespace::event::MetadataEvent;
+use crate::namespace::{NAMESPACE_LOG, Namespace, ReferencedLogs, Topic, TopicId};
+use crate::retention::has_elapsed;
+use crate::seek::earliest_bound;
 
 /// So many bytes are worth the effort, however small a part of the log they are.
-const WORTH_BYTES: u64 = 1 << 20;
+const TRUNCATION_BYTES_MIN: u64 = 1 << 20;
 /// Or this part of the log.
-const WORTH_PART: u64 = 4;
+const TRUNCATION_SHARE_DIVISOR: u64 = 4;
 /// What is written anew is at most this part of what goes: so the log grows to at most about twice of what
 /// happened since the horizon.
-const RESTATED_PART: u64 = 2;
+const RESTATED_SHARE_DIVISOR: u64 = 2;
 
 /// What of log 0 is to go.
-struct Going {
+struct NamespaceTruncationPlan {
     topics: HashSet<TopicId>,
     /// The moment that is restated, and what there is to say.
     horizon: Hlc,
-    events: Vec<Event>,
+    events: Vec<MetadataEvent>,
     /// The first offset that stays.
     start: Offset,
 }
 
 /// A topic that may be forgotten.
-struct TopicEnd {
+struct RemovableTopic {
     id: TopicId,
     name: Arc<str>,
     deleted: Hlc,
@@ -69,36 +69,38 @@ impl Engine {
     ///
     /// # Errors
     /// The disk fails.
-    pub async fn forget_topics(self: &Arc<Engine>) -> Result<usize, EngineError> {
+    pub async fn remove_deleted_topics(self: &Arc<Engine>) -> Result<usize, EngineError> {
         let engine = Arc::clone(self);
-        self.on_a_thread(move || engine.forget_topics_now()).await
+        self.spawn_blocking(move || engine.remove_deleted_topics_blocking()).await
     }
 
-    fn forget_topics_now(&self) -> Result<usize, EngineError> {
+    fn remove_deleted_topics_blocking(&self) -> Result<usize, EngineError> {
         // The look may take long, and holds nobody up.
-        if self.going_of_names()?.is_none() {
+        if self.plan_namespace_truncation()?.is_none() {
             return Ok(0);
         }
         // No pin is set over a topic while it is forgotten, and none is made or deleted.
-        let Some(held) = self.hold_changes_here() else { return Ok(0) };
-        let Some(Going { topics, horizon, events, start }) = self.going_of_names()? else {
+        let Some(held) = self.lock_changes_blocking() else { return Ok(0) };
+        let Some(NamespaceTruncationPlan { topics, horizon, events, start }) =
+            self.plan_namespace_truncation()?
+        else {
             return Ok(0);
         };
         for event in events {
-            self.change_here(event)?;
+            self.submit_event_blocking(event)?;
         }
         // One that has not seen a deletion that the log has no more would be made anew at the next start.
         self.shared.groups()?.catalog().flush();
-        self.store.give_up(&[(NAMESPACE_LOG, start)])?;
-        self.shared.namespace.write().forget(&topics);
+        self.store.advance_log_start(&[(NAMESPACE_LOG, start)])?;
+        self.shared.namespace.write().remove_topics(&topics);
         drop(held);
-        tracing::info!(%horizon, start = start.0, topics = topics.len(), "forgot topics");
+        tracing::info!(%horizon, start = start.0, topics = topics.len(), "removed deleted topics");
         Ok(topics.len())
     }
 
-    fn going_of_names(&self) -> Result<Option<Going>, EngineError> {
-        let mut ended = self.ended_topics();
-        if self.going_bytes(&ended)?.is_none() {
+    fn plan_namespace_truncation(&self) -> Result<Option<NamespaceTruncationPlan>, EngineError> {
+        let mut ended = self.removable_topics();
+        if self.truncation_bytes(&ended)?.is_none() {
             return Ok(None);
         }
         let restated_to = self.groups_log.horizon().lost_to;
@@ -106,35 +108,40 @@ impl Engine {
             let known = self.shared.groups()?.topics_with_versions()?;
             ended.retain(|topic| topic.deleted <= restated_to || !known.contains(&*topic.name));
         }
-        let Some((horizon, start, bytes)) = self.going_bytes(&ended)? else { return Ok(None) };
+        let Some((horizon, start, bytes)) = self.truncation_bytes(&ended)? else { return Ok(None) };
         let topics = ended.into_iter().map(|topic| topic.id).collect();
-        let bytes_max = self.options.housekeeping.restated_bytes_max;
+        let bytes_max = self.options.maintenance.restated_bytes_max;
         let events = self.shared.namespace.read().restate(horizon, &topics, bytes_max);
         let restated: usize = events.iter().map(|event| event.encode().len()).sum();
-        let is_worth_it = restated as u64 <= bytes / RESTATED_PART;
-        Ok(is_worth_it.then_some(Going { topics, horizon, events, start }))
+        let is_worth_it = restated as u64 <= bytes / RESTATED_SHARE_DIVISOR;
+        Ok(is_worth_it.then_some(NamespaceTruncationPlan { topics, horizon, events, start }))
     }
 
     /// The topics that were deleted long ago, of which no record is kept and that no pin shows.
-    fn ended_topics(&self) -> Vec<TopicEnd> {
+    fn removable_topics(&self) -> Vec<RemovableTopic> {
         // By a clock that cannot be trusted nothing is long ago.
-        let Some(now) = self.time_to_give_up() else { return Vec::new() };
+        let Some(now) = self.retention_time() else { return Vec::new() };
         let (kept, frontier) = (self.options.deleted_topic_retention, self.frontier());
         let is_empty =
             |topic: &Topic| topic.partitions.iter().all(|held| held.start() >= held.end());
         let namespace = self.shared.namespace.read();
         let ended = |(topic, deleted): (&Arc<Topic>, Option<Hlc>)| {
-            let deleted = deleted.filter(|at| is_over(at.time(), kept, now) && *at <= frontier)?;
-            let goes = is_empty(topic) && !namespace.pins.show(&topic.id, topic.created, deleted);
+            let deleted =
+                deleted.filter(|at| has_elapsed(at.time(), kept, now) && *at <= frontier)?;
+            let goes =
+                is_empty(topic) && !namespace.pins.shows_topic(&topic.id, topic.created, deleted);
             let Topic { id, name, .. } = &**topic;
-            goes.then(|| TopicEnd { id: *id, name: Arc::clone(name), deleted })
+            goes.then(|| RemovableTopic { id: *id, name: Arc::clone(name), deleted })
         };
-        namespace.topics_ever().filter_map(ended).collect()
+        namespace.topics_including_deleted().filter_map(ended).collect()
     }
 
     /// The horizon by which topics are forgotten, the first offset that stays then, and how many bytes go; if
     /// those are worth the effort.
-    fn going_bytes(&self, ended: &[TopicEnd]) -> Result<Option<(Hlc, Offset, u64)>, EngineError> {
+    fn truncation_bytes(
+        &self,
+        ended: &[RemovableTopic],
+    ) -> Result<Option<(Hlc, Offset, u64)>, EngineError> {
         let Some(horizon) = ended.iter().map(|topic| topic.deleted).max() else { return Ok(None) };
         let log = self.store.log(NAMESPACE_LOG)?;
         let start = log.tip_at(Cut::through(horizon))?.end;
@@ -143,7 +150,8 @@ impl Engine {
             return Ok(None);
         }
         let going = log.bytes_between(log.start(), start)?;
-        let is_worth_it = going >= WORTH_BYTES || going >= log.bytes()?.div_ceil(WORTH_PART);
+        let is_worth_it = going >= TRUNCATION_BYTES_MIN
+            || going >= log.bytes()?.div_ceil(TRUNCATION_SHARE_DIVISOR);
         Ok(is_worth_it.then_some((horizon, start, going)))
     }
 
@@ -151,11 +159,12 @@ impl Engine {
     ///
     /// # Errors
     /// The disk fails.
-    pub async fn forget_logs(self: &Arc<Engine>) -> Result<usize, EngineError> {
+    pub async fn remove_logs(self: &Arc<Engine>) -> Result<usize, EngineError> {
         let engine = Arc::clone(self);
-        self.on_a_thread(move || {
-            let known = engine.shared.namespace.read().known_logs();
-            let forget = |known: KnownLogs| engine.store.forget_logs(&|log| known.has(log));
+        self.spawn_blocking(move || {
+            let known = engine.shared.namespace.read().referenced_logs();
+            let forget =
+                |known: ReferencedLogs| engine.store.remove_logs(&|log| known.contains(log));
             Ok(known.map_or(Ok(0), forget)?)
         })
         .await
@@ -172,7 +181,7 @@ impl Engine {
 }
 
 /// Begins a namespace with what was restated for the start that its log has.
-pub(crate) fn take_restated(
+pub(crate) fn load_restatement(
     namespace: &mut Namespace,
     log: &Arc<Log>,
     logs: &LogSource,
@@ -180,11 +189,13 @@ pub(crate) fn take_restated(
     if log.start() == Offset(0) {
         return Ok(());
     }
-    let kept_from = earliest(&log.horizon());
+    let kept_from = earliest_bound(&log.horizon());
     let (mut whole, mut begun) = (None, Vec::new());
-    for event in Events::new(Arc::clone(log), log.start()) {
+    for event in EventReader::new(Arc::clone(log), log.start()) {
         let (event, ..) = event?;
-        let Event::NamespaceRestated { horizon, part, is_last, .. } = event else { continue };
+        let MetadataEvent::NamespaceRestated { horizon, part, is_last, .. } = event else {
+            continue;
+        };
         if Hlc::from_bits(horizon) != kept_from {
             continue;
         }
@@ -200,7 +211,9 @@ pub(crate) fn take_restated(
         }
     }
     let Some(restated) = whole else {
-        return Err(format!("topics were given up, and not restated. horizon={kept_from}"));
+        return Err(format!(
+            "the log start of topics advanced without a restatement. horizon={kept_from}"
+        ));
     };
-    restated.into_iter().try_for_each(|event| namespace.take_up(event, logs))
+    restated.into_iter().try_for_each(|event| namespace.load_restatement(event, logs))
 }

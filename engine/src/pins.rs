@@ -6,8 +6,8 @@
 //!
 //! Whether a pin still stands is judged against the wall clock, and a clock that is wrong must not end
 //! pins: while it is fenced or in doubt, none is over, and nothing is given up by age
-//! ([`Engine::time_to_give_up`]). Pins are set, checked against the horizons, and horizons are moved
-//! under one lock, [`Engine::hold_changes`]: a pin never stands over what is already gone.
+//! ([`Engine::retention_time`]). Pins are set, checked against the horizons, and horizons are moved
+//! under one lock, [`Engine::lock_changes`]: a pin never stands over what is already gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use tokio::sync::OwnedMutexGuard;
 use crate::blocking::tip_at;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::namespace::event::{Event, RestatedPin};
-use crate::namespace::{Partition, TopicId, name_fault};
-use crate::seek::{SeekError, When};
+use crate::namespace::event::{MetadataEvent, RestatedPin};
+use crate::namespace::{Partition, TopicId, name_error};
+use crate::seek::{SeekError, WaitPolicy};
 
 /// The furthest that a pin's expiry may lie ahead: ten years.
 pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
@@ -42,7 +42,7 @@ pub struct Pin {
 
 /// A standing pin, as far as what it holds is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct PinHold {
     /// Its name.
     pub pin: Arc<str>,
     /// What it holds: all that this admits.
@@ -51,11 +51,11 @@ pub struct Hold {
 
 /// What the standing pins hold of one topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
+pub struct PinHoldRange {
     /// The earliest: a compaction horizon stays at or below its bound.
-    pub earliest: Option<Hold>,
+    pub earliest: Option<PinHold>,
     /// The latest: no entry that it admits is given up.
-    pub latest: Option<Hold>,
+    pub latest: Option<PinHold>,
 }
 
 /// Why a pin was not set or removed.
@@ -93,7 +93,7 @@ impl From<EngineError> for PinError {
 
 /// A pin as it is kept.
 #[derive(Debug)]
-struct Held {
+struct StoredPin {
     at: Cut,
     expires: SysTime,
     /// Sorted.
@@ -101,13 +101,13 @@ struct Held {
     set: Hlc,
 }
 
-impl Held {
-    fn stands(&self, now: SysTime) -> bool {
+impl StoredPin {
+    fn is_active(&self, now: SysTime) -> bool {
         self.expires > now
     }
 
     /// Whether it is about a topic; or, asked with `None`, about what belongs to no topic.
-    fn is_about(&self, topic: Option<&TopicId>) -> bool {
+    fn covers(&self, topic: Option<&TopicId>) -> bool {
         match (&self.topics, topic) {
             (None, _) => true,
             (Some(topics), Some(topic)) => topics.binary_search(topic).is_ok(),
@@ -118,9 +118,9 @@ impl Held {
 
 /// All pins, by name; also those that have expired and were not removed yet.
 #[derive(Debug, Default)]
-pub(crate) struct Pins(BTreeMap<Arc<str>, Held>);
+pub(crate) struct PinTable(BTreeMap<Arc<str>, StoredPin>);
 
-impl Pins {
+impl PinTable {
     pub(crate) fn set(
         &mut self,
         name: &str,
@@ -134,7 +134,7 @@ impl Pins {
             topics.sort_unstable();
             topics
         });
-        self.0.insert(name.into(), Held { at, expires, topics, set });
+        self.0.insert(name.into(), StoredPin { at, expires, topics, set });
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
@@ -154,7 +154,7 @@ impl Pins {
     }
 
     /// Sets pins again that were restated.
-    pub(crate) fn take_up(&mut self, pins: Vec<RestatedPin>) {
+    pub(crate) fn load_restatement(&mut self, pins: Vec<RestatedPin>) {
         for RestatedPin { name, at, expires_ms, topics, set } in pins {
             let at = Cut::below(Hlc::from_bits(at));
             self.set(&name, at, SysTime(expires_ms), topics.as_deref(), Hlc::from_bits(set));
@@ -163,32 +163,38 @@ impl Pins {
 
     /// Whether a pin, whether it still stands or not, shows a topic that was there from `created` to
     /// `deleted`, or names it.
-    pub(crate) fn show(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
+    pub(crate) fn shows_topic(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
         self.0.values().any(|held| match &held.topics {
             None => held.at.admits(created) && !held.at.admits(deleted),
-            Some(_) => held.is_about(Some(topic)),
+            Some(_) => held.covers(Some(topic)),
         })
     }
 
-    fn standing(&self, now: SysTime) -> impl Iterator<Item = (&Arc<str>, &Held)> {
-        self.0.iter().filter(move |(_, held)| held.stands(now))
+    fn active(&self, now: SysTime) -> impl Iterator<Item = (&Arc<str>, &StoredPin)> {
+        self.0.iter().filter(move |(_, held)| held.is_active(now))
     }
 
     fn first_expired(&self, now: SysTime) -> Option<Arc<str>> {
-        self.0.iter().find(|(_, held)| !held.stands(now)).map(|(name, _)| Arc::clone(name))
+        self.0.iter().find(|(_, held)| !held.is_active(now)).map(|(name, _)| Arc::clone(name))
     }
 
     /// The latest that stands and is about a topic, of those whose moment `shows` it.
-    fn latest(&self, topic: &TopicId, now: SysTime, shows: impl Fn(Cut) -> bool) -> Option<Hold> {
-        let holding = self.standing(now).filter(|(_, held)| held.is_about(Some(topic)));
+    fn latest(
+        &self,
+        topic: &TopicId,
+        now: SysTime,
+        shows: impl Fn(Cut) -> bool,
+    ) -> Option<PinHold> {
+        let holding = self.active(now).filter(|(_, held)| held.covers(Some(topic)));
         let latest = holding.filter(|(_, held)| shows(held.at)).max_by_key(|(_, held)| held.at);
-        latest.map(|(name, held)| Hold { pin: Arc::clone(name), at: held.at })
+        latest.map(|(name, held)| PinHold { pin: Arc::clone(name), at: held.at })
     }
 
-    fn holds(&self, topic: Option<&TopicId>, now: SysTime) -> Holds {
-        let holding = || self.standing(now).filter(|(_, held)| held.is_about(topic));
-        let hold = |(name, held): (&Arc<str>, &Held)| Hold { pin: Arc::clone(name), at: held.at };
-        Holds {
+    fn topic_holds(&self, topic: Option<&TopicId>, now: SysTime) -> PinHoldRange {
+        let holding = || self.active(now).filter(|(_, held)| held.covers(topic));
+        let hold =
+            |(name, held): (&Arc<str>, &StoredPin)| PinHold { pin: Arc::clone(name), at: held.at };
+        PinHoldRange {
             earliest: holding().min_by_key(|(_, held)| held.at).map(hold),
             latest: holding().max_by_key(|(_, held)| held.at).map(hold),
         }
@@ -197,7 +203,7 @@ impl Pins {
 
 /// Held from looking at pins until what was decided by them is done.
 #[derive(Debug)]
-pub struct ChangesHeld(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
 
 impl Engine {
     /// Keeps everything that `at` admits until `expires`: of all topics, or of those named. A pin that
@@ -209,7 +215,7 @@ impl Engine {
         &self,
         name: &str,
         at: Cut,
-        when: When,
+        when: WaitPolicy,
         expires: SysTime,
         topics: Option<&[String]>,
     ) -> Result<Pin, PinError> {
@@ -218,13 +224,13 @@ impl Engine {
         if topics.is_some_and(<[String]>::is_empty) {
             return Err(PinError::Invalid("a pin of no topic keeps nothing".to_owned()));
         }
-        let (at, _) = self.settle(at, when).await?;
+        let (at, _) = self.wait_until_closed(at, when).await?;
         self.remove_expired_pins().await?;
-        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
         // Fails if anything of it was given up; the lock sees to it that nothing will be meanwhile.
         let snapshot = self.snapshot_at(at, topics)?;
         if topics.is_none() {
-            self.check_groups_kept(at)?;
+            self.check_groups_retained(at)?;
         }
         let ids = topics.map(|_| {
             let mut ids: Vec<TopicId> = snapshot.topics.iter().map(|topic| topic.id).collect();
@@ -232,13 +238,13 @@ impl Engine {
             ids
         });
         let expires = self.later_expiry(name, at, expires, ids.as_deref())?;
-        let event = Event::PinSet {
+        let event = MetadataEvent::PinSet {
             name: name.to_owned(),
             at: at.bound().bits(),
             expires_ms: expires.0,
             topics: ids,
         };
-        let set = self.change(event, Some(changing)).await?;
+        let set = self.submit_event(event, Some(changing)).await?;
         let mut names = topics.map(|_| snapshot.topics.iter().map(|topic| Arc::clone(&topic.name)));
         let topics = names.as_mut().map(Iterator::collect);
         Ok(Pin { name: name.into(), at, expires, topics, set })
@@ -263,15 +269,15 @@ impl Engine {
         expires: SysTime,
         topics: Option<&[TopicId]>,
     ) -> Result<SysTime, PinError> {
-        let now = self.time_of_pins();
+        let now = self.pin_expiry_time();
         let namespace = self.shared.namespace.read();
         let pins = &namespace.pins;
-        match pins.0.get(name).filter(|held| held.stands(now)) {
+        match pins.0.get(name).filter(|held| held.is_active(now)) {
             Some(held) if held.at == at && held.topics.as_deref() == topics => {
                 Ok(expires.max(held.expires))
             }
             Some(held) => Err(PinError::Taken { name: name.to_owned(), at: held.at }),
-            None if pins.standing(now).count() >= self.options.pins_max => {
+            None if pins.active(now).count() >= self.options.pins_max => {
                 Err(PinError::TooMany(self.options.pins_max))
             }
             None => Ok(expires),
@@ -283,21 +289,22 @@ impl Engine {
     /// # Errors
     /// [`PinError::Unknown`], or the disk fails.
     pub async fn unpin(&self, name: &str) -> Result<(), PinError> {
-        let changing = Arc::clone(&self.changing).lock_owned().await;
-        let now = self.time_of_pins();
-        if !self.shared.namespace.read().pins.standing(now).any(|(known, _)| &**known == name) {
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
+        let now = self.pin_expiry_time();
+        if !self.shared.namespace.read().pins.active(now).any(|(known, _)| &**known == name) {
             return Err(PinError::Unknown(name.to_owned()));
         }
-        self.change(Event::PinRemoved { name: name.to_owned() }, Some(changing)).await?;
+        self.submit_event(MetadataEvent::PinRemoved { name: name.to_owned() }, Some(changing))
+            .await?;
         Ok(())
     }
 
     /// The pins that stand, by name.
     pub fn pins(&self) -> Vec<Pin> {
-        let now = self.time_of_pins();
+        let now = self.pin_expiry_time();
         let namespace = self.shared.namespace.read();
         // A topic that a pin names is not forgotten.
-        let pin = |(name, held): (&Arc<str>, &Held)| Pin {
+        let pin = |(name, held): (&Arc<str>, &StoredPin)| Pin {
             name: Arc::clone(name),
             at: held.at,
             expires: held.expires,
@@ -309,18 +316,18 @@ impl Engine {
             }),
             set: held.set,
         };
-        namespace.pins.standing(now).map(pin).collect()
+        namespace.pins.active(now).map(pin).collect()
     }
 
     /// The time by which pins expire: none does by a clock that is fenced or in doubt.
-    fn time_of_pins(&self) -> SysTime {
-        self.time_to_give_up().unwrap_or(SysTime(0))
+    fn pin_expiry_time(&self) -> SysTime {
+        self.retention_time().unwrap_or(SysTime(0))
     }
 
     /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic.
-    pub fn holds(&self, topic: Option<&TopicId>) -> Holds {
-        let now = self.time_of_pins();
-        self.shared.namespace.read().pins.holds(topic, now)
+    pub fn pin_holds(&self, topic: Option<&TopicId>) -> PinHoldRange {
+        let now = self.pin_expiry_time();
+        self.shared.namespace.read().pins.topic_holds(topic, now)
     }
 
     /// The pin that nothing of a partition may be given up for, if there is one: the partition is in its
@@ -329,12 +336,12 @@ impl Engine {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub(crate) fn holding(
+    pub(crate) fn pin_hold_on(
         &self,
         topic: &TopicId,
         partition: &Partition,
-    ) -> std::io::Result<Option<Hold>> {
-        let now = self.time_of_pins();
+    ) -> std::io::Result<Option<PinHold>> {
+        let now = self.pin_expiry_time();
         let hold = {
             let namespace = self.shared.namespace.read();
             // A topic that was deleted before, or made after, is not in a moment, whatever its log has. One
@@ -358,26 +365,27 @@ impl Engine {
             if let Some(fence) = self.timekeeper().fence() {
                 return Err(EngineError::Fenced(fence.to_string()));
             }
-            let Some(now) = self.time_to_give_up() else { return Ok(removed) };
+            let Some(now) = self.retention_time() else { return Ok(removed) };
             // Taken anew for each: nobody may set it again between the look and the removal.
-            let changing = Arc::clone(&self.changing).lock_owned().await;
+            let changing = Arc::clone(&self.change_lock).lock_owned().await;
             let expired = self.shared.namespace.read().pins.first_expired(now);
             let Some(name) = expired else { return Ok(removed) };
             tracing::info!(pin = &*name, "a pin has expired");
-            self.change(Event::PinRemoved { name: name.to_string() }, Some(changing)).await?;
+            self.submit_event(MetadataEvent::PinRemoved { name: name.to_string() }, Some(changing))
+                .await?;
             removed += 1;
         }
     }
 
     /// Keeps pins and topics as they are, until dropped. What decides by pins which records to give up
     /// holds this from its decision until the horizon is on stable storage.
-    pub async fn hold_changes(&self) -> ChangesHeld {
-        ChangesHeld(Arc::clone(&self.changing).lock_owned().await)
+    pub async fn lock_changes(&self) -> ChangesGuard {
+        ChangesGuard(Arc::clone(&self.change_lock).lock_owned().await)
     }
 
     /// The time by which records may be given up for their age; `None` while the clock cannot be trusted: one
     /// that is wrong would make everything look old, and every pin expired.
-    pub fn time_to_give_up(&self) -> Option<SysTime> {
+    pub fn retention_time(&self) -> Option<SysTime> {
         self.timekeeper().confirmed_now()
     }
 }
@@ -387,7 +395,7 @@ impl Engine {
 /// # Errors
 /// It cannot.
 pub fn check_pin_name(name: &str) -> Result<(), PinError> {
-    match name_fault(name) {
+    match name_error(name) {
         None => Ok(()),
         Some(fault) => Err(PinError::Invalid(format!("pin name is invalid: {fault}"))),
     }
@@ -404,24 +412,24 @@ mod tests {
         Cut::before(SysTime(ms))
     }
 
-    fn hold(pin: &str, ms: u64) -> Option<Hold> {
-        Some(Hold { pin: pin.into(), at: cut(ms) })
+    fn hold(pin: &str, ms: u64) -> Option<PinHold> {
+        Some(PinHold { pin: pin.into(), at: cut(ms) })
     }
 
     #[test]
     fn a_topic_is_held_by_its_own_pins_and_by_those_of_everything_until_they_expire() {
-        let mut pins = Pins::default();
+        let mut pins = PinTable::default();
         pins.set("all", cut(20), SysTime(100), None, Hlc::ZERO);
         pins.set("a", cut(30), SysTime(200), Some(&[A]), Hlc::ZERO);
         pins.set("b", cut(10), SysTime(300), Some(&[B, A]), Hlc::ZERO);
-        let holds = |topic, now| pins.holds(topic, SysTime(now));
-        let both = |earliest, latest| Holds { earliest, latest };
+        let holds = |topic, now| pins.topic_holds(topic, SysTime(now));
+        let both = |earliest, latest| PinHoldRange { earliest, latest };
         assert_eq!(holds(Some(&A), 99), both(hold("b", 10), hold("a", 30)));
         assert_eq!(holds(Some(&B), 99), both(hold("b", 10), hold("all", 20)));
         assert_eq!(holds(None, 99), both(hold("all", 20), hold("all", 20)));
         assert_eq!(holds(Some(&B), 100), both(hold("b", 10), hold("b", 10)));
-        assert_eq!(holds(None, 100), Holds::default());
-        assert_eq!(holds(Some(&A), 300), Holds::default());
+        assert_eq!(holds(None, 100), PinHoldRange::default());
+        assert_eq!(holds(Some(&A), 300), PinHoldRange::default());
         assert_eq!(pins.first_expired(SysTime(99)), None);
         assert_eq!(pins.first_expired(SysTime(100)).as_deref(), Some("all"));
     }

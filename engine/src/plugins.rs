@@ -7,14 +7,14 @@ use hlc::{Cut, Hlc};
 use storage::Durability;
 use user_time::{Plugin, PluginError, check_plugin_name};
 
-use crate::blocking::on_disk;
+use crate::blocking::block_in_place;
 use crate::engine::Engine;
 use crate::files::{FileError, FileKind};
 use crate::user_time::{PLUGINS_DIRECTORY, plugin_path};
 
 /// A plug-in that can be named in a topic's setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedPlugin {
+pub struct PluginSummary {
     /// Its name.
     pub name: String,
     /// How long its module is.
@@ -43,9 +43,9 @@ impl Engine {
     /// # Errors
     /// It cannot be one, or the disk fails.
     pub async fn add_plugin(&self, name: &str, module: Bytes) -> Result<(), PluginFilesError> {
-        on_disk(|| Plugin::new(name, &module).map(drop))?;
+        block_in_place(|| Plugin::new(name, &module).map(drop))?;
         let files = self.files();
-        let _changing = self.changing.lock().await;
+        let _changing = self.change_lock.lock().await;
         match files.mkdir(PLUGINS_DIRECTORY, 0o755).await {
             Ok(_) | Err(FileError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
@@ -69,7 +69,7 @@ impl Engine {
     pub async fn remove_plugin(&self, name: &str) -> Result<(), PluginFilesError> {
         check_plugin_name(name)?;
         // Not between a setting's check and its place in history, where its module is looked for.
-        let _changing = self.changing.lock().await;
+        let _changing = self.change_lock.lock().await;
         match self.files().unlink(&plugin_path(name)).await {
             Err(FileError::NotFound(_)) => Err(PluginFilesError::Unknown(name.to_owned())),
             Err(error) => Err(error.into()),
@@ -81,8 +81,8 @@ impl Engine {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn plugins(&self) -> Result<Vec<ListedPlugin>, PluginFilesError> {
-        on_disk(|| {
+    pub fn plugins(&self) -> Result<Vec<PluginSummary>, PluginFilesError> {
+        block_in_place(|| {
             let entries = match self.files().list(PLUGINS_DIRECTORY, Cut::ALL) {
                 Err(FileError::NotFound(_)) => return Ok(Vec::new()),
                 entries => entries?,
@@ -94,9 +94,9 @@ impl Engine {
                 let Some(name) = name.filter(|name| check_plugin_name(name).is_ok()) else {
                     continue;
                 };
-                let view = self.files().open_inode(entry.inode)?.at(Cut::ALL)?;
+                let view = self.files().open_inode(entry.inode)?.view_at(Cut::ALL)?;
                 let (bytes, written) = (view.length(), view.modified());
-                plugins.push(ListedPlugin { name: name.to_owned(), bytes, written });
+                plugins.push(PluginSummary { name: name.to_owned(), bytes, written });
             }
             Ok(plugins)
         })

@@ -7,31 +7,32 @@ use hlc::Hlc;
 use serde::{Deserialize, Serialize};
 use storage::{LogId, Offset};
 
-use crate::append::ProducerNote;
+use crate::append::ProducerSequence;
 use crate::error::EngineError;
 
 /// How many batches of a producer are remembered.
-const REMEMBERED: usize = 5;
+const BATCHES_TO_RETAIN: usize = 5;
 /// A producer that has not written for this long is forgotten (`producer.id.expiration.ms`).
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
 /// Silence is counted from one entry of the journal to the next, and between two of them never more than
 /// this: a clock that jumps, or is wrong when the server starts, forgets nobody.
-const SILENCE_STEP_MS_MAX: u64 = 3600 * 1000;
+const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
 /// How often is looked for those.
-const SWEEP_MS: u64 = 10 * 60 * 1000;
+const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
 /// How many producers a log remembers at most; the longest silent are forgotten first.
 const LOG_PRODUCERS_MAX: usize = 20_000;
 /// How many all logs together remember at most; the longest silent are forgotten first.
 const PRODUCERS_MAX: usize = 200_000;
-/// What [`Producers::encode`] gives is never longer: each segment that is sealed has it.
+/// What [`ProducerStates::encode`] gives is never longer: each segment that is sealed has it.
 const ENCODED_BYTES_MAX: usize = 64 << 20;
 /// What a producer takes there at most, with a log of its own: numbers of variable length.
-const PRODUCER_BYTES_MAX: usize = (10 + 10) + 10 + 3 + 10 + 1 + REMEMBERED * (5 + 5 + 10 + 10);
+const PRODUCER_BYTES_MAX: usize =
+    (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
 
 const _: () = assert!(30 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Written {
+pub(crate) struct BatchSequence {
     first: i32,
     last: i32,
     base: Offset,
@@ -39,15 +40,15 @@ pub(crate) struct Written {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Producer {
+pub(crate) struct ProducerStateEntry {
     epoch: i16,
     /// The activity time of its last batch.
     active_ms: u64,
-    written: VecDeque<Written>,
+    written: VecDeque<BatchSequence>,
 }
 
-impl Producer {
-    fn newest(&self) -> Option<&Written> {
+impl ProducerStateEntry {
+    fn newest(&self) -> Option<&BatchSequence> {
         self.written.back()
     }
 
@@ -59,25 +60,25 @@ impl Producer {
 
 /// All producers of all logs.
 #[derive(Debug, Default)]
-pub(crate) struct Producers {
-    by_log: HashMap<LogId, HashMap<i64, Producer>>,
+pub(crate) struct ProducerStates {
+    by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
     /// How many there are.
     count: usize,
     /// The activity time: the sum of what passed between entries of the journal, by
-    /// [`SILENCE_STEP_MS_MAX`].
+    /// [`IDLE_STEP_MS_MAX`].
     active_ms: u64,
     /// The stamp of the last entry that it counts.
-    counted: Hlc,
+    last_stamp: Hlc,
     /// When was last looked for those who are silent, in activity time.
-    swept_ms: u64,
+    expiry_checked_ms: u64,
     /// What staged batches replaced, newest last.
-    undo: Vec<(LogId, i64, Option<Producer>)>,
+    undo: Vec<(LogId, i64, Option<ProducerStateEntry>)>,
 }
 
-impl Producers {
+impl ProducerStates {
     /// Whether a batch follows what its producer wrote last, by the rules of Kafka's
     /// `ProducerStateManager`: a producer not known may begin anywhere, a new epoch begins at 0.
-    pub(crate) fn check(&self, log: LogId, note: &ProducerNote) -> Result<(), EngineError> {
+    pub(crate) fn check(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
             return Ok(());
@@ -92,14 +93,14 @@ impl Producers {
         let expected = if note.epoch > producer.epoch {
             0
         } else {
-            let same = |written: &&Written| {
+            let same = |written: &&BatchSequence| {
                 written.first == note.first_sequence && written.last == note.last_sequence
             };
             if let Some(written) = producer.written.iter().find(same) {
                 let time_ms = written.stamp.time().0 as i64;
                 return Err(EngineError::Duplicate { base: written.base, time_ms });
             }
-            producer.newest().map_or(0, |newest| next(newest.last))
+            producer.newest().map_or(0, |newest| next_sequence(newest.last))
         };
         if note.first_sequence == expected {
             return Ok(());
@@ -113,7 +114,7 @@ impl Producers {
     }
 
     /// Remembers a batch that is being written.
-    pub(crate) fn stage(&mut self, log: LogId, note: &ProducerNote, base: Offset, stamp: Hlc) {
+    pub(crate) fn stage(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
         let before = self.record(log, note, base, stamp);
         self.undo.push((log, note.id, before));
     }
@@ -122,54 +123,54 @@ impl Producers {
     pub(crate) fn record(
         &mut self,
         log: LogId,
-        note: &ProducerNote,
+        note: &ProducerSequence,
         base: Offset,
         stamp: Hlc,
-    ) -> Option<Producer> {
-        self.advance(stamp);
+    ) -> Option<ProducerStateEntry> {
+        self.advance_activity(stamp);
         let known = self.by_log.get(&log);
         if known.is_none_or(|producers| !producers.contains_key(&note.id)) {
-            self.make_room(log);
+            self.evict_idle(log);
             self.count += 1;
         }
         let producers = self.by_log.entry(log).or_default();
         let before = producers.get(&note.id).cloned();
         let active_ms = self.active_ms;
-        let written = || VecDeque::with_capacity(REMEMBERED);
-        let new = || Producer { epoch: note.epoch, active_ms, written: written() };
+        let written = || VecDeque::with_capacity(BATCHES_TO_RETAIN);
+        let new = || ProducerStateEntry { epoch: note.epoch, active_ms, written: written() };
         let producer = producers.entry(note.id).or_insert_with(new);
         if producer.epoch != note.epoch {
             *producer = new();
         }
-        if producer.written.len() == REMEMBERED {
+        if producer.written.len() == BATCHES_TO_RETAIN {
             producer.written.pop_front();
         }
         producer.active_ms = active_ms;
         let (first, last) = (note.first_sequence, note.last_sequence);
-        producer.written.push_back(Written { first, last, base, stamp });
+        producer.written.push_back(BatchSequence { first, last, base, stamp });
         before
     }
 
     /// Says that something is written, whatever it is: silence counts by that.
-    pub(crate) fn advance(&mut self, stamp: Hlc) {
-        if self.counted != Hlc::ZERO {
-            let passed_ms = stamp.time().0.saturating_sub(self.counted.time().0);
-            let step_ms = passed_ms.min(SILENCE_STEP_MS_MAX);
+    pub(crate) fn advance_activity(&mut self, stamp: Hlc) {
+        if self.last_stamp != Hlc::ZERO {
+            let passed_ms = stamp.time().0.saturating_sub(self.last_stamp.time().0);
+            let step_ms = passed_ms.min(IDLE_STEP_MS_MAX);
             self.active_ms = self.active_ms.saturating_add(step_ms);
         }
-        self.counted = self.counted.max(stamp);
-        if self.active_ms >= self.swept_ms.saturating_add(SWEEP_MS) {
-            self.swept_ms = self.active_ms;
-            self.forget_expired();
+        self.last_stamp = self.last_stamp.max(stamp);
+        if self.active_ms >= self.expiry_checked_ms.saturating_add(EXPIRY_CHECK_MS) {
+            self.expiry_checked_ms = self.active_ms;
+            self.remove_expired();
         }
     }
 
-    fn forget_expired(&mut self) {
+    fn remove_expired(&mut self) {
         let now_ms = self.active_ms;
         self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
     }
 
-    fn retain(&mut self, stays: impl Fn(&Producer) -> bool) {
+    fn retain(&mut self, stays: impl Fn(&ProducerStateEntry) -> bool) {
         self.by_log.retain(|_, producers| {
             producers.retain(|_, producer| stays(producer));
             shrink(producers);
@@ -179,55 +180,60 @@ impl Producers {
     }
 
     /// Forgets the silent, if there is no room for one more.
-    fn make_room(&mut self, log: LogId) {
+    fn evict_idle(&mut self, log: LogId) {
         if self.count >= PRODUCERS_MAX {
-            self.forget_expired();
+            self.remove_expired();
         }
-        self.keep_newest(PRODUCERS_MAX);
+        self.evict_longest_idle(PRODUCERS_MAX);
         let Some(producers) = self.by_log.get_mut(&log) else { return };
         if producers.len() >= LOG_PRODUCERS_MAX {
             let before = producers.len();
-            let least = newest(producers.values(), LOG_PRODUCERS_MAX / 2);
+            let least = newest_stamp(producers.values(), LOG_PRODUCERS_MAX / 2);
             producers.retain(|_, producer| producer.stamp() > least);
             self.count -= before - producers.len();
         }
     }
 
     /// Forgets the longest silent where there are `most` or more, so that it is not done again soon.
-    fn keep_newest(&mut self, most: usize) {
+    fn evict_longest_idle(&mut self, most: usize) {
         if self.count < most {
             return;
         }
-        let least = newest(self.by_log.values().flat_map(HashMap::values), most / 4 * 3);
+        let least = newest_stamp(self.by_log.values().flat_map(HashMap::values), most / 4 * 3);
         let before = self.count;
         self.retain(|producer| producer.stamp() > least);
         let forgotten = before - self.count;
         tracing::warn!(
             forgotten,
             most,
-            "there are too many producers; the longest silent are forgotten"
+            "there are too many producers; the longest idle are evicted"
         );
     }
 
     /// All that is remembered of what was committed.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        assert!(self.undo.is_empty(), "nothing is staged when a segment is sealed");
+        assert!(self.undo.is_empty(), "nothing is staged when a segment is rolled");
         // In order: what is the same is the same bytes.
-        let by_log: BTreeMap<LogId, BTreeMap<&i64, &Producer>> =
+        let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
-        postcard::to_stdvec(&(self.active_ms, self.counted, by_log))
+        postcard::to_stdvec(&(self.active_ms, self.last_stamp, by_log))
             .expect("producers can be encoded")
     }
 
-    /// What [`Producers::encode`] gave. An earlier version gave more of them.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Producers, postcard::Error> {
-        type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, Producer>>);
+    /// What [`ProducerStates::encode`] gave. An earlier version gave more of them.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
+        type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
         let (active_ms, counted, by_log): Encoded = postcard::from_bytes(bytes)?;
         let swept_ms = active_ms;
-        let mut producers =
-            Producers { by_log, active_ms, counted, swept_ms, ..Producers::default() };
-        producers.forget_expired();
-        producers.keep_newest(PRODUCERS_MAX + 1);
+        let mut producers = ProducerStates {
+            by_log,
+            active_ms,
+            last_stamp: counted,
+            expiry_checked_ms: swept_ms,
+            ..ProducerStates::default()
+        };
+        producers.remove_expired();
+        producers.evict_longest_idle(PRODUCERS_MAX + 1);
         Ok(producers)
     }
 
@@ -251,19 +257,19 @@ impl Producers {
     }
 }
 
-fn next(sequence: i32) -> i32 {
+fn next_sequence(sequence: i32) -> i32 {
     if sequence == i32::MAX { 0 } else { sequence + 1 }
 }
 
 /// The stamp that lies below those of the `count` that wrote last.
-fn newest<'a>(producers: impl Iterator<Item = &'a Producer>, count: usize) -> Hlc {
-    let mut stamps: Vec<Hlc> = producers.map(Producer::stamp).collect();
+fn newest_stamp<'a>(producers: impl Iterator<Item = &'a ProducerStateEntry>, count: usize) -> Hlc {
+    let mut stamps: Vec<Hlc> = producers.map(ProducerStateEntry::stamp).collect();
     let Some(below) = stamps.len().checked_sub(count + 1) else { return Hlc::ZERO };
     *stamps.select_nth_unstable(below).1
 }
 
 /// Gives back the room of those that are gone.
-fn shrink(producers: &mut HashMap<i64, Producer>) {
+fn shrink(producers: &mut HashMap<i64, ProducerStateEntry>) {
     if producers.capacity() > 64 && producers.len() < producers.capacity() / 4 {
         producers.shrink_to(producers.len() * 2);
     }
@@ -275,11 +281,15 @@ mod tests {
 
     const LOG: LogId = LogId(1);
 
-    fn note(epoch: i16, first: i32, count: i32) -> ProducerNote {
-        ProducerNote { id: 9, epoch, first_sequence: first, last_sequence: first + (count - 1) }
+    fn note(epoch: i16, first: i32, count: i32) -> ProducerSequence {
+        ProducerSequence { id: 9, epoch, first_sequence: first, last_sequence: first + (count - 1) }
     }
 
-    fn write(producers: &mut Producers, note: ProducerNote, base: u64) -> Result<(), EngineError> {
+    fn write(
+        producers: &mut ProducerStates,
+        note: ProducerSequence,
+        base: u64,
+    ) -> Result<(), EngineError> {
         producers.check(LOG, &note)?;
         producers.stage(LOG, &note, Offset(base), Hlc::from_bits(base + 1));
         producers.commit();
@@ -288,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_last_five_batches_are_known_again_and_say_where_they_went() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         for nth in 0..6 {
             write(&mut producers, note(0, nth * 10, 10), nth as u64 * 10).unwrap();
         }
@@ -303,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_shares_one_end_with_another_is_not_that_one() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 10), 0).unwrap();
         for other in [note(0, 0, 5), note(0, 5, 5), note(0, 0, 11)] {
             let refused = producers.check(LOG, &other);
@@ -317,22 +327,22 @@ mod tests {
     /// What is remembered fits into the state of a segment, so what a producer takes there must be right.
     #[test]
     fn a_producer_takes_as_much_as_is_said_at_most() {
-        let written = || Written {
+        let written = || BatchSequence {
             first: i32::MIN,
             last: i32::MIN,
             base: Offset(u64::MAX),
             stamp: Hlc::from_bits(u64::MAX),
         };
-        let producer = Producer {
+        let producer = ProducerStateEntry {
             epoch: i16::MIN,
             active_ms: u64::MAX,
-            written: (0..REMEMBERED).map(|_| written()).collect(),
+            written: (0..BATCHES_TO_RETAIN).map(|_| written()).collect(),
         };
-        let producers = Producers {
+        let producers = ProducerStates {
             by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
             active_ms: u64::MAX,
-            counted: Hlc::MAX,
-            ..Producers::default()
+            last_stamp: Hlc::MAX,
+            ..ProducerStates::default()
         };
         // Of a log with one producer, the number of its producers is a byte; and so is that of logs.
         let (head, logs) = (10 + 10, 1);
@@ -341,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_refused_and_an_unknown_producer_may_begin_anywhere() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 500, 1), 0).unwrap();
         let gap = producers.check(LOG, &note(0, 502, 1));
         assert!(matches!(
@@ -352,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_new_epoch_begins_at_zero_and_fences_the_old_one() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 1), 0).unwrap();
         assert!(producers.check(LOG, &note(1, 7, 1)).is_err());
         write(&mut producers, note(1, 0, 1), 1).unwrap();
@@ -362,14 +372,14 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap_to_zero() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, i32::MAX, 1), 0).unwrap();
         assert!(producers.check(LOG, &note(0, 0, 1)).is_ok());
     }
 
     #[test]
     fn a_group_that_failed_leaves_no_trace() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 1), 0).unwrap();
         producers.stage(LOG, &note(0, 1, 1), Offset(1), Hlc::from_bits(2));
         producers.stage(LOG, &note(0, 2, 1), Offset(2), Hlc::from_bits(3));
@@ -381,12 +391,12 @@ mod tests {
         Hlc::at(hlc::SysTime(ms))
     }
 
-    fn record(producers: &mut Producers, log: u64, id: i64, stamp: Hlc) {
-        let note = ProducerNote { id, ..note(0, 0, 1) };
+    fn record(producers: &mut ProducerStates, log: u64, id: i64, stamp: Hlc) {
+        let note = ProducerSequence { id, ..note(0, 0, 1) };
         producers.record(LogId(log), &note, Offset(0), stamp);
     }
 
-    fn count(producers: &Producers) -> usize {
+    fn count(producers: &ProducerStates) -> usize {
         let count = producers.by_log.values().map(HashMap::len).sum();
         assert_eq!(producers.count, count);
         count
@@ -394,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_producers_of_a_log_are_bounded_and_the_longest_silent_go_first() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         let last = LOG_PRODUCERS_MAX as i64 * 2;
         for id in 0..=last {
             record(&mut producers, 1, id, at(id as u64));
@@ -407,13 +417,13 @@ mod tests {
 
     #[test]
     fn the_producers_of_all_logs_are_bounded_and_what_is_encoded_of_them_too() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         for nth in 0..=PRODUCERS_MAX as u64 {
             // As long as they can be: each in a log of its own, in a batch of large numbers.
             let id = i64::MIN + nth as i64;
-            let note = ProducerNote { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
+            let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
             let stamp = Hlc::from_bits(u64::MAX - 2 * PRODUCERS_MAX as u64 + nth);
-            for _ in 0..REMEMBERED {
+            for _ in 0..BATCHES_TO_RETAIN {
                 producers.record(LogId(u64::MAX - nth), &note, Offset(u64::MAX), stamp);
             }
         }
@@ -422,29 +432,29 @@ mod tests {
         assert!(!producers.by_log.contains_key(&LogId(u64::MAX)));
         let bytes = producers.encode();
         assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
-        let again = Producers::decode(&bytes).unwrap();
+        let again = ProducerStates::decode(&bytes).unwrap();
         assert_eq!(count(&again), count(&producers));
     }
 
     #[test]
     fn who_is_silent_for_a_day_is_forgotten_whoever_writes_then_and_so_is_a_log_without_producers()
     {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         record(&mut producers, 1, 1, at(1000));
         record(&mut producers, 2, 2, at(1001));
         pass(&mut producers, 1001..1000 + EXPIRY_MS - 1);
         assert_eq!(count(&producers), 2);
         record(&mut producers, 2, 2, at(1000 + EXPIRY_MS - 1));
-        pass(&mut producers, 1000 + EXPIRY_MS - 1..1000 + EXPIRY_MS + SWEEP_MS);
+        pass(&mut producers, 1000 + EXPIRY_MS - 1..1000 + EXPIRY_MS + EXPIRY_CHECK_MS);
         assert_eq!(producers.by_log.keys().collect::<Vec<_>>(), [&LogId(2)]);
         assert_eq!(count(&producers), 1);
-        let again = Producers::decode(&producers.encode()).unwrap();
+        let again = ProducerStates::decode(&producers.encode()).unwrap();
         assert_eq!(count(&again), 1);
     }
 
     #[test]
     fn what_was_committed_is_not_taken_back_with_a_later_group() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         write(&mut producers, note(0, 0, 1), 0).unwrap();
         write(&mut producers, note(0, 1, 1), 1).unwrap();
         producers.rollback();
@@ -457,43 +467,43 @@ mod tests {
 
     #[test]
     fn silence_is_counted_on_after_a_restart() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         record(&mut producers, 1, 1, at(1000));
         pass(&mut producers, 1000..1000 + EXPIRY_MS / 2);
-        let mut again = Producers::decode(&producers.encode()).unwrap();
+        let mut again = ProducerStates::decode(&producers.encode()).unwrap();
         assert_eq!(
-            (again.active_ms, again.counted, again.swept_ms),
-            (producers.active_ms, producers.counted, producers.active_ms)
+            (again.active_ms, again.last_stamp, again.expiry_checked_ms),
+            (producers.active_ms, producers.last_stamp, producers.active_ms)
         );
-        pass(&mut again, 1000 + EXPIRY_MS / 2..1000 + EXPIRY_MS + 2 * SWEEP_MS);
+        pass(&mut again, 1000 + EXPIRY_MS / 2..1000 + EXPIRY_MS + 2 * EXPIRY_CHECK_MS);
         assert_eq!(count(&again), 0);
     }
 
     #[test]
     fn a_day_of_silence_is_enough_and_less_is_not() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         record(&mut producers, 1, 1, at(1000));
         producers.active_ms = EXPIRY_MS - 1;
-        producers.forget_expired();
+        producers.remove_expired();
         assert_eq!(count(&producers), 1);
         producers.active_ms = EXPIRY_MS;
-        producers.forget_expired();
+        producers.remove_expired();
         assert_eq!(count(&producers), 0);
     }
 
     /// Something is written every half hour.
-    fn pass(producers: &mut Producers, time: std::ops::Range<u64>) {
+    fn pass(producers: &mut ProducerStates, time: std::ops::Range<u64>) {
         let ticks = time.clone().step_by(30 * 60 * 1000);
-        ticks.chain([time.end]).for_each(|ms| producers.advance(at(ms)));
+        ticks.chain([time.end]).for_each(|ms| producers.advance_activity(at(ms)));
     }
 
     #[test]
     fn a_clock_that_is_days_ahead_at_a_start_forgets_nobody() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         record(&mut producers, 1, 9, at(1000));
         for days in 1..20 {
-            producers.advance(at(1000 + days * 400 * EXPIRY_MS));
-            producers = Producers::decode(&producers.encode()).unwrap();
+            producers.advance_activity(at(1000 + days * 400 * EXPIRY_MS));
+            producers = ProducerStates::decode(&producers.encode()).unwrap();
         }
         let again = producers.check(LOG, &note(0, 0, 1));
         assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
@@ -501,13 +511,13 @@ mod tests {
 
     #[test]
     fn more_than_there_may_be_are_read_and_the_newest_of_them_kept() {
-        let mut many = Producers::default();
+        let mut many = ProducerStates::default();
         for log in 0..PRODUCERS_MAX as u64 + 10 {
-            let written = Written { first: 0, last: 0, base: Offset(0), stamp: at(log) };
-            let producer = Producer { epoch: 0, active_ms: 0, written: [written].into() };
+            let written = BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) };
+            let producer = ProducerStateEntry { epoch: 0, active_ms: 0, written: [written].into() };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
-        let kept = Producers::decode(&many.encode()).unwrap();
+        let kept = ProducerStates::decode(&many.encode()).unwrap();
         assert!(count(&kept) <= PRODUCERS_MAX);
         let least = kept.by_log.keys().min().unwrap().0;
         assert_eq!(count(&kept) as u64, PRODUCERS_MAX as u64 + 10 - least);
@@ -515,10 +525,10 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_is_not_counted() {
-        let mut producers = Producers::default();
+        let mut producers = ProducerStates::default();
         record(&mut producers, 1, 1, at(1));
         for (log, id) in [(1, 1), (1, 2), (2, 3)] {
-            let note = ProducerNote { id, ..note(0, 1, 1) };
+            let note = ProducerSequence { id, ..note(0, 1, 1) };
             producers.stage(LogId(log), &note, Offset(1), at(2));
         }
         assert_eq!(count(&producers), 3);

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::namespace::{Topic, TopicId};
 
 /// What must be known of a partition's log.
-pub trait History {
+pub trait RetentionLog {
     /// The first offset that is kept.
     fn start(&self) -> Offset;
 
@@ -48,7 +48,7 @@ pub trait History {
 
 /// Why records go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RetentionReason {
     /// They are older than `retention.ms`.
     Age,
     /// Without them, as many bytes are left as `retention.bytes` asks for.
@@ -59,16 +59,16 @@ pub enum Why {
 
 /// Records that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GiveUp {
+pub struct RetentionDecision {
     /// The first offset that is kept from now on.
     pub start: Offset,
     /// By which rule.
-    pub why: Why,
+    pub reason: RetentionReason,
 }
 
 /// The settings of a topic that say what it gives up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct RetentionRules {
     /// The age from which records go.
     pub age: Option<Duration>,
     /// The bytes of the newest whole batches that are kept at the least.
@@ -77,18 +77,18 @@ pub struct Rules {
     pub deleted: Option<(SysTime, Duration)>,
 }
 
-impl Rules {
+impl RetentionRules {
     /// The rules of a topic by its settings: those that were its last, if it was deleted.
     pub fn new(
         config: &TopicConfig,
         defaults: &TopicDefaults,
         deleted: Option<Hlc>,
         deleted_topic_retention: Duration,
-    ) -> Rules {
-        let deletes = config.deletes(defaults);
+    ) -> RetentionRules {
+        let deletes = config.has_delete_policy(defaults);
         // A number below zero is no limit.
         let limit = |key| u64::try_from(config.number(key, defaults)).ok().filter(|_| deletes);
-        Rules {
+        RetentionRules {
             age: limit("retention.ms").map(Duration::from_millis),
             bytes: limit("retention.bytes"),
             deleted: deleted.map(|stamp| (stamp.time(), deleted_topic_retention)),
@@ -99,59 +99,63 @@ impl Rules {
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn decide(&self, history: &impl History, now: SysTime) -> io::Result<Option<GiveUp>> {
+    pub fn decide(
+        &self,
+        history: &impl RetentionLog,
+        now: SysTime,
+    ) -> io::Result<Option<RetentionDecision>> {
         let (start, end) = (history.start(), history.end());
         if start >= end {
             return Ok(None);
         }
         if let Some((deleted, kept)) = self.deleted
-            && is_over(deleted, kept, now)
+            && has_elapsed(deleted, kept, now)
         {
-            return Ok(Some(GiveUp { start: end, why: Why::Deleted }));
+            return Ok(Some(RetentionDecision { start: end, reason: RetentionReason::Deleted }));
         }
         let by_age = match self.age {
             Some(age) => history.offset_at(older_than(age, now))?,
             None => start,
         };
         let by_size = match self.bytes {
-            Some(bytes) => leaving(history, bytes)?,
+            Some(bytes) => start_retaining_bytes(history, bytes)?,
             None => start,
         };
         let (new_start, why) = match by_age >= by_size {
-            true => (by_age, Why::Age),
-            false => (by_size, Why::Size),
+            true => (by_age, RetentionReason::Age),
+            false => (by_size, RetentionReason::Size),
         };
         let new_start = new_start.min(end);
-        Ok((new_start > start).then_some(GiveUp { start: new_start, why }))
+        Ok((new_start > start).then_some(RetentionDecision { start: new_start, reason: why }))
     }
 }
 
 impl Engine {
     /// Every topic that is or was of which something may go some time, with the rules for it. Of one that is
     /// forgotten everything went.
-    pub fn retention_rules(&self) -> Vec<(Arc<Topic>, Rules)> {
+    pub fn retention_rules(&self) -> Vec<(Arc<Topic>, RetentionRules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
         namespace
-            .topics_ever()
+            .topics_including_deleted()
             .map(|(topic, deleted)| {
-                (Arc::clone(topic), Rules::new(&topic.config, defaults, deleted, kept))
+                (Arc::clone(topic), RetentionRules::new(&topic.config, defaults, deleted, kept))
             })
-            .filter(|(_, rules)| *rules != Rules::default())
+            .filter(|(_, rules)| *rules != RetentionRules::default())
             .collect()
     }
 
     /// The same of one topic; none of one that was forgotten meanwhile.
-    pub(crate) fn retention_rules_of(&self, id: &TopicId) -> Option<(Arc<Topic>, Rules)> {
+    pub(crate) fn retention_rules_of(&self, id: &TopicId) -> Option<(Arc<Topic>, RetentionRules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
-        let (topic, deleted) = namespace.topic_ever(id)?;
-        Some((Arc::clone(topic), Rules::new(&topic.config, defaults, deleted, kept)))
+        let (topic, deleted) = namespace.topic_including_deleted(id)?;
+        Some((Arc::clone(topic), RetentionRules::new(&topic.config, defaults, deleted, kept)))
     }
 }
 
 /// Whether something is to go that is kept for so long from a moment on.
-pub(crate) fn is_over(since: SysTime, kept: Duration, now: SysTime) -> bool {
+pub(crate) fn has_elapsed(since: SysTime, kept: Duration, now: SysTime) -> bool {
     now > since.saturating_add(kept)
 }
 
@@ -162,7 +166,7 @@ fn older_than(age: Duration, now: SysTime) -> Cut {
 
 /// The largest offset between two batches behind which `bytes` or more remain; the start, if not even
 /// the first batch can go.
-fn leaving(history: &impl History, bytes: u64) -> io::Result<Offset> {
+fn start_retaining_bytes(history: &impl RetentionLog, bytes: u64) -> io::Result<Offset> {
     let (start, end) = (history.start(), history.end());
     let Some(may_go) = history.bytes_to(end)?.checked_sub(bytes) else { return Ok(start) };
     // The largest offset with no more than that before it: it lies between two batches, or within the
@@ -192,21 +196,21 @@ mod tests {
 
     /// A batch: when it was accepted, how many offsets it takes, and its bytes.
     #[derive(Clone, Copy, Debug)]
-    struct Batch {
+    struct RetentionTestBatch {
         stamp: Hlc,
         count: u64,
         bytes: u64,
     }
 
     #[derive(Clone, Debug)]
-    struct Model {
-        batches: Vec<Batch>,
+    struct RetentionTestLog {
+        batches: Vec<RetentionTestBatch>,
         start: u64,
     }
 
-    impl Model {
+    impl RetentionTestLog {
         /// Each batch with its first offset and the one behind its last.
-        fn placed(&self) -> impl Iterator<Item = (u64, u64, Batch)> {
+        fn placed(&self) -> impl Iterator<Item = (u64, u64, RetentionTestBatch)> {
             self.batches.iter().scan(0, |next, batch| {
                 let base = *next;
                 *next += batch.count;
@@ -215,7 +219,7 @@ mod tests {
         }
 
         /// What must be true, one batch after the other: the oldest goes while it may.
-        fn expected(&self, rules: Rules, now: u64) -> u64 {
+        fn expected(&self, rules: RetentionRules, now: u64) -> u64 {
             let mut start = self.start;
             let mut left: u64 =
                 self.placed().filter(|(_, end, _)| *end > start).map(|(.., b)| b.bytes).sum();
@@ -236,7 +240,7 @@ mod tests {
         }
     }
 
-    impl History for Model {
+    impl RetentionLog for RetentionTestLog {
         fn start(&self) -> Offset {
             Offset(self.start)
         }
@@ -263,26 +267,26 @@ mod tests {
 
     const NOW: u64 = 1000;
 
-    fn models() -> impl Strategy<Value = Model> {
+    fn models() -> impl Strategy<Value = RetentionTestLog> {
         let batch = (1..60u64, 1..5u64, 0..40u64);
         (prop::collection::vec(batch, 0..30), any::<prop::sample::Index>()).prop_map(
             |(batches, start)| {
                 let mut at = NOW - 900;
-                let batches: Vec<Batch> = batches
+                let batches: Vec<RetentionTestBatch> = batches
                     .into_iter()
                     .map(|(after, count, bytes)| {
                         at += after;
-                        Batch { stamp: Hlc::at(SysTime(at)), count, bytes }
+                        RetentionTestBatch { stamp: Hlc::at(SysTime(at)), count, bytes }
                     })
                     .collect();
                 let end: u64 = batches.iter().map(|batch| batch.count).sum();
                 // Also in the middle of a batch: DeleteRecords puts it anywhere.
-                Model { start: start.index(end as usize + 1) as u64, batches }
+                RetentionTestLog { start: start.index(end as usize + 1) as u64, batches }
             },
         )
     }
 
-    fn rules() -> impl Strategy<Value = Rules> {
+    fn rules() -> impl Strategy<Value = RetentionRules> {
         let age = prop::option::of((0..1100u64).prop_map(Duration::from_millis));
         let bytes = prop::option::of(0..700u64);
         let deleted = prop::option::weighted(
@@ -290,7 +294,11 @@ mod tests {
             (900..=NOW, 0..120u64)
                 .prop_map(|(at, kept)| (SysTime(at), Duration::from_millis(kept))),
         );
-        (age, bytes, deleted).prop_map(|(age, bytes, deleted)| Rules { age, bytes, deleted })
+        (age, bytes, deleted).prop_map(|(age, bytes, deleted)| RetentionRules {
+            age,
+            bytes,
+            deleted,
+        })
     }
 
     proptest! {
@@ -316,11 +324,15 @@ mod tests {
     #[test]
     fn only_a_topic_that_deletes_has_limits_and_minus_one_is_none() {
         let week = Duration::from_secs(7 * 24 * 60 * 60);
-        let rules = |set: &[(&str, &str)]| Rules::new(&topic(set), &BTreeMap::new(), None, week);
-        assert_eq!(rules(&[]), Rules { age: Some(week), bytes: None, deleted: None });
-        assert_eq!(rules(&[("retention.ms", "-1")]), Rules::default());
+        let rules =
+            |set: &[(&str, &str)]| RetentionRules::new(&topic(set), &BTreeMap::new(), None, week);
+        assert_eq!(rules(&[]), RetentionRules { age: Some(week), bytes: None, deleted: None });
+        assert_eq!(rules(&[("retention.ms", "-1")]), RetentionRules::default());
         assert_eq!(rules(&[("retention.bytes", "-5")]).bytes, None);
-        assert_eq!(rules(&[("cleanup.policy", ""), ("retention.bytes", "5")]), Rules::default());
+        assert_eq!(
+            rules(&[("cleanup.policy", ""), ("retention.bytes", "5")]),
+            RetentionRules::default()
+        );
         assert_eq!(rules(&[("cleanup.policy", "compact"), ("retention.bytes", "5")]).bytes, None);
         let both = rules(&[("cleanup.policy", "compact, delete"), ("retention.bytes", "5")]);
         assert_eq!((both.age, both.bytes), (Some(week), Some(5)));
@@ -331,30 +343,31 @@ mod tests {
         let deleted = Hlc::at(SysTime(100));
         let config = topic(&[("cleanup.policy", "compact")]);
         let kept = Duration::from_millis(50);
-        let rules = Rules::new(&config, &BTreeMap::new(), Some(deleted), kept);
-        let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 3, bytes: 10 };
-        let model = Model { batches: vec![batch], start: 0 };
+        let rules = RetentionRules::new(&config, &BTreeMap::new(), Some(deleted), kept);
+        let batch = RetentionTestBatch { stamp: Hlc::at(SysTime(90)), count: 3, bytes: 10 };
+        let model = RetentionTestLog { batches: vec![batch], start: 0 };
         assert_eq!(rules.decide(&model, SysTime(150)).unwrap(), None);
-        let all = GiveUp { start: Offset(3), why: Why::Deleted };
+        let all = RetentionDecision { start: Offset(3), reason: RetentionReason::Deleted };
         assert_eq!(rules.decide(&model, SysTime(151)).unwrap(), Some(all));
     }
 
     #[test]
     fn where_less_is_kept_than_may_be_not_even_a_batch_of_no_bytes_goes() {
-        let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 1, bytes: 0 };
-        let model = Model { batches: vec![batch; 2], start: 0 };
-        let rules = |bytes| Rules { bytes: Some(bytes), ..Rules::default() };
+        let batch = RetentionTestBatch { stamp: Hlc::at(SysTime(90)), count: 1, bytes: 0 };
+        let model = RetentionTestLog { batches: vec![batch; 2], start: 0 };
+        let rules = |bytes| RetentionRules { bytes: Some(bytes), ..RetentionRules::default() };
         assert_eq!(rules(1).decide(&model, SysTime(NOW)).unwrap(), None);
-        let all = GiveUp { start: Offset(2), why: Why::Size };
+        let all = RetentionDecision { start: Offset(2), reason: RetentionReason::Size };
         assert_eq!(rules(0).decide(&model, SysTime(NOW)).unwrap(), Some(all));
     }
 
     #[test]
     fn a_clock_that_went_back_below_a_stamp_and_the_longest_retention_give_nothing_up() {
-        let batch = Batch { stamp: Hlc::at(SysTime(5000)), count: 1, bytes: 1 };
-        let model = Model { batches: vec![batch], start: 0 };
+        let batch = RetentionTestBatch { stamp: Hlc::at(SysTime(5000)), count: 1, bytes: 1 };
+        let model = RetentionTestLog { batches: vec![batch], start: 0 };
         for age in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
-            let rules = Rules { age: Some(age), deleted: Some((SysTime(5000), age)), bytes: None };
+            let rules =
+                RetentionRules { age: Some(age), deleted: Some((SysTime(5000), age)), bytes: None };
             assert_eq!(rules.decide(&model, SysTime(NOW)).unwrap(), None, "{age:?}");
         }
     }

@@ -6,17 +6,17 @@
 //! - It is never silently less: where records that belong to it have been given up, the answer is an
 //!   error that names each such partition.
 //!
-//! The table of TIME.md 3 is [`Engine::settle`].
+//! The table of TIME.md 3 is [`Engine::wait_until_closed`].
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
-use storage::manifest::Horizon;
-use storage::{Offset, Piece};
+use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
+use storage::manifest::LogHorizon;
+use storage::{EntryPayload, Offset};
 
-use crate::blocking::{looking_from, tip_at};
+use crate::blocking::{read_log_from, tip_at};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
@@ -24,7 +24,7 @@ use crate::user_time::NO_TIMES;
 
 /// What to do about a moment that is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum WaitPolicy {
     /// Wait for it, if it is no further ahead than this.
     Wait(Duration),
     /// Refuse, and say how far the frontier is.
@@ -61,14 +61,14 @@ pub enum SeekError {
         frontier: Hlc,
     },
     /// Records that belong to it have been given up.
-    #[error("history before the moment has been given up. {}", list(.lost))]
+    #[error("history before the moment has been removed. {}", list(.lost))]
     BeforeHistory {
         /// Each such partition, and the earliest moment at which it can be read.
-        lost: Vec<Lost>,
+        lost: Vec<TruncatedPartition>,
     },
     /// Offsets and groups of that moment have been given up.
     #[error(
-        "offsets and groups before the moment have been given up. they begin at {}",
+        "offsets and groups before the moment have been removed. they begin at {}",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeOffsets {
@@ -86,12 +86,12 @@ pub enum SeekError {
         earliest: Hlc,
     },
     /// There was no such topic at that moment.
-    #[error("there was no such topic at that moment. topic={topic}, moment={ask}")]
+    #[error("there was no such topic at that moment. topic={topic}, moment={selector}")]
     NoTopic {
         /// The topic.
         topic: String,
         /// The moment.
-        ask: Ask,
+        selector: MomentSelector,
     },
     /// What is stored cannot be read.
     #[error(transparent)]
@@ -106,7 +106,7 @@ impl From<std::io::Error> for SeekError {
 
 /// A partition whose history does not reach back to a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct TruncatedPartition {
     /// The topic.
     pub topic: Arc<str>,
     /// The partition.
@@ -115,7 +115,7 @@ pub struct Lost {
     pub earliest: Hlc,
 }
 
-fn list(lost: &[Lost]) -> String {
+fn list(lost: &[TruncatedPartition]) -> String {
     const SHOWN: usize = 5;
     let mut text: Vec<String> = lost
         .iter()
@@ -133,7 +133,7 @@ fn list(lost: &[Lost]) -> String {
 
 /// What a reader may see of one partition: `[start, end)`.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct PartitionView {
     /// The partition.
     pub partition: Arc<Partition>,
     /// The first offset.
@@ -142,10 +142,10 @@ pub struct View {
     pub end: Option<Offset>,
 }
 
-impl View {
+impl PartitionView {
     /// The present of a partition.
-    pub fn present(partition: &Arc<Partition>) -> View {
-        View { partition: Arc::clone(partition), start: Offset(0), end: None }
+    pub fn present(partition: &Arc<Partition>) -> PartitionView {
+        PartitionView { partition: Arc::clone(partition), start: Offset(0), end: None }
     }
 
     /// The first offset that can be read.
@@ -163,7 +163,7 @@ impl View {
     ///
     /// # Errors
     /// `from` lies outside of what can be read.
-    pub fn read(&self, from: i64, bytes_max: usize) -> Result<Vec<Piece>, EngineError> {
+    pub fn read(&self, from: i64, bytes_max: usize) -> Result<Vec<EntryPayload>, EngineError> {
         let (start, end) = (self.start(), self.end());
         let inside = u64::try_from(from).is_ok_and(|from| from >= start.0 && from <= end.0);
         if !inside {
@@ -173,7 +173,7 @@ impl View {
         if offset == end {
             return Ok(Vec::new());
         }
-        let pieces = looking_from(log, offset, || log.read(offset, end, bytes_max))?;
+        let pieces = read_log_from(log, offset, || log.read(offset, end, bytes_max))?;
         // Given up meanwhile: what was found begins behind what was asked for.
         let start = self.start();
         if (from as u64) < start.0 {
@@ -189,9 +189,9 @@ pub struct TopicView {
     /// The topic as it was.
     pub topic: Arc<Topic>,
     /// What was asked, made absolute.
-    pub ask: Ask,
+    pub selector: MomentSelector,
     /// Its partitions, in order.
-    pub partitions: Vec<View>,
+    pub partitions: Vec<PartitionView>,
 }
 
 impl TopicView {
@@ -200,80 +200,85 @@ impl TopicView {
     ///
     /// # Errors
     /// [`SeekError::BeforeHistory`].
-    pub fn check_kept(&self) -> Result<(), SeekError> {
-        let lost: Vec<Lost> = self.partitions.iter().filter_map(|view| self.lost(view)).collect();
+    pub fn check_retained(&self) -> Result<(), SeekError> {
+        let lost: Vec<TruncatedPartition> =
+            self.partitions.iter().filter_map(|view| self.truncation_of(view)).collect();
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    /// [`TopicView::check_kept`], of the `nth` of its partitions alone: a topic may have many.
+    /// [`TopicView::check_retained`], of the `nth` of its partitions alone: a topic may have many.
     ///
     /// # Errors
     /// [`SeekError::BeforeHistory`].
-    pub fn check_partition_kept(&self, nth: usize) -> Result<(), SeekError> {
-        match self.partitions.get(nth).and_then(|view| self.lost(view)) {
+    pub fn check_partition_retained(&self, nth: usize) -> Result<(), SeekError> {
+        match self.partitions.get(nth).and_then(|view| self.truncation_of(view)) {
             None => Ok(()),
             Some(lost) => Err(SeekError::BeforeHistory { lost: vec![lost] }),
         }
     }
 
     /// Whether something that belongs to the view of a partition is not kept any more.
-    fn lost(&self, view: &View) -> Option<Lost> {
+    fn truncation_of(&self, view: &PartitionView) -> Option<TruncatedPartition> {
         let horizon = view.partition.log.horizon();
-        let is_whole = match self.ask {
-            Ask::At(Moment::Sys(cut)) | Ask::Window(Moment::Sys(cut), _) => is_kept(&horizon, cut),
-            Ask::At(Moment::User { before, known }) => {
-                is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
+        let is_whole = match self.selector {
+            MomentSelector::At(Moment::Sys(cut)) | MomentSelector::Window(Moment::Sys(cut), _) => {
+                is_retained(&horizon, cut)
             }
-            Ask::Window(Moment::User { before, .. }, last) => {
+            MomentSelector::At(Moment::User { before, known }) => {
+                is_retained_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
+            }
+            MomentSelector::Window(Moment::User { before, .. }, last) => {
                 let known = match last {
                     Moment::User { known, .. } => known,
                     Moment::Sys(cut) => Some(cut),
                 };
                 view.start >= horizon.start
                     && is_uncompacted(&horizon, known)
-                    && is_found(&horizon, before)
+                    && is_user_time_retained(&horizon, before)
             }
         };
-        (!is_whole).then(|| Lost {
+        (!is_whole).then(|| TruncatedPartition {
             topic: Arc::clone(&self.topic.name),
             partition: view.partition.index,
-            earliest: earliest(&horizon),
+            earliest: earliest_bound(&horizon),
         })
     }
 }
 
 /// Whether a log's history reaches back to `cut`: the cut holds everything that was given up, and
 /// everything that superseded what compaction dropped.
-pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
+pub(crate) fn is_retained(horizon: &LogHorizon, cut: Cut) -> bool {
     let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
     !given_up && is_uncompacted(horizon, Some(cut))
 }
 
 /// Whether a prefix by user time that ends at `end` is still what it was.
-pub(crate) fn is_kept_by_user_time(
-    horizon: &Horizon,
+pub(crate) fn is_retained_by_user_time(
+    horizon: &LogHorizon,
     before: UserTime,
     known: Cut,
     end: Offset,
 ) -> bool {
-    end >= horizon.start && is_uncompacted(horizon, Some(known)) && is_found(horizon, before)
+    end >= horizon.start
+        && is_uncompacted(horizon, Some(known))
+        && is_user_time_retained(horizon, before)
 }
 
 /// Whether the first record at or after a user time can be found. Where one as late is gone, it may
 /// have been the first: then the prefix ended among what is gone, and what is left of it, or the first
 /// one that is left, would be another answer than was given before.
-fn is_found(horizon: &Horizon, time: UserTime) -> bool {
+fn is_user_time_retained(horizon: &LogHorizon, time: UserTime) -> bool {
     let is_whole = horizon.start == Offset(0) && horizon.compacted_to == Hlc::ZERO;
-    is_whole || time > horizon.freed_user_peak()
+    is_whole || time > horizon.released_user_time_max()
 }
 
-fn is_uncompacted(horizon: &Horizon, known: Option<Cut>) -> bool {
+fn is_uncompacted(horizon: &LogHorizon, known: Option<Cut>) -> bool {
     known.is_none_or(|cut| cut.bound() >= horizon.compacted_to)
 }
 
 /// A record found by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct OffsetAndTimestamp {
     /// Its offset.
     pub offset: Offset,
     /// Its user time.
@@ -283,12 +288,12 @@ pub struct Found {
 }
 
 /// The first user time. The number below it is the largest of a batch in which no record has any.
-const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
+const USER_TIME_MIN: UserTime = UserTime(NO_TIMES.1.0 + 1);
 
 /// How long an answer may wait for a later bound of the clock to be on the disk.
-const RENEWAL_MAX: Duration = Duration::from_secs(1);
+const BOUND_RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long an answer may wait for appends and events that are on their way.
-const SETTLE_MAX: Duration = Duration::from_secs(30);
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// The frontier: every event that will ever appear has a stamp above it. What is closed to readers is
@@ -306,9 +311,9 @@ impl Engine {
             // Asked again: a later bound may have come in between.
             return timekeeper.frontier();
         }
-        let deadline = tokio::time::Instant::now() + RENEWAL_MAX;
+        let deadline = tokio::time::Instant::now() + BOUND_RENEWAL_WAIT_MAX;
         loop {
-            let advanced = self.shared.advanced.notified();
+            let advanced = self.shared.frontier_advanced.notified();
             if !timekeeper.is_renewing()
                 || tokio::time::timeout_at(deadline, advanced).await.is_err()
             {
@@ -318,42 +323,48 @@ impl Engine {
     }
 
     /// Makes sure that nothing can enter `cut` any more; returns the cut that this is true of, which
-    /// is another one only for [`When::AtFrontier`], and the frontier.
+    /// is another one only for [`WaitPolicy::AtFrontier`], and the frontier.
     ///
     /// # Errors
     /// [`SeekError::NotYet`], [`SeekError::FarFuture`].
-    pub async fn settle(&self, cut: Cut, when: When) -> Result<(Cut, Hlc), SeekError> {
+    pub async fn wait_until_closed(
+        &self,
+        cut: Cut,
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc), SeekError> {
         let timekeeper = self.store.timekeeper();
         if !cut.is_closed_by(self.frontier()) {
             self.present_frontier().await;
         }
         let deadline = match when {
-            When::Wait(patience) => {
+            WaitPolicy::Wait(patience) => {
                 // A wall clock that was set back does not make the past a future.
                 let frontier = timekeeper.frontier();
-                if !cut.is_closed_by(frontier) && timekeeper.until(cut) > patience {
+                if !cut.is_closed_by(frontier) && timekeeper.time_until(cut) > patience {
                     return Err(SeekError::FarFuture { cut, frontier });
                 }
                 patience.max(Duration::from_secs(1))
             }
             // Only for what is on its way already.
-            _ => SETTLE_MAX,
+            _ => CLOSE_WAIT_MAX,
         };
         let deadline = tokio::time::Instant::now() + deadline;
         loop {
-            let advanced = self.shared.advanced.notified();
+            let advanced = self.shared.frontier_advanced.notified();
             let frontier = self.frontier();
             let (cut, closed) = match when {
-                When::AtFrontier if !cut.is_closed_by(frontier) => (Cut::through(frontier), true),
+                WaitPolicy::AtFrontier if !cut.is_closed_by(frontier) => {
+                    (Cut::through(frontier), true)
+                }
                 _ => (cut, cut.is_closed_by(frontier)),
             };
-            if closed && self.namespace_has(cut)? {
+            if closed && self.has_applied(cut)? {
                 return Ok((cut, frontier));
             }
-            let ahead = timekeeper.until(cut);
+            let ahead = timekeeper.time_until(cut);
             let not_yet =
                 || SeekError::NotYet { cut, frontier, retry_ms: (ahead.as_millis() as u64).max(1) };
-            if when == When::Refuse && !closed {
+            if when == WaitPolicy::Refuse && !closed {
                 return Err(not_yet());
             }
             // Either the wall clock closes the cut, or an append that is in flight ends, or the
@@ -374,25 +385,30 @@ impl Engine {
     ///
     /// # Errors
     /// [`SeekError`].
-    pub async fn view(&self, name: &str, ask: Ask, when: When) -> Result<TopicView, SeekError> {
-        self.view_of(name, 0..u32::MAX, ask, when).await
+    pub async fn view(
+        &self,
+        name: &str,
+        ask: MomentSelector,
+        when: WaitPolicy,
+    ) -> Result<TopicView, SeekError> {
+        self.view_partitions(name, 0..u32::MAX, ask, when).await
     }
 
     /// [`Engine::view`], of these partitions alone: a topic may have many.
     ///
     /// # Errors
     /// [`SeekError`].
-    pub async fn view_of(
+    pub async fn view_partitions(
         &self,
         name: &str,
         partitions: Range<u32>,
-        ask: Ask,
-        when: When,
+        ask: MomentSelector,
+        when: WaitPolicy,
     ) -> Result<TopicView, SeekError> {
         let wanted = partitions;
         let (first, mut last) = match ask {
-            Ask::At(moment) => (None, moment),
-            Ask::Window(first, last) => (Some(first), last),
+            MomentSelector::At(moment) => (None, moment),
+            MomentSelector::Window(first, last) => (Some(first), last),
         };
         // A window is seen as known at one moment: the later of those that its ends name.
         if let (Some(Moment::User { known: Some(earlier), .. }), Moment::User { known, .. }) =
@@ -400,8 +416,8 @@ impl Engine {
         {
             *known = Some(known.map_or(earlier, |known| known.max(earlier)));
         }
-        let (last, known) = self.settle_moment(last, when).await?;
-        let topic = self.shared.namespace.read().require_at(name, known, ask)?;
+        let (last, known) = self.resolve_moment(last, when).await?;
+        let topic = self.shared.namespace.read().require_topic_at(name, known, ask)?;
         let mut partitions = Vec::new();
         for partition in topic.partitions.iter().filter(|held| wanted.contains(&held.index)) {
             let end = self.end_at(partition, last, known)?;
@@ -409,31 +425,35 @@ impl Engine {
                 Some(first) => self.end_at(partition, first, known)?.min(end),
                 None => Offset(0),
             };
-            partitions.push(View { partition: Arc::clone(partition), start, end: Some(end) });
+            partitions.push(PartitionView {
+                partition: Arc::clone(partition),
+                start,
+                end: Some(end),
+            });
         }
         let ask = match first {
-            Some(first) => Ask::Window(first, last),
-            None => Ask::At(last),
+            Some(first) => MomentSelector::Window(first, last),
+            None => MomentSelector::At(last),
         };
-        let view = TopicView { topic, ask, partitions };
-        view.check_kept()?;
+        let view = TopicView { topic, selector: ask, partitions };
+        view.check_retained()?;
         Ok(view)
     }
 
     /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
-    pub(crate) async fn settle_moment(
+    pub(crate) async fn resolve_moment(
         &self,
         moment: Moment,
-        when: When,
+        when: WaitPolicy,
     ) -> Result<(Moment, Cut), SeekError> {
         match moment {
             Moment::Sys(cut) => {
-                let (cut, _) = self.settle(cut, when).await?;
+                let (cut, _) = self.wait_until_closed(cut, when).await?;
                 Ok((Moment::Sys(cut), cut))
             }
             Moment::User { before, known } => {
                 let cut = self.known_or_now(known).await;
-                let (cut, _) = self.settle(cut, when).await?;
+                let (cut, _) = self.wait_until_closed(cut, when).await?;
                 Ok((Moment::User { before, known: Some(cut) }, cut))
             }
         }
@@ -471,9 +491,9 @@ impl Engine {
     /// A stored batch cannot be read.
     pub fn first_at_or_after(
         &self,
-        view: &View,
+        view: &PartitionView,
         time: UserTime,
-    ) -> Result<Option<Found>, EngineError> {
+    ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
         let found = self.first_in_log(&view.partition, time, view.start())?;
         Ok(found.filter(|found| found.offset < view.end()))
     }
@@ -483,21 +503,21 @@ impl Engine {
         partition: &Partition,
         time: UserTime,
         from: Offset,
-    ) -> Result<Option<Found>, EngineError> {
+    ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
         let mut from = from;
         let log = &partition.log;
         // The present needs no look into the past.
-        if log.tip().user_peak < time {
+        if log.tip().user_time_max < time {
             return Ok(None);
         }
-        while let Some(piece) = looking_from(log, from, || log.first_reaching(time, from))? {
+        while let Some(piece) = read_log_from(log, from, || log.first_reaching(time, from))? {
             let times = self.user_times(partition, &piece)?;
             let record = times.into_iter().find_map(|(offset, found)| {
                 let found = found.filter(|found| offset >= from && *found >= time)?;
                 Some((offset, found))
             });
             if let Some((offset, time)) = record {
-                return Ok(Some(Found { offset, time, epoch: piece.entry.epoch }));
+                return Ok(Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch }));
             }
             // The batch reaches the time only before `from`, or says more than its records do.
             from = piece.entry.end();
@@ -509,18 +529,21 @@ impl Engine {
     ///
     /// # Errors
     /// A stored batch cannot be read.
-    pub fn latest_by_user_time(&self, view: &View) -> Result<Option<Found>, EngineError> {
+    pub fn latest_by_user_time(
+        &self,
+        view: &PartitionView,
+    ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
         let (start, end) = (view.start(), view.end());
         let log = &view.partition.log;
         if start >= end {
             return Ok(None);
         }
         // A view may begin and end inside of a batch: there only the records can tell.
-        let pieces = looking_from(log, start, || -> std::io::Result<_> {
-            let edges = [log.piece_at(start)?, log.piece_at(Offset(end.0 - 1))?];
+        let pieces = read_log_from(log, start, || -> std::io::Result<_> {
+            let edges = [log.payload_at(start)?, log.payload_at(Offset(end.0 - 1))?];
             Ok(edges.into_iter().chain([log.latest_by_user_time(start, end)?]))
         });
-        let mut best: Option<Found> = None;
+        let mut best: Option<OffsetAndTimestamp> = None;
         for piece in pieces?.flatten() {
             for (offset, time) in self.user_times(&view.partition, &piece)? {
                 let Some(time) = time else { continue };
@@ -528,13 +551,14 @@ impl Engine {
                     time > best.time || (time == best.time && offset < best.offset)
                 });
                 if offset >= start && offset < end && better {
-                    best = Some(Found { offset, time, epoch: piece.entry.epoch });
+                    best = Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch });
                 }
             }
         }
         // Of a batch that was compacted, the record with the largest time may be gone: then another may
         // hold a later one than was found.
-        let mut later = best.map_or(Some(FIRST), |best| best.time.0.checked_add(1).map(UserTime));
+        let mut later =
+            best.map_or(Some(USER_TIME_MIN), |best| best.time.0.checked_add(1).map(UserTime));
         while let Some(time) = later
             && let Some(found) = self.first_at_or_after(view, time)?
         {
@@ -551,7 +575,7 @@ impl Engine {
 }
 
 /// The smallest bound of a cut to which a log's history reaches back.
-pub(crate) fn earliest(horizon: &Horizon) -> Hlc {
+pub(crate) fn earliest_bound(horizon: &LogHorizon) -> Hlc {
     let given_up = match horizon.start {
         Offset(0) => Hlc::ZERO,
         _ => horizon.lost_to.next(),

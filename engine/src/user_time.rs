@@ -2,7 +2,7 @@
 //!
 //! A change of the setting does not rewrite the past: each batch is read by the rule that was in force at its
 //! stamp. So that this is also the rule by which it was taken in, the writer's thread holds each batch against
-//! the rule of that very place in the journal (`RulesInForce`).
+//! the rule of that very place in the journal (`ActiveRules`).
 //!
 //! A record can have no user time, where the topic takes such records. It is found by no user time, belongs to
 //! no exact set of one, and does not count for the smallest and the largest of its batch.
@@ -12,17 +12,19 @@ use std::sync::{Arc, OnceLock};
 
 use hlc::{Cut, Hlc, UserTime};
 use parking_lot::{Mutex, RwLock};
-use storage::{LogId, Offset, Piece};
-use user_time::{Extractor, Kind, MODULE_BYTES_MAX, Plugin, Spec, check_plugin_name};
+use storage::{EntryPayload, LogId, Offset};
+use user_time::{
+    MODULE_BYTES_MAX, Plugin, UserTimeExtractor, UserTimeKind, UserTimeSpec, check_plugin_name,
+};
 
-use crate::blocking::{on_disk, read};
+use crate::blocking::{block_in_place, read};
 use crate::config::{ConfigError, TopicConfig};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::files::{FileError, Files};
+use crate::files::{FileError, FileSystem};
 use crate::namespace::{Partition, Topic};
 
-/// The setting that says where user time comes from: a [`Spec`].
+/// The setting that says where user time comes from: a [`UserTimeSpec`].
 pub const USER_TIME: &str = "freezeframe.user.time";
 /// The setting that says whether user time may fall.
 pub const USER_TIME_ORDER: &str = "freezeframe.user.time.order";
@@ -41,19 +43,20 @@ pub fn plugin_path(name: &str) -> String {
 #[derive(Debug)]
 pub struct UserTimeRule {
     since: Hlc,
-    spec: Spec,
+    spec: UserTimeSpec,
     is_strict: bool,
     keeps_unreadable: bool,
     /// Made when it is first needed.
-    extractor: OnceLock<Extractor>,
+    extractor: OnceLock<UserTimeExtractor>,
 }
 
 impl UserTimeRule {
     /// What settings ask for that hold from `since` on; none for what holds of a topic that says nothing.
-    pub(crate) fn of(config: &TopicConfig, since: Hlc) -> Option<Arc<UserTimeRule>> {
-        let set = |key: &str| config.set().get(key).map(String::as_str);
-        let spec = set(USER_TIME).map(|text| Spec::parse(text).expect("settings are checked"));
-        let spec = spec.unwrap_or_else(|| Spec::parse("timestamp").expect("it is a spec"));
+    pub(crate) fn from_config(config: &TopicConfig, since: Hlc) -> Option<Arc<UserTimeRule>> {
+        let set = |key: &str| config.overrides().get(key).map(String::as_str);
+        let spec =
+            set(USER_TIME).map(|text| UserTimeSpec::parse(text).expect("settings are checked"));
+        let spec = spec.unwrap_or_else(|| UserTimeSpec::parse("timestamp").expect("it is a spec"));
         let is_strict = set(USER_TIME_ORDER) == Some("strict");
         let keeps_unreadable = set(USER_TIME_UNREADABLE) == Some("keep");
         let extractor = OnceLock::new();
@@ -68,7 +71,7 @@ impl UserTimeRule {
     }
 
     /// Where user time comes from.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &UserTimeSpec {
         &self.spec
     }
 
@@ -87,30 +90,30 @@ impl UserTimeRule {
         self.spec.is_timestamp()
     }
 
-    fn says_as(&self, other: &UserTimeRule) -> bool {
+    fn is_equivalent(&self, other: &UserTimeRule) -> bool {
         (&self.spec, self.is_strict, self.keeps_unreadable)
             == (&other.spec, other.is_strict, other.keeps_unreadable)
     }
 }
 
 /// The rule of a new version of a topic: that of the version before, if the settings say the same.
-pub(crate) fn succeeding(
+pub(crate) fn next_rule(
     before: Option<&Arc<UserTimeRule>>,
     config: &TopicConfig,
     stamp: Hlc,
 ) -> Option<Arc<UserTimeRule>> {
-    let rule = UserTimeRule::of(config, stamp)?;
+    let rule = UserTimeRule::from_config(config, stamp)?;
     match before {
-        Some(before) if before.says_as(&rule) => Some(Arc::clone(before)),
+        Some(before) if before.is_equivalent(&rule) => Some(Arc::clone(before)),
         _ => Some(rule),
     }
 }
 
 /// All rules that a topic has had. Its partitions share it.
 #[derive(Debug, Default)]
-pub(crate) struct Rules(RwLock<Vec<(Hlc, Option<Arc<UserTimeRule>>)>>);
+pub(crate) struct UserTimeRules(RwLock<Vec<(Hlc, Option<Arc<UserTimeRule>>)>>);
 
-impl Rules {
+impl UserTimeRules {
     /// From `stamp` on, `rule` holds.
     pub(crate) fn push(&self, stamp: Hlc, rule: Option<&Arc<UserTimeRule>>) {
         let mut rules = self.0.write();
@@ -125,7 +128,7 @@ impl Rules {
     }
 
     /// Whether none of them looks into records.
-    pub(crate) fn are_of_timestamps(&self) -> bool {
+    pub(crate) fn are_all_timestamps(&self) -> bool {
         let looks =
             |rule: &Option<Arc<UserTimeRule>>| rule.as_ref().is_some_and(|r| !r.is_timestamp());
         !self.0.read().iter().any(|(_, rule)| looks(rule))
@@ -148,36 +151,36 @@ impl Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleChange {
     /// The logs get one of their own, from the stamp on.
-    FromHere,
+    FromStamp,
     /// They get one that holds already.
     Since(Hlc),
     /// They get none.
-    Nothing,
+    Removed,
 }
 
 /// The rules in force at the place in the journal where the writer's thread stands.
 ///
 /// Only that thread changes it, so what it decides here is decided in the order of appends.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RulesInForce(Arc<Mutex<InForce>>);
+pub(crate) struct ActiveRules(Arc<Mutex<ActiveRulesState>>);
 
 #[derive(Debug, Default)]
-struct InForce {
+struct ActiveRulesState {
     /// Since when a log's rule holds. Logs without a rule are not in it.
     rules: HashMap<LogId, Hlc>,
     /// The largest user time of logs with strict rules, of what was staged and not only of what is visible.
-    peaks: HashMap<LogId, UserTime>,
+    user_time_max: HashMap<LogId, UserTime>,
     /// What is to be put back if the group of appends never is.
-    undo: Vec<Undo>,
+    undo: Vec<RuleUndo>,
 }
 
 #[derive(Debug)]
-enum Undo {
+enum RuleUndo {
     Rule(LogId, Option<Hlc>),
-    Peak(LogId, Option<UserTime>),
+    UserTimeMax(LogId, Option<UserTime>),
 }
 
-impl RulesInForce {
+impl ActiveRules {
     /// A rule that was in force when the journal was opened.
     pub(crate) fn restore(&self, log: LogId, rule: &UserTimeRule) {
         self.0.lock().rules.insert(log, rule.since);
@@ -185,17 +188,17 @@ impl RulesInForce {
 
     /// A change of rules takes its place in the journal.
     pub(crate) fn change(&self, logs: &[LogId], change: RuleChange, stamp: Hlc) {
-        let InForce { rules, peaks, undo } = &mut *self.0.lock();
+        let ActiveRulesState { rules, user_time_max: peaks, undo } = &mut *self.0.lock();
         for log in logs {
             let before = match change {
-                RuleChange::FromHere => rules.insert(*log, stamp),
+                RuleChange::FromStamp => rules.insert(*log, stamp),
                 RuleChange::Since(since) => rules.insert(*log, since),
-                RuleChange::Nothing => rules.remove(log),
+                RuleChange::Removed => rules.remove(log),
             };
-            undo.push(Undo::Rule(*log, before));
+            undo.push(RuleUndo::Rule(*log, before));
             // Whoever comes under the new rule sees in the log what came before it.
             if let Some(peak) = peaks.remove(log) {
-                undo.push(Undo::Peak(*log, Some(peak)));
+                undo.push(RuleUndo::UserTimeMax(*log, Some(peak)));
             }
         }
     }
@@ -208,19 +211,19 @@ impl RulesInForce {
 
     /// A batch of a strict topic takes its place, with these user times, unless they fall below the largest
     /// so far. `seen` is the largest that was visible when the batch was queued.
-    pub(crate) fn rise(
+    pub(crate) fn advance_user_time_max(
         &self,
         log: LogId,
         seen: UserTime,
         (least, most): (UserTime, UserTime),
     ) -> Result<(), EngineError> {
-        let InForce { peaks, undo, .. } = &mut *self.0.lock();
+        let ActiveRulesState { user_time_max: peaks, undo, .. } = &mut *self.0.lock();
         let known = peaks.get(&log).copied();
         let last = known.map_or(seen, |known| known.max(seen));
         if least < last {
-            return Err(EngineError::UserTimeFalls { least, last });
+            return Err(EngineError::UserTimeOutOfOrder { least, last });
         }
-        undo.push(Undo::Peak(log, known));
+        undo.push(RuleUndo::UserTimeMax(log, known));
         peaks.insert(log, last.max(most));
         Ok(())
     }
@@ -232,13 +235,13 @@ impl RulesInForce {
 
     /// What was staged will never be.
     pub(crate) fn rollback(&self) {
-        let InForce { rules, peaks, undo } = &mut *self.0.lock();
+        let ActiveRulesState { rules, user_time_max: peaks, undo } = &mut *self.0.lock();
         for undo in undo.drain(..).rev() {
             match undo {
-                Undo::Rule(log, Some(since)) => drop(rules.insert(log, since)),
-                Undo::Rule(log, None) => drop(rules.remove(&log)),
-                Undo::Peak(log, Some(peak)) => drop(peaks.insert(log, peak)),
-                Undo::Peak(log, None) => drop(peaks.remove(&log)),
+                RuleUndo::Rule(log, Some(since)) => drop(rules.insert(log, since)),
+                RuleUndo::Rule(log, None) => drop(rules.remove(&log)),
+                RuleUndo::UserTimeMax(log, Some(peak)) => drop(peaks.insert(log, peak)),
+                RuleUndo::UserTimeMax(log, None) => drop(peaks.remove(&log)),
             }
         }
     }
@@ -249,13 +252,17 @@ impl Engine {
     ///
     /// # Errors
     /// The plug-in that it names cannot be read.
-    pub fn extractor<'a>(&self, rule: &'a UserTimeRule) -> Result<&'a Extractor, EngineError> {
+    pub fn extractor<'a>(
+        &self,
+        rule: &'a UserTimeRule,
+    ) -> Result<&'a UserTimeExtractor, EngineError> {
         if let Some(extractor) = rule.extractor.get() {
             return Ok(extractor);
         }
         let at = Cut::below(rule.since);
-        let made =
-            on_disk(|| Extractor::new(rule.spec.clone(), |name| module(self.files(), name, at)));
+        let made = block_in_place(|| {
+            UserTimeExtractor::new(rule.spec.clone(), |name| read_module(self.files(), name, at))
+        });
         let made = made.map_err(|error| EngineError::UserTime(error.to_string().into()))?;
         Ok(rule.extractor.get_or_init(|| made))
     }
@@ -268,7 +275,7 @@ impl Engine {
     pub fn user_times(
         &self,
         partition: &Partition,
-        piece: &Piece,
+        piece: &EntryPayload,
     ) -> Result<Vec<(Offset, Option<UserTime>)>, EngineError> {
         let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
         let entry = &piece.entry;
@@ -277,7 +284,7 @@ impl Engine {
                 let extractor = self.extractor(&rule)?;
                 let extract = || self.format.user_times(&batch, extractor);
                 // A plug-in may take its time.
-                if is_plugin(&rule.spec) { on_disk(extract) } else { extract() }
+                if is_plugin(&rule.spec) { block_in_place(extract) } else { extract() }
             }
             _ => self.format.times(&batch).map(|times| {
                 times.into_iter().map(|(offset, time)| (offset, Some(time))).collect()
@@ -298,21 +305,23 @@ impl Engine {
         config: &TopicConfig,
         topic: Option<&Topic>,
     ) -> Result<(), EngineError> {
-        let spec = |config: &TopicConfig| config.set().get(USER_TIME).cloned();
+        let spec = |config: &TopicConfig| config.overrides().get(USER_TIME).cloned();
         let text = spec(config);
-        let parsed = text.as_deref().map(|text| Spec::parse(text).expect("settings are checked"));
+        let parsed =
+            text.as_deref().map(|text| UserTimeSpec::parse(text).expect("settings are checked"));
         let names_plugin = parsed.as_ref().is_some_and(is_plugin);
         let had_plugin = topic.is_some_and(|topic| topic.had_plugin());
         let is_compacted = config.is_compacted(&self.options.topic_defaults);
         if is_compacted && (names_plugin || had_plugin) {
-            return Err(beside_compaction(config).into());
+            return Err(compaction_conflict(config).into());
         }
         let is_new = text != topic.and_then(|topic| spec(&topic.config));
         let (Some(text), Some(parsed)) = (text, parsed.filter(|_| names_plugin && is_new)) else {
             return Ok(());
         };
-        let made = on_disk(|| {
-            Extractor::new(parsed, |name| module(self.files(), name, Cut::ALL)).map(drop)
+        let made = block_in_place(|| {
+            UserTimeExtractor::new(parsed, |name| read_module(self.files(), name, Cut::ALL))
+                .map(drop)
         });
         made.map_err(|error| {
             let (key, expected) = (USER_TIME.to_owned(), error.to_string().into());
@@ -324,11 +333,11 @@ impl Engine {
     ///
     /// # Errors
     /// There is none, or it cannot be used.
-    pub fn plugin(&self, name: &str) -> Result<Plugin, EngineError> {
+    pub fn load_plugin(&self, name: &str) -> Result<Plugin, EngineError> {
         let refused = |why: String| EngineError::UserTime(why.into());
         check_plugin_name(name).map_err(|error| refused(error.to_string()))?;
-        on_disk(|| {
-            let bytes = module(self.files(), name, Cut::ALL).map_err(refused)?;
+        block_in_place(|| {
+            let bytes = read_module(self.files(), name, Cut::ALL).map_err(refused)?;
             Plugin::new(name, &bytes).map_err(|error| refused(error.to_string()))
         })
     }
@@ -336,21 +345,21 @@ impl Engine {
 
 /// What a plug-in says of a record may hang on those before it in the batch. Without them it would say
 /// something else of the past.
-fn beside_compaction(config: &TopicConfig) -> ConfigError {
+fn compaction_conflict(config: &TopicConfig) -> ConfigError {
     let (key, why) = ("cleanup.policy", "not compact where a plug-in finds, or found, user times");
-    let value = config.set().get(key).map_or("compact", String::as_str);
+    let value = config.overrides().get(key).map_or("compact", String::as_str);
     ConfigError::Value { key: key.to_owned(), value: value.to_owned(), expected: why.into() }
 }
 
 /// The smallest and the largest user time of a batch in which no record has any.
 pub const NO_TIMES: (UserTime, UserTime) = (UserTime(i64::MAX), UserTime(i64::MIN));
 
-fn is_plugin(spec: &Spec) -> bool {
-    matches!(spec.kind(), Kind::Wasm { .. })
+fn is_plugin(spec: &UserTimeSpec) -> bool {
+    matches!(spec.kind(), UserTimeKind::Wasm { .. })
 }
 
 /// The bytes of a plug-in's module, as they were.
-fn module(files: &Files, name: &str, at: Cut) -> Result<Vec<u8>, String> {
+fn read_module(files: &FileSystem, name: &str, at: Cut) -> Result<Vec<u8>, String> {
     let path = plugin_path(name);
     let view = files.open_at(path.as_str(), at).map_err(|error| match error {
         FileError::NotFound(_) => format!(

@@ -11,50 +11,50 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::files::FileError;
-use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, When};
+use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{Rig, START};
+use rig::{EngineFixture, START};
 use storage::catalog::CatalogFaults;
 use storage::disk::MemoryDisk;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine with a catalog on disk, and what goes wrong with that.
-struct Frail {
-    rig: Rig,
+struct FaultyCatalogFixture {
+    fixture: EngineFixture,
     faults: CatalogFaults,
     catalog: PathBuf,
 }
 
-impl Frail {
-    fn new(test: &str) -> Frail {
+impl FaultyCatalogFixture {
+    fn new(test: &str) -> FaultyCatalogFixture {
         let catalog = std::env::temp_dir().join(format!("frail-{test}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&catalog);
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        Frail::on(MemoryDisk::new(), clock, catalog)
+        FaultyCatalogFixture::on(MemoryDisk::new(), clock, catalog)
     }
 
-    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, catalog: PathBuf) -> Frail {
+    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, catalog: PathBuf) -> FaultyCatalogFixture {
         let faults = CatalogFaults::default();
         let options = EngineOptions {
             catalog: Some(catalog.clone()),
             catalog_faults: faults.clone(),
             ..EngineOptions::default()
         };
-        Frail { rig: Rig::with(disk, clock, options), faults, catalog }
+        FaultyCatalogFixture { fixture: EngineFixture::with(disk, clock, options), faults, catalog }
     }
 
     /// The process dies, and another one begins.
-    fn kill(self) -> Frail {
-        let Frail { rig, catalog, .. } = self;
+    fn crash(self) -> FaultyCatalogFixture {
+        let FaultyCatalogFixture { fixture: rig, catalog, .. } = self;
         let (disk, clock) = (rig.disk.after_kill(), Arc::clone(&rig.clock));
         drop(rig);
         clock.advance(Duration::from_secs(3));
-        Frail::on(disk, clock, catalog)
+        FaultyCatalogFixture::on(disk, clock, catalog)
     }
 
     /// Who is told to ask again is answered in the end.
-    fn asked<T>(&self, ask: impl Fn() -> Result<T, EngineError>) -> T {
+    fn retry<T>(&self, ask: impl Fn() -> Result<T, EngineError>) -> T {
         let begun = Instant::now();
         loop {
             match ask() {
@@ -62,18 +62,18 @@ impl Frail {
                 Err(EngineError::Loading(_)) => {}
                 Err(error) => panic!("{error}"),
             }
-            assert!(begun.elapsed() < PATIENCE, "the catalog is made anew");
+            assert!(begun.elapsed() < PATIENCE, "the catalog is rebuilt");
             std::thread::yield_now();
         }
     }
 
     fn committed(&self, group: &str, topic: &str) -> Option<i64> {
-        let held = self.asked(|| self.rig.engine.committed(group, topic, 0));
+        let held = self.retry(|| self.fixture.engine.committed_offset(group, topic, 0));
         held.map(|held| held.offset)
     }
 
     fn has_file(&self, name: &str) -> bool {
-        self.asked(|| match self.rig.engine.files().stat(name, Cut::ALL) {
+        self.retry(|| match self.fixture.engine.files().stat(name, Cut::ALL) {
             Ok(_) => Ok(true),
             Err(FileError::NotFound(_)) => Ok(false),
             Err(FileError::Loading(error)) => Err(EngineError::Loading(error)),
@@ -84,7 +84,7 @@ impl Frail {
     async fn make_file(&self, name: &str) {
         let begun = Instant::now();
         loop {
-            match self.rig.engine.files().create(name, 0o644).await {
+            match self.fixture.engine.files().create(name, 0o644).await {
                 Err(FileError::Loading(_)) => assert!(begun.elapsed() < PATIENCE),
                 // It was made, and could not be looked at.
                 Ok(_) | Err(FileError::Exists(_)) => return,
@@ -104,13 +104,17 @@ impl Frail {
             metadata,
             retention_ms: None,
         };
-        self.rig.engine.commit_offsets(group, vec![commit]).await.expect("it is in the journal");
+        self.fixture
+            .engine
+            .commit_offsets(group, vec![commit])
+            .await
+            .expect("it is in the journal");
     }
 
     async fn offset_at(&self, group: &str, cut: Cut) -> Option<i64> {
         let begun = Instant::now();
         loop {
-            match self.rig.engine.offsets_at(Some(group), cut, When::Refuse).await {
+            match self.fixture.engine.offsets_at(Some(group), cut, WaitPolicy::Refuse).await {
                 Ok((.., held)) => return held.first().map(|held| held.committed.offset),
                 Err(SeekError::Engine(EngineError::Loading(_))) => {
                     assert!(begun.elapsed() < PATIENCE);
@@ -122,30 +126,30 @@ impl Frail {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_catalog_that_fails_at_any_step_is_made_anew_while_service_goes_on() {
-    let mut frail = Frail::new("step");
-    let gone = frail.rig.topic("gone", 1).await;
-    frail.rig.topic("t", 1).await;
+async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
+    let mut frail = FaultyCatalogFixture::new("step");
+    let gone = frail.fixture.topic("gone", 1).await;
+    frail.fixture.topic("t", 1).await;
     frail.commit("old", "gone", 7).await;
-    frail.rig.engine.delete_topic(gone.id).await.unwrap();
+    frail.fixture.engine.delete_topic(gone.id).await.unwrap();
     let (mut history, mut rebuilds) = (BTreeMap::new(), 0);
     for round in 0..30_i64 {
         frail.faults.fail_after(round as u64);
         frail.commit("g", "t", round).await;
         frail.make_file(&format!("/f{round}")).await;
-        let other = frail.rig.topic(&format!("u{round}"), 1).await;
+        let other = frail.fixture.topic(&format!("u{round}"), 1).await;
         frail.commit("g", &format!("u{round}"), 1).await;
-        frail.rig.engine.delete_topic(other.id).await.unwrap();
+        frail.fixture.engine.delete_topic(other.id).await.unwrap();
         assert_eq!(frail.committed("g", "t"), Some(round));
         assert_eq!(frail.committed("g", &format!("u{round}")), None, "it went with its topic");
         assert_eq!(frail.committed("old", "gone"), None);
         assert!(frail.has_file(&format!("/f{round}")) && !frail.has_file("/g"));
-        frail.rig.pass(10);
-        history.insert(frail.rig.now(), round);
+        frail.fixture.advance_clock(10);
+        history.insert(frail.fixture.now(), round);
         // What a failure left undone, the next life finds undone.
         if round % 10 == 9 {
-            rebuilds += frail.rig.engine.catalog_rebuilds().0;
-            frail = frail.kill();
+            rebuilds += frail.fixture.engine.catalog_rebuilds().0;
+            frail = frail.crash();
         }
     }
     assert!(rebuilds > 10, "{rebuilds}");
@@ -157,18 +161,18 @@ async fn a_catalog_that_fails_at_any_step_is_made_anew_while_service_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place() {
-    let frail = Frail::new("full");
-    frail.rig.topic("t", 1).await;
+    let frail = FaultyCatalogFixture::new("full");
+    frail.fixture.topic("t", 1).await;
     frail.commit("g", "t", 1).await;
     frail.faults.set_full(true);
     for offset in 2..50 {
         frail.commit("g", "t", offset).await;
         assert_eq!(frail.committed("g", "t"), Some(offset));
     }
-    assert_eq!(frail.rig.engine.catalog_rebuilds(), (1, true));
+    assert_eq!(frail.fixture.engine.catalog_rebuilds(), (1, true));
     // The next life finds room.
-    let frail = frail.kill();
-    assert_eq!(frail.rig.engine.catalog_rebuilds(), (0, false));
+    let frail = frail.crash();
+    assert_eq!(frail.fixture.engine.catalog_rebuilds(), (0, false));
     assert_eq!(frail.committed("g", "t"), Some(49));
     frail.commit("g", "t", 50).await;
     assert_eq!(frail.committed("g", "t"), Some(50));
@@ -177,17 +181,17 @@ async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_topic_costs_what_groups_have_of_it_and_not_what_there_is() {
-    let frail = Frail::new("cost");
-    let gone = frail.rig.topic("gone", 1).await;
-    frail.rig.topic("t", 1).await;
+    let frail = FaultyCatalogFixture::new("cost");
+    let gone = frail.fixture.topic("gone", 1).await;
+    frail.fixture.topic("t", 1).await;
     for group in 0..500 {
         frail.commit(&format!("g{group}"), "t", 1).await;
     }
     frail.commit("g7", "gone", 1).await;
     frail.faults.fail_after(40);
-    frail.rig.engine.delete_topic(gone.id).await.unwrap();
+    frail.fixture.engine.delete_topic(gone.id).await.unwrap();
     assert_eq!(frail.committed("g7", "gone"), None);
-    assert!(frail.faults.has_failure_to_come(), "few steps were done");
+    assert!(frail.faults.has_pending_failure(), "few steps were done");
     assert_eq!(frail.committed("g8", "t"), Some(1));
     let _ = std::fs::remove_dir_all(&frail.catalog);
 }

@@ -6,35 +6,38 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::compaction::{CompactError, CompactOptions, Kept, Outcome, Source, Stored, compact};
-use engine::{Format, KeyedRecord, Offset, Payload, ProducerNote, Rewritten};
+use engine::compaction::{
+    BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
+    SourceBatch, compact,
+};
+use engine::{BatchFormat, KeyedRecord, Offset, Payload, ProducerSequence, RewriteOutcome};
 use hlc::{Cut, Hlc, SysTime, UserTime};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// A record: offset, key, and value; a tombstone has none.
-type Record = (u64, Option<Vec<u8>>, Option<u32>);
+type CompactionRecord = (u64, Option<Vec<u8>>, Option<u32>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
-struct Batch {
+struct CompactionTestBatch {
     delete_horizon: Option<u64>,
-    records: Vec<Record>,
+    records: Vec<CompactionRecord>,
 }
 
-impl Batch {
+impl CompactionTestBatch {
     fn to_bytes(&self) -> Bytes {
         postcard::to_stdvec(self).expect("plain data").into()
     }
 
-    fn parse(bytes: &[u8]) -> Result<Batch, String> {
+    fn parse(bytes: &[u8]) -> Result<CompactionTestBatch, String> {
         postcard::from_bytes(bytes).map_err(|error| error.to_string())
     }
 }
 
-struct Records;
+struct CompactionTestFormat;
 
-impl Format for Records {
-    fn seal(
+impl BatchFormat for CompactionTestFormat {
+    fn finalize_header(
         &self,
         _payload: &mut Payload,
         _base: Offset,
@@ -44,7 +47,7 @@ impl Format for Records {
         None
     }
 
-    fn producer(&self, _start: &[u8]) -> Option<ProducerNote> {
+    fn producer(&self, _start: &[u8]) -> Option<ProducerSequence> {
         None
     }
 
@@ -57,8 +60,8 @@ impl Format for Records {
         bytes: &Bytes,
         delete_horizon: Option<SysTime>,
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
-    ) -> Result<Rewritten, String> {
-        let before = Batch::parse(bytes)?;
+    ) -> Result<RewriteOutcome, String> {
+        let before = CompactionTestBatch::parse(bytes)?;
         let mut batch = before.clone();
         batch.records.retain(|(offset, key, value)| {
             keep(&KeyedRecord {
@@ -73,54 +76,61 @@ impl Format for Records {
             batch.delete_horizon = delete_horizon.map(|time| time.0);
         }
         Ok(match batch {
-            batch if batch.records.is_empty() => Rewritten::Empty(batch.to_bytes()),
-            batch if batch == before => Rewritten::Unchanged,
-            batch => Rewritten::Changed(batch.to_bytes()),
+            batch if batch.records.is_empty() => RewriteOutcome::Empty(batch.to_bytes()),
+            batch if batch == before => RewriteOutcome::Unchanged,
+            batch => RewriteOutcome::Changed(batch.to_bytes()),
         })
     }
 }
 
 #[derive(Clone, Default)]
-struct Log(Vec<Stored<()>>);
+struct BatchListLog(Vec<SourceBatch<()>>);
 
-impl Source for Log {
-    type Entry = Stored<()>;
+impl BatchSource for BatchListLog {
+    type Entry = SourceBatch<()>;
 
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Stored<()>>>> {
+    fn batches(
+        &self,
+        from: Offset,
+    ) -> impl Iterator<Item = io::Result<SourceBatch<SourceBatch<()>>>> {
         self.0.iter().filter(move |stored| stored.end > from).map(|stored| {
-            let Stored { base, end, stamp, batch, .. } = stored.clone();
-            Ok(Stored { base, end, stamp, batch, entry: stored.clone() })
+            let SourceBatch { base, end, stamp, batch, .. } = stored.clone();
+            Ok(SourceBatch { base, end, stamp, batch, entry: stored.clone() })
         })
     }
 }
 
-impl Log {
+impl BatchListLog {
     fn end(&self) -> Offset {
         self.0.last().map_or(Offset(0), |stored| stored.end)
     }
 
     fn append(&mut self, stamp: Hlc, records: &[(Option<u8>, Option<u32>)]) {
         let base = self.end();
-        let records: Vec<Record> = records
+        let records: Vec<CompactionRecord> = records
             .iter()
             .zip(base.0..)
             .map(|((key, value), offset)| (offset, key.map(|key| vec![key]), *value))
             .collect();
         let end = Offset(base.0 + records.len() as u64);
-        let batch = Batch { delete_horizon: None, records }.to_bytes();
-        self.0.push(Stored { base, end, stamp, batch, entry: () });
+        let batch = CompactionTestBatch { delete_horizon: None, records }.to_bytes();
+        self.0.push(SourceBatch { base, end, stamp, batch, entry: () });
     }
 
-    fn records(&self) -> Vec<Record> {
+    fn records(&self) -> Vec<CompactionRecord> {
         self.0
             .iter()
-            .flat_map(|stored| Batch::parse(&stored.batch).unwrap_or_default().records)
+            .flat_map(|stored| {
+                CompactionTestBatch::parse(&stored.batch).unwrap_or_default().records
+            })
             .collect()
     }
 
     /// What a cut holds, and where it ends.
-    fn cut(&self, cut: Cut) -> (Log, Offset) {
-        let log = Log(self.0.iter().filter(|stored| cut.admits(stored.stamp)).cloned().collect());
+    fn cut(&self, cut: Cut) -> (BatchListLog, Offset) {
+        let log = BatchListLog(
+            self.0.iter().filter(|stored| cut.admits(stored.stamp)).cloned().collect(),
+        );
         let end = log.end();
         (log, end)
     }
@@ -137,11 +147,11 @@ impl Log {
         state
     }
 
-    fn replace(&mut self, until: Offset, kept: Vec<Kept<Stored<()>>>) {
+    fn replace(&mut self, until: Offset, kept: Vec<CompactedBatch<SourceBatch<()>>>) {
         let dirty = self.0.iter().filter(|stored| stored.base >= until).cloned();
         let kept = kept.into_iter().map(|kept| {
             assert_eq!(kept.is_changed, kept.batch != kept.entry.batch);
-            Stored { batch: kept.batch, ..kept.entry }
+            SourceBatch { batch: kept.batch, ..kept.entry }
         });
         self.0 = kept.chain(dirty).collect();
     }
@@ -151,9 +161,12 @@ fn at(ms: u64) -> Hlc {
     Hlc::at(SysTime(ms))
 }
 
-fn run(log: &mut Log, options: &CompactOptions) -> Result<Outcome, CompactError> {
+fn run(
+    log: &mut BatchListLog,
+    options: &CompactionOptions,
+) -> Result<CompactionOutcome, CompactionError> {
     let mut kept = Vec::new();
-    let outcome = compact(log, options, &Records, &mut |batch| {
+    let outcome = compact(log, options, &CompactionTestFormat, &mut |batch| {
         kept.push(batch);
         Ok(())
     })?;
@@ -166,8 +179,8 @@ fn run(log: &mut Log, options: &CompactOptions) -> Result<Outcome, CompactError>
 const RETENTION: u64 = 50;
 const PLENTY: usize = 1 << 16;
 
-fn options(first_dirty: Offset, horizon: u64, now: u64) -> CompactOptions {
-    CompactOptions {
+fn options(first_dirty: Offset, horizon: u64, now: u64) -> CompactionOptions {
+    CompactionOptions {
         horizon: at(horizon),
         start: Offset(0),
         first_dirty,
@@ -179,51 +192,51 @@ fn options(first_dirty: Offset, horizon: u64, now: u64) -> CompactOptions {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum CompactionStep {
     Append(Vec<(Option<u8>, Option<u32>)>),
     Pass(u64),
     Compact { lag: u64, slots: usize },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = CompactionStep> {
     let key = prop_oneof![12 => (0..12u8).prop_map(Some), 1 => Just(None)];
     let value = prop_oneof![3 => any::<u32>().prop_map(Some), 1 => Just(None)];
     prop_oneof![
-        5 => proptest::collection::vec((key, value), 1..6).prop_map(Step::Append),
-        3 => (0..40u64).prop_map(Step::Pass),
-        2 => (0..100u64, 8..40usize).prop_map(|(lag, slots)| Step::Compact { lag, slots }),
+        5 => proptest::collection::vec((key, value), 1..6).prop_map(CompactionStep::Append),
+        3 => (0..40u64).prop_map(CompactionStep::Pass),
+        2 => (0..100u64, 8..40usize).prop_map(|(lag, slots)| CompactionStep::Compact { lag, slots }),
     ]
 }
 
 /// A log that is compacted now and then, and the same that never is.
 #[derive(Default)]
-struct Model {
+struct CompactionModel {
     now: u64,
     last: Hlc,
-    log: Log,
-    full: Log,
+    log: BatchListLog,
+    full: BatchListLog,
     first_dirty: Offset,
     compacted_to: Hlc,
     /// Until when each tombstone stays that a run has seen as the last of its key.
     tombstones: BTreeMap<u64, u64>,
 }
 
-impl Model {
-    fn step(&mut self, step: Step) {
+impl CompactionModel {
+    fn step(&mut self, step: CompactionStep) {
         match step {
-            Step::Append(records) => {
+            CompactionStep::Append(records) => {
                 self.last = self.last.next().max(at(self.now));
                 self.log.append(self.last, &records);
                 self.full.append(self.last, &records);
             }
-            Step::Pass(ms) => self.now += ms,
-            Step::Compact { lag, slots } => self.compact(lag, slots),
+            CompactionStep::Pass(ms) => self.now += ms,
+            CompactionStep::Compact { lag, slots } => self.compact(lag, slots),
         }
     }
 
     fn compact(&mut self, lag: u64, slots: usize) {
         let horizon = at(self.now.saturating_sub(lag));
-        let options = CompactOptions {
+        let options = CompactionOptions {
             horizon,
             memory_bytes: slots * 24,
             ..options(self.first_dirty, 0, self.now)
@@ -274,7 +287,7 @@ impl Model {
     }
 
     /// Below what was compacted, each key is there at most once, and none is missing.
-    fn check_prefix(&self, log: &[Record]) {
+    fn check_prefix(&self, log: &[CompactionRecord]) {
         let prefix: Vec<_> =
             log.iter().filter(|(offset, ..)| *offset < self.first_dirty.0).collect();
         let keys: std::collections::BTreeSet<_> = prefix.iter().map(|(_, key, _)| key).collect();
@@ -283,7 +296,7 @@ impl Model {
     }
 }
 
-fn last_of_each_key(log: &Log, until: Offset) -> BTreeMap<Vec<u8>, (u64, Option<u32>)> {
+fn last_of_each_key(log: &BatchListLog, until: Offset) -> BTreeMap<Vec<u8>, (u64, Option<u32>)> {
     let records = log.records().into_iter().filter(|(offset, ..)| *offset < until.0);
     records.filter_map(|(offset, key, value)| Some((key?, (offset, value)))).collect()
 }
@@ -293,7 +306,7 @@ proptest! {
 
     #[test]
     fn the_state_by_key_is_exact_from_the_horizon_on(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut model = Model { now: 1000, ..Model::default() };
+        let mut model = CompactionModel { now: 1000, ..CompactionModel::default() };
         steps.into_iter().for_each(|step| model.step(step));
         // And in the end: all is compacted, and every tombstone that has had its time is gone.
         model.now += 1;
@@ -315,13 +328,13 @@ fn gone(key: u8) -> (Option<u8>, Option<u32>) {
     (Some(key), None)
 }
 
-fn offsets(log: &Log) -> Vec<u64> {
+fn offsets(log: &BatchListLog) -> Vec<u64> {
     log.records().iter().map(|(offset, ..)| *offset).collect()
 }
 
 #[test]
 fn what_was_superseded_after_the_horizon_stays() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     for (ms, value) in [(10, 0), (20, 1), (30, 2)] {
         log.append(at(ms), &[put(1, value), put(2, value)]);
     }
@@ -334,7 +347,7 @@ fn what_was_superseded_after_the_horizon_stays() {
 
 #[test]
 fn where_nothing_is_superseded_nothing_changes_and_every_moment_can_be_read() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[put(1, 0), put(2, 0)]);
     log.append(at(20), &[put(3, 0)]);
     let outcome = run(&mut log, &options(Offset(0), 100, 100)).unwrap();
@@ -344,7 +357,7 @@ fn where_nothing_is_superseded_nothing_changes_and_every_moment_can_be_read() {
 
 #[test]
 fn a_tombstone_outlives_what_it_deletes_by_the_retention() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[put(1, 0)]);
     log.append(at(20), &[gone(1)]);
     log.append(at(30), &[put(2, 0)]);
@@ -360,7 +373,7 @@ fn a_tombstone_outlives_what_it_deletes_by_the_retention() {
 
 #[test]
 fn the_last_batch_stays_to_hold_the_end_and_goes_when_another_holds_it() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[put(1, 0)]);
     log.append(at(20), &[gone(1)]);
     let first = run(&mut log, &options(Offset(0), 100, 100)).unwrap();
@@ -378,7 +391,7 @@ fn the_last_batch_stays_to_hold_the_end_and_goes_when_another_holds_it() {
 
 #[test]
 fn a_run_that_has_no_room_for_more_keys_ends_there_and_the_next_goes_on() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     for nth in 0..10 {
         log.append(at(nth), &[put(nth as u8, 0), put(0, nth as u32)]);
     }
@@ -386,7 +399,7 @@ fn a_run_that_has_no_room_for_more_keys_ends_there_and_the_next_goes_on() {
     let mut first_dirty = Offset(0);
     for until in [8, 14, 20] {
         // Four keys in five slots.
-        let options = CompactOptions { memory_bytes: 5 * 24, ..options(first_dirty, 100, 100) };
+        let options = CompactionOptions { memory_bytes: 5 * 24, ..options(first_dirty, 100, 100) };
         let outcome = run(&mut log, &options).unwrap();
         assert_eq!(outcome.until, Offset(until));
         // The batch that no longer fitted has superseded the first key, and stays.
@@ -399,23 +412,23 @@ fn a_run_that_has_no_room_for_more_keys_ends_there_and_the_next_goes_on() {
 
 #[test]
 fn a_batch_whose_keys_never_fit_is_named_and_the_log_stays_as_it_is() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(1), &[put(0, 0)]);
     log.append(at(2), &[put(0, 0), put(1, 0), put(2, 0), put(3, 0)]);
     let before = log.0.clone();
     let little =
-        |first_dirty| CompactOptions { memory_bytes: 4 * 24, ..options(first_dirty, 100, 100) };
+        |first_dirty| CompactionOptions { memory_bytes: 4 * 24, ..options(first_dirty, 100, 100) };
     let first = run(&mut log, &little(Offset(0))).unwrap();
     assert_eq!(first.until, Offset(1));
     let refused = run(&mut log, &little(first.until));
-    assert!(matches!(refused, Err(CompactError::Memory { base: Offset(1), .. })), "{refused:?}");
+    assert!(matches!(refused, Err(CompactionError::Memory { base: Offset(1), .. })), "{refused:?}");
     assert_eq!(log.0.last(), before.last());
 }
 
 /// Behind a batch that cannot be read now, a tombstone may be what keeps its keys from coming back.
 #[test]
 fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[gone(1), put(2, 0)]);
     log.append(at(20), &[put(1, 7)]);
     log.0[1].batch = Bytes::from_static(&[0xff; 3]);
@@ -429,8 +442,9 @@ fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
     assert_eq!(offsets(&log), [3, 5]);
     assert!(log.0.contains(&broken));
     // One day it can be read, and is not dirty any more: its own tombstone was in no index.
-    let batch = Batch { delete_horizon: None, records: vec![(2, Some(vec![9]), None)] };
-    log.0.insert(0, Stored { batch: batch.to_bytes(), ..broken.clone() });
+    let batch =
+        CompactionTestBatch { delete_horizon: None, records: vec![(2, Some(vec![9]), None)] };
+    log.0.insert(0, SourceBatch { batch: batch.to_bytes(), ..broken.clone() });
     log.0.retain(|stored| *stored != broken);
     let end = log.end();
     for now in [3000, 4000] {
@@ -442,7 +456,7 @@ fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
 /// A pin below what an earlier run has compacted, where it took nothing from any moment.
 #[test]
 fn a_horizon_that_is_lower_than_that_of_an_earlier_run_is_kept_too() {
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[gone(1)]);
     log.append(at(20), &[gone(2)]);
     log.append(at(30), &[gone(3)]);
@@ -455,35 +469,44 @@ fn a_horizon_that_is_lower_than_that_of_an_earlier_run_is_kept_too() {
 }
 
 #[test]
-fn what_was_given_up_is_not_looked_at() {
-    let mut log = Log::default();
+fn what_is_below_the_log_start_is_not_read() {
+    let mut log = BatchListLog::default();
     log.append(at(10), &[put(1, 0)]);
     log.0[0].batch = Bytes::from_static(&[0xff; 3]);
     log.append(at(20), &[put(2, 0)]);
     log.append(at(30), &[put(2, 1)]);
-    let options = CompactOptions { start: Offset(1), ..options(Offset(0), 100, 100) };
+    let options = CompactionOptions { start: Offset(1), ..options(Offset(0), 100, 100) };
     let outcome = run(&mut log, &options).unwrap();
     assert_eq!((outcome.unreadable, outcome.batches_dropped), (0, 1));
     assert_eq!((offsets(&log), log.0.len()), (vec![2], 1));
 }
 
 #[test]
-fn what_the_source_or_the_taker_cannot_do_ends_the_run() {
-    struct Broken(Log);
-    impl Source for Broken {
-        type Entry = Stored<()>;
-        fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Stored<()>>>> {
+fn a_failure_of_the_source_or_the_sink_ends_the_run() {
+    struct FailingBatchSource(BatchListLog);
+    impl BatchSource for FailingBatchSource {
+        type Entry = SourceBatch<()>;
+        fn batches(
+            &self,
+            from: Offset,
+        ) -> impl Iterator<Item = io::Result<SourceBatch<SourceBatch<()>>>> {
             let failed = std::iter::once_with(|| Err(io::Error::other("the disk fails")));
             self.0.batches(from).chain(failed)
         }
     }
-    let mut log = Log::default();
+    let mut log = BatchListLog::default();
     log.append(at(10), &[put(1, 0)]);
     let early = run(&mut log, &options(Offset(7), 100, 100));
-    assert!(matches!(early, Err(CompactError::EndsEarly { reached: Offset(1), until: Offset(7) })));
+    assert!(matches!(
+        early,
+        Err(CompactionError::EndsEarly { reached: Offset(1), until: Offset(7) })
+    ));
     let options = options(Offset(0), 100, 100);
-    let failed = compact(&Broken(log.clone()), &options, &Records, &mut |_| Ok(()));
-    assert!(matches!(failed, Err(CompactError::Disk(_))), "{failed:?}");
-    let failed = compact(&log, &options, &Records, &mut |_| Err(io::Error::other("it is full")));
-    assert!(matches!(failed, Err(CompactError::Disk(_))), "{failed:?}");
+    let failed =
+        compact(&FailingBatchSource(log.clone()), &options, &CompactionTestFormat, &mut |_| Ok(()));
+    assert!(matches!(failed, Err(CompactionError::Disk(_))), "{failed:?}");
+    let failed = compact(&log, &options, &CompactionTestFormat, &mut |_| {
+        Err(io::Error::other("it is full"))
+    });
+    assert!(matches!(failed, Err(CompactionError::Disk(_))), "{failed:?}");
 }

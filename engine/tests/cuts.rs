@@ -4,35 +4,35 @@ mod rig;
 
 use std::sync::Arc;
 
-use engine::{EngineOptions, SeekError, When};
-use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
-use rig::{Rig, START};
+use engine::{EngineOptions, SeekError, WaitPolicy};
+use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
+use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 
-fn rig_with(cut_cache_bytes_max: usize) -> Rig {
+fn fixture_with(cut_cache_bytes_max: usize) -> EngineFixture {
     let options = EngineOptions { cut_cache_bytes_max, ..EngineOptions::default() };
     let clock = Arc::new(hlc::ManualClock::at(SysTime(START)));
-    Rig::with(MemoryDisk::new(), clock, options)
+    EngineFixture::with(MemoryDisk::new(), clock, options)
 }
 
 /// F15, the paper's figure 5: user time 3 and system time (5, 0) lead to the same snapshot.
 #[tokio::test]
 async fn f15_user_time_3_and_system_time_5_0_share_one_snapshot() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     // The five records of the figure, each accepted in a millisecond of its own: 1 … 5.
     let mut accepted = Vec::new();
     for user in [0, 1, 2, 2, 3] {
-        rig.pass(1);
+        rig.advance_clock(1);
         accepted.push(rig.append(&topic, 0, &[user]).await.unwrap().stamp);
     }
-    rig.pass(10);
+    rig.advance_clock(10);
     let fifth = Cut::below(Hlc::at(accepted[4].time()));
     let by_system = rig.engine.cut(fifth, None, NOW).await.unwrap();
     // By user time: all before the first record of time 3.
-    let ask = Ask::At(Moment::User { before: UserTime(3), known: None });
+    let ask = MomentSelector::At(Moment::User { before: UserTime(3), known: None });
     let view = rig.engine.view("t", ask, NOW).await.unwrap();
     let end = view.partitions[0].end();
     assert_eq!((end, by_system.partitions[0].end), (engine::Offset(4), end));
@@ -49,11 +49,11 @@ async fn f15_user_time_3_and_system_time_5_0_share_one_snapshot() {
 
 #[tokio::test]
 async fn f15_the_second_read_of_a_cut_is_a_hit_and_says_the_same() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 3).await;
     rig.topic("u", 1).await;
     rig.append(&topic, 1, &[1, 2]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     let asked: Vec<String> = ["u", "t", "u"].map(str::to_owned).into();
     for topics in [None, Some(&asked[..]), Some(&asked[..1])] {
@@ -74,11 +74,11 @@ async fn f15_the_second_read_of_a_cut_is_a_hit_and_says_the_same() {
 }
 
 #[tokio::test]
-async fn a_cut_that_is_kept_has_the_start_of_now_and_is_refused_once_it_is_lost() {
-    let rig = Rig::new();
+async fn a_cached_cut_has_the_current_start_and_is_refused_once_it_is_lost() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     rig.append(&topic, 0, &[3, 4]).await.unwrap();
     let starts = |answer: &engine::CutAnswer| answer.partitions[0].start.0;
@@ -97,11 +97,11 @@ async fn a_cut_that_is_kept_has_the_start_of_now_and_is_refused_once_it_is_lost(
 }
 
 #[tokio::test]
-async fn a_cut_that_is_kept_becomes_durable_when_what_it_holds_is_synced() {
-    let rig = Rig::new();
+async fn a_cached_cut_becomes_durable_when_what_it_holds_is_synced() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append_as(engine::Durability::Written, &topic, 0, &[1]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     let first = rig.engine.cut(at, None, NOW).await.unwrap();
     rig.append(&topic, 0, &[2]).await.unwrap();
@@ -118,14 +118,14 @@ async fn f38_a_hundred_thousand_moments_leave_the_memory_bounded() {
     const BYTES_MAX: usize = 256 << 10;
     const MOMENTS: u64 = 100_000;
     const APPENDS: u64 = 2000;
-    let rig = rig_with(BYTES_MAX);
+    let rig = fixture_with(BYTES_MAX);
     let topic = rig.topic("t", 4).await;
     let from = rig.clock_ms();
     for nth in 0..APPENDS {
-        rig.pass(MOMENTS / APPENDS);
+        rig.advance_clock(MOMENTS / APPENDS);
         rig.append(&topic, (nth % 4) as u32, &[nth as i64]).await.unwrap();
     }
-    rig.pass(1);
+    rig.advance_clock(1);
     let mut most = 0;
     for nth in 0..MOMENTS {
         // Each once, and far apart: the step is coprime to the count.
@@ -148,9 +148,9 @@ async fn f38_a_hundred_thousand_moments_leave_the_memory_bounded() {
 #[tokio::test]
 async fn an_answer_larger_than_the_bound_and_a_bound_of_nothing_are_answered_all_the_same() {
     for bytes_max in [0, 1, 4096] {
-        let rig = rig_with(bytes_max);
+        let rig = fixture_with(bytes_max);
         rig.topic("t", 1000).await;
-        rig.pass(1);
+        rig.advance_clock(1);
         let at = rig.now();
         for _ in 0..2 {
             let answer = rig.engine.cut(at, None, NOW).await.unwrap();

@@ -7,14 +7,14 @@ mod rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::diff::{DiffAsk, Difference, Section};
-use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, When};
+use engine::diff::{DiffPageRequest, DiffSection, Difference};
+use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
-use rig::Rig;
+use rig::EngineFixture;
 use storage::disk::MemoryDisk;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 const GROUPS: [&str; 2] = ["g", "h"];
 
@@ -23,17 +23,17 @@ const WORD: u64 = 8;
 
 /// A topic as the replay knows it: its id, settings, and where each partition ends, in records and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Topic {
+struct ReplayTopic {
     id: u8,
     configs: BTreeMap<String, String>,
     partitions: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
-    topics: BTreeMap<String, Topic>,
+struct ReplayState {
+    topics: BTreeMap<String, ReplayTopic>,
     /// Topics that were deleted, as they were last.
-    deleted: Vec<(String, Topic)>,
+    deleted: Vec<(String, ReplayTopic)>,
     offsets: BTreeMap<(String, String, u32), i64>,
     groups: BTreeMap<String, Vec<u8>>,
     /// How often pins were set, and removed.
@@ -41,7 +41,7 @@ struct State {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum DiffStep {
     Create { topic: usize, partitions: u32 },
     Delete { topic: usize },
     Grow { topic: usize },
@@ -56,36 +56,36 @@ enum Step {
     Pass,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = DiffStep> {
     let (topic, group) = (|| 0..TOPICS.len(), || 0..GROUPS.len());
     prop_oneof![
-        3 => (topic(), 1..4u32).prop_map(|(topic, partitions)| Step::Create { topic, partitions }),
-        1 => topic().prop_map(|topic| Step::Delete { topic }),
-        1 => topic().prop_map(|topic| Step::Grow { topic }),
-        2 => (topic(), 1..4u32).prop_map(|(topic, bytes)| Step::Configure { topic, bytes }),
-        8 => (topic(), 1..4usize).prop_map(|(topic, records)| Step::Append { topic, records }),
+        3 => (topic(), 1..4u32).prop_map(|(topic, partitions)| DiffStep::Create { topic, partitions }),
+        1 => topic().prop_map(|topic| DiffStep::Delete { topic }),
+        1 => topic().prop_map(|topic| DiffStep::Grow { topic }),
+        2 => (topic(), 1..4u32).prop_map(|(topic, bytes)| DiffStep::Configure { topic, bytes }),
+        8 => (topic(), 1..4usize).prop_map(|(topic, records)| DiffStep::Append { topic, records }),
         5 => (group(), topic(), 0..4i64)
-            .prop_map(|(group, topic, offset)| Step::Commit { group, topic, offset }),
-        1 => (group(), topic()).prop_map(|(group, topic)| Step::Uncommit { group, topic }),
-        2 => (group(), 0..3u8).prop_map(|(group, byte)| Step::Save { group, byte }),
-        1 => group().prop_map(|group| Step::DeleteGroup { group }),
-        1 => (0..2usize).prop_map(|name| Step::Pin { name }),
-        1 => (0..2usize).prop_map(|name| Step::Unpin { name }),
-        3 => Just(Step::Pass),
+            .prop_map(|(group, topic, offset)| DiffStep::Commit { group, topic, offset }),
+        1 => (group(), topic()).prop_map(|(group, topic)| DiffStep::Uncommit { group, topic }),
+        2 => (group(), 0..3u8).prop_map(|(group, byte)| DiffStep::Save { group, byte }),
+        1 => group().prop_map(|group| DiffStep::DeleteGroup { group }),
+        1 => (0..2usize).prop_map(|name| DiffStep::Pin { name }),
+        1 => (0..2usize).prop_map(|name| DiffStep::Unpin { name }),
+        3 => Just(DiffStep::Pass),
     ]
 }
 
-struct World {
-    rig: Rig,
-    state: State,
+struct DiffWorld {
+    fixture: EngineFixture,
+    state: ReplayState,
     ids: u8,
 }
 
-impl World {
-    async fn take(&mut self, step: &Step) {
-        let (engine, state) = (&self.rig.engine, &mut self.state);
+impl DiffWorld {
+    async fn take(&mut self, step: &DiffStep) {
+        let (engine, state) = (&self.fixture.engine, &mut self.state);
         match *step {
-            Step::Create { topic, partitions } => {
+            DiffStep::Create { topic, partitions } => {
                 let name = TOPICS[topic];
                 let id = self.ids;
                 let made =
@@ -94,24 +94,24 @@ impl World {
                 if made.is_ok() {
                     self.ids += 1;
                     let partitions = vec![(0, 0); partitions as usize];
-                    let topic = Topic { id, configs: BTreeMap::new(), partitions };
+                    let topic = ReplayTopic { id, configs: BTreeMap::new(), partitions };
                     state.topics.insert(name.to_owned(), topic);
                 }
             }
-            Step::Delete { topic } => {
+            DiffStep::Delete { topic } => {
                 let name = TOPICS[topic];
                 let Some(topic) = state.topics.remove(name) else { return };
                 engine.delete_topic([topic.id; 16]).await.unwrap();
                 state.deleted.push((name.to_owned(), topic));
                 state.offsets.retain(|(_, topic, _), _| topic != name);
             }
-            Step::Grow { topic } => {
+            DiffStep::Grow { topic } => {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
                 topic_then.partitions.push((0, 0));
                 let total = topic_then.partitions.len() as u32;
                 engine.add_partitions(TOPICS[topic], total, false).await.unwrap();
             }
-            Step::Configure { topic, bytes } => {
+            DiffStep::Configure { topic, bytes } => {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
                 let (key, value) = ("max.message.bytes".to_owned(), (bytes * 1000).to_string());
                 topic_then.configs.insert(key, value);
@@ -122,16 +122,16 @@ impl World {
                 };
                 engine.configure_topic(TOPICS[topic], change, false).await.unwrap();
             }
-            Step::Append { topic, records } => {
+            DiffStep::Append { topic, records } => {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
                 let partition = records % topic_then.partitions.len();
                 let (count, bytes) = &mut topic_then.partitions[partition];
                 *count += records as u64;
                 *bytes += WORD * (records as u64 + 1);
                 let topic = engine.topic(TOPICS[topic]).unwrap();
-                self.rig.append(&topic, partition as u32, &vec![1; records]).await.unwrap();
+                self.fixture.append(&topic, partition as u32, &vec![1; records]).await.unwrap();
             }
-            Step::Commit { group, topic, offset } => {
+            DiffStep::Commit { group, topic, offset } => {
                 let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
                 let topic = place.1.clone();
                 let commit = OffsetCommit {
@@ -145,41 +145,41 @@ impl World {
                 engine.commit_offsets(&place.0, vec![commit]).await.unwrap();
                 state.offsets.insert(place, offset);
             }
-            Step::Uncommit { group, topic } => {
+            DiffStep::Uncommit { group, topic } => {
                 let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
                 let gone = vec![(place.1.clone(), 0)];
                 engine.delete_offsets(&place.0, gone).await.unwrap();
                 state.offsets.remove(&place);
             }
-            Step::Save { group, byte } => {
+            DiffStep::Save { group, byte } => {
                 engine.save_group(GROUPS[group], vec![byte]).await.unwrap();
                 state.groups.insert(GROUPS[group].to_owned(), vec![byte]);
             }
-            Step::DeleteGroup { group } => {
+            DiffStep::DeleteGroup { group } => {
                 engine.delete_group(GROUPS[group]).await.unwrap();
                 state.groups.remove(GROUPS[group]);
                 state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
             }
-            Step::Pin { name } => {
+            DiffStep::Pin { name } => {
                 let (name, at) = (format!("p{name}"), Cut::before(SysTime(rig::START)));
-                let expires = SysTime(self.rig.clock_ms() + 1_000_000);
+                let expires = SysTime(self.fixture.clock_ms() + 1_000_000);
                 if engine.pin(&name, at, NOW, expires, None).await.is_ok() {
                     state.pins.push(format!("+{name}"));
                 }
             }
-            Step::Unpin { name } => {
+            DiffStep::Unpin { name } => {
                 let name = format!("p{name}");
                 if engine.unpin(&name).await.is_ok() {
                     state.pins.push(format!("-{name}"));
                 }
             }
-            Step::Pass => self.rig.pass(1),
+            DiffStep::Pass => self.fixture.advance_clock(1),
         }
     }
 }
 
 /// What differs, in one line each.
-fn replayed(before: &State, after: &State) -> BTreeSet<String> {
+fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let was_there = |id: u8| before.topics.values().any(|topic| topic.id == id);
     let deleted = after.deleted.iter().filter(|(_, topic)| was_there(topic.id));
@@ -232,37 +232,48 @@ fn replayed(before: &State, after: &State) -> BTreeSet<String> {
     lines
 }
 
-const SECTIONS: [Section; 5] =
-    [Section::Topics, Section::Records, Section::Pins, Section::Offsets, Section::Groups];
+const SECTIONS: [DiffSection; 5] = [
+    DiffSection::Topics,
+    DiffSection::Records,
+    DiffSection::Pins,
+    DiffSection::Offsets,
+    DiffSection::Groups,
+];
 
-fn is_of(section: Section, line: &str) -> bool {
+fn is_of(section: DiffSection, line: &str) -> bool {
     let first = line.split(' ').next().unwrap();
     match section {
-        Section::Topics => ["created", "changed", "deleted"].contains(&first),
-        Section::Records => first == "appended",
-        Section::Pins => first == "pin",
-        Section::Offsets => first == "offset",
-        Section::Groups => first == "group",
+        DiffSection::Topics => ["created", "changed", "deleted"].contains(&first),
+        DiffSection::Records => first == "appended",
+        DiffSection::Pins => first == "pin",
+        DiffSection::Offsets => first == "offset",
+        DiffSection::Groups => first == "group",
     }
 }
 
-async fn diff(rig: &Rig, from: Cut, until: Cut, limit: usize, pins_before: usize) -> Vec<String> {
+async fn diff(
+    rig: &EngineFixture,
+    from: Cut,
+    until: Cut,
+    limit: usize,
+    pins_before: usize,
+) -> Vec<String> {
     diff_of(rig, from, until, limit, pins_before, None).await
 }
 
 /// All pages of a difference, each of at most `limit`, in the same words.
 async fn diff_of(
-    rig: &Rig,
+    rig: &EngineFixture,
     from: Cut,
     until: Cut,
     limit: usize,
     pins_before: usize,
-    only: Option<&[Section]>,
+    only: Option<&[DiffSection]>,
 ) -> Vec<String> {
     let (mut lines, mut after) = (Vec::new(), None);
     let mut pins = pins_before;
     loop {
-        let ask = DiffAsk { from, until, topics: None, only, after: after.as_ref(), limit };
+        let ask = DiffPageRequest { from, until, topics: None, only, after: after.as_ref(), limit };
         let page = rig.engine.diff(ask, NOW).await.unwrap();
         assert_eq!((page.from, page.until), (from, until));
         assert!(page.differences.len() <= limit);
@@ -287,7 +298,7 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
         Difference::TopicDeleted { topic, .. } => format!("deleted {} {}", topic.name, topic.id[0]),
         Difference::TopicChanged { before, after } => {
             let (was, is) = (before.partitions.len(), after.partitions.len());
-            format!("changed {} {was} {is} {:?}", after.name, after.config.set())
+            format!("changed {} {was} {is} {:?}", after.name, after.config.overrides())
         }
         Difference::Appended { topic, partition, start, end, bytes } => {
             let (name, id) = (&topic.name, topic.id[0]);
@@ -297,7 +308,7 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
         Difference::PinRemoved { name, .. } => pin(format!("-{name}")),
         Difference::Offset(offset) => {
             let place = (&offset.group, &offset.topic, offset.partition);
-            let number = |committed: &Option<engine::Committed>| {
+            let number = |committed: &Option<engine::CommittedOffset>| {
                 committed.as_ref().map(|committed| committed.offset)
             };
             format!("offset {place:?} {:?} {:?}", number(&offset.before), number(&offset.after))
@@ -308,14 +319,15 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
     }
 }
 
-async fn compare(steps: Vec<Step>) {
-    let mut world = World { rig: Rig::new(), state: State::default(), ids: 0 };
-    let mut history = vec![(world.rig.now(), world.state.clone())];
+async fn compare(steps: Vec<DiffStep>) {
+    let mut world =
+        DiffWorld { fixture: EngineFixture::new(), state: ReplayState::default(), ids: 0 };
+    let mut history = vec![(world.fixture.now(), world.state.clone())];
     for step in &steps {
         world.take(step).await;
-        history.push((world.rig.now(), world.state.clone()));
+        history.push((world.fixture.now(), world.state.clone()));
     }
-    let rig = world.rig.restart();
+    let rig = world.fixture.restart();
     for (nth, (from, before)) in history.iter().enumerate().step_by(3) {
         for (until, after) in history[nth + 1..].iter().step_by(4) {
             let whole = diff(&rig, *from, *until, 1000, before.pins.len()).await;
@@ -348,7 +360,7 @@ proptest! {
 
 #[tokio::test]
 async fn a_topic_that_came_and_went_in_between_is_no_difference() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let from = rig.now();
     let topic = engine_topic(&rig, "a", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
@@ -362,19 +374,25 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
     assert_eq!(diff(&rig, within, until, 10, 0).await, ["deleted a 1", "created a 2"]);
     // Asked for by its name, it is no mistake.
     let topics = ["a".to_owned()];
-    let ask =
-        DiffAsk { from, until: gone, topics: Some(&topics), only: None, after: None, limit: 10 };
+    let ask = DiffPageRequest {
+        from,
+        until: gone,
+        topics: Some(&topics),
+        only: None,
+        after: None,
+        limit: 10,
+    };
     assert!(rig.engine.diff(ask, NOW).await.unwrap().differences.is_empty());
 }
 
 /// Makes a topic of one partition.
-async fn engine_topic(rig: &Rig, name: &str, id: u8) -> Arc<engine::Topic> {
+async fn engine_topic(rig: &EngineFixture, name: &str, id: u8) -> Arc<engine::Topic> {
     rig.engine.create_topic(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
 }
 
 #[tokio::test]
-async fn what_was_given_up_is_an_error_and_not_less() {
-    let rig = Rig::new();
+async fn what_was_deleted_is_an_error_and_not_less() {
+    let rig = EngineFixture::new();
     let (t, u) = (rig.topic("t", 1).await, rig.topic("u", 1).await);
     let from = rig.now();
     rig.append(&t, 0, &[1]).await.unwrap();
@@ -383,64 +401,70 @@ async fn what_was_given_up_is_an_error_and_not_less() {
     rig.append(&t, 0, &[1]).await.unwrap();
     rig.engine.delete_records(&t, 0, 1).await.unwrap();
     let until = rig.now();
-    let ask = DiffAsk { from, until, topics: None, only: None, after: None, limit: 10 };
+    let ask = DiffPageRequest { from, until, topics: None, only: None, after: None, limit: 10 };
     let refused = rig.engine.diff(ask, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
     // From then on, and of other topics, it can be said.
     assert_eq!(
-        rig.engine.diff(DiffAsk { from: middle, ..ask }, NOW).await.unwrap().differences.len(),
+        rig.engine
+            .diff(DiffPageRequest { from: middle, ..ask }, NOW)
+            .await
+            .unwrap()
+            .differences
+            .len(),
         1
     );
     let other = ["u".to_owned()];
-    let page = rig.engine.diff(DiffAsk { topics: Some(&other), ..ask }, NOW).await.unwrap();
+    let page = rig.engine.diff(DiffPageRequest { topics: Some(&other), ..ask }, NOW).await.unwrap();
     assert_eq!(page.differences.len(), 1);
     // What is kept longer can be asked for by itself.
-    let only = [Section::Topics, Section::Pins, Section::Offsets, Section::Groups];
-    let page = rig.engine.diff(DiffAsk { only: Some(&only), ..ask }, NOW).await.unwrap();
+    let only = [DiffSection::Topics, DiffSection::Pins, DiffSection::Offsets, DiffSection::Groups];
+    let page = rig.engine.diff(DiffPageRequest { only: Some(&only), ..ask }, NOW).await.unwrap();
     assert!(page.differences.is_empty() && page.next.is_none(), "{page:?}");
     let unknown = ["no".to_owned()];
-    let refused = rig.engine.diff(DiffAsk { topics: Some(&unknown), ..ask }, NOW).await;
+    let refused = rig.engine.diff(DiffPageRequest { topics: Some(&unknown), ..ask }, NOW).await;
     assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
 }
 
 #[tokio::test]
-async fn what_is_given_up_between_two_pages_is_an_error_on_the_next_wherever_it_begins() {
-    let storage = storage::Options { tended_by_hand: true, ..storage::Options::default() };
+async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_begins() {
+    let storage = storage::Options { manual_maintenance: true, ..storage::Options::default() };
     let options = EngineOptions { storage, ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(rig::START)));
-    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let topic = rig.topic("t", 3).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let from = rig.now();
     for partition in 0..3 {
         rig.append(&topic, partition, &[1, 2]).await.unwrap();
     }
-    rig.pass(1);
+    rig.advance_clock(1);
     let until = rig.now();
-    let only = [Section::Records];
-    let ask = DiffAsk { from, until, topics: None, only: Some(&only), after: None, limit: 1 };
+    let only = [DiffSection::Records];
+    let ask =
+        DiffPageRequest { from, until, topics: None, only: Some(&only), after: None, limit: 1 };
     let first = rig.engine.diff(ask, NOW).await.unwrap();
     assert_eq!(first.differences.len(), 1);
     let after = first.next.as_ref();
-    let second = rig.engine.diff(DiffAsk { after, ..ask }, NOW).await.unwrap();
+    let second = rig.engine.diff(DiffPageRequest { after, ..ask }, NOW).await.unwrap();
     assert_eq!(second.differences.len(), 1);
     // All that lay between the moments, and its space is given back: both end there by now.
     for partition in 0..3 {
         rig.append(&topic, partition, &[1]).await.unwrap();
     }
     let engine = Arc::new(rig.engine);
-    engine.seal().await.unwrap();
-    engine.tend().await.unwrap();
+    engine.roll_segment().await.unwrap();
+    engine.run_maintenance().await.unwrap();
     engine.delete_records(&topic, 1, 3).await.unwrap();
     for _ in 0..2 {
-        engine.free().await.unwrap();
+        engine.reclaim().await.unwrap();
     }
     let log = &topic.partitions[1].log;
     assert_eq!(log.tip_at(from).unwrap().end, log.tip_at(until).unwrap().end);
     for limit in [1, 10] {
-        let refused = engine.diff(DiffAsk { after, limit, ..ask }, NOW).await;
+        let refused = engine.diff(DiffPageRequest { after, limit, ..ask }, NOW).await;
         let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
         assert_eq!((lost.len(), lost[0].partition), (1, 1));
     }
@@ -448,7 +472,7 @@ async fn what_is_given_up_between_two_pages_is_an_error_on_the_next_wherever_it_
 
 #[tokio::test]
 async fn a_page_does_not_grow_with_what_clients_wrote() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let from = rig.now();
     for group in 0..12 {
         rig.engine.save_group(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
@@ -456,8 +480,14 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
     let until = rig.now();
     let (mut groups, mut pages, mut after) = (0, 0, None);
     loop {
-        let ask =
-            DiffAsk { from, until, topics: None, only: None, after: after.as_ref(), limit: 1000 };
+        let ask = DiffPageRequest {
+            from,
+            until,
+            topics: None,
+            only: None,
+            after: after.as_ref(),
+            limit: 1000,
+        };
         let page = rig.engine.diff(ask, NOW).await.unwrap();
         assert!(page.differences.len() <= 4, "{} on one page", page.differences.len());
         groups += page.differences.len();
@@ -472,16 +502,18 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
 
 #[tokio::test]
 async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let t = rig.topic("t", 1).await;
     let from = rig.now();
     rig.append(&t, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.clock_ms() + 100));
-    let ask = DiffAsk { from, until: soon, topics: None, only: None, after: None, limit: 10 };
+    let ask =
+        DiffPageRequest { from, until: soon, topics: None, only: None, after: None, limit: 10 };
     assert!(matches!(rig.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
-    let page = rig.engine.diff(ask, When::AtFrontier).await.unwrap();
+    let page = rig.engine.diff(ask, WaitPolicy::AtFrontier).await.unwrap();
     assert!(page.until < soon && page.differences.len() == 1, "{page:?}");
     let later = Cut::before(SysTime(rig.clock_ms() + 50));
-    let refused = rig.engine.diff(DiffAsk { from: later, ..ask }, When::AtFrontier).await;
+    let refused =
+        rig.engine.diff(DiffPageRequest { from: later, ..ask }, WaitPolicy::AtFrontier).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
 }

@@ -16,22 +16,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::files::{
-    File, FileAttributes, FileError, FileKind, FileOptions, FileView, Files, Inode, SetAttributes,
-    Target,
+    AttributeUpdate, FileAttributes, FileError, FileKind, FileOptions, FileSystem, FileView, Inode,
+    OpenFile, RenameMode,
 };
 use engine::{Durability, EngineOptions};
-use file_model::{END, HIGH, LOW, Model, ModelBytes, ModelKind, ModelNode, Place};
+use file_model::{END, FileModel, HIGH, LOW, ModelBytes, ModelKind, ModelName, ModelNode};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{Rig, START};
+use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const KEYS: [&[u8]; 2] = [b"user.x", b"user.y"];
 const OPERATIONS: u64 = 350;
 
-struct Random(u64);
+struct FilesFuzzRng(u64);
 
-impl Random {
+impl FilesFuzzRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -44,31 +44,31 @@ impl Random {
 }
 
 /// A moment, what the model was then, and all attributes as they were given when it was first looked at.
-struct Moment {
+struct FuzzMoment {
     cut: Cut,
-    model: Model,
+    model: FileModel,
     inodes: usize,
     seen: BTreeMap<Inode, FileAttributes>,
 }
 
-struct Fuzz {
-    random: Random,
-    rig: Rig,
+struct FilesFuzz {
+    random: FilesFuzzRng,
+    fixture: EngineFixture,
     options: EngineOptions,
     catalog: PathBuf,
-    model: Model,
+    model: FileModel,
     /// The inode of each node of the model.
     inodes: Vec<Inode>,
     /// Some that are held open, with or without a name.
-    open: Vec<(usize, File)>,
-    moments: Vec<Moment>,
+    open: Vec<(usize, OpenFile)>,
+    moments: Vec<FuzzMoment>,
     /// Views that were taken, and what they show.
     views: Vec<(FileView, ModelBytes)>,
 }
 
 /// So that little history goes everywhere: to several checkpoints, out of all caches, and into
 /// segments that are sealed, indexed and filed while it goes on.
-fn options(random: &mut Random, catalog: &Path) -> EngineOptions {
+fn options(random: &mut FilesFuzzRng, catalog: &Path) -> EngineOptions {
     let storage = storage::Options {
         segment_bytes_max: 16 << 10 << random.below(6),
         segment_frames_max: 20 + random.below(200),
@@ -85,7 +85,7 @@ fn options(random: &mut Random, catalog: &Path) -> EngineOptions {
     EngineOptions { storage, files, catalog, ..EngineOptions::default() }
 }
 
-fn checked<T>(
+fn check_result<T>(
     made: Result<T, FileError>,
     expected: &Result<impl Sized, i32>,
     what: &str,
@@ -101,9 +101,9 @@ fn checked<T>(
     }
 }
 
-impl Fuzz {
-    fn new(seed: u64) -> Fuzz {
-        let mut random = Random(seed);
+impl FilesFuzz {
+    fn new(seed: u64) -> FilesFuzz {
+        let mut random = FilesFuzzRng(seed);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let nth = COUNT.fetch_add(1, Ordering::Relaxed);
         let catalog = format!("freezeframe-files-fuzz-{}-{nth}", std::process::id());
@@ -111,13 +111,13 @@ impl Fuzz {
         let _ = std::fs::remove_dir_all(&catalog);
         let options = options(&mut random, &catalog);
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        let rig = Rig::with(MemoryDisk::new(), clock, options.clone());
-        Fuzz {
+        let rig = EngineFixture::with(MemoryDisk::new(), clock, options.clone());
+        FilesFuzz {
             random,
-            rig,
+            fixture: rig,
             options,
             catalog,
-            model: Model::new(),
+            model: FileModel::new(),
             inodes: vec![Inode::ROOT],
             open: Vec::new(),
             moments: Vec::new(),
@@ -125,8 +125,8 @@ impl Fuzz {
         }
     }
 
-    fn files(&self) -> Files {
-        self.rig.engine.files().clone()
+    fn files(&self) -> FileSystem {
+        self.fixture.engine.files().clone()
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
@@ -134,7 +134,7 @@ impl Fuzz {
     }
 
     /// A name in a directory that is, or was, or in something else.
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> ModelName {
         let directories: Vec<usize> =
             (0..self.model.nodes.len()).filter(|n| self.model.nodes[*n].is_directory()).collect();
         let named: Vec<usize> =
@@ -148,18 +148,18 @@ impl Fuzz {
     }
 
     /// A name that there is, mostly.
-    fn named(&mut self) -> Place {
-        let names: Vec<Place> = self.model.names.keys().cloned().collect();
+    fn named(&mut self) -> ModelName {
+        let names: Vec<ModelName> = self.model.names.keys().cloned().collect();
         let name = self.pick(&names);
         name.filter(|_| !self.random.one_in(8)).unwrap_or_else(|| self.place())
     }
 
-    fn at<'a>(&self, place: &'a Place) -> (Inode, &'a [u8]) {
+    fn at<'a>(&self, place: &'a ModelName) -> (Inode, &'a [u8]) {
         (self.inodes[place.0], place.1.as_bytes())
     }
 
     /// A path to a directory, where it has one.
-    fn path(&self, directory: usize, model: &Model) -> Option<String> {
+    fn path(&self, directory: usize, model: &FileModel) -> Option<String> {
         if directory == 0 {
             return Some(String::new());
         }
@@ -174,12 +174,12 @@ impl Fuzz {
             0..2 => {
                 let kind = ModelKind::Directory { parent: place.0 };
                 let expected = self.model.make(&place, kind, mode);
-                checked(files.mkdir(at, mode).await, &expected, "mkdir")
+                check_result(files.mkdir(at, mode).await, &expected, "mkdir")
             }
             2 => {
                 let target = vec![b'x'; 1 + self.random.below(30) as usize];
                 let expected = self.model.make(&place, ModelKind::Link(target.clone()), mode);
-                checked(files.symlink(&target, at, mode).await, &expected, "symlink")
+                check_result(files.symlink(&target, at, mode).await, &expected, "symlink")
             }
             _ => {
                 let kind = ModelKind::File(ModelBytes::default());
@@ -189,7 +189,7 @@ impl Fuzz {
                     Some(path) => files.create(&format!("{path}/{}", place.1), mode).await,
                     None => files.create(at, mode).await,
                 };
-                checked(made, &expected, "create").map(|file| file.inode())
+                check_result(made, &expected, "create").map(|file| file.inode())
             }
         };
         self.inodes.extend(made);
@@ -206,31 +206,32 @@ impl Fuzz {
                     true => files.rmdir(self.at(&from)).await,
                     false => files.unlink(self.at(&from)).await,
                 };
-                checked(removed, &expected, "remove");
+                check_result(removed, &expected, "remove");
             }
             3 | 4 => {
                 let node = self.random.below(self.model.nodes.len() as u64) as usize;
                 let expected = self.model.link(node, &to);
                 let linked = files.link_inode(self.inodes[node], self.at(&to)).await;
-                checked(linked, &expected, "link");
+                check_result(linked, &expected, "link");
             }
             how => {
                 let to = if self.random.one_in(2) { self.named() } else { to };
                 let target = match how {
-                    5 => Target::Absent,
-                    6 => Target::Exchanged,
-                    _ => Target::Replaced,
+                    5 => RenameMode::NoReplace,
+                    6 => RenameMode::Exchange,
+                    _ => RenameMode::Replace,
                 };
-                let (replace, exchange) = (target == Target::Replaced, target == Target::Exchanged);
+                let (replace, exchange) =
+                    (target == RenameMode::Replace, target == RenameMode::Exchange);
                 let expected = self.model.rename(&from, &to, replace, exchange);
                 let renamed = files.rename_to(self.at(&from), self.at(&to), target).await;
-                checked(renamed, &expected, "rename");
+                check_result(renamed, &expected, "rename");
             }
         }
     }
 
     /// A file: open already, or by its number.
-    fn file(&mut self) -> Option<(usize, File)> {
+    fn file(&mut self) -> Option<(usize, OpenFile)> {
         if self.random.one_in(3) && !self.open.is_empty() {
             let nth = self.random.below(self.open.len() as u64) as usize;
             if self.random.one_in(8) {
@@ -282,13 +283,13 @@ impl Fuzz {
                 // Also over the great emptiness in the middle.
                 let to = if nth.is_multiple_of(5) { END } else { range.end };
                 bytes.zero(range.start..to);
-                file.punch(range.start..to, WRITTEN).await.unwrap();
+                file.punch_hole(range.start..to, WRITTEN).await.unwrap();
             }
             4 => {
                 bytes.extend(range.end);
                 file.extend(range.end, WRITTEN).await.unwrap();
             }
-            5 => self.views.push((file.at(Cut::ALL).unwrap(), bytes.clone())),
+            5 => self.views.push((file.view_at(Cut::ALL).unwrap(), bytes.clone())),
             _ => {
                 let length = (range.end - range.start) as usize;
                 let data: Vec<u8> = (0..length).map(|at| (nth as usize + at / 50) as u8).collect();
@@ -306,17 +307,17 @@ impl Fuzz {
             0 => {
                 let mode = self.random.below(0o1000) as u32;
                 self.model.nodes[node].mode = mode;
-                let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+                let set = AttributeUpdate { mode: Some(mode), ..AttributeUpdate::default() };
                 files.set_attributes(inode, set).await.unwrap();
             }
             1 => {
                 self.model.nodes[node].extended.remove(key);
-                files.set_extended(inode, key, None).await.unwrap();
+                files.set_xattr(inode, key, None).await.unwrap();
             }
             _ => {
                 let value = vec![b'v'; self.random.below(40) as usize];
                 self.model.nodes[node].extended.insert(key.to_vec(), value.clone());
-                files.set_extended(inode, key, Some(&value)).await.unwrap();
+                files.set_xattr(inode, key, Some(&value)).await.unwrap();
             }
         }
     }
@@ -331,7 +332,7 @@ impl Fuzz {
     }
 
     /// Ends, somehow, and begins again.
-    async fn begin_again(&mut self) {
+    async fn restart(&mut self) {
         self.open.clear();
         self.views.clear();
         let how = self.random.below(4);
@@ -339,36 +340,42 @@ impl Fuzz {
             self.files().sync().await.unwrap();
         }
         let left = match how {
-            0 => self.rig.disk.after_crash(|count| self.random.below(count as u64) as usize),
-            1 => self.rig.disk.after_kill(),
+            0 => self.fixture.disk.after_crash(|count| self.random.below(count as u64) as usize),
+            1 => self.fixture.disk.after_kill(),
             _ => {
-                self.rig.engine.close();
-                self.rig.disk.clone()
+                self.fixture.engine.close();
+                self.fixture.disk.clone()
             }
         };
-        let clock = Arc::clone(&self.rig.clock);
+        let clock = Arc::clone(&self.fixture.clock);
         // The catalog is let go of before another one opens it.
-        self.rig.engine.close();
-        let aside = Rig::with(MemoryDisk::new(), Arc::clone(&clock), EngineOptions::default());
-        drop(std::mem::replace(&mut self.rig, aside));
+        self.fixture.engine.close();
+        let aside =
+            EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), EngineOptions::default());
+        drop(std::mem::replace(&mut self.fixture, aside));
         if self.random.one_in(3) {
             let _ = std::fs::remove_dir_all(&self.catalog);
         }
         self.options = options(&mut self.random, &self.catalog);
-        self.rig = Rig::with(left, clock, self.options.clone());
+        self.fixture = EngineFixture::with(left, clock, self.options.clone());
     }
 
-    fn remember(&mut self) {
+    fn record_moment(&mut self) {
         if self.random.one_in(2) {
-            self.rig.pass(self.random.below(3));
+            self.fixture.advance_clock(self.random.below(3));
         }
-        let cut = self.rig.now();
+        let cut = self.fixture.now();
         let (model, inodes) = (self.model.clone(), self.inodes.len());
-        self.moments.push(Moment { cut, model, inodes, seen: BTreeMap::new() });
+        self.moments.push(FuzzMoment { cut, model, inodes, seen: BTreeMap::new() });
     }
 
     /// All that there was, or is, is what the model says.
-    fn check(&mut self, cut: Cut, model: &Model, inodes: usize) -> BTreeMap<Inode, FileAttributes> {
+    fn check(
+        &mut self,
+        cut: Cut,
+        model: &FileModel,
+        inodes: usize,
+    ) -> BTreeMap<Inode, FileAttributes> {
         let files = self.files();
         let mut seen = BTreeMap::new();
         for node in 0..inodes {
@@ -382,16 +389,16 @@ impl Fuzz {
             };
             assert_eq!((attributes.kind, attributes.mode), (kind, expected.mode));
             assert_eq!(attributes.links as usize, model.links(node), "links of {inode:?} {kind:?}");
-            let extended = files.list_extended(inode, cut).unwrap();
+            let extended = files.list_xattrs(inode, cut).unwrap();
             assert!(extended.iter().eq(expected.extended.keys()), "{extended:?}");
             for (key, value) in &expected.extended {
-                assert_eq!(files.extended(inode, key, cut).unwrap().as_ref(), Some(value));
+                assert_eq!(files.get_xattr(inode, key, cut).unwrap().as_ref(), Some(value));
             }
             match &expected.kind {
                 ModelKind::File(bytes) => {
                     assert_eq!(attributes.size, bytes.length);
                     let file = files.open_inode(inode).unwrap();
-                    self.check_bytes(&file.at(cut).unwrap(), bytes);
+                    self.check_bytes(&file.view_at(cut).unwrap(), bytes);
                 }
                 ModelKind::Directory { .. } => self.check_directory(node, cut, model),
                 ModelKind::Link(target) => {
@@ -406,7 +413,7 @@ impl Fuzz {
         seen
     }
 
-    fn check_directory(&self, node: usize, cut: Cut, model: &Model) {
+    fn check_directory(&self, node: usize, cut: Cut, model: &FileModel) {
         let files = self.files();
         let listed = files.list_inode(self.inodes[node], cut).unwrap();
         let listed: Vec<(&[u8], Inode)> =
@@ -434,7 +441,7 @@ impl Fuzz {
                 (view.read(range.start, length).unwrap(), bytes.read(range.clone()));
             assert!(read == expected, "{range:?} of {view:?}");
             let mut at = range.start;
-            for piece in view.pieces(range.clone()).unwrap() {
+            for piece in view.read_extents(range.clone()).unwrap() {
                 assert_eq!(piece.range.start, at);
                 at = piece.range.end;
                 let length = (piece.range.end - piece.range.start) as usize;
@@ -447,7 +454,7 @@ impl Fuzz {
     }
 
     fn check_moment(&mut self, nth: usize) {
-        let Moment { cut, model, inodes, .. } = &self.moments[nth];
+        let FuzzMoment { cut, model, inodes, .. } = &self.moments[nth];
         let (cut, model, inodes) = (*cut, model.clone(), *inodes);
         let seen = self.check(cut, &model, inodes);
         let known = &mut self.moments[nth].seen;
@@ -472,21 +479,21 @@ impl Fuzz {
         for nth in 0..OPERATIONS {
             self.step(nth).await;
             match self.random.below(60) {
-                0 => self.begin_again().await,
-                1..6 => self.remember(),
+                0 => self.restart().await,
+                1..6 => self.record_moment(),
                 6 => self.check_now(),
                 7 | 8 if !self.moments.is_empty() => {
                     let nth = self.random.below(self.moments.len() as u64) as usize;
                     self.check_moment(nth);
                 }
-                9..20 => self.rig.pass(self.random.below(3)),
+                9..20 => self.fixture.advance_clock(self.random.below(3)),
                 _ => {}
             }
         }
         for _ in 0..2 {
             self.check_now();
             (0..self.moments.len()).for_each(|nth| self.check_moment(nth));
-            self.begin_again().await;
+            self.restart().await;
         }
         let catalog = self.catalog.clone();
         drop(self);
@@ -495,7 +502,7 @@ impl Fuzz {
 }
 
 /// Right, or an error that says that it cannot be read: never anything else.
-fn right_or_refused<T: PartialEq + std::fmt::Debug>(
+fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
     found: Result<T, FileError>,
     expected: &T,
     what: &str,
@@ -508,9 +515,15 @@ fn right_or_refused<T: PartialEq + std::fmt::Debug>(
     true
 }
 
-impl Fuzz {
+impl FilesFuzz {
     /// How many looks there were at the files on `rig`, whose disk is damaged, and how many were refused.
-    fn check_damaged(&self, rig: &Rig, cut: Cut, model: &Model, inodes: usize) -> [usize; 2] {
+    fn check_corrupted(
+        &self,
+        rig: &EngineFixture,
+        cut: Cut,
+        model: &FileModel,
+        inodes: usize,
+    ) -> [usize; 2] {
         let files = rig.engine.files();
         let mut looks = [0, 0];
         let mut looked = |is_right: bool| {
@@ -529,20 +542,24 @@ impl Fuzz {
                         .into_iter()
                         .map(|(name, node)| (name.as_bytes().to_vec(), self.inodes[node]))
                         .collect();
-                    looked(right_or_refused(listed, &expected, "names"));
+                    looked(is_right_or_refused(listed, &expected, "names"));
                 }
                 ModelKind::Link(target) => {
-                    looked(right_or_refused(files.read_link_inode(inode, cut), target, "a link"));
+                    looked(is_right_or_refused(
+                        files.read_link_inode(inode, cut),
+                        target,
+                        "a link",
+                    ));
                 }
                 ModelKind::File(bytes) => {
-                    let view = files.open_inode(inode).and_then(|file| file.at(cut));
+                    let view = files.open_inode(inode).and_then(|file| file.view_at(cut));
                     let length = view.as_ref().map(FileView::length).map_err(Clone::clone);
-                    looked(right_or_refused(length, &bytes.length, "a length"));
+                    looked(is_right_or_refused(length, &bytes.length, "a length"));
                     let Ok(view) = view else { continue };
                     for range in [0..LOW, 100..300, 3000..3001, HIGH..END] {
                         let read = view.read(range.start, (range.end - range.start) as usize);
                         let read = read.map(|read| read.to_vec());
-                        looked(right_or_refused(read, &bytes.read(range), "bytes"));
+                        looked(is_right_or_refused(read, &bytes.read(range), "bytes"));
                     }
                 }
             }
@@ -551,7 +568,7 @@ impl Fuzz {
     }
 
     /// Flips a few bits of a stopped store, or of its catalog, which is soft.
-    fn damage(&mut self, disk: &MemoryDisk, catalog: &Path) {
+    fn corrupt(&mut self, disk: &MemoryDisk, catalog: &Path) {
         let of_catalog = self.random.one_in(4);
         let names: Vec<String> =
             disk.names().into_iter().filter(|name| !disk.bytes(name).is_empty()).collect();
@@ -567,44 +584,45 @@ impl Fuzz {
             } else {
                 let name = self.pick(&names).unwrap();
                 let at = self.random.below(disk.bytes(&name).len() as u64) as usize;
-                disk.rot(&name, at, bit);
+                disk.corrupt(&name, at, bit);
             }
         }
     }
 
     /// How many of the damaged stores were opened, how many looks there were, and how many were refused.
-    async fn run_damaged(mut self) -> [usize; 3] {
+    async fn run_corrupted(mut self) -> [usize; 3] {
         let (catalog, copy) =
-            (self.catalog.with_extension("whole"), self.catalog.with_extension("damaged"));
+            (self.catalog.with_extension("whole"), self.catalog.with_extension("corrupt"));
         let _ = std::fs::remove_dir_all(&catalog);
         self.options.catalog = Some(catalog.clone());
-        let clock = Arc::clone(&self.rig.clock);
-        self.rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), self.options.clone());
+        let clock = Arc::clone(&self.fixture.clock);
+        self.fixture =
+            EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), self.options.clone());
         for nth in 0..200 {
             self.step(nth).await;
             if self.random.one_in(20) {
-                self.remember();
+                self.record_moment();
             }
         }
-        self.remember();
+        self.record_moment();
         self.open.clear();
         self.views.clear();
-        self.rig.engine.close();
-        let (whole, mut sum) = (self.rig.disk.clone(), [0, 0, 0]);
+        self.fixture.engine.close();
+        let (whole, mut sum) = (self.fixture.disk.clone(), [0, 0, 0]);
         for _ in 0..12 {
             let disk = whole.after_kill();
             copy_files(&catalog, &copy);
-            self.damage(&disk, &copy);
+            self.corrupt(&disk, &copy);
             let options = EngineOptions { catalog: Some(copy.clone()), ..self.options.clone() };
             let wall = Arc::clone(&clock) as Arc<dyn hlc::WallClock>;
             let disks = Arc::new(disk.clone());
-            let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::Times));
+            let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::TimeListFormat));
             let Ok(engine) = opened else { continue };
-            let rig = Rig { disk, clock: Arc::clone(&clock), engine };
-            rig.pass(2000);
+            let rig = EngineFixture { disk, clock: Arc::clone(&clock), engine };
+            rig.advance_clock(2000);
             sum[0] += 1;
-            for Moment { cut, model, inodes, .. } in &self.moments {
-                let [looks, refused] = self.check_damaged(&rig, *cut, model, *inodes);
+            for FuzzMoment { cut, model, inodes, .. } in &self.moments {
+                let [looks, refused] = self.check_corrupted(&rig, *cut, model, *inodes);
                 sum[1] += looks;
                 sum[2] += refused;
             }
@@ -640,7 +658,7 @@ async fn bits_that_flip_in_any_file_make_errors_and_never_other_bytes_or_names()
     let mut sum = [0, 0, 0];
     for seed in seeds() {
         println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
-        let found = Fuzz::new(seed).run_damaged().await;
+        let found = FilesFuzz::new(seed).run_corrupted().await;
         sum = [0, 1, 2].map(|nth| sum[nth] + found[nth]);
     }
     let [opened, looks, refused] = sum;
@@ -652,6 +670,6 @@ async fn bits_that_flip_in_any_file_make_errors_and_never_other_bytes_or_names()
 async fn f20_g2_g16_random_histories_match_a_plain_model_at_every_moment() {
     for seed in seeds() {
         println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
-        Fuzz::new(seed).run().await;
+        FilesFuzz::new(seed).run().await;
     }
 }

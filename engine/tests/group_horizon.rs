@@ -11,39 +11,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::{
-    Engine, EngineOptions, Expiry, HousekeepingOptions, OffsetCommit, PinError, SeekError, TopicId,
-    When,
+    Engine, EngineOptions, MaintenanceOptions, OffsetCommit, OffsetExpiry, PinError, SeekError,
+    TopicId, WaitPolicy,
 };
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rig::{START, Times};
+use rig::{START, TimeListFormat};
 use storage::catalog::Catalog;
-use storage::disk::{Fault, MemoryDisk};
+use storage::disk::{DiskFault, MemoryDisk};
 
 const RETENTION: Duration = Duration::from_millis(100);
 
 /// Group, topic and partition to offset and stamp.
-type Offsets = BTreeMap<(String, String, u32), (i64, Hlc)>;
+type OffsetStamps = BTreeMap<(String, String, u32), (i64, Hlc)>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
-    offsets: Offsets,
+struct GroupHorizonState {
+    offsets: OffsetStamps,
     snapshots: BTreeMap<String, Vec<u8>>,
 }
 
 /// A directory for a catalog, gone with the test.
-struct Directory(PathBuf);
+struct CatalogTestDirectory(PathBuf);
 
-impl Directory {
-    fn new() -> Directory {
+impl CatalogTestDirectory {
+    fn new() -> CatalogTestDirectory {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!(
             "freezeframe-groups-{}-{}",
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
-        Directory(std::env::temp_dir().join(name))
+        CatalogTestDirectory(std::env::temp_dir().join(name))
     }
 
     fn remove(&self) {
@@ -51,7 +51,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for CatalogTestDirectory {
     fn drop(&mut self) {
         self.remove();
     }
@@ -72,45 +72,45 @@ fn copy(from: &Path, to: &Path) {
 
 /// What the next life finds of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum CatalogFate {
     Kept,
     Lost,
     /// As an earlier life left it.
     Old,
 }
 
-struct World {
+struct GroupHorizonWorld {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     engine: Arc<Engine>,
-    catalog: Directory,
-    old: Directory,
+    catalog: CatalogTestDirectory,
+    old: CatalogTestDirectory,
     restated_bytes_max: usize,
-    state: State,
+    state: GroupHorizonState,
     topics: BTreeMap<String, TopicId>,
     /// What was there at each moment.
-    history: Vec<(Cut, State)>,
-    moved: u64,
+    history: Vec<(Cut, GroupHorizonState)>,
+    horizon_moves: u64,
     /// How many topics were forgotten.
-    forgotten: u64,
+    topics_removed: u64,
 }
 
 fn open(
     disk: &MemoryDisk,
     clock: &Arc<ManualClock>,
-    catalog: &Directory,
+    catalog: &CatalogTestDirectory,
     restated_bytes_max: usize,
 ) -> Arc<Engine> {
-    let housekeeping = HousekeepingOptions { restated_bytes_max, ..HousekeepingOptions::default() };
+    let housekeeping = MaintenanceOptions { restated_bytes_max, ..MaintenanceOptions::default() };
     let options = EngineOptions {
         catalog: Some(catalog.0.clone()),
         offsets_retention: RETENTION,
         deleted_topic_retention: RETENTION / 2,
-        housekeeping,
+        maintenance: housekeeping,
         ..EngineOptions::default()
     };
     let clock = Arc::clone(clock) as Arc<dyn hlc::WallClock>;
-    let opened = Engine::open(Arc::new(disk.clone()), options, clock, Arc::new(Times));
+    let opened = Engine::open(Arc::new(disk.clone()), options, clock, Arc::new(TimeListFormat));
     Arc::new(opened.expect("the engine opens"))
 }
 
@@ -119,32 +119,32 @@ fn own_retention_ms(offset: i64) -> Option<u64> {
     (offset % 4 == 3).then_some(offset as u64 * 100)
 }
 
-impl World {
-    fn new(restated_bytes_max: usize) -> World {
-        let (disk, catalog) = (MemoryDisk::new(), Directory::new());
+impl GroupHorizonWorld {
+    fn new(restated_bytes_max: usize) -> GroupHorizonWorld {
+        let (disk, catalog) = (MemoryDisk::new(), CatalogTestDirectory::new());
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let engine = open(&disk, &clock, &catalog, restated_bytes_max);
-        World {
+        GroupHorizonWorld {
             disk,
             clock,
             engine,
             catalog,
-            old: Directory::new(),
+            old: CatalogTestDirectory::new(),
             restated_bytes_max,
-            state: State::default(),
+            state: GroupHorizonState::default(),
             topics: BTreeMap::new(),
             history: Vec::new(),
-            moved: 0,
-            forgotten: 0,
+            horizon_moves: 0,
+            topics_removed: 0,
         }
     }
 
-    fn pass(&self, ms: u64) {
+    fn advance_clock(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }
 
     /// Remembers what is there now.
-    fn note(&mut self) {
+    fn record_moment(&mut self) {
         self.history.push((Cut::through(self.engine.frontier()), self.state.clone()));
     }
 
@@ -163,70 +163,71 @@ impl World {
         };
         let stamp = self.engine.commit_offsets(&group, vec![commit]).await.unwrap();
         self.state.offsets.insert((group, topic, partition), (offset, stamp));
-        self.note();
+        self.record_moment();
     }
 
     async fn delete_offsets(&mut self, group: &str, topic: &str, partition: u32) {
         let partitions = vec![(topic.to_owned(), partition)];
         self.engine.delete_offsets(group, partitions).await.unwrap();
         self.state.offsets.remove(&(group.to_owned(), topic.to_owned(), partition));
-        self.note();
+        self.record_moment();
     }
 
     /// Has all offsets expire that were committed so long ago, or as long ago as they say themselves. Of one group one is committed again in between.
     async fn expire(&mut self, ms: u64, is_beaten: bool) {
-        let expiry = Expiry::new(self.engine.wall_now(), Duration::from_millis(ms));
+        let expiry = OffsetExpiry::new(self.engine.wall_now(), Duration::from_millis(ms));
         let is_old = |offset: i64, stamp: Hlc| match own_retention_ms(offset) {
             Some(own_ms) => stamp.time().0 + own_ms <= expiry.now.0,
             None => stamp <= expiry.until,
         };
         let (mut last, mut seen, mut is_beaten) = (None::<String>, BTreeSet::new(), is_beaten);
-        while let Some(group) = self.engine.group_behind(last.as_deref()).unwrap() {
+        while let Some(group) = self.engine.next_group(last.as_deref()).unwrap() {
             let held = self.state.offsets.iter().filter(|((of, ..), _)| *of == group);
             let expected = held.filter(|(_, (offset, stamp))| is_old(*offset, *stamp));
             let expected: Vec<(String, u32)> =
                 expected.map(|((_, topic, partition), _)| (topic.clone(), *partition)).collect();
             let (mut found, mut topic) = (Vec::new(), None::<String>);
-            while let Some(old) = self.engine.old_offsets(&group, topic.as_deref(), expiry).unwrap()
+            while let Some(old) =
+                self.engine.expired_offsets(&group, topic.as_deref(), expiry).unwrap()
             {
                 found.extend(old.offsets.into_iter().map(|old| (old.topic, old.partition)));
                 topic = Some(old.last);
             }
             assert_eq!(found, expected, "{group:?}");
-            let saved = self.engine.group_saved(&group).unwrap();
+            let saved = self.engine.group_saved_at(&group).unwrap();
             assert_eq!(saved.is_some(), self.state.snapshots.contains_key(&group));
             if let Some((topic, partition)) = found.first().filter(|_| is_beaten) {
                 is_beaten = false;
                 self.commit(&group, topic, *partition, 7).await;
             }
             let removing = self.engine.begin_expire_offsets(&group, found, expiry).unwrap();
-            removing.done().await.unwrap();
+            removing.wait().await.unwrap();
             let state = &mut self.state.offsets;
             state.retain(|(of, ..), (offset, stamp)| *of != group || !is_old(*offset, *stamp));
-            self.note();
+            self.record_moment();
             assert!(seen.insert(group.clone()), "{group:?} comes twice");
             last = Some(group);
         }
         for (group, ..) in self.state.offsets.keys() {
-            assert!(seen.contains(group), "{group:?} was not looked at");
+            assert!(seen.contains(group), "{group:?} was not checked");
         }
     }
 
     async fn save(&mut self, group: &str, snapshot: Vec<u8>) {
         self.engine.save_group(group, snapshot.clone()).await.unwrap();
         self.state.snapshots.insert(group.to_owned(), snapshot);
-        self.note();
+        self.record_moment();
     }
 
     async fn delete_group(&mut self, group: &str) {
         self.engine.delete_group(group).await.unwrap();
         self.state.offsets.retain(|(of, ..), _| of != group);
         self.state.snapshots.remove(group);
-        self.note();
+        self.record_moment();
     }
 
     /// Deletes a topic, or makes it again.
-    async fn turn(&mut self, topic: &str) {
+    async fn recreate_topic(&mut self, topic: &str) {
         if let Some(id) = self.topics.remove(topic) {
             self.engine.delete_topic(id).await.unwrap();
             self.state.offsets.retain(|(_, of, _), _| of != topic);
@@ -235,42 +236,47 @@ impl World {
             self.engine.create_topic(topic, 1, BTreeMap::new(), id, false).await.unwrap();
             self.topics.insert(topic.to_owned(), id);
         }
-        self.note();
+        self.record_moment();
     }
 
-    async fn keep_house(&mut self) {
+    async fn run_maintenance(&mut self) {
         let before = self.engine.offsets_horizon();
-        let moved = self.engine.give_up_old_groups().await.unwrap();
-        self.moved += u64::from(moved);
+        let moved = self.engine.apply_group_retention().await.unwrap();
+        self.horizon_moves += u64::from(moved);
         assert_eq!(moved, self.engine.offsets_horizon() > before, "{before}");
-        self.forgotten += self.engine.forget_topics().await.unwrap() as u64;
+        self.topics_removed += self.engine.remove_deleted_topics().await.unwrap() as u64;
     }
 
-    fn restart(&mut self, found: Found) {
+    fn restart(&mut self, found: CatalogFate) {
         self.engine.close();
-        let catalog = std::mem::replace(&mut self.catalog, Directory::new());
+        let catalog = std::mem::replace(&mut self.catalog, CatalogTestDirectory::new());
         self.reopen(found, &catalog);
     }
 
     /// The machine stops at an operation of the disk, while the house is kept. Whether it was.
-    async fn crash(&mut self, at: u64, found: Found, choose: impl FnMut(usize) -> usize) -> bool {
-        self.disk.arm(Fault::CrashAt(self.disk.operations() + at));
-        let _ = self.engine.give_up_old_groups().await;
-        let _ = self.engine.forget_topics().await;
-        let is_down = self.disk.is_down();
+    async fn crash(
+        &mut self,
+        at: u64,
+        found: CatalogFate,
+        choose: impl FnMut(usize) -> usize,
+    ) -> bool {
+        self.disk.arm(DiskFault::CrashAt(self.disk.operations() + at));
+        let _ = self.engine.apply_group_retention().await;
+        let _ = self.engine.remove_deleted_topics().await;
+        let is_down = self.disk.has_crashed();
         self.disk = self.disk.after_crash(choose);
-        let catalog = std::mem::replace(&mut self.catalog, Directory::new());
+        let catalog = std::mem::replace(&mut self.catalog, CatalogTestDirectory::new());
         self.reopen(found, &catalog);
         is_down
     }
 
     /// The next life has a catalog of its own: the last one may still write to its own.
-    fn reopen(&mut self, found: Found, last: &Directory) {
+    fn reopen(&mut self, found: CatalogFate, last: &CatalogTestDirectory) {
         self.engine.close();
         match found {
-            Found::Kept => copy(&last.0, &self.catalog.0),
-            Found::Old if self.old.0.exists() => copy(&self.old.0, &self.catalog.0),
-            Found::Old | Found::Lost => {}
+            CatalogFate::Kept => copy(&last.0, &self.catalog.0),
+            CatalogFate::Old if self.old.0.exists() => copy(&self.old.0, &self.catalog.0),
+            CatalogFate::Old | CatalogFate::Lost => {}
         }
         if !self.old.0.exists() || self.history.len().is_multiple_of(3) {
             copy(&last.0, &self.old.0);
@@ -278,8 +284,8 @@ impl World {
         self.engine = open(&self.disk, &self.clock, &self.catalog, self.restated_bytes_max);
     }
 
-    async fn offsets_at(&self, cut: Cut) -> Result<Offsets, SeekError> {
-        let (at, _, offsets) = self.engine.offsets_at(None, cut, When::Refuse).await?;
+    async fn offsets_at(&self, cut: Cut) -> Result<OffsetStamps, SeekError> {
+        let (at, _, offsets) = self.engine.offsets_at(None, cut, WaitPolicy::Refuse).await?;
         assert_eq!(at, cut);
         let offsets = offsets.into_iter().map(|held| {
             let key = (held.group, held.topic, held.partition);
@@ -311,7 +317,7 @@ impl World {
             }
         }
         for ((group, topic, partition), (offset, _)) in &self.state.offsets {
-            let committed = self.engine.committed(group, topic, *partition).unwrap();
+            let committed = self.engine.committed_offset(group, topic, *partition).unwrap();
             assert_eq!(committed.map(|committed| committed.offset), Some(*offset));
         }
         let held = self.engine.committed_offsets(None).unwrap();
@@ -325,7 +331,7 @@ impl World {
     }
 
     /// Gives up what it can, of a log that is long enough for it.
-    async fn commit_much(&mut self, count: i64) {
+    async fn commit_many(&mut self, count: i64) {
         for offset in 0..count {
             self.commit("much", "t", 0, offset).await;
         }
@@ -333,18 +339,18 @@ impl World {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum GroupHorizonStep {
     Commit { group: usize, topic: usize, partition: u32, count: i64 },
     DeleteOffsets { group: usize, topic: usize, partition: u32 },
     Save { group: usize, bytes: usize },
     DeleteGroup { group: usize },
-    Turn { topic: usize, count: u32 },
+    RecreateTopic { topic: usize, count: u32 },
     Pass { ms: u64 },
     Expire { ms: u64, is_beaten: bool },
-    KeepHouse,
+    RunMaintenance,
     Pin { ms: u64 },
-    Restart { found: Found },
-    Crash { at: u64, found: Found, seed: u64 },
+    Restart { found: CatalogFate },
+    Crash { at: u64, found: CatalogFate, seed: u64 },
 }
 
 const GROUPS: [&str; 3] = ["g", "g\0", "gg"];
@@ -354,71 +360,71 @@ const TOPICS: [&str; 2] = [
     "tt................................................................................................",
 ];
 
-fn found() -> impl Strategy<Value = Found> {
-    prop_oneof![Just(Found::Kept), Just(Found::Lost), Just(Found::Old)]
+fn found() -> impl Strategy<Value = CatalogFate> {
+    prop_oneof![Just(CatalogFate::Kept), Just(CatalogFate::Lost), Just(CatalogFate::Old)]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = GroupHorizonStep> {
     let (group, topic, partition) = (|| 0..GROUPS.len(), || 0..TOPICS.len(), || 0..2u32);
     prop_oneof![
         8 => (group(), topic(), partition(), 1..30i64).prop_map(
-            |(group, topic, partition, count)| Step::Commit { group, topic, partition, count }
+            |(group, topic, partition, count)| GroupHorizonStep::Commit { group, topic, partition, count }
         ),
         2 => (group(), topic(), partition()).prop_map(
-            |(group, topic, partition)| Step::DeleteOffsets { group, topic, partition }
+            |(group, topic, partition)| GroupHorizonStep::DeleteOffsets { group, topic, partition }
         ),
-        2 => (group(), 0..200usize).prop_map(|(group, bytes)| Step::Save { group, bytes }),
-        2 => group().prop_map(|group| Step::DeleteGroup { group }),
-        4 => (topic(), 1..6u32).prop_map(|(topic, count)| Step::Turn { topic, count }),
-        8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
+        2 => (group(), 0..200usize).prop_map(|(group, bytes)| GroupHorizonStep::Save { group, bytes }),
+        2 => group().prop_map(|group| GroupHorizonStep::DeleteGroup { group }),
+        4 => (topic(), 1..6u32).prop_map(|(topic, count)| GroupHorizonStep::RecreateTopic { topic, count }),
+        8 => (1..150u64).prop_map(|ms| GroupHorizonStep::Pass { ms }),
         3 => (0..150u64, any::<bool>()).prop_map(
-            |(ms, is_beaten)| Step::Expire { ms, is_beaten }
+            |(ms, is_beaten)| GroupHorizonStep::Expire { ms, is_beaten }
         ),
-        10 => Just(Step::KeepHouse),
-        1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
-        2 => found().prop_map(|found| Step::Restart { found }),
+        10 => Just(GroupHorizonStep::RunMaintenance),
+        1 => (1..200u64).prop_map(|ms| GroupHorizonStep::Pin { ms }),
+        2 => found().prop_map(|found| GroupHorizonStep::Restart { found }),
         2 => (0..20u64, found(), any::<u64>()).prop_map(
-            |(at, found, seed)| Step::Crash { at, found, seed }
+            |(at, found, seed)| GroupHorizonStep::Crash { at, found, seed }
         ),
     ]
 }
 
-async fn take(world: &mut World, step: Step) {
+async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
     match step {
-        Step::Commit { group, topic, partition, count } => {
+        GroupHorizonStep::Commit { group, topic, partition, count } => {
             for offset in 0..count {
                 world.commit(GROUPS[group], TOPICS[topic], partition, offset).await;
             }
         }
-        Step::DeleteOffsets { group, topic, partition } => {
+        GroupHorizonStep::DeleteOffsets { group, topic, partition } => {
             world.delete_offsets(GROUPS[group], TOPICS[topic], partition).await;
         }
-        Step::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
-        Step::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
-        Step::Turn { topic, count } => {
+        GroupHorizonStep::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
+        GroupHorizonStep::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
+        GroupHorizonStep::RecreateTopic { topic, count } => {
             for _ in 0..count {
-                world.turn(TOPICS[topic]).await;
+                world.recreate_topic(TOPICS[topic]).await;
             }
         }
-        Step::Pass { ms } => world.pass(ms),
-        Step::Expire { ms, is_beaten } => {
+        GroupHorizonStep::Pass { ms } => world.advance_clock(ms),
+        GroupHorizonStep::Expire { ms, is_beaten } => {
             world.expire(ms, is_beaten).await;
             world.check().await;
         }
-        Step::KeepHouse => {
-            world.keep_house().await;
+        GroupHorizonStep::RunMaintenance => {
+            world.run_maintenance().await;
             world.check().await;
         }
-        Step::Pin { ms } => {
+        GroupHorizonStep::Pin { ms } => {
             let (at, name) = (Cut::through(world.engine.frontier()), format!("p{ms}"));
             let expires = SysTime(world.engine.wall_now().0 + ms);
-            let _ = world.engine.pin(&name, at, When::Refuse, expires, None).await;
+            let _ = world.engine.pin(&name, at, WaitPolicy::Refuse, expires, None).await;
         }
-        Step::Restart { found } => {
+        GroupHorizonStep::Restart { found } => {
             world.restart(found);
             world.check().await;
         }
-        Step::Crash { at, found, mut seed } => {
+        GroupHorizonStep::Crash { at, found, mut seed } => {
             let choose = |count: usize| {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (seed >> 33) as usize % count
@@ -434,7 +440,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost() {
+fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_deleted_or_lost() {
     let (moved, forgotten) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut runner =
         TestRunner::new(Config { cases: 40, source_file: Some(file!()), ..Config::default() });
@@ -444,15 +450,15 @@ fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost
     );
     let result = runner.run(&runs, |(steps, restated_bytes_max)| {
         run(async {
-            let mut world = World::new(restated_bytes_max);
+            let mut world = GroupHorizonWorld::new(restated_bytes_max);
             for step in steps {
-                take(&mut world, step).await;
+                apply_step(&mut world, step).await;
             }
             world.check().await;
-            world.restart(Found::Lost);
+            world.restart(CatalogFate::Lost);
             world.check().await;
-            moved.fetch_add(world.moved, Ordering::Relaxed);
-            forgotten.fetch_add(world.forgotten, Ordering::Relaxed);
+            moved.fetch_add(world.horizon_moves, Ordering::Relaxed);
+            forgotten.fetch_add(world.topics_removed, Ordering::Relaxed);
         });
         Ok(())
     });
@@ -460,33 +466,33 @@ fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost
     let moved = moved.into_inner();
     assert!(moved > 20, "the horizon moved: {moved}");
     let forgotten = forgotten.into_inner();
-    assert!(forgotten > 20, "topics were forgotten: {forgotten}");
+    assert!(forgotten > 20, "topics were removed: {forgotten}");
 }
 
 #[test]
-fn a_horizon_that_is_broken_off_at_any_operation_of_the_disk_loses_nothing() {
+fn a_horizon_change_that_is_interrupted_at_any_operation_of_the_disk_loses_nothing() {
     run(async {
         for at in 0.. {
-            let mut world = World::new(60);
-            world.turn("t").await;
+            let mut world = GroupHorizonWorld::new(60);
+            world.recreate_topic("t").await;
             world.commit("other", "t", 0, 3).await;
             world.delete_offsets("other", "t", 0).await;
             world.save("g", vec![1; 90]).await;
-            world.commit_much(60).await;
+            world.commit_many(60).await;
             for partition in 0..3 {
                 world.commit("g", "t", partition, 5).await;
             }
-            world.pass(200);
+            world.advance_clock(200);
             // Part of it is within the retention, and the topic's end too.
-            world.commit_much(4).await;
-            world.turn("t").await;
+            world.commit_many(4).await;
+            world.recreate_topic("t").await;
             world.commit("g", "t", 7, 5).await;
-            let was_down = world.crash(at, Found::Lost, |count| at as usize % count).await;
+            let was_down = world.crash(at, CatalogFate::Lost, |count| at as usize % count).await;
             world.check().await;
-            world.pass(1);
-            world.keep_house().await;
+            world.advance_clock(1);
+            world.run_maintenance().await;
             world.check().await;
-            world.restart(Found::Lost);
+            world.restart(CatalogFate::Lost);
             world.check().await;
             assert!(world.engine.offsets_horizon() > Hlc::ZERO, "{at}");
             if !was_down {
@@ -499,15 +505,15 @@ fn a_horizon_that_is_broken_off_at_any_operation_of_the_disk_loses_nothing() {
 
 #[tokio::test]
 async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
-    let mut world = World::new(1 << 20);
+    let mut world = GroupHorizonWorld::new(1 << 20);
     let (mut bytes, mut horizons) = (Vec::new(), Vec::new());
     for round in 0..40 {
         for offset in 0..50 {
             world.commit(GROUPS[offset as usize % 3], "t", round % 2, offset).await;
-            world.pass(2);
+            world.advance_clock(2);
         }
         world.delete_group("gg").await;
-        world.keep_house().await;
+        world.run_maintenance().await;
         bytes.push(world.engine.offsets_bytes().unwrap());
         horizons.push(world.engine.offsets_horizon());
     }
@@ -518,29 +524,29 @@ async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
     assert!(most <= 3 * per_retention, "{bytes:?}");
     assert!(horizons.last() > horizons.get(30), "it moves on: {horizons:?}");
     world.engine.close();
-    world.engine = open(&world.disk, &world.clock, &Directory::new(), 0);
+    world.engine = open(&world.disk, &world.clock, &CatalogTestDirectory::new(), 0);
     let versions = Catalog::open(&world.catalog.0.join("1")).unwrap().version_count();
     assert!(versions < 200, "of 2000 and more: {versions}");
 }
 
 #[tokio::test]
 async fn a_pin_of_everything_holds_offsets_and_one_of_a_topic_does_not() {
-    let mut world = World::new(1 << 20);
-    world.turn("t").await;
-    world.commit_much(30).await;
+    let mut world = GroupHorizonWorld::new(1 << 20);
+    world.recreate_topic("t").await;
+    world.commit_many(30).await;
     let early = world.history[10].0;
-    let pin = |world: &World, name: &'static str, topics: Option<Vec<String>>| {
+    let pin = |world: &GroupHorizonWorld, name: &'static str, topics: Option<Vec<String>>| {
         let (engine, expires) = (Arc::clone(&world.engine), SysTime(START + 1000));
-        async move { engine.pin(name, early, When::Refuse, expires, topics.as_deref()).await }
+        async move { engine.pin(name, early, WaitPolicy::Refuse, expires, topics.as_deref()).await }
     };
     pin(&world, "topic", Some(vec!["t".to_owned()])).await.unwrap();
     pin(&world, "all", None).await.unwrap();
-    world.pass(500);
-    world.keep_house().await;
+    world.advance_clock(500);
+    world.run_maintenance().await;
     assert!(world.engine.offsets_horizon() <= early.bound());
     assert_eq!(world.offsets_at(early).await.unwrap(), world.history[10].1.offsets);
     world.engine.unpin("all").await.unwrap();
-    world.keep_house().await;
+    world.run_maintenance().await;
     assert!(world.engine.offsets_horizon() > early.bound());
     let refused = pin(&world, "all", None).await;
     let before = matches!(refused, Err(PinError::Seek(SeekError::BeforeOffsets { .. })));
@@ -550,22 +556,22 @@ async fn a_pin_of_everything_holds_offsets_and_one_of_a_topic_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_not_worth_writing_the_rest_anew_stays() {
-    let mut world = World::new(1 << 20);
+async fn what_is_not_worth_rewriting_the_rest_stays() {
+    let mut world = GroupHorizonWorld::new(1 << 20);
     world.save("g", vec![0; 5000]).await;
-    world.commit_much(20).await;
-    world.pass(500);
-    world.keep_house().await;
+    world.commit_many(20).await;
+    world.advance_clock(500);
+    world.run_maintenance().await;
     assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
     world.save("g", vec![0; 10]).await;
-    world.pass(500);
-    world.keep_house().await;
+    world.advance_clock(500);
+    world.run_maintenance().await;
     assert!(world.engine.offsets_horizon() > Hlc::ZERO);
     // What is left is what is there: saying it again gains nothing.
     let kept = world.engine.offsets_bytes().unwrap();
     for _ in 0..5 {
-        world.pass(500);
-        world.keep_house().await;
+        world.advance_clock(500);
+        world.run_maintenance().await;
     }
     assert!(world.engine.offsets_bytes().unwrap() <= kept);
     world.check().await;
@@ -573,11 +579,11 @@ async fn what_is_not_worth_writing_the_rest_anew_stays() {
 
 #[tokio::test]
 async fn a_clock_that_cannot_be_trusted_makes_nothing_old() {
-    let mut world = World::new(1 << 20);
-    world.commit_much(30).await;
+    let mut world = GroupHorizonWorld::new(1 << 20);
+    world.commit_many(30).await;
     world.clock.step_to(SysTime(START + 86_400_000));
     world.engine.frontier();
-    assert!(!world.engine.give_up_old_groups().await.unwrap());
+    assert!(!world.engine.apply_group_retention().await.unwrap());
     assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
     world.check().await;
 }
@@ -585,28 +591,28 @@ async fn a_clock_that_cannot_be_trusted_makes_nothing_old() {
 #[tokio::test]
 async fn what_was_removed_since_a_restatement_does_not_come_back_with_a_lost_catalog() {
     for removal in ["offsets", "group", "topic"] {
-        let mut world = World::new(1 << 20);
-        world.turn("t").await;
-        world.turn("tt").await;
+        let mut world = GroupHorizonWorld::new(1 << 20);
+        world.recreate_topic("t").await;
+        world.recreate_topic("tt").await;
         world.commit("g", "tt", 0, 1).await;
-        world.commit_much(60).await;
-        world.pass(100);
+        world.commit_many(60).await;
+        world.advance_clock(100);
         match removal {
             "offsets" => world.delete_offsets("g", "tt", 0).await,
             "group" => world.delete_group("g").await,
-            _ => world.turn("tt").await,
+            _ => world.recreate_topic("tt").await,
         }
-        world.commit_much(60).await;
-        world.pass(50);
+        world.commit_many(60).await;
+        world.advance_clock(50);
         // It restates what was removed only after the horizon.
-        world.keep_house().await;
-        world.restart(Found::Lost);
+        world.run_maintenance().await;
+        world.restart(CatalogFate::Lost);
         world.check().await;
         // The horizon passes the removal, but not the restatement before.
-        world.pass(60);
-        world.keep_house().await;
-        assert_eq!(world.moved, 2, "{removal}");
-        world.restart(Found::Lost);
+        world.advance_clock(60);
+        world.run_maintenance().await;
+        assert_eq!(world.horizon_moves, 2, "{removal}");
+        world.restart(CatalogFate::Lost);
         world.check().await;
         world.commit("g", "tt", 0, 2).await;
         world.check().await;

@@ -9,32 +9,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{
-    Engine, EngineOptions, GroupSet, GroupSetError, OffsetCommit, SeekError, SetMode, When,
+    Engine, EngineOptions, GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit, SeekError,
+    WaitPolicy,
 };
 use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
-use rig::{Rig, START};
+use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 
-type Offsets = BTreeMap<(String, u32), i64>;
+type PartitionOffsets = BTreeMap<(String, u32), i64>;
 
 fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     let (topic, metadata) = (topic.to_owned(), "m".to_owned());
     OffsetCommit { topic, partition, offset, leader_epoch: 3, metadata, retention_ms: None }
 }
 
-async fn at(engine: &Engine, cut: Cut) -> Offsets {
+async fn at(engine: &Engine, cut: Cut) -> PartitionOffsets {
     let (_, _, offsets) = engine.offsets_at(Some("g"), cut, NOW).await.unwrap();
     offsets.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
 }
 
-fn now(engine: &Engine) -> Offsets {
+fn now(engine: &Engine) -> PartitionOffsets {
     let held = engine.committed_offsets(Some("g")).unwrap();
     held.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
 }
 
-fn offsets<const N: usize>(offsets: [(&str, u32, i64); N]) -> Offsets {
+fn offsets<const N: usize>(offsets: [(&str, u32, i64); N]) -> PartitionOffsets {
     offsets.into_iter().map(|(topic, nth, offset)| ((topic.to_owned(), nth), offset)).collect()
 }
 
@@ -42,13 +43,13 @@ fn user(before: i64) -> Moment {
     Moment::User { before: UserTime(before), known: None }
 }
 
-async fn seek(engine: &Engine, moment: Moment) -> GroupSet {
-    engine.seek_group("g", moment, None, NOW, SetMode::Commit).await.unwrap()
+async fn seek(engine: &Engine, moment: Moment) -> GroupSetResult {
+    engine.seek_group("g", moment, None, NOW, GroupSetMode::Commit).await.unwrap()
 }
 
 /// Two topics, five batches, a group that has committed something for one partition of each.
-async fn world() -> (Rig, Vec<Cut>) {
-    let rig = Rig::new();
+async fn world() -> (EngineFixture, Vec<Cut>) {
+    let rig = EngineFixture::new();
     let (t, u) = (rig.topic("t", 2).await, rig.topic("u", 1).await);
     let mut moments = vec![rig.now()];
     for (topic, partition, times) in [
@@ -58,7 +59,7 @@ async fn world() -> (Rig, Vec<Cut>) {
         (&t, 0, [14, 20]),
         (&u, 0, [9, 21]),
     ] {
-        rig.pass(1);
+        rig.advance_clock(1);
         rig.append(topic, partition, &times).await.unwrap();
         moments.push(rig.now());
     }
@@ -100,7 +101,8 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
 #[tokio::test]
 async fn a_dry_run_says_what_would_be_and_changes_nothing() {
     let (rig, moments) = world().await;
-    let asked = rig.engine.seek_group("g", Moment::Sys(moments[1]), None, NOW, SetMode::DryRun);
+    let asked =
+        rig.engine.seek_group("g", Moment::Sys(moments[1]), None, NOW, GroupSetMode::DryRun);
     let set = asked.await.unwrap();
     let said =
         set.offsets.iter().map(|one| (one.topic.as_str(), one.partition, one.before, one.after));
@@ -122,29 +124,29 @@ async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_to
     assert_eq!(now(&rig.engine), expected);
     let rig = rig.crash(|_| 0);
     assert_eq!(now(&rig.engine), expected);
-    assert_eq!(rig.engine.committed("g", "t", 2).unwrap().unwrap().offset, 0);
-    assert_eq!(rig.engine.committed("g", "t", 4).unwrap(), None);
-    assert_eq!(rig.engine.committed("other", "t", 2).unwrap(), None);
+    assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 0);
+    assert_eq!(rig.engine.committed_offset("g", "t", 4).unwrap(), None);
+    assert_eq!(rig.engine.committed_offset("other", "t", 2).unwrap(), None);
     // What is committed from now on is what counts.
     rig.engine.commit_offsets("g", vec![commit("t", 2, 2)]).await.unwrap();
-    assert_eq!(rig.engine.committed("g", "t", 2).unwrap().unwrap().offset, 2);
+    assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 2);
     // One that was there, and whose offset was removed, has none: only later ones begin so.
     rig.engine.delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
-    assert_eq!(rig.engine.committed("g", "t", 1).unwrap(), None);
+    assert_eq!(rig.engine.committed_offset("g", "t", 1).unwrap(), None);
     // A topic of that name that is made anew is another one.
     let id = rig.engine.topic("t").unwrap().id;
     rig.engine.delete_topic(id).await.unwrap();
     rig.topic("t", 9).await;
     assert_eq!(now(&rig.engine), offsets([("u", 0, 2)]));
     let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
-    assert_eq!(groups[0].sought, [("u".to_owned(), Moment::Sys(moments[3]).to_string())]);
+    assert_eq!(groups[0].seek_moments, [("u".to_owned(), Moment::Sys(moments[3]).to_string())]);
 }
 
 #[tokio::test]
 async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_rest_stays() {
     let (rig, moments) = world().await;
     let then = rig.now();
-    rig.pass(1);
+    rig.advance_clock(1);
     seek(&rig.engine, Moment::Sys(moments[3])).await;
     rig.engine.add_partitions("t", 5, false).await.unwrap();
     let t = rig.engine.topic("t").unwrap();
@@ -156,12 +158,12 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     };
     // Of those that came later, one; it has none, and its neighbours begin where they did.
     delete(&[("t", 3)]).await;
-    assert_eq!(rig.engine.committed("g", "t", 3).unwrap(), None);
+    assert_eq!(rig.engine.committed_offset("g", "t", 3).unwrap(), None);
     let left = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
     assert_eq!(now(&rig.engine), offsets(left));
     // What comes later still does too.
     rig.engine.add_partitions("t", 6, false).await.unwrap();
-    assert_eq!(rig.engine.committed("g", "t", 5).unwrap().unwrap().offset, 0);
+    assert_eq!(rig.engine.committed_offset("g", "t", 5).unwrap().unwrap().offset, 0);
     // Again, one of those that were there, and one that has none already.
     delete(&[("t", 1), ("t", 3), ("no", 0)]).await;
     let left = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
@@ -170,13 +172,13 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     delete(&[("u", 0), ("t", 0), ("t", 2), ("t", 4), ("t", 5)]).await;
     rig.engine.add_partitions("t", 7, false).await.unwrap();
     rig.engine.add_partitions("u", 2, false).await.unwrap();
-    assert_eq!(now(&rig.engine), Offsets::new());
+    assert_eq!(now(&rig.engine), PartitionOffsets::new());
     let rig = rig.crash(|_| 0);
-    assert_eq!(now(&rig.engine), Offsets::new());
+    assert_eq!(now(&rig.engine), PartitionOffsets::new());
     let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
-    assert!(groups.iter().all(|group| group.sought.is_empty()), "{groups:?}");
+    assert!(groups.iter().all(|group| group.seek_moments.is_empty()), "{groups:?}");
     // And before that it was what it was.
-    rig.engine.restore_group("g", then, NOW, SetMode::Commit).await.unwrap();
+    rig.engine.restore_group("g", then, NOW, GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
 }
 
@@ -184,16 +186,16 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
 async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let (rig, _) = world().await;
     let then = rig.now();
-    rig.pass(1);
+    rig.advance_clock(1);
     let commits = vec![commit("t", 0, 1), commit("t", 1, 2), commit("u", 0, 4)];
     rig.engine.commit_offsets("g", commits).await.unwrap();
     let restore = |mode| rig.engine.restore_group("g", then, NOW, mode);
-    let dry = restore(SetMode::DryRun).await.unwrap();
+    let dry = restore(GroupSetMode::DryRun).await.unwrap();
     assert_eq!((dry.committed, at(&rig.engine, rig.now()).await.len()), (None, 3));
-    let set = restore(SetMode::Commit).await.unwrap();
+    let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(set.offsets, dry.offsets);
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
-    let kept = rig.engine.committed("g", "t", 0).unwrap().unwrap();
+    let kept = rig.engine.committed_offset("g", "t", 0).unwrap().unwrap();
     assert_eq!((kept.leader_epoch, kept.metadata.as_str()), (3, "m"), "all of what was committed");
     let removed = set.offsets.iter().find(|one| (&*one.topic, one.partition) == ("t", 1)).unwrap();
     assert_eq!((removed.before, removed.after), (Some(2), None));
@@ -201,20 +203,20 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     rig.engine.delete_topic(rig.engine.topic("u").unwrap().id).await.unwrap();
     let anew = rig.engine.create_topic("u", 1, BTreeMap::new(), [99; 16], false);
     anew.await.unwrap();
-    let set = restore(SetMode::Commit).await.unwrap();
+    let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
     let skipped: Vec<_> =
         set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
     assert_eq!(skipped, [("u", 0, 3)]);
     // What the group committed in the new one since is left as it was, as is said.
     rig.engine.commit_offsets("g", vec![commit("u", 0, 7)]).await.unwrap();
-    let set = restore(SetMode::Commit).await.unwrap();
+    let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 7)]));
     assert_eq!(set.skipped.len(), 1);
     assert!(set.offsets.iter().all(|one| one.topic == "t"), "{:?}", set.offsets);
     // Also a group that was deleted since.
     rig.engine.delete_group("g").await.unwrap();
-    restore(SetMode::Commit).await.unwrap();
+    restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
 }
 
@@ -224,10 +226,10 @@ async fn going_back_undoes_a_seek_with_what_it_meant_for_later_partitions() {
     let then = rig.now();
     seek(&rig.engine, Moment::Sys(moments[1])).await;
     let sought = rig.now();
-    rig.engine.restore_group("g", then, NOW, SetMode::Commit).await.unwrap();
+    rig.engine.restore_group("g", then, NOW, GroupSetMode::Commit).await.unwrap();
     rig.engine.add_partitions("t", 3, false).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
-    rig.engine.restore_group("g", sought, NOW, SetMode::Commit).await.unwrap();
+    rig.engine.restore_group("g", sought, NOW, GroupSetMode::Commit).await.unwrap();
     let expected = [("t", 0, 2), ("t", 1, 0), ("t", 2, 0), ("u", 0, 0)];
     assert_eq!(now(&rig.engine), offsets(expected));
 }
@@ -236,7 +238,7 @@ async fn going_back_undoes_a_seek_with_what_it_meant_for_later_partitions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_seek_is_one_event_among_concurrent_commits() {
     const PARTITIONS: u32 = 8;
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let t = rig.topic("t", PARTITIONS).await;
     for partition in 0..PARTITIONS {
         rig.append(&t, partition, &[1, 2, 3, 4]).await.unwrap();
@@ -261,7 +263,7 @@ async fn a_seek_is_one_event_among_concurrent_commits() {
     for task in committing {
         task.await.unwrap();
     }
-    let all: Offsets = (0..PARTITIONS).map(|nth| (("t".to_owned(), nth), 4)).collect();
+    let all: PartitionOffsets = (0..PARTITIONS).map(|nth| (("t".to_owned(), nth), 4)).collect();
     let mut seen = Vec::new();
     for stamp in stamps {
         assert_eq!(at(&engine, Cut::through(stamp)).await, all, "all of it, in one moment");
@@ -269,7 +271,7 @@ async fn a_seek_is_one_event_among_concurrent_commits() {
     }
     assert!(seen.iter().any(|(_, before)| *before != all), "others committed in between");
     drop(engine);
-    let rig = Rig::on(disk, clock);
+    let rig = EngineFixture::on_disk(disk, clock);
     for (cut, before) in seen {
         assert_eq!(at(&rig.engine, cut).await, before, "also when it is read again");
     }
@@ -282,9 +284,9 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
     let seek = async |group: &str, moment, topics: Option<&[&str]>| {
         let topics: Option<Vec<String>> =
             topics.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-        let patience = When::Wait(Duration::from_secs(5));
+        let patience = WaitPolicy::Wait(Duration::from_secs(5));
         let asked =
-            rig.engine.seek_group(group, moment, topics.as_deref(), patience, SetMode::Commit);
+            rig.engine.seek_group(group, moment, topics.as_deref(), patience, GroupSetMode::Commit);
         asked.await
     };
     let refused = seek("new", sys, None).await;
@@ -297,8 +299,8 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
         matches!(refused, Err(GroupSetError::Seek(SeekError::FarFuture { .. }))),
         "{refused:?}"
     );
-    let restored = rig.engine.restore_group("new", rig.now(), NOW, SetMode::Commit).await;
-    assert!(matches!(restored, Err(GroupSetError::NothingThen { .. })), "{restored:?}");
+    let restored = rig.engine.restore_group("new", rig.now(), NOW, GroupSetMode::Commit).await;
+    assert!(matches!(restored, Err(GroupSetError::NothingAtMoment { .. })), "{restored:?}");
     let t = rig.engine.topic("t").unwrap();
     rig.engine.delete_records(&t, 0, 3).await.unwrap();
     let refused = seek("g", sys, None).await;
@@ -316,7 +318,7 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
 async fn what_a_seek_means_for_later_partitions_survives_the_end_of_its_history() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let options = EngineOptions { offsets_retention: Duration::ZERO, ..EngineOptions::default() };
-    let mut rig = Rig::with(MemoryDisk::new(), clock, options);
+    let mut rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     rig.topic("t", 1).await;
     rig.engine.commit_offsets("g", vec![commit("t", 0, 0)]).await.unwrap();
     let moment = rig.now();
@@ -324,16 +326,16 @@ async fn what_a_seek_means_for_later_partitions_survives_the_end_of_its_history(
     for offset in 0..2000 {
         rig.engine.commit_offsets("much", vec![commit("t", 0, offset)]).await.unwrap();
     }
-    rig.pass(10);
+    rig.advance_clock(10);
     rig.now();
-    let Rig { disk, clock, engine } = rig;
+    let EngineFixture { disk, clock, engine } = rig;
     let engine = Arc::new(engine);
-    assert!(engine.give_up_old_groups().await.unwrap());
+    assert!(engine.apply_group_retention().await.unwrap());
     let early = engine.groups_at(Some("g"), moment, NOW).await;
     assert!(matches!(early, Err(SeekError::BeforeOffsets { .. })), "{early:?}");
     engine.close();
     drop(engine);
-    rig = Rig::on(disk, clock);
+    rig = EngineFixture::on_disk(disk, clock);
     rig.engine.add_partitions("t", 2, false).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 0), ("t", 1, 0)]));
 }

@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::diff::{DiffAsk, Difference, Section};
+use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::{
-    Batch, Durability, Engine, EngineOptions, Head, HousekeepingOptions, Offset, OffsetCommit,
-    Payload, PinError, SeekError, Topic, TopicId, When,
+    Durability, Engine, EngineOptions, MaintenanceOptions, Offset, OffsetCommit, Payload,
+    PayloadHeader, PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
 };
-use hlc::{Ask, Cut, Hlc, ManualClock, Moment, SysTime, UserTime};
-use rig::{START, Times};
+use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
+use rig::{START, TimeListFormat};
 use storage::LogId;
-use storage::disk::{Fault, MemoryDisk};
+use storage::disk::{DiskFault, MemoryDisk};
 use storage::manifest::Manifest;
 
 const RETENTION: Duration = Duration::from_millis(1000);
@@ -25,7 +25,7 @@ const RETENTION: Duration = Duration::from_millis(1000);
 const GONE: &str = "gone.................................................................................................";
 const OTHER: &str = "other................................................................................................";
 
-struct World {
+struct NamespaceWorld {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     engine: Arc<Engine>,
@@ -38,37 +38,37 @@ fn open(
     clock: &Arc<ManualClock>,
     restated_bytes_max: usize,
 ) -> Result<Arc<Engine>, storage::OpenError> {
-    let housekeeping = HousekeepingOptions { restated_bytes_max, ..HousekeepingOptions::default() };
+    let housekeeping = MaintenanceOptions { restated_bytes_max, ..MaintenanceOptions::default() };
     let storage = storage::Options {
-        tended_by_hand: true,
+        manual_maintenance: true,
         idle_logs_max: 16,
         merge_bytes_min: 64 << 10,
         ..storage::Options::default()
     };
     let options = EngineOptions {
         storage,
-        housekeeping,
+        maintenance: housekeeping,
         deleted_topic_retention: RETENTION,
         offsets_retention: RETENTION,
         ..EngineOptions::default()
     };
     let clock = Arc::clone(clock) as Arc<dyn hlc::WallClock>;
-    Engine::open(Arc::new(disk.clone()), options, clock, Arc::new(Times)).map(Arc::new)
+    Engine::open(Arc::new(disk.clone()), options, clock, Arc::new(TimeListFormat)).map(Arc::new)
 }
 
-impl World {
-    fn new() -> World {
-        World::with(1 << 20)
+impl NamespaceWorld {
+    fn new() -> NamespaceWorld {
+        NamespaceWorld::with(1 << 20)
     }
 
-    fn with(restated_bytes_max: usize) -> World {
+    fn with(restated_bytes_max: usize) -> NamespaceWorld {
         let disk = MemoryDisk::new();
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let engine = open(&disk, &clock, restated_bytes_max).unwrap();
-        World { disk, clock, engine, restated_bytes_max, topics: 0 }
+        NamespaceWorld { disk, clock, engine, restated_bytes_max, topics: 0 }
     }
 
-    fn pass(&self, ms: u64) {
+    fn advance_clock(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }
 
@@ -92,10 +92,10 @@ impl World {
     }
 
     async fn append(&self, topic: &Arc<Topic>) {
-        let batch = Batch {
+        let batch = RecordBatch {
             count: 1,
             payload: Payload {
-                head: Head::new(&[0; 8]),
+                header: PayloadHeader::new(&[0; 8]),
                 rest: 7_i64.to_le_bytes().to_vec().into(),
             },
             times: (UserTime(7), UserTime(7)),
@@ -106,26 +106,26 @@ impl World {
     }
 
     /// A topic comes, gets a record, and goes.
-    async fn come_and_go(&mut self, name: &str) -> (Hlc, Hlc) {
+    async fn create_and_delete(&mut self, name: &str) -> (Hlc, Hlc) {
         let topic = self.create(name).await;
-        self.pass(1);
+        self.advance_clock(1);
         self.append(&topic).await;
-        self.pass(1);
+        self.advance_clock(1);
         self.engine.delete_topic(topic.id).await.unwrap();
         let deleted = self.engine.frontier();
-        self.pass(1);
+        self.advance_clock(1);
         (topic.created, deleted)
     }
 
-    async fn keep_house(&self) -> usize {
-        self.engine.give_up_old().await.unwrap();
-        self.engine.give_up_old_groups().await.unwrap();
-        let forgotten = self.engine.forget_topics().await.unwrap();
-        self.engine.forget_logs().await.unwrap();
-        self.engine.seal().await.unwrap();
+    async fn run_maintenance(&self) -> usize {
+        self.engine.apply_retention().await.unwrap();
+        self.engine.apply_group_retention().await.unwrap();
+        let forgotten = self.engine.remove_deleted_topics().await.unwrap();
+        self.engine.remove_logs().await.unwrap();
+        self.engine.roll_segment().await.unwrap();
         for _ in 0..3 {
-            self.engine.tend().await.unwrap();
-            self.engine.free().await.unwrap();
+            self.engine.run_maintenance().await.unwrap();
+            self.engine.reclaim().await.unwrap();
         }
         forgotten
     }
@@ -143,16 +143,19 @@ impl World {
     }
 
     async fn view(&self, name: &str, cut: Cut) -> Result<u64, SeekError> {
-        let view = self.engine.view(name, Ask::At(Moment::Sys(cut)), When::Refuse).await?;
+        let view = self
+            .engine
+            .view(name, MomentSelector::At(Moment::Sys(cut)), WaitPolicy::Refuse)
+            .await?;
         Ok(view.partitions.iter().map(|view| view.end().0).sum())
     }
 
     async fn hash(&self, cut: Cut) -> Result<u128, SeekError> {
-        self.engine.cut(cut, None, When::Refuse).await.map(|answer| answer.hash)
+        self.engine.cut(cut, None, WaitPolicy::Refuse).await.map(|answer| answer.hash)
     }
 
     async fn names(&self, cut: Cut) -> Result<Vec<String>, SeekError> {
-        let (.., topics) = self.engine.topics_at(cut, When::Refuse).await?;
+        let (.., topics) = self.engine.topics_at(cut, WaitPolicy::Refuse).await?;
         Ok(topics.into_iter().map(|(topic, _)| topic.name.to_string()).collect())
     }
 
@@ -161,10 +164,10 @@ impl World {
         from: Cut,
         until: Cut,
         topics: Option<&[String]>,
-        only: Option<&[Section]>,
+        only: Option<&[DiffSection]>,
     ) -> Result<Vec<Difference>, SeekError> {
-        let ask = DiffAsk { from, until, topics, only, after: None, limit: 1000 };
-        self.engine.diff(ask, When::Refuse).await.map(|page| page.differences)
+        let ask = DiffPageRequest { from, until, topics, only, after: None, limit: 1000 };
+        self.engine.diff(ask, WaitPolicy::Refuse).await.map(|page| page.differences)
     }
 
     fn listed_logs(&self) -> usize {
@@ -182,7 +185,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 /// A topic with other settings and more partitions from moment to moment, and what it was like at each.
 async fn eventful(
-    world: &mut World,
+    world: &mut NamespaceWorld,
     moments: &mut Vec<(Cut, u64, usize, Option<String>)>,
     nth: u64,
 ) {
@@ -202,39 +205,39 @@ async fn eventful(
     }
     let topic = world.engine.topic("stays").unwrap();
     world.append(&topic).await;
-    let set = topic.config.set().get("retention.ms").cloned();
+    let set = topic.config.overrides().get("retention.ms").cloned();
     moments.push((world.now(), nth + 1, topic.partitions.len(), set));
 }
 
-async fn check_moments(world: &World, moments: &[(Cut, u64, usize, Option<String>)]) {
+async fn check_moments(world: &NamespaceWorld, moments: &[(Cut, u64, usize, Option<String>)]) {
     for (cut, records, partitions, set) in moments {
-        let ask = Ask::At(Moment::Sys(*cut));
-        let view = world.engine.view("stays", ask, When::Refuse).await.unwrap();
+        let ask = MomentSelector::At(Moment::Sys(*cut));
+        let view = world.engine.view("stays", ask, WaitPolicy::Refuse).await.unwrap();
         assert_eq!(view.partitions.iter().map(|view| view.end().0).sum::<u64>(), *records);
         assert_eq!(view.topic.partitions.len(), *partitions);
-        assert_eq!(view.topic.config.set().get("retention.ms"), set.as_ref());
+        assert_eq!(view.topic.config.overrides().get("retention.ms"), set.as_ref());
     }
 }
 
 #[test]
 fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
     run(async {
-        let (mut world, mut moments) = (World::with(2000), Vec::new());
+        let (mut world, mut moments) = (NamespaceWorld::with(2000), Vec::new());
         let (mut most, mut forgotten) = ((0, 0, 0), 0);
         let mut newest = LogId(0);
         for nth in 0..1000 {
             eventful(&mut world, &mut moments, nth).await;
             let name = format!("t{}", nth % 7);
             let topic = world.create(&name).await;
-            assert!(topic.partitions[0].log.id > newest, "a log is given out once");
+            assert!(topic.partitions[0].log.id > newest, "a log is allocated once");
             newest = topic.partitions[0].log.id;
             world.append(&topic).await;
-            world.pass(5);
+            world.advance_clock(5);
             world.engine.delete_topic(topic.id).await.unwrap();
-            world.pass(5);
+            world.advance_clock(5);
             drop(topic);
             if nth % 20 == 19 {
-                forgotten += world.keep_house().await;
+                forgotten += world.run_maintenance().await;
                 let (versions, bytes) = world.engine.namespace_size().unwrap();
                 let logs = world.listed_logs();
                 most = (most.0.max(versions), most.1.max(bytes), most.2.max(logs));
@@ -244,7 +247,7 @@ fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
             }
         }
         // A hundred lie within the retention.
-        assert!(forgotten > 800, "{forgotten} were forgotten");
+        assert!(forgotten > 800, "{forgotten} were removed");
         assert!(most.0 < 600, "{most:?}: versions in memory");
         assert!(most.1 < 40_000, "{most:?}: bytes of log 0");
         assert!(most.2 < 400, "{most:?}: logs in the manifest");
@@ -260,45 +263,45 @@ fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
 }
 
 #[test]
-fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() {
+fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         world.create("stays").await;
-        world.pass(5);
+        world.advance_clock(5);
         let before = world.now();
-        world.pass(5);
+        world.advance_clock(5);
         let mut then = Vec::new();
         for nth in 0..10 {
             let first = world.now();
             let topic = world.create(GONE).await;
             let empty = world.now();
-            world.pass(1);
+            world.advance_clock(1);
             world.append(&topic).await;
-            world.pass(1);
+            world.advance_clock(1);
             let full = world.now();
             world.engine.delete_topic(topic.id).await.unwrap();
             let deleted = world.now();
-            world.pass(10);
+            world.advance_clock(10);
             then.push((first, empty, full, deleted));
             assert_eq!(world.view(GONE, full).await.unwrap(), 1, "{nth}");
         }
-        world.pass(2000);
+        world.advance_clock(2000);
         let late = world.now();
         let hash_before = world.hash(before).await.unwrap();
         let (first, empty, full, deleted) = then[4];
         assert_eq!(world.names(full).await.unwrap(), [GONE, "stays"]);
         // Given up, and not forgotten: this is what is said of it.
-        assert_eq!(world.engine.give_up_old().await.unwrap(), 10);
+        assert_eq!(world.engine.apply_retention().await.unwrap(), 10);
         assert!(matches!(world.hash(empty).await, Err(SeekError::BeforeHistory { .. })));
         assert!(world.hash(full).await.is_ok());
-        assert!(world.engine.has_known_topic(GONE));
+        assert!(world.engine.has_current_or_past_topic(GONE));
         // These answers are kept.
         let cached = world.hash(deleted).await.unwrap();
         let both = [GONE.to_owned(), "stays".to_owned()];
-        world.engine.cut(full, Some(&both), When::Refuse).await.unwrap();
+        world.engine.cut(full, Some(&both), WaitPolicy::Refuse).await.unwrap();
 
-        assert_eq!(world.keep_house().await, 10);
-        assert!(!world.engine.has_known_topic(GONE));
+        assert_eq!(world.run_maintenance().await, 10);
+        assert!(!world.engine.has_current_or_past_topic(GONE));
         for round in 0..2 {
             for cut in [empty, full] {
                 let Err(SeekError::BeforeNames { earliest }) = world.hash(cut).await else {
@@ -309,14 +312,15 @@ fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() 
                 assert!(is_before_names(&world.view(GONE, cut).await));
                 assert!(is_before_names(&world.view("never", cut).await));
                 assert_eq!(world.view("stays", cut).await.unwrap(), 0);
-                let refused = world.engine.cut(cut, Some(&both), When::Refuse).await;
+                let refused = world.engine.cut(cut, Some(&both), WaitPolicy::Refuse).await;
                 assert!(is_before_names(&refused));
                 let named = ["stays".to_owned()];
                 // Also where the answer is kept.
                 for _ in 0..2 {
-                    world.engine.cut(cut, Some(&named), When::Refuse).await.unwrap();
+                    world.engine.cut(cut, Some(&named), WaitPolicy::Refuse).await.unwrap();
                 }
-                let refused = world.engine.pin("p", cut, When::Refuse, SysTime(START + 9000), None);
+                let refused =
+                    world.engine.pin("p", cut, WaitPolicy::Refuse, SysTime(START + 9000), None);
                 let refused = refused.await;
                 let is_refused =
                     matches!(refused, Err(PinError::Seek(SeekError::BeforeNames { .. })));
@@ -331,7 +335,7 @@ fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() 
                 assert!(matches!(answer, Err(SeekError::NoTopic { .. })), "{answer:?}");
             }
             // A difference needs both moments, and of pins their events.
-            let some = [Section::Topics, Section::Records];
+            let some = [DiffSection::Topics, DiffSection::Records];
             assert!(is_before_names(&world.diff(full, late, None, Some(&some)).await));
             assert!(is_before_names(&world.diff(first, full, None, Some(&some)).await));
             assert_eq!(world.diff(before, late, None, Some(&some)).await.unwrap().len(), 0);
@@ -349,20 +353,20 @@ fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() 
 #[test]
 fn a_topic_without_records_is_known_for_as_long_as_deleted_topics_are_kept() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         let topic = world.create("empty").await;
         let cut = world.now();
-        world.pass(1);
+        world.advance_clock(1);
         world.engine.delete_topic(topic.id).await.unwrap();
         drop(topic);
-        world.pass(900);
-        assert_eq!(world.keep_house().await, 0);
+        world.advance_clock(900);
+        assert_eq!(world.run_maintenance().await, 0);
         assert_eq!(world.names(cut).await.unwrap(), ["empty"]);
-        world.pass(200);
+        world.advance_clock(200);
         // A clock that cannot be trusted makes nothing old.
         world.clock.step_to(SysTime(START + 86_400_000));
         world.engine.frontier();
-        assert_eq!(world.engine.forget_topics().await.unwrap(), 0);
+        assert_eq!(world.engine.remove_deleted_topics().await.unwrap(), 0);
         assert_eq!(world.names(cut).await.unwrap(), ["empty"]);
     });
 }
@@ -370,26 +374,26 @@ fn a_topic_without_records_is_known_for_as_long_as_deleted_topics_are_kept() {
 #[test]
 fn a_pin_keeps_what_its_moment_shows_and_what_it_names() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         world.create("stays").await;
         let named = world.create("named").await;
         let shown = world.create("shown").await;
-        world.pass(1);
+        world.advance_clock(1);
         let at = world.now();
         let expires = SysTime(START + 100_000);
         let topics = ["named".to_owned()];
-        world.engine.pin("some", at, When::Refuse, expires, Some(&topics)).await.unwrap();
-        world.engine.pin("all", at, When::Refuse, expires, None).await.unwrap();
-        world.pass(1);
+        world.engine.pin("some", at, WaitPolicy::Refuse, expires, Some(&topics)).await.unwrap();
+        world.engine.pin("all", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+        world.advance_clock(1);
         for topic in [named, shown] {
             world.engine.delete_topic(topic.id).await.unwrap();
         }
         let hash = world.hash(at).await.unwrap();
         for _ in 0..20 {
-            world.come_and_go(OTHER).await;
+            world.create_and_delete(OTHER).await;
         }
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 20);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 20);
         let pins = world.engine.pins();
         for _ in 0..2 {
             assert_eq!(world.hash(at).await.unwrap(), hash);
@@ -399,10 +403,10 @@ fn a_pin_keeps_what_its_moment_shows_and_what_it_names() {
         }
         world.engine.unpin("all").await.unwrap();
         for _ in 0..20 {
-            world.come_and_go(OTHER).await;
+            world.create_and_delete(OTHER).await;
         }
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 21);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 21);
         for _ in 0..2 {
             assert!(is_before_names(&world.hash(at).await));
             assert_eq!(world.view("named", at).await.unwrap(), 0);
@@ -416,44 +420,44 @@ fn a_pin_keeps_what_its_moment_shows_and_what_it_names() {
 /// What the end of a topic did to committed offsets is done again when the catalog is made anew: here at each
 /// start.
 #[test]
-fn offsets_of_a_forgotten_topic_do_not_come_back() {
+fn offsets_of_a_removed_topic_do_not_come_back() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         world.create("stays").await;
         // What is committed here holds the horizon of offsets back for ever: it is most of their log.
         world.engine.save_group("g", vec![0; 50_000]).await.unwrap();
         world.commit("g", "stays").await;
-        world.pass(1);
+        world.advance_clock(1);
         let read = world.create("read").await;
         world.commit("g", "read").await;
-        world.pass(1);
+        world.advance_clock(1);
         world.engine.delete_topic(read.id).await.unwrap();
         drop(read);
         for _ in 0..20 {
-            world.come_and_go(OTHER).await;
+            world.create_and_delete(OTHER).await;
         }
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 20);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 20);
         assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
-        let held = |world: &World| -> Vec<String> {
+        let held = |world: &NamespaceWorld| -> Vec<String> {
             let held = world.engine.committed_offsets(None).unwrap();
             held.into_iter().map(|held| held.topic).collect()
         };
-        assert!(world.engine.has_known_topic("read"));
+        assert!(world.engine.has_current_or_past_topic("read"));
         for _ in 0..2 {
             assert_eq!(held(&world), ["stays"]);
             world.restart();
         }
         // Once offsets were restated since, nobody needs its deletion.
         world.engine.save_group("g", vec![0; 10]).await.unwrap();
-        world.pass(2000);
+        world.advance_clock(2000);
         for _ in 0..20 {
-            world.come_and_go(OTHER).await;
+            world.create_and_delete(OTHER).await;
         }
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 21);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 21);
         assert!(world.engine.offsets_horizon() > Hlc::ZERO);
-        assert!(!world.engine.has_known_topic("read"));
+        assert!(!world.engine.has_current_or_past_topic("read"));
         for _ in 0..2 {
             assert_eq!(held(&world), ["stays"]);
             world.restart();
@@ -462,71 +466,71 @@ fn offsets_of_a_forgotten_topic_do_not_come_back() {
 }
 
 #[test]
-fn what_is_not_worth_writing_the_rest_anew_stays() {
+fn what_is_not_worth_rewriting_the_rest_stays() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         for nth in 0..50 {
             world.create(&format!("stays{nth}")).await;
         }
-        world.pass(1);
+        world.advance_clock(1);
         for _ in 0..8 {
-            world.come_and_go(GONE).await;
+            world.create_and_delete(GONE).await;
         }
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 0);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 0);
         for _ in 0..102 {
-            world.come_and_go(GONE).await;
+            world.create_and_delete(GONE).await;
         }
-        world.pass(2000);
+        world.advance_clock(2000);
         let newest = world.create(GONE).await;
         let log = newest.partitions[0].log.id;
         world.engine.delete_topic(newest.id).await.unwrap();
         drop(newest);
-        world.pass(2000);
-        assert_eq!(world.keep_house().await, 111);
-        assert_eq!(world.keep_house().await, 0);
+        world.advance_clock(2000);
+        assert_eq!(world.run_maintenance().await, 111);
+        assert_eq!(world.run_maintenance().await, 0);
         world.restart();
         assert_eq!(world.engine.topics().len(), 50);
         // Nothing else says how many logs there were.
-        assert!(world.create("later").await.partitions[0].log.id > log, "a log is given out once");
+        assert!(world.create("later").await.partitions[0].log.id > log, "a log is allocated once");
     });
 }
 
 /// Every operation of the disk while topics are forgotten, and their logs.
 #[test]
-fn a_crash_while_topics_are_forgotten_loses_nothing() {
+fn a_crash_while_topics_are_removed_loses_nothing() {
     run(async {
         let mut forgotten = 0;
         for at in 0.. {
-            let (mut world, mut moments) = (World::with(150), Vec::new());
+            let (mut world, mut moments) = (NamespaceWorld::with(150), Vec::new());
             // It can be forgotten only once its pin is gone, and was deleted before the others.
             let pinned = world.create("pinned").await;
             let (now, names) = (world.now(), ["pinned".to_owned()]);
             let expires = SysTime(START + 100_000);
-            world.engine.pin("q", now, When::Refuse, expires, Some(&names)).await.unwrap();
+            world.engine.pin("q", now, WaitPolicy::Refuse, expires, Some(&names)).await.unwrap();
             world.engine.delete_topic(pinned.id).await.unwrap();
             drop(pinned);
             for nth in 0..6 {
                 eventful(&mut world, &mut moments, nth * 40).await;
                 moments.last_mut().unwrap().1 = nth + 1;
-                world.come_and_go(GONE).await;
-                world.come_and_go(OTHER).await;
+                world.create_and_delete(GONE).await;
+                world.create_and_delete(OTHER).await;
             }
             let cut = moments[0].0;
             let topics = ["stays".to_owned()];
-            world.engine.pin("p", cut, When::Refuse, expires, Some(&topics)).await.unwrap();
-            world.pass(2000);
-            world.engine.give_up_old().await.unwrap();
+            world.engine.pin("p", cut, WaitPolicy::Refuse, expires, Some(&topics)).await.unwrap();
+            world.advance_clock(2000);
+            world.engine.apply_retention().await.unwrap();
             let before = world.create("before").await;
             let log = before.partitions[0].log.id;
-            world.disk.arm(Fault::CrashAt(world.disk.operations() + at));
-            let _ = world.engine.forget_topics().await;
-            let was_down = world.disk.is_down();
+            world.disk.arm(DiskFault::CrashAt(world.disk.operations() + at));
+            let _ = world.engine.remove_deleted_topics().await;
+            let was_down = world.disk.has_crashed();
             world.disk = world.disk.after_crash(|count| at as usize % count);
             world.engine.close();
             world.reopen();
             check_moments(&world, &moments).await;
-            assert!(world.engine.has_known_topic("pinned"), "{at}");
+            assert!(world.engine.has_current_or_past_topic("pinned"), "{at}");
             world.engine.unpin("q").await.unwrap();
             for round in 0..2 {
                 assert_eq!(world.engine.pins().len(), 1, "{at}");
@@ -535,18 +539,18 @@ fn a_crash_while_topics_are_forgotten_loses_nothing() {
                 let gone = world.view(GONE, cut).await;
                 assert!(matches!(gone, Err(SeekError::NoTopic { .. })), "{at}: {gone:?}");
                 if round == 0 {
-                    world.keep_house().await;
+                    world.run_maintenance().await;
                     // A restatement of before the crash may have it, and be whole.
-                    let is_known = world.engine.has_known_topic("pinned");
+                    let is_known = world.engine.has_current_or_past_topic("pinned");
                     forgotten += u64::from(!is_known);
                     world.restart();
-                    assert_eq!(world.engine.has_known_topic("pinned"), is_known, "{at}");
+                    assert_eq!(world.engine.has_current_or_past_topic("pinned"), is_known, "{at}");
                     check_moments(&world, &moments).await;
                 }
             }
-            assert!(!world.engine.has_known_topic(GONE), "{at}");
+            assert!(!world.engine.has_current_or_past_topic(GONE), "{at}");
             let after = world.create("after").await;
-            assert!(after.partitions[0].log.id > log, "{at}: a log is given out once");
+            assert!(after.partitions[0].log.id > log, "{at}: a log is allocated once");
             if !was_down {
                 assert!(at > 8, "several events are written: {at}");
                 assert!(forgotten > 0 && forgotten < at, "{forgotten} of {at}");
@@ -558,29 +562,32 @@ fn a_crash_while_topics_are_forgotten_loses_nothing() {
 
 /// Without what was restated for its start, log 0 is not what it was.
 #[test]
-fn names_that_were_given_up_without_being_restated_are_refused() {
+fn a_log_start_that_advanced_without_a_restatement_is_refused() {
     run(async {
-        let mut world = World::new();
+        let mut world = NamespaceWorld::new();
         world.create("stays").await;
-        world.come_and_go(GONE).await;
+        world.create_and_delete(GONE).await;
         world.engine.close();
         {
             let rig = storage_of(&world);
-            rig.give_up(&[(LogId(0), Offset(3))]).unwrap();
+            rig.advance_log_start(&[(LogId(0), Offset(3))]).unwrap();
             rig.close();
         }
         let refused = open(&world.disk, &world.clock, 0).unwrap_err().to_string();
-        assert!(refused.contains("topics were given up, and not restated"), "{refused}");
+        assert!(
+            refused.contains("the log start of topics advanced without a restatement"),
+            "{refused}"
+        );
     });
 }
 
-struct Nothing;
+struct NoopAppendStage;
 
-impl storage::Stage for Nothing {
+impl storage::AppendStage for NoopAppendStage {
     type Note = ();
     type Refusal = ();
 
-    fn stage(&mut self, _: &mut storage::Append<()>, _: Offset, _: Hlc) -> Result<(), ()> {
+    fn stage(&mut self, _: &mut storage::LogAppend<()>, _: Offset, _: Hlc) -> Result<(), ()> {
         Ok(())
     }
     fn commit(&mut self) {}
@@ -590,13 +597,13 @@ impl storage::Stage for Nothing {
     }
 }
 
-struct Whatever;
+struct NoopReplayHandler;
 
-impl storage::Replay for Whatever {
+impl storage::ReplayHandler for NoopReplayHandler {
     fn restore(&mut self, _: &[u8]) -> std::io::Result<()> {
         Ok(())
     }
-    fn entry(&mut self, _: &storage::Replayed<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, _: &storage::ReplayedEntry<'_>) -> std::io::Result<()> {
         Ok(())
     }
     fn state(&self) -> Vec<u8> {
@@ -604,9 +611,10 @@ impl storage::Replay for Whatever {
     }
 }
 
-fn storage_of(world: &World) -> storage::Store<Nothing> {
+fn storage_of(world: &NamespaceWorld) -> storage::Store<NoopAppendStage> {
     let clock = Arc::clone(&world.clock) as Arc<dyn hlc::WallClock>;
     let options = storage::Options::default();
     let disk = Arc::new(world.disk.clone());
-    storage::Store::open(disk, options, clock, &mut Whatever, |_| Nothing, || {}).unwrap()
+    storage::Store::open(disk, options, clock, &mut NoopReplayHandler, |_| NoopAppendStage, || {})
+        .unwrap()
 }

@@ -5,21 +5,21 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Offset, SeekError, View, When};
-use hlc::{Ask, Cut, Moment, SysTime, UserTime};
-use rig::{Rig, START};
+use engine::{Offset, PartitionView, SeekError, WaitPolicy};
+use hlc::{Cut, Moment, MomentSelector, SysTime, UserTime};
+use rig::{EngineFixture, START};
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 
-fn sys(ms: u64) -> Ask {
-    Ask::At(Moment::Sys(Cut::before(SysTime(ms))))
+fn sys(ms: u64) -> MomentSelector {
+    MomentSelector::At(Moment::Sys(Cut::before(SysTime(ms))))
 }
 
-fn user(ms: i64) -> Ask {
-    Ask::At(Moment::User { before: UserTime(ms), known: None })
+fn user(ms: i64) -> MomentSelector {
+    MomentSelector::At(Moment::User { before: UserTime(ms), known: None })
 }
 
-async fn ends(rig: &Rig, topic: &str, ask: Ask) -> Vec<u64> {
+async fn ends(rig: &EngineFixture, topic: &str, ask: MomentSelector) -> Vec<u64> {
     let view = rig.engine.view(topic, ask, NOW).await.expect("the moment can be read");
     view.partitions.iter().map(|view| view.end().0).collect()
 }
@@ -27,12 +27,12 @@ async fn ends(rig: &Rig, topic: &str, ask: Ask) -> Vec<u64> {
 /// F7: the bound is exclusive, on the axis of system time.
 #[tokio::test]
 async fn f7_a_cut_at_t_holds_what_came_before_t_and_nothing_of_t() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
-    rig.pass(1000);
+    rig.advance_clock(1000);
     let appended = rig.append(&topic, 0, &[1]).await.unwrap();
     let ms = appended.stamp.time().0;
-    rig.pass(10);
+    rig.advance_clock(10);
     assert_eq!(ends(&rig, "t", sys(ms - 1)).await, [0]);
     assert_eq!(ends(&rig, "t", sys(ms)).await, [0]);
     assert_eq!(ends(&rig, "t", sys(ms + 1)).await, [1]);
@@ -41,7 +41,7 @@ async fn f7_a_cut_at_t_holds_what_came_before_t_and_nothing_of_t() {
 /// The same on the axis of user time.
 #[tokio::test]
 async fn f7_a_user_time_bound_is_exclusive_too() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[100, 200]).await.unwrap();
     assert_eq!(ends(&rig, "t", user(199)).await, [1]);
@@ -52,10 +52,10 @@ async fn f7_a_user_time_bound_is_exclusive_too() {
 /// B2: read at t, then write in the same millisecond, 2000 times. FFFS changed 1823 of its answers.
 #[tokio::test]
 async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_read() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     for round in 0..2000 {
-        rig.pass(1);
+        rig.advance_clock(1);
         let cut = rig.now();
         let before = rig.engine.cut(cut, None, NOW).await.unwrap();
         rig.append(&topic, 0, &[round]).await.unwrap();
@@ -67,13 +67,13 @@ async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_r
 /// B3: FFFS cached cuts of the future by user time; an answer "as known at s" may not change.
 #[tokio::test]
 async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[100]).await.unwrap();
     let view = rig.engine.view("t", user(500), NOW).await.unwrap();
     assert_eq!(view.partitions[0].end(), Offset(1));
     rig.append(&topic, 0, &[200]).await.unwrap();
-    let again = rig.engine.view("t", view.ask, NOW).await.unwrap();
+    let again = rig.engine.view("t", view.selector, NOW).await.unwrap();
     assert_eq!(again.partitions[0].end(), Offset(1), "as known then");
     assert_eq!(ends(&rig, "t", user(500)).await, [2], "as known now");
 }
@@ -81,13 +81,13 @@ async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late(
 /// B4: FFFS binary-searched user times that were not sorted.
 #[tokio::test]
 async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     for times in [&[50, 10][..], &[5, 80, 60], &[20], &[90, 70, 100]] {
         rig.append(&topic, 0, times).await.unwrap();
     }
     let all = [50, 10, 5, 80, 60, 20, 90, 70, 100];
-    let view = View::present(topic.partition(0).unwrap());
+    let view = PartitionView::present(topic.partition(0).unwrap());
     for time in 0..=101 {
         let expected = all.iter().position(|t| *t >= time).map(|offset| offset as u64);
         let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap();
@@ -97,13 +97,13 @@ async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
 
 #[tokio::test]
 async fn a_time_is_found_exactly_after_records_were_deleted() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     for times in [[50, 10], [5, 80], [60, 20], [70, 90]] {
         rig.append(&topic, 0, &times).await.unwrap();
     }
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
-    let view = View::present(topic.partition(0).unwrap());
+    let view = PartitionView::present(topic.partition(0).unwrap());
     for (time, expected) in [(0, 3), (81, 7), (65, 3), (20, 3)] {
         let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
         assert_eq!(found.offset.0, expected, "time {time}");
@@ -112,16 +112,16 @@ async fn a_time_is_found_exactly_after_records_were_deleted() {
 
 #[tokio::test]
 async fn a_window_holds_what_happened_between_its_ends() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let first = rig.now();
     rig.append(&topic, 0, &[3]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let second = rig.now();
     rig.append(&topic, 0, &[4]).await.unwrap();
-    let ask = Ask::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
+    let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
     let view = rig.engine.view("t", ask, NOW).await.unwrap();
     assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
 }
@@ -129,39 +129,39 @@ async fn a_window_holds_what_happened_between_its_ends() {
 /// F12, B13: the name is resolved at the moment that is asked for.
 #[tokio::test]
 async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_name_is_another() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let old = rig.topic("t", 2).await;
     rig.append(&old, 1, &[1]).await.unwrap();
-    rig.pass(10);
-    let then = Ask::At(Moment::Sys(rig.now()));
+    rig.advance_clock(10);
+    let then = MomentSelector::At(Moment::Sys(rig.now()));
     rig.engine.delete_topic(old.id).await.unwrap();
-    rig.pass(10);
-    let between = Ask::At(Moment::Sys(rig.now()));
+    rig.advance_clock(10);
+    let between = MomentSelector::At(Moment::Sys(rig.now()));
     let new = rig.topic("t", 1).await;
     rig.append(&new, 0, &[1]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let rig = rig.restart();
     assert_eq!(ends(&rig, "t", then).await, [0, 1]);
     assert!(matches!(rig.engine.view("t", between, NOW).await, Err(SeekError::NoTopic { .. })));
-    assert_eq!(ends(&rig, "t", Ask::At(Moment::Sys(rig.now()))).await, [1]);
+    assert_eq!(ends(&rig, "t", MomentSelector::At(Moment::Sys(rig.now()))).await, [1]);
 }
 
 #[tokio::test]
 async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_frontier() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.engine.wall_now().0 + 200));
-    let refused = rig.engine.cut(soon, None, When::Refuse).await;
+    let refused = rig.engine.cut(soon, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { retry_ms: 1.., .. })), "{refused:?}");
-    let answered = rig.engine.cut(soon, None, When::AtFrontier).await.unwrap();
+    let answered = rig.engine.cut(soon, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answered.at < soon);
-    let asked = rig.engine.cut(soon, None, When::Wait(Duration::from_secs(5)));
-    let passing = async { rig.pass(200) };
+    let asked = rig.engine.cut(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
+    let passing = async { rig.advance_clock(200) };
     let (waited, ()) = tokio::join!(asked, passing);
     assert_eq!(waited.unwrap().at, soon);
     let far = Cut::before(SysTime(START + 86_400_000));
-    let refused = rig.engine.cut(far, None, When::Wait(Duration::from_secs(5))).await;
+    let refused = rig.engine.cut(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
@@ -169,13 +169,15 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
 /// frontier names that of now.
 #[tokio::test]
 async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
     let far = Cut::before(SysTime(START + 86_400_000));
     let mut asks = 0;
-    for when in [When::Wait(Duration::from_secs(5)), When::Refuse, When::AtFrontier] {
-        rig.pass(3_600_000);
+    for when in
+        [WaitPolicy::Wait(Duration::from_secs(5)), WaitPolicy::Refuse, WaitPolicy::AtFrontier]
+    {
+        rig.advance_clock(3_600_000);
         asks += 1;
         let frontier = match rig.engine.cut(far, None, when).await {
             Err(SeekError::FarFuture { frontier, .. } | SeekError::NotYet { frontier, .. }) => {
@@ -186,36 +188,37 @@ async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle(
         };
         assert_eq!(frontier.time(), SysTime(START + asks * 3_600_000), "{when:?}");
     }
-    rig.pass(3_600_000);
+    rig.advance_clock(3_600_000);
     let past = Cut::before(SysTime(rig.clock_ms() - 1000));
-    assert!(rig.engine.cut(past, None, When::Refuse).await.is_ok(), "it is past");
+    assert!(rig.engine.cut(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
 }
 
 /// What is closed stays answered, also by a clock that was set back so far that it issues nothing.
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.pass(60_000);
+    rig.advance_clock(60_000);
     let closed = rig.now();
     let before = rig.engine.cut(closed, None, NOW).await.unwrap();
     rig.clock.step_to(SysTime(START));
-    let patience = When::Wait(Duration::from_secs(5));
+    let patience = WaitPolicy::Wait(Duration::from_secs(5));
     let after = rig.engine.cut(closed, None, patience).await.unwrap();
     assert_eq!((after.at, after.hash), (before.at, before.hash));
 }
 
 #[tokio::test]
-async fn history_that_was_given_up_is_an_error_that_names_each_partition_and_its_earliest_moment() {
-    let rig = Rig::new();
+async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_its_earliest_moment()
+ {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 2).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
     rig.append(&topic, 1, &[1]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let early = rig.now();
     let kept = rig.append(&topic, 0, &[2]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     rig.engine.delete_records(&topic, 0, 2).await.unwrap();
     let Err(SeekError::BeforeHistory { lost }) = rig.engine.cut(early, None, NOW).await else {
         panic!("half of the cut is gone");
@@ -230,7 +233,7 @@ async fn history_that_was_given_up_is_an_error_that_names_each_partition_and_its
 /// F9: every cut's hash is the same after a crash, whatever of the unsynced the disk kept.
 #[tokio::test]
 async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
-    let mut rig = Rig::new();
+    let mut rig = EngineFixture::new();
     let mut taken: Vec<(Cut, u128)> = Vec::new();
     let mut seed = 7_u64;
     for life in 0..12 {
@@ -239,7 +242,7 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
         for round in 0..20 {
             let partition = (round % 3) as u32;
             rig.append(&topic, partition, &[round]).await.unwrap();
-            rig.pass((round % 4) as u64);
+            rig.advance_clock((round % 4) as u64);
             let cut = rig.now();
             taken.push((cut, rig.engine.cut(cut, None, NOW).await.unwrap().hash));
         }
@@ -253,7 +256,7 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
         });
         for (cut, hash) in &taken {
             let again = rig.engine.cut(*cut, None, NOW).await.unwrap();
-            assert_eq!(again.hash, *hash, "cut {:?} in life {life}", cut.bound());
+            assert_eq!(again.hash, *hash, "cut {:?} in incarnation {life}", cut.bound());
         }
     }
 }
@@ -261,17 +264,17 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
 /// F3: a moment that nobody planned for: every cut agrees with a replay of what was appended.
 #[tokio::test]
 async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 4).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let mut history = Vec::new();
     for round in 0..400_i64 {
         let partition = (round * 7 % 4) as u32;
         let appended = rig.append(&topic, partition, &[round]).await.unwrap();
         history.push((appended.stamp, partition));
-        rig.pass((round % 3) as u64);
+        rig.advance_clock((round % 3) as u64);
     }
-    rig.pass(5);
+    rig.advance_clock(5);
     let from = history[0].0.time().0;
     for ms in from..=rig.engine.wall_now().0 {
         let cut = Cut::before(SysTime(ms));
@@ -286,7 +289,7 @@ async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
 
 #[tokio::test]
 async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_opens_again() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2, 3]).await.unwrap();
     rig.engine.delete_topic(topic.id).await.unwrap();
@@ -297,8 +300,8 @@ async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_o
 
 /// KIP-734, on views that begin and end inside of a batch too.
 #[tokio::test]
-async fn the_latest_record_by_user_time_is_exact_in_every_stretch_of_a_log() {
-    let rig = Rig::new();
+async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     let all = [50, 10, 5, 80, 60, 20, 90, 70, 90];
     for times in [&all[..2], &all[2..5], &all[5..6], &all[6..]] {
@@ -308,7 +311,7 @@ async fn the_latest_record_by_user_time_is_exact_in_every_stretch_of_a_log() {
     for from in 0..=all.len() {
         for until in from..=all.len() {
             let (start, end) = (Offset(from as u64), Some(Offset(until as u64)));
-            let view = View { partition: Arc::clone(partition), start, end };
+            let view = PartitionView { partition: Arc::clone(partition), start, end };
             let found = rig.engine.latest_by_user_time(&view).unwrap();
             let most = all[from..until].iter().max();
             let expected = most.and_then(|most| all[from..until].iter().position(|t| t == most));
@@ -319,53 +322,53 @@ async fn the_latest_record_by_user_time_is_exact_in_every_stretch_of_a_log() {
 }
 
 #[tokio::test]
-async fn a_namespace_event_that_rotted_is_never_believed() {
-    let rig = Rig::new();
+async fn a_corrupt_namespace_event_is_never_applied() {
+    let rig = EngineFixture::new();
     rig.topic("orders", 1).await;
-    let Rig { disk, clock, engine } = rig;
+    let EngineFixture { disk, clock, engine } = rig;
     engine.close();
     drop(engine);
     let names = storage::disk::Disk::list(&disk).unwrap();
     let journal = names.into_iter().find(|name| name.ends_with(".journal")).unwrap();
     let bytes = disk.bytes(&journal);
     let name = bytes.windows(6).position(|window| window == b"orders").expect("it is there");
-    disk.rot(&journal, name, 1);
+    disk.corrupt(&journal, name, 1);
     let opened = engine::Engine::open(
         Arc::new(disk),
         engine::EngineOptions::default(),
         clock as Arc<dyn hlc::WallClock>,
-        Arc::new(rig::Times),
+        Arc::new(rig::TimeListFormat),
     );
-    let error = opened.expect_err("damage is refused").to_string();
-    assert!(error.contains("damaged") && error.contains(&journal), "{error}");
+    let error = opened.expect_err("corruption is refused").to_string();
+    assert!(error.contains("corrupt") && error.contains(&journal), "{error}");
 }
 
 #[tokio::test]
-async fn a_view_that_was_whole_says_so_when_its_records_are_given_up_later() {
-    let rig = Rig::new();
+async fn a_view_that_was_whole_says_so_when_its_records_are_deleted_later() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    rig.pass(10);
-    let view = rig.engine.view("t", Ask::At(Moment::Sys(rig.now())), NOW).await.unwrap();
-    assert!(view.check_kept().is_ok());
+    rig.advance_clock(10);
+    let view = rig.engine.view("t", MomentSelector::At(Moment::Sys(rig.now())), NOW).await.unwrap();
+    assert!(view.check_retained().is_ok());
     rig.append(&topic, 0, &[3, 4]).await.unwrap();
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
-    assert!(matches!(view.check_kept(), Err(SeekError::BeforeHistory { .. })));
+    assert!(matches!(view.check_retained(), Err(SeekError::BeforeHistory { .. })));
 }
 
 #[tokio::test]
 async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[100]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let early = rig.now();
     rig.append(&topic, 0, &[200]).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     let late = rig.now();
     let at = |ms, known| Moment::User { before: UserTime(ms), known };
     for (first, second) in [(Some(late), Some(early)), (Some(late), None), (None, Some(late))] {
-        let ask = Ask::window(at(50, first), at(500, second)).unwrap();
+        let ask = MomentSelector::window(at(50, first), at(500, second)).unwrap();
         let view = rig.engine.view("t", ask, NOW).await.unwrap();
         assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
     }
@@ -373,8 +376,8 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
 
 /// A client may go away while its change is on its way to the disk; the next change waits for it.
 #[tokio::test]
-async fn a_change_whose_asker_went_away_is_made_whole_before_the_next_is_looked_at() {
-    let rig = Rig::new();
+async fn a_change_whose_caller_went_away_is_completed_before_the_next_is_decided() {
+    let rig = EngineFixture::new();
     let none = std::collections::BTreeMap::new;
     for round in 0..20_u8 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));

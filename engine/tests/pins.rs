@@ -5,24 +5,29 @@ mod rig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::{EngineError, EngineOptions, Hold, Pin, PinError, SeekError, When};
+use engine::{EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy};
 use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
-use rig::{Rig, START};
+use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 const HOUR: u64 = 3_600_000;
 
-async fn pin(rig: &Rig, name: &str, at: Cut) -> Result<Pin, PinError> {
+async fn pin(rig: &EngineFixture, name: &str, at: Cut) -> Result<Pin, PinError> {
     rig.engine.pin(name, at, NOW, SysTime(START + HOUR), None).await
 }
 
-async fn pin_topics(rig: &Rig, name: &str, at: Cut, topics: &[&str]) -> Result<Pin, PinError> {
+async fn pin_topics(
+    rig: &EngineFixture,
+    name: &str,
+    at: Cut,
+    topics: &[&str],
+) -> Result<Pin, PinError> {
     let topics: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
     rig.engine.pin(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
 }
 
-fn names(rig: &Rig) -> Vec<String> {
+fn names(rig: &EngineFixture) -> Vec<String> {
     rig.engine.pins().iter().map(|pin| pin.name.to_string()).collect()
 }
 
@@ -32,13 +37,13 @@ fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
 
 #[tokio::test]
 async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let (a, b) = (rig.topic("a", 1).await, rig.topic("b", 1).await);
     for topic in [&a, &b] {
         rig.append(topic, 0, &[1]).await.unwrap();
         rig.append(topic, 0, &[2]).await.unwrap();
     }
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     for topic in [&a, &b] {
         rig.append(topic, 0, &[3]).await.unwrap();
@@ -60,9 +65,9 @@ async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed()
 /// Else its moment could not be read: it would end below where the partition begins.
 #[tokio::test]
 async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let empty = rig.now();
     rig.append(&topic, 0, &[1]).await.unwrap();
     let later = rig.topic("later", 1).await;
@@ -82,11 +87,11 @@ async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
 }
 
 #[tokio::test]
-async fn a_moment_that_was_given_up_or_is_not_past_cannot_be_pinned() {
-    let rig = Rig::new();
+async fn a_moment_before_the_log_start_or_not_past_cannot_be_pinned() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 2).await;
     rig.append(&topic, 1, &[1]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let early = rig.now();
     rig.append(&topic, 1, &[2, 3]).await.unwrap();
     rig.engine.delete_records(&topic, 1, 2).await.unwrap();
@@ -94,7 +99,7 @@ async fn a_moment_that_was_given_up_or_is_not_past_cannot_be_pinned() {
         Err(PinError::Seek(SeekError::BeforeHistory { lost })) => {
             assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 1));
         }
-        other => panic!("it was given up: {other:?}"),
+        other => panic!("the log start advanced: {other:?}"),
     }
     let later = Cut::before(SysTime(START + 10_000));
     let not_yet = pin(&rig, "p", later).await;
@@ -107,7 +112,7 @@ async fn a_moment_that_was_given_up_or_is_not_past_cannot_be_pinned() {
 
 #[tokio::test]
 async fn a_name_or_an_expiry_that_cannot_be_is_refused() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let at = rig.now();
     let long = "x".repeat(250);
     for name in ["", ".", "..", "a b", "a/b", "ä", &long] {
@@ -125,11 +130,11 @@ async fn a_name_or_an_expiry_that_cannot_be_is_refused() {
 
 #[tokio::test]
 async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     rig.topic("t", 1).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
-    rig.pass(1);
+    rig.advance_clock(1);
     let until = |expires| rig.engine.pin("p", at, NOW, SysTime(expires), None);
     until(START + 100).await.unwrap();
     assert_eq!(until(START + 300).await.unwrap().expires, SysTime(START + 300));
@@ -139,7 +144,7 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
     let other = pin_topics(&rig, "p", at, &["t"]).await;
     assert!(matches!(other, Err(PinError::Taken { .. })), "{other:?}");
     // Once it has expired, the name is free.
-    rig.pass(300);
+    rig.advance_clock(300);
     assert_eq!(names(&rig), [""; 0]);
     pin_topics(&rig, "p", at, &["t"]).await.unwrap();
     assert_eq!(names(&rig), ["p"]);
@@ -149,30 +154,33 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
 async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
     let options = EngineOptions { pins_max: 2, ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let at = rig.now();
     rig.engine.pin("short", at, NOW, SysTime(START + 10), None).await.unwrap();
     pin(&rig, "long", at).await.unwrap();
     assert!(matches!(pin(&rig, "more", at).await, Err(PinError::TooMany(2))));
     // One that stands can be extended all the same.
     pin(&rig, "long", at).await.unwrap();
-    rig.pass(10);
+    rig.advance_clock(10);
     pin(&rig, "more", at).await.unwrap();
     assert_eq!(names(&rig), ["long", "more"]);
 }
 
 #[tokio::test]
-async fn an_expired_pin_holds_nothing_and_the_housekeeping_removes_it() {
-    let rig = Rig::new();
+async fn an_expired_pin_holds_nothing_and_maintenance_removes_it() {
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     pin(&rig, "p", rig.now()).await.unwrap();
-    rig.pass(HOUR - 2);
+    rig.advance_clock(HOUR - 2);
     assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
     assert!(rig.engine.delete_records(&topic, 0, 1).await.is_err());
-    rig.pass(1);
-    assert_eq!((names(&rig), rig.engine.holds(None)), (vec![], engine::Holds::default()));
+    rig.advance_clock(1);
+    assert_eq!(
+        (names(&rig), rig.engine.pin_holds(None)),
+        (vec![], engine::PinHoldRange::default())
+    );
     assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
     assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 1);
     assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
@@ -180,9 +188,9 @@ async fn an_expired_pin_holds_nothing_and_the_housekeeping_removes_it() {
 
 #[tokio::test]
 async fn pins_survive_a_crash_and_so_do_their_removals() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     rig.topic("a", 1).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     pin(&rig, "gone", at).await.unwrap();
     let kept = pin_topics(&rig, "kept", at, &["a"]).await.unwrap();
@@ -197,41 +205,41 @@ async fn pins_survive_a_crash_and_so_do_their_removals() {
 
 #[tokio::test]
 async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let first = rig.topic("t", 1).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let at = rig.now();
     pin_topics(&rig, "p", at, &["t"]).await.unwrap();
     rig.engine.delete_topic(first.id).await.unwrap();
     let second = rig.engine.create_topic("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
     assert_eq!(rig.engine.pins()[0].topics, Some(vec![Arc::from("t")]));
-    let hold = Some(Hold { pin: "p".into(), at });
-    assert_eq!(rig.engine.holds(Some(&first.id)).latest, hold);
-    assert_eq!(rig.engine.holds(Some(&second.id)).latest, None);
+    let hold = Some(PinHold { pin: "p".into(), at });
+    assert_eq!(rig.engine.pin_holds(Some(&first.id)).latest, hold);
+    assert_eq!(rig.engine.pin_holds(Some(&second.id)).latest, None);
 }
 
 /// A clock that jumped ahead would find every record old and every pin expired.
 #[tokio::test]
-async fn while_the_clock_is_fenced_there_is_no_time_to_give_anything_up() {
-    let rig = Rig::new();
+async fn while_the_clock_is_fenced_there_is_no_retention_time() {
+    let rig = EngineFixture::new();
     let at = rig.now();
     pin(&rig, "p", at).await.unwrap();
-    assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
+    assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
     rig.clock.step_to(SysTime(START + 10 * HOUR));
-    assert_eq!(rig.engine.time_to_give_up(), None);
-    assert_eq!(rig.engine.holds(None).latest, Some(Hold { pin: "p".into(), at }));
+    assert_eq!(rig.engine.retention_time(), None);
+    assert_eq!(rig.engine.pin_holds(None).latest, Some(PinHold { pin: "p".into(), at }));
     assert!(rig.engine.remove_expired_pins().await.is_err());
     rig.clock.step_to(SysTime(START));
-    assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
+    assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
     assert_eq!(names(&rig), ["p"]);
 }
 
 /// What decides by pins what to give up holds this until the horizon is on stable storage.
 #[tokio::test]
-async fn no_pin_is_set_while_changes_are_held() {
-    let rig = Rig::new();
+async fn no_pin_is_set_while_changes_are_locked() {
+    let rig = EngineFixture::new();
     let at = rig.now();
-    let held = rig.engine.hold_changes().await;
+    let held = rig.engine.lock_changes().await;
     let setting = pin(&rig, "p", at);
     tokio::pin!(setting);
     let once = std::future::poll_fn(|context| {
@@ -246,8 +254,8 @@ async fn no_pin_is_set_while_changes_are_held() {
 
 /// A server that is started under a clock that is days ahead would find every record old and every pin over.
 #[tokio::test]
-async fn by_a_clock_far_ahead_at_the_start_no_pin_is_over_and_nothing_is_given_up() {
-    let rig = Rig::new();
+async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advances() {
+    let rig = EngineFixture::new();
     rig.clock.set_discipline(ClockDiscipline::default());
     let aged = BTreeMap::from([("retention.ms".to_owned(), "60000".to_owned())]);
     let topic = rig.engine.create_topic("t", 1, aged, [7; 16], false).await.unwrap();
@@ -259,8 +267,8 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_is_over_and_nothing_is_given_u
     let mut rig = rig.restart();
     for _ in 0..2 {
         let engine = Arc::new(rig.engine);
-        assert_eq!(engine.time_to_give_up(), None);
-        assert_eq!(engine.give_up_old().await.unwrap(), 0);
+        assert_eq!(engine.retention_time(), None);
+        assert_eq!(engine.apply_retention().await.unwrap(), 0);
         assert_eq!(engine.remove_expired_pins().await.unwrap(), 0);
         // Setting another one removes none either.
         let expires = SysTime(START + 300 * HOUR);
@@ -269,19 +277,19 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_is_over_and_nothing_is_given_u
         assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 0);
         engine.unpin("q").await.unwrap();
         let engine = Arc::into_inner(engine).unwrap();
-        rig = Rig { engine, ..rig }.restart();
+        rig = EngineFixture { engine, ..rig }.restart();
     }
     assert_eq!(rig.engine.timekeeper().confirm(), None);
     let engine = Arc::new(rig.engine);
     assert!(engine.pins().is_empty(), "by a clock that is right it is over");
-    assert_eq!(engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(engine.apply_retention().await.unwrap(), 1);
     assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 2);
 }
 
 /// How large a partition is asks no clock: a disk must not fill up while nobody confirms the time.
 #[tokio::test]
 async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     rig.clock.set_discipline(ClockDiscipline::default());
     let small = BTreeMap::from([("retention.bytes".to_owned(), "16".to_owned())]);
     let topic = rig.engine.create_topic("t", 1, small, [7; 16], false).await.unwrap();
@@ -290,7 +298,7 @@ async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
     }
     rig.clock.step_to(SysTime(START + 200 * HOUR));
     let engine = Arc::new(rig.restart().engine);
-    assert_eq!(engine.time_to_give_up(), None);
-    assert_eq!(engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(engine.retention_time(), None);
+    assert_eq!(engine.apply_retention().await.unwrap(), 1);
     assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 3);
 }

@@ -8,25 +8,25 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{CutAnswer, SeekError, Topic, When};
+use engine::{CutAnswer, SeekError, Topic, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::Rig;
+use rig::EngineFixture;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 const PARTITIONS: u32 = 3;
 /// User times are drawn from below this, so that they repeat and fall.
 const TIMES: i64 = 12;
 
 /// What was appended to one partition: when, and the times of the records.
-type Appended = Vec<(Hlc, Vec<i64>)>;
+type AppendHistory = Vec<(Hlc, Vec<i64>)>;
 
 fn moment(before: i64, known: Option<Cut>) -> Moment {
     Moment::User { before: UserTime(before), known }
 }
 
 /// What a replay says: the first record at or after the time, of those that were known.
-fn replayed_end(appended: &Appended, before: i64, known: Cut) -> u64 {
+fn replayed_end(appended: &AppendHistory, before: i64, known: Cut) -> u64 {
     let known = appended.iter().filter(|(stamp, _)| known.admits(*stamp));
     let times: Vec<i64> = known.flat_map(|(_, times)| times.clone()).collect();
     times.iter().position(|time| *time >= before).unwrap_or(times.len()) as u64
@@ -36,7 +36,7 @@ fn ends(answer: &CutAnswer) -> Vec<u64> {
     answer.partitions.iter().map(|partition| partition.end.0).collect()
 }
 
-async fn cut(rig: &Rig, moment: Moment) -> CutAnswer {
+async fn cut(rig: &EngineFixture, moment: Moment) -> CutAnswer {
     rig.engine.cut_at(moment, None, NOW).await.unwrap()
 }
 
@@ -46,16 +46,16 @@ fn workload() -> impl Strategy<Value = Vec<(u32, Vec<i64>, bool)>> {
 }
 
 async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic: Arc<Topic> = rig.topic("t", PARTITIONS).await;
-    let mut appended = vec![Appended::new(); PARTITIONS as usize];
+    let mut appended = vec![AppendHistory::new(); PARTITIONS as usize];
     let mut moments = vec![rig.now()];
     for (partition, times, passes) in steps {
         let stamp = rig.append(&topic, partition, &times).await.unwrap().stamp;
         appended[partition as usize].push((stamp, times));
         moments.push(Cut::below(stamp));
         if passes {
-            rig.pass(1);
+            rig.advance_clock(1);
             moments.push(rig.now());
         }
     }
@@ -97,7 +97,7 @@ proptest! {
 
 #[tokio::test]
 async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 2).await;
     rig.append(&topic, 0, &[3, 1]).await.unwrap();
     rig.append(&topic, 1, &[2]).await.unwrap();
@@ -111,11 +111,11 @@ async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
 
 #[tokio::test]
 async fn f9_what_comes_late_changes_an_answer_that_does_not_say_as_known_when_and_no_other() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 9]).await.unwrap();
     rig.append(&topic, 0, &[2]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let first = cut(&rig, moment(5, None)).await;
     assert_eq!(ends(&first), [1], "a prefix, up to the first record at or after the time");
     let Moment::User { known: Some(known), .. } = first.moment else { panic!("{first:?}") };
@@ -128,17 +128,17 @@ async fn f9_what_comes_late_changes_an_answer_that_does_not_say_as_known_when_an
 
 #[tokio::test]
 async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.clock_ms() + 1000));
     let asked = moment(5, Some(soon));
-    let refused = rig.engine.cut_at(asked, None, When::Refuse).await;
+    let refused = rig.engine.cut_at(asked, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
     let far = moment(5, Some(Cut::before(SysTime(rig.clock_ms() + 3_600_000))));
-    let refused = rig.engine.cut_at(far, None, When::Wait(Duration::from_secs(5))).await;
+    let refused = rig.engine.cut_at(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
-    let answer = rig.engine.cut_at(asked, None, When::AtFrontier).await.unwrap();
+    let answer = rig.engine.cut_at(asked, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answer.at < soon && answer.moment != asked);
     // A time of the future is one like any other: nothing that was known has it.
     assert_eq!(ends(&cut(&rig, moment(i64::MAX, None)).await), [1]);
@@ -146,7 +146,7 @@ async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier
 
 #[tokio::test]
 async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 2).await;
     for time in [1, 2, 3] {
         rig.append(&topic, 1, &[time]).await.unwrap();
@@ -165,12 +165,12 @@ async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
 #[tokio::test]
 async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
     let hashes = |times: [[i64; 2]; 3]| async move {
-        let rig = Rig::new();
+        let rig = EngineFixture::new();
         let topic = rig.topic("t", 1).await;
         let mut stamps = Vec::new();
         for times in times {
             stamps.push(rig.append(&topic, 0, &times).await.unwrap().stamp);
-            rig.pass(1);
+            rig.advance_clock(1);
         }
         let mut hashes = Vec::new();
         for (before, end) in [(10, 0), (20, 1), (30, 2), (40, 3), (50, 4), (60, 5), (70, 6)] {

@@ -7,25 +7,27 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{EngineError, EngineOptions, Offset, SeekError, Topic, TopicView, View, When};
-use hlc::{Ask, Cut, ManualClock, Moment, SysTime, UserTime};
+use engine::{
+    EngineError, EngineOptions, Offset, PartitionView, SeekError, Topic, TopicView, WaitPolicy,
+};
+use hlc::{Cut, ManualClock, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::{Rig, START};
+use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
 
-const NOW: When = When::Refuse;
+const NOW: WaitPolicy = WaitPolicy::Refuse;
 const LARGE: usize = 1 << 20;
 
 fn user(before: i64, known: Option<Cut>) -> Moment {
     Moment::User { before: UserTime(before), known }
 }
 
-async fn view(rig: &Rig, ask: Ask) -> TopicView {
+async fn view(rig: &EngineFixture, ask: MomentSelector) -> TopicView {
     rig.engine.view("t", ask, NOW).await.unwrap()
 }
 
 /// The first offsets of the batches that a read gives, or `None` if it is refused.
-fn read(view: &View, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
+fn read(view: &PartitionView, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
     match view.read(from, bytes_max) {
         Ok(pieces) => Some(pieces.iter().map(|piece| piece.entry.base.0).collect()),
         Err(EngineError::OffsetOutOfRange { offset, start, end }) => {
@@ -37,22 +39,22 @@ fn read(view: &View, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
 }
 
 /// Three batches of two records each: 0 1 | 2 3 | 4 5, of these times.
-async fn six(rig: &Rig) -> Arc<Topic> {
+async fn six(rig: &EngineFixture) -> Arc<Topic> {
     let topic = rig.topic("t", 2).await;
     for times in [[10, 20], [30, 40], [50, 60]] {
         rig.append(&topic, 0, &times).await.unwrap();
-        rig.pass(1);
+        rig.advance_clock(1);
     }
     topic
 }
 
 #[tokio::test]
 async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = six(&rig).await;
-    let present = View::present(&topic.partitions[0]);
-    let past = view(&rig, Ask::At(Moment::Sys(Cut::before(SysTime(START + 2))))).await;
-    let inside = view(&rig, Ask::At(user(40, None))).await;
+    let present = PartitionView::present(&topic.partitions[0]);
+    let past = view(&rig, MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 2))))).await;
+    let inside = view(&rig, MomentSelector::At(user(40, None))).await;
     for (view, end) in [(&present, 6), (&past.partitions[0], 4), (&inside.partitions[0], 3)] {
         assert_eq!((view.start(), view.end()), (Offset(0), Offset(end)));
         let bases: Vec<u64> = (0..end).step_by(2).collect();
@@ -80,7 +82,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
     assert_eq!(read(&present, 6, LARGE), Some(vec![6]), "the present grows");
 }
 
-fn lost(checked: Result<(), SeekError>) -> Vec<u32> {
+fn truncated_partitions(checked: Result<(), SeekError>) -> Vec<u32> {
     match checked {
         Ok(()) => Vec::new(),
         Err(SeekError::BeforeHistory { lost }) => {
@@ -93,55 +95,60 @@ fn lost(checked: Result<(), SeekError>) -> Vec<u32> {
 
 /// A view outlives what it shows; whoever uses it is told.
 #[tokio::test]
-async fn what_was_given_up_of_a_view_is_told_for_each_partition() {
-    let rig = Rig::new();
+async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
+    let rig = EngineFixture::new();
     let topic = six(&rig).await;
     rig.append(&topic, 1, &[10, 20]).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let known = Some(rig.now());
     let sys = |ms| Moment::Sys(Cut::before(SysTime(START + ms)));
     let asks = [
         // Records up to the offset 3 go, which is inside of the second batch.
-        (Ask::At(sys(1)), true),
-        (Ask::At(sys(2)), false),
-        (Ask::At(sys(4)), false),
-        (Ask::Window(sys(1), sys(4)), true),
-        (Ask::Window(sys(2), sys(4)), false),
+        (MomentSelector::At(sys(1)), true),
+        (MomentSelector::At(sys(2)), false),
+        (MomentSelector::At(sys(4)), false),
+        (MomentSelector::Window(sys(1), sys(4)), true),
+        (MomentSelector::Window(sys(2), sys(4)), false),
         // By user time what counts is where the prefix ends, or the window begins.
-        (Ask::At(user(30, known)), true),
-        (Ask::At(user(40, known)), false),
-        (Ask::At(user(61, known)), false),
-        (Ask::Window(user(30, known), user(61, known)), true),
-        (Ask::Window(user(40, known), user(61, known)), false),
-        (Ask::Window(user(50, known), sys(4)), false),
+        (MomentSelector::At(user(30, known)), true),
+        (MomentSelector::At(user(40, known)), false),
+        (MomentSelector::At(user(61, known)), false),
+        (MomentSelector::Window(user(30, known), user(61, known)), true),
+        (MomentSelector::Window(user(40, known), user(61, known)), false),
+        (MomentSelector::Window(user(50, known), sys(4)), false),
     ];
     let mut views = Vec::new();
     for (ask, is_lost) in asks {
         let view = view(&rig, ask).await;
-        assert_eq!(lost(view.check_kept()), [0; 0], "{ask:?}");
+        assert_eq!(truncated_partitions(view.check_retained()), [0; 0], "{ask:?}");
         views.push((view, is_lost));
     }
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
     for (view, is_lost) in &views {
         let expected = if *is_lost { vec![0] } else { vec![] };
-        assert_eq!(lost(view.check_kept()), expected, "{:?}", view.ask);
-        let by_one = |nth| lost(view.check_partition_kept(nth));
-        assert_eq!((by_one(0), by_one(1), by_one(2)), (expected, vec![], vec![]), "{:?}", view.ask);
+        assert_eq!(truncated_partitions(view.check_retained()), expected, "{:?}", view.selector);
+        let by_one = |nth| truncated_partitions(view.check_partition_retained(nth));
+        assert_eq!(
+            (by_one(0), by_one(1), by_one(2)),
+            (expected, vec![], vec![]),
+            "{:?}",
+            view.selector
+        );
     }
 }
 
 #[tokio::test]
-async fn a_moment_is_lost_once_a_record_behind_it_was_given_up() {
-    let rig = Rig::new();
+async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
+    let rig = EngineFixture::new();
     let topic = six(&rig).await;
-    let at = |ms| Ask::At(Moment::Sys(Cut::before(SysTime(START + ms))));
+    let at = |ms| MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + ms))));
     let mut views = Vec::new();
     for ms in 1..4 {
         views.push(view(&rig, at(ms)).await);
     }
     // One record of the second batch: moments in front of it are not what they were.
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
-    let is_lost: Vec<bool> = views.iter().map(|view| view.check_kept().is_err()).collect();
+    let is_lost: Vec<bool> = views.iter().map(|view| view.check_retained().is_err()).collect();
     assert_eq!(is_lost, [true, false, false]);
     let refused = rig.engine.view("t", at(1), NOW).await.unwrap_err().to_string();
     let lost_to = views[0].partitions[0].partition.log.horizon().lost_to;
@@ -152,17 +159,17 @@ async fn a_moment_is_lost_once_a_record_behind_it_was_given_up() {
 #[tokio::test]
 async fn of_many_lost_partitions_the_first_five_are_named() {
     for (count, more) in [(5, None), (6, Some("and 1 more")), (9, Some("and 4 more"))] {
-        let rig = Rig::new();
+        let rig = EngineFixture::new();
         let topic = rig.topic("t", count).await;
-        rig.pass(1);
+        rig.advance_clock(1);
         for partition in 0..count {
             rig.append(&topic, partition, &[1, 2]).await.unwrap();
         }
-        rig.pass(1);
+        rig.advance_clock(1);
         for partition in 0..count {
             rig.engine.delete_records(&topic, partition as i32, 1).await.unwrap();
         }
-        let before = Ask::At(Moment::Sys(Cut::before(SysTime(START + 1))));
+        let before = MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 1))));
         let refused = rig.engine.view("t", before, NOW).await.unwrap_err().to_string();
         let named =
             (0..count).filter(|nth| refused.contains(&format!("t/{nth} begins at"))).count();
@@ -176,7 +183,7 @@ async fn of_many_lost_partitions_the_first_five_are_named() {
 /// a later one.
 #[tokio::test]
 async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     rig.topic("t", 1).await;
     for _ in 0..20 {
         rig.clock.advance(Duration::from_secs(3600));
@@ -194,12 +201,12 @@ async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
 }
 
 async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: prop::sample::Index) {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     let mut records: Vec<i64> = Vec::new();
     for times in batches {
         rig.append(&topic, 0, times).await.unwrap();
-        rig.pass(1);
+        rig.advance_clock(1);
         records.extend(times);
     }
     let gone = gone.index(records.len());
@@ -208,9 +215,11 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
     }
     let end = gone + end.index(records.len() - gone + 1);
     let partition = Arc::clone(&topic.partitions[0]);
-    let view = View { partition, start: Offset(0), end: Some(Offset(end as u64)) };
+    let view = PartitionView { partition, start: Offset(0), end: Some(Offset(end as u64)) };
     let held = || (gone..end).map(|offset| (offset as u64, records[offset]));
-    let found = |found: Option<engine::Found>| found.map(|found| (found.offset.0, found.time.0));
+    let found = |found: Option<engine::OffsetAndTimestamp>| {
+        found.map(|found| (found.offset.0, found.time.0))
+    };
     // The first of the largest.
     let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
     assert_eq!(found(rig.engine.latest_by_user_time(&view).unwrap()), latest, "{gone}..{end}");
@@ -240,43 +249,46 @@ async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() 
     let storage = storage::Options { segment_frames_max: 1, ..storage::Options::default() };
     let options = EngineOptions { storage, ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let topic = rig.topic("t", 1).await;
     for time in [100, 10, 20, 200] {
         rig.append(&topic, 0, &[time]).await.unwrap();
     }
-    rig.pass(1);
+    rig.advance_clock(1);
     let known = Some(rig.now());
     let times = [15, 50, 99, 100, 101, 150, 201];
     let mut views = Vec::new();
     for time in times {
-        views.push(view(&rig, Ask::At(user(time, known))).await);
+        views.push(view(&rig, MomentSelector::At(user(time, known))).await);
     }
     let ends: Vec<u64> = views.iter().map(|view| view.partitions[0].end().0).collect();
     assert_eq!(ends, [0, 0, 0, 0, 3, 3, 4]);
     let engine = Arc::new(rig.engine);
     engine.delete_records(&topic, 0, 1).await.unwrap();
     for _ in 0..3 {
-        engine.tend().await.unwrap();
-        engine.free().await.unwrap();
+        engine.run_maintenance().await.unwrap();
+        engine.reclaim().await.unwrap();
     }
     let horizon = topic.partitions[0].log.horizon();
-    assert_eq!(horizon.freed_user_peak(), UserTime(100));
+    assert_eq!(horizon.released_user_time_max(), UserTime(100));
     for (view, time) in views.iter().zip(times) {
         // From 101 on it cannot have been among those that are gone.
-        assert_eq!(view.check_kept().is_err(), time <= 100, "{time}");
-        let again = engine.view("t", Ask::At(user(time, known)), NOW).await;
+        assert_eq!(view.check_retained().is_err(), time <= 100, "{time}");
+        let again = engine.view("t", MomentSelector::At(user(time, known)), NOW).await;
         assert_eq!(again.is_err(), time <= 100, "{time}");
     }
 }
 
 #[tokio::test]
 async fn a_moment_that_may_be_answered_at_the_frontier_is_moved_only_if_it_is_not_past() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     rig.topic("t", 1).await;
-    rig.pass(10);
+    rig.advance_clock(10);
     let cut = async |at| {
-        rig.engine.cut(Cut::before(SysTime(START + at)), None, When::AtFrontier).await.unwrap()
+        rig.engine
+            .cut(Cut::before(SysTime(START + at)), None, WaitPolicy::AtFrontier)
+            .await
+            .unwrap()
     };
     for past in [1, 5, 10] {
         assert_eq!(cut(past).await.at, Cut::before(SysTime(START + past)));

@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fileview::tree::{Node, Tree, TreeOptions};
-use rig::{Record, Rig};
+use fileview::tree::{TreeOptions, ViewNode, ViewTree};
+use rig::{TreeFixture, TreeTestRecord};
 use tokio::runtime::Runtime;
 
 const BATCHES: u64 = 2000;
@@ -20,25 +20,25 @@ const RECORDS: u64 = 160;
 /// What the kernel asks for at a time.
 const READ_BYTES: usize = 128 << 10;
 
-async fn filled() -> Rig {
-    let rig = Rig::new();
+async fn filled_fixture() -> TreeFixture {
+    let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
     for batch in 0..BATCHES {
-        let record = |nth: u64| -> Record {
+        let record = |nth: u64| -> TreeTestRecord {
             let number = batch * RECORDS + nth;
             (Some(format!("key-{}", number % 50_000).into()), Some(vec![b'v'; 100]), number as i64)
         };
         rig.produce("t", 0, &(0..RECORDS).map(record).collect::<Vec<_>>()).await;
     }
-    rig.settle().await;
+    rig.roll_and_maintain().await;
     rig
 }
 
-fn node(runtime: &Runtime, rig: &Rig, path: &str) -> Node {
+fn node(runtime: &Runtime, rig: &TreeFixture, path: &str) -> ViewNode {
     runtime.block_on(rig.node(path)).expect("it is there")
 }
 
-async fn read_on(tree: &Tree, node: &Node) -> u64 {
+async fn read_to_end(tree: &ViewTree, node: &ViewNode) -> u64 {
     let open = tree.open(node).await.expect("it opens");
     let mut at = 0;
     loop {
@@ -53,7 +53,7 @@ async fn read_on(tree: &Tree, node: &Node) -> u64 {
 fn tree(criterion: &mut Criterion) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
-    let rig = runtime.block_on(filled());
+    let rig = runtime.block_on(filled_fixture());
     let mut group = criterion.benchmark_group("tree");
     group.sample_size(10);
     for extension in ["log", "values", "jsonl"] {
@@ -62,12 +62,12 @@ fn tree(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(size));
         group.bench_function(format!("{extension}/size for the first time"), |bencher| {
             bencher.iter(|| {
-                let tree = Tree::new(Arc::clone(&rig.engine), TreeOptions::default());
+                let tree = ViewTree::new(Arc::clone(&rig.engine), TreeOptions::default());
                 runtime.block_on(tree.stat(&node)).expect("it is there").size
             });
         });
         group.bench_function(format!("{extension}/read on"), |bencher| {
-            bencher.iter(|| assert_eq!(runtime.block_on(read_on(&rig.tree, &node)), size));
+            bencher.iter(|| assert_eq!(runtime.block_on(read_to_end(&rig.tree, &node)), size));
         });
         group.throughput(Throughput::Elements(1));
         group.bench_function(format!("{extension}/size again"), |bencher| {
@@ -82,7 +82,7 @@ fn tree(criterion: &mut Criterion) {
             });
         });
     }
-    let keys: Vec<Node> = (0..100)
+    let keys: Vec<ViewNode> = (0..100)
         .map(|key| node(&runtime, &rig, &format!("/topics/t/by-key/key-{}", key * 499)))
         .collect();
     let mut nth = 0;

@@ -1,6 +1,6 @@
 //! The tree as a file system that any program can use (FUSE).
 //!
-//! [`Mounts`] are all mounts of one server. A mount is served by a few threads of its own, which ask the
+//! [`FuseMounts`] are all mounts of one server. A mount is served by a few threads of its own, which ask the
 //! engine directly. What holds true of it:
 //!
 //! - `files/` is read and written. A change is accepted, stamped and visible when the call returns;
@@ -18,15 +18,15 @@
 //!
 //! The protocol is `fuser`'s business.
 
-mod asker;
 mod attributes;
 mod changes;
 mod coherence;
+mod errno;
 mod handles;
+mod inode_table;
+mod interrupt;
 mod mount_point;
-mod mounted;
-mod nodes;
-mod refused;
+mod mounted_tree;
 mod session;
 mod workers;
 
@@ -39,31 +39,31 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use engine::files::Files;
+use engine::files::FileSystem;
 use fuser::{Config, MountOption, SessionACL};
 use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
-use crate::tree::Tree;
-use coherence::{Audience, Membership, MountId};
-use mount_point::{Connection, Listed};
-use mounted::Mounted;
-use session::Session;
-use workers::Workers;
+use crate::tree::ViewTree;
+use coherence::{CacheInvalidator, MountId, MountRegistration};
+use mount_point::{FuseConnection, MountEntry};
+use mounted_tree::MountedTree;
+use session::FuseSession;
+use workers::FuseWorkers;
 
 /// How many threads take requests of one mount. More than cores: some wait for the journal.
 const THREADS: usize = 4;
 /// How many files may have something put at their ends at a time.
-const ENDS: usize = 64;
+const APPEND_LOCKS: usize = 64;
 /// How long the end of a mount is waited for.
-const END_MAX: Duration = Duration::from_secs(2);
+const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Why something is not mounted, or goes on being.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is nothing there.
     #[error("the mount point does not exist: make the directory first. directory={}", .0.display())]
-    Missing(PathBuf),
+    NotFound(PathBuf),
     /// It is no directory.
     #[error("the mount point is not a directory. path={}", .0.display())]
     NotDirectory(PathBuf),
@@ -101,7 +101,7 @@ pub enum MountError {
     #[error(
         "fusermount3 cannot be run, which mounts for others than root: install Debian's fuse3. {0}"
     )]
-    NoHelp(#[source] io::Error),
+    NoFusermount(#[source] io::Error),
     /// It cannot be looked at, or the kernel refuses.
     #[error("cannot mount. directory={}: {source}", .directory.display())]
     CannotUse {
@@ -116,45 +116,59 @@ pub enum MountError {
 }
 
 /// One mount, from outside.
-struct Running {
-    listed: Listed,
+struct ActiveMount {
+    entry: MountEntry,
     /// Says something, or is gone, once nothing is served any more.
     ended: Receiver<()>,
 }
 
-struct State {
-    running: BTreeMap<PathBuf, Running>,
+struct MountTable {
+    mounts: BTreeMap<PathBuf, ActiveMount>,
     stopping: bool,
 }
 
-struct Inner {
-    files: Files,
-    tree: Arc<Tree>,
+struct FuseMountsInner {
+    files: FileSystem,
+    tree: Arc<ViewTree>,
     data_dir: PathBuf,
     runtime: Runtime,
-    audience: Arc<Audience>,
-    ends: Arc<[Mutex<()>]>,
+    invalidator: Arc<CacheInvalidator>,
+    append_locks: Arc<[Mutex<()>]>,
     /// Held while one is mounted or taken away.
-    state: Mutex<State>,
+    state: Mutex<MountTable>,
 }
 
 /// All mounts of a server.
 #[derive(Clone)]
-pub struct Mounts(Arc<Inner>);
+pub struct FuseMounts(Arc<FuseMountsInner>);
 
-impl std::fmt::Debug for Mounts {
+impl std::fmt::Debug for FuseMounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mounts").finish_non_exhaustive()
     }
 }
 
-impl Mounts {
+impl FuseMounts {
     /// Nothing is mounted yet. `data_dir` is where the data lies: no mount may hide it, and a mount
     /// has as much room as there is.
-    pub fn new(files: Files, tree: Arc<Tree>, data_dir: PathBuf, runtime: Runtime) -> Mounts {
-        let (audience, ends) = (Arc::default(), (0..ENDS).map(|_| Mutex::new(())).collect());
-        let state = Mutex::new(State { running: BTreeMap::new(), stopping: false });
-        Mounts(Arc::new(Inner { files, tree, data_dir, runtime, audience, ends, state }))
+    pub fn new(
+        files: FileSystem,
+        tree: Arc<ViewTree>,
+        data_dir: PathBuf,
+        runtime: Runtime,
+    ) -> FuseMounts {
+        let (audience, ends) =
+            (Arc::default(), (0..APPEND_LOCKS).map(|_| Mutex::new(())).collect());
+        let state = Mutex::new(MountTable { mounts: BTreeMap::new(), stopping: false });
+        FuseMounts(Arc::new(FuseMountsInner {
+            files,
+            tree,
+            data_dir,
+            runtime,
+            invalidator: audience,
+            append_locks: ends,
+            state,
+        }))
     }
 
     /// Mounts the tree at an empty directory. Returns its path without links. Blocks.
@@ -167,13 +181,13 @@ impl Mounts {
         if state.stopping {
             return Err(MountError::Stopping);
         }
-        forget_ended(&mut state);
-        let path = mount_point::check(directory, &inner.data_dir)?;
-        let member = inner.audience.enter();
+        remove_ended_mounts(&mut state);
+        let path = mount_point::check_mount_point(directory, &inner.data_dir)?;
+        let member = inner.invalidator.register();
         let session = inner.session(member.id());
         let running = inner.run(member, &path, session)?;
         tracing::info!(directory = %path.display(), "mounted");
-        state.running.insert(path.clone(), running);
+        state.mounts.insert(path.clone(), running);
         Ok(path)
     }
 
@@ -184,14 +198,14 @@ impl Mounts {
     /// [`MountError`].
     pub fn unmount(&self, directory: &Path, lazily: bool) -> Result<PathBuf, MountError> {
         let mut state = self.0.state.lock();
-        forget_ended(&mut state);
+        remove_ended_mounts(&mut state);
         let path = find(&state, directory)?;
-        let running = &state.running[&path];
-        mount_point::unmount(&path, &running.listed, lazily)?;
-        let running = state.running.remove(&path).expect("it was just found");
+        let running = &state.mounts[&path];
+        mount_point::unmount(&path, &running.entry, lazily)?;
+        let running = state.mounts.remove(&path).expect("it was just found");
         drop(state);
         if !lazily {
-            ended(&running);
+            wait_until_ended(&running);
         }
         tracing::info!(directory = %path.display(), "unmounted");
         Ok(path)
@@ -200,25 +214,25 @@ impl Mounts {
     /// Where something is mounted.
     pub fn list(&self) -> Vec<PathBuf> {
         let mut state = self.0.state.lock();
-        forget_ended(&mut state);
-        state.running.keys().cloned().collect()
+        remove_ended_mounts(&mut state);
+        state.mounts.keys().cloned().collect()
     }
 
     /// Takes everything away, also what is in use, and mounts nothing any more. Blocks.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.stopping = true;
-        let running = std::mem::take(&mut state.running);
+        let running = std::mem::take(&mut state.mounts);
         drop(state);
         for (path, running) in &running {
-            match mount_point::unmount(path, &running.listed, false) {
-                Ok(()) => ended(running),
+            match mount_point::unmount(path, &running.entry, false) {
+                Ok(()) => wait_until_ended(running),
                 // Whoever uses it is told by the kernel, once this process has ended.
                 Err(MountError::InUse(_)) => {
                     tracing::warn!(directory = %path.display(), "unmounted while in use");
-                    tell(mount_point::unmount(path, &running.listed, true));
+                    log_unmount_failure(mount_point::unmount(path, &running.entry, true));
                 }
-                failed => tell(failed),
+                failed => log_unmount_failure(failed),
             }
         }
     }
@@ -230,54 +244,54 @@ pub fn data_dir_of(directory: &Path) -> Option<PathBuf> {
     mount_point::data_dir_of(directory)
 }
 
-fn tell(unmounted: Result<(), MountError>) {
+fn log_unmount_failure(unmounted: Result<(), MountError>) {
     if let Err(error) = unmounted {
-        tracing::warn!(%error, "a mount is left behind");
+        tracing::warn!(%error, "a mount could not be unmounted");
     }
 }
 
 /// Those that somebody else took away.
-fn forget_ended(state: &mut State) {
-    let is_served = |running: &Running| {
+fn remove_ended_mounts(state: &mut MountTable) {
+    let is_served = |running: &ActiveMount| {
         running.ended.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout)
     };
-    state.running.retain(|_, running| is_served(running));
+    state.mounts.retain(|_, running| is_served(running));
 }
 
 /// The path by which a mount is known; looked at only if its name does not tell.
-fn find(state: &State, directory: &Path) -> Result<PathBuf, MountError> {
+fn find(state: &MountTable, directory: &Path) -> Result<PathBuf, MountError> {
     let plain = mount_point::absolute(directory);
-    if state.running.contains_key(&plain) {
+    if state.mounts.contains_key(&plain) {
         return Ok(plain);
     }
     let canonical = std::fs::canonicalize(directory).ok();
-    let found = canonical.filter(|path| state.running.contains_key(path));
+    let found = canonical.filter(|path| state.mounts.contains_key(path));
     found.ok_or(MountError::NotMounted(plain))
 }
 
-impl Inner {
-    fn session(&self, id: MountId) -> Session {
-        let mounted = Mounted {
+impl FuseMountsInner {
+    fn session(&self, id: MountId) -> FuseSession {
+        let mounted = MountedTree {
             id,
             files: self.files.clone(),
             tree: Arc::clone(&self.tree),
             runtime: self.runtime.clone(),
-            audience: Arc::clone(&self.audience),
-            nodes: nodes::Nodes::default(),
-            handles: handles::Handles::default(),
-            ends: Arc::clone(&self.ends),
+            invalidator: Arc::clone(&self.invalidator),
+            nodes: inode_table::InodeTable::default(),
+            handles: handles::FuseHandleTable::default(),
+            append_locks: Arc::clone(&self.append_locks),
             data_dir: self.data_dir.clone(),
         };
-        let workers = Workers::new(self.runtime.clone(), THREADS);
-        Session { mounted: Arc::new(mounted), workers }
+        let workers = FuseWorkers::new(self.runtime.clone(), THREADS);
+        FuseSession { mounted: Arc::new(mounted), workers }
     }
 
     fn run(
         &self,
-        member: Membership,
+        member: MountRegistration,
         path: &Path,
-        session: Session,
-    ) -> Result<Running, MountError> {
+        session: FuseSession,
+    ) -> Result<ActiveMount, MountError> {
         let failed = |source| MountError::CannotUse { directory: path.to_owned(), source };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -285,21 +299,21 @@ impl Inner {
         config.acl = SessionACL::All;
         let source = mount_point::source(&self.data_dir);
         let session = match mount_point::mount(path, &source)? {
-            Connection::Mounted(device) => {
+            FuseConnection::Mounted(device) => {
                 let device = OwnedFd::from(device);
                 fuser::Session::from_fd(session, device, SessionACL::All, config).map_err(
                     |error| {
-                        mount_point::abandon(path);
+                        mount_point::detach_unserved_mount(path);
                         failed(error)
                     },
                 )?
             }
-            Connection::NotPermitted => with_help(path, &source, session, config)?,
+            FuseConnection::NotPermitted => mount_with_fusermount(path, &source, session, config)?,
         };
         let listed = mount_point::mounted_at(path).ok_or_else(|| {
             failed(io::Error::other("it is not in the kernel's list of mounts any more"))
         })?;
-        self.audience.listen(member.id(), session.notifier()).map_err(failed)?;
+        self.invalidator.start_notifying(member.id(), session.notifier()).map_err(failed)?;
         let (end, ended) = channel();
         let serve = move || {
             // Dropped in this order, also if it panics: whoever hears of the end finds it gone.
@@ -310,22 +324,22 @@ impl Inner {
         };
         let thread = std::thread::Builder::new().name("mount".to_owned());
         thread.spawn(serve).map_err(failed)?;
-        Ok(Running { listed, ended })
+        Ok(ActiveMount { entry: listed, ended })
     }
 }
 
 /// Waits, for a while, until a mount that was taken away is not served any more.
-fn ended(running: &Running) {
-    let _ = running.ended.recv_timeout(END_MAX);
+fn wait_until_ended(running: &ActiveMount) {
+    let _ = running.ended.recv_timeout(UNMOUNT_WAIT_MAX);
 }
 
 /// Mounts for somebody who is not root, and for him alone: that is what he may do.
-fn with_help(
+fn mount_with_fusermount(
     path: &Path,
     source: &OsStr,
-    session: Session,
+    session: FuseSession,
     mut config: Config,
-) -> Result<fuser::Session<Session>, MountError> {
+) -> Result<fuser::Session<FuseSession>, MountError> {
     config.acl = SessionACL::Owner;
     // It goes through a list of options, where such a name would be two.
     let plain = |source: &&str| !source.contains([',', '\\']);
@@ -336,7 +350,7 @@ fn with_help(
         MountOption::DefaultPermissions,
     ];
     fuser::Session::new(session, path, &config).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => MountError::NoHelp(source),
+        io::ErrorKind::NotFound => MountError::NoFusermount(source),
         _ => MountError::CannotUse { directory: path.to_owned(), source },
     })
 }

@@ -10,7 +10,7 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use kafka_records::Record;
+use kafka_records::KafkaRecord;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 
 use crate::base64;
@@ -57,14 +57,14 @@ impl RecordLine {
     /// # Errors
     /// It is no record, or has fields that a record has not.
     pub fn parse(line: &[u8]) -> Result<RecordLine, LineError> {
-        let read: Read = serde_json::from_slice(line)?;
+        let read: JsonRecordInput = serde_json::from_slice(line)?;
         if let Some(timestamp) = read.timestamp.filter(|t| !(-1..=TIMESTAMP_MAX).contains(t)) {
             return Err(LineError::Timestamp(timestamp));
         }
         if let Some(partition) = read.partition.filter(|partition| *partition < 0) {
             return Err(LineError::Partition(partition));
         }
-        let header = |(name, value): (Text, Text)| {
+        let header = |(name, value): (JsonBytesInput, JsonBytesInput)| {
             let name = name.0.ok_or(LineError::HeaderName)?;
             let name = String::from_utf8(name).map_err(|_| LineError::HeaderName)?;
             Ok((name, value.0.map(Bytes::from)))
@@ -83,19 +83,19 @@ impl RecordLine {
 pub(crate) fn write(
     topic: &str,
     partition: u32,
-    record: &Record,
+    record: &KafkaRecord,
     mut out: impl Write,
 ) -> std::io::Result<()> {
     let headers = record.headers.iter();
-    let line = Written {
+    let line = JsonRecord {
         topic,
         partition,
         offset: record.offset,
         timestamp: record.timestamp,
-        key: Shown(record.key.as_deref()),
-        value: Shown(record.value.as_deref()),
+        key: JsonBytes(record.key.as_deref()),
+        value: JsonBytes(record.value.as_deref()),
         headers: headers
-            .map(|(name, value)| (Shown(Some(name)), Shown(value.as_deref())))
+            .map(|(name, value)| (JsonBytes(Some(name)), JsonBytes(value.as_deref())))
             .collect(),
     };
     serde_json::to_writer(&mut out, &line)?;
@@ -103,20 +103,20 @@ pub(crate) fn write(
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct JsonRecord<'a> {
     topic: &'a str,
     partition: u32,
     offset: i64,
     timestamp: i64,
-    key: Shown<'a>,
-    value: Shown<'a>,
-    headers: Vec<(Shown<'a>, Shown<'a>)>,
+    key: JsonBytes<'a>,
+    value: JsonBytes<'a>,
+    headers: Vec<(JsonBytes<'a>, JsonBytes<'a>)>,
 }
 
 /// Bytes on their way out.
-struct Shown<'a>(Option<&'a [u8]>);
+struct JsonBytes<'a>(Option<&'a [u8]>);
 
-impl Serialize for Shown<'_> {
+impl Serialize for JsonBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Some(bytes) = self.0 else {
             return serializer.serialize_none();
@@ -134,7 +134,7 @@ impl Serialize for Shown<'_> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Read {
+struct JsonRecordInput {
     #[serde(default, rename = "topic")]
     _topic: serde::de::IgnoredAny,
     #[serde(default)]
@@ -144,37 +144,37 @@ struct Read {
     #[serde(default)]
     timestamp: Option<i64>,
     #[serde(default)]
-    key: Text,
+    key: JsonBytesInput,
     // Not optional: a misspelt name must not become a tombstone.
-    value: Text,
+    value: JsonBytesInput,
     #[serde(default)]
-    headers: Vec<(Text, Text)>,
+    headers: Vec<(JsonBytesInput, JsonBytesInput)>,
 }
 
 /// Bytes on their way in.
 #[derive(Default)]
-struct Text(Option<Vec<u8>>);
+struct JsonBytesInput(Option<Vec<u8>>);
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected null, a string, or {\"base64\":\"…\"}")]
-enum Spelling {
+enum JsonBytesForm {
     Null(()),
     Text(String),
-    Bytes(Encoded),
+    Bytes(Base64Bytes),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Encoded {
+struct Base64Bytes {
     base64: String,
 }
 
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
-        Ok(Text(match Spelling::deserialize(deserializer)? {
-            Spelling::Null(()) => None,
-            Spelling::Text(text) => Some(text.into_bytes()),
-            Spelling::Bytes(encoded) => Some(
+impl<'de> Deserialize<'de> for JsonBytesInput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonBytesInput, D::Error> {
+        Ok(JsonBytesInput(match JsonBytesForm::deserialize(deserializer)? {
+            JsonBytesForm::Null(()) => None,
+            JsonBytesForm::Text(text) => Some(text.into_bytes()),
+            JsonBytesForm::Bytes(encoded) => Some(
                 base64::decode(&encoded.base64)
                     .ok_or_else(|| serde::de::Error::custom("this is not base64"))?,
             ),
@@ -188,14 +188,14 @@ mod tests {
 
     use super::*;
 
-    fn line(record: &Record) -> String {
+    fn line(record: &KafkaRecord) -> String {
         let mut out = Vec::new();
         write("a", 3, record, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
-    fn record(value: Option<&'static [u8]>) -> Record {
-        Record {
+    fn record(value: Option<&'static [u8]>) -> KafkaRecord {
+        KafkaRecord {
             offset: 5,
             timestamp: 7,
             key: None,
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line_of_seven_fields() {
-        let record = Record {
+        let record = KafkaRecord {
             key: Some(Bytes::from_static(b"k")),
             headers: vec![
                 (Bytes::from_static(b"h"), Some(Bytes::from_static(b"1"))),
@@ -270,7 +270,7 @@ mod tests {
             headers in proptest::collection::vec((any::<String>(), proptest::option::of(bytes())), 0..4),
             timestamp in -1..=TIMESTAMP_MAX,
         ) {
-            let record = Record {
+            let record = KafkaRecord {
                 offset: 0,
                 timestamp,
                 key: key.clone(),

@@ -8,7 +8,7 @@
 //! engine, and without a mount.
 //!
 //! A cut by system time is a prefix of a partition, and asking for it is up to whoever fetches. A cut
-//! by user time is in general no prefix; what is rendered here is the exact set ([`Selection`]).
+//! by user time is in general no prefix; what is rendered here is the exact set ([`RecordSelection`]).
 
 // The tests' rig names the crate from outside.
 #[cfg(test)]
@@ -24,7 +24,7 @@ mod selection;
 pub mod tree;
 
 pub use jsonl::{LineError, RecordLine};
-pub use name::{NameError, PARTITION_MAX, TOPIC_NAME_BYTES_MAX, check_topic};
+pub use name::{PARTITION_MAX, TOPIC_NAME_BYTES_MAX, TopicNameError, check_topic};
 pub use path::{PathError, ViewPath};
-pub use render::{Format, RenderError, Rendered, Renderer};
-pub use selection::Selection;
+pub use render::{RecordRenderer, RenderError, RenderProgress, ViewFormat};
+pub use selection::RecordSelection;

@@ -8,7 +8,7 @@ pub const PARTITION_MAX: u32 = i32::MAX as u32;
 
 /// Why a text is no topic's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameError {
+pub enum TopicNameError {
     /// Nothing there.
     #[error("a topic's name is not empty")]
     Empty,
@@ -19,7 +19,7 @@ pub enum NameError {
     #[error(
         "a topic's name has letters, digits, '.', '_' and '-', but not {character:?}: {name:?}"
     )]
-    Character {
+    InvalidCharacter {
         /// The name.
         name: String,
         /// The first character that does not belong.
@@ -27,26 +27,26 @@ pub enum NameError {
     },
     /// Longer than any topic's name.
     #[error("a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, and this has {0}")]
-    Long(usize),
+    TooLong(usize),
 }
 
 /// Checks the name of a topic.
 ///
 /// # Errors
 /// It is none.
-pub fn check_topic(name: &str) -> Result<(), NameError> {
+pub fn check_topic(name: &str) -> Result<(), TopicNameError> {
     if name.is_empty() {
-        return Err(NameError::Empty);
+        return Err(TopicNameError::Empty);
     }
     if name == "." || name == ".." {
-        return Err(NameError::Dots(name.to_owned()));
+        return Err(TopicNameError::Dots(name.to_owned()));
     }
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if let Some(character) = name.chars().find(|c| !legal(*c)) {
-        return Err(NameError::Character { name: name.to_owned(), character });
+        return Err(TopicNameError::InvalidCharacter { name: name.to_owned(), character });
     }
     if name.len() > TOPIC_NAME_BYTES_MAX {
-        return Err(NameError::Long(name.len()));
+        return Err(TopicNameError::TooLong(name.len()));
     }
     Ok(())
 }
@@ -60,11 +60,14 @@ mod tests {
         for name in ["a", "a.b", "...", "_-", "0", &"x".repeat(249)] {
             assert_eq!(check_topic(name), Ok(()), "{name}");
         }
-        assert_eq!(check_topic(""), Err(NameError::Empty));
-        assert!(matches!(check_topic(".."), Err(NameError::Dots(_))));
-        assert_eq!(check_topic(&"x".repeat(250)), Err(NameError::Long(250)));
+        assert_eq!(check_topic(""), Err(TopicNameError::Empty));
+        assert!(matches!(check_topic(".."), Err(TopicNameError::Dots(_))));
+        assert_eq!(check_topic(&"x".repeat(250)), Err(TopicNameError::TooLong(250)));
         for name in ["a b", "a\0", "a/b", "ä", "a@s5", "a\n", "%2e"] {
-            assert!(matches!(check_topic(name), Err(NameError::Character { .. })), "{name:?}");
+            assert!(
+                matches!(check_topic(name), Err(TopicNameError::InvalidCharacter { .. })),
+                "{name:?}"
+            );
         }
     }
 }

@@ -10,9 +10,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hlc::{Ask, MomentError};
+use hlc::{MomentError, MomentSelector};
 
-use crate::{NameError, PARTITION_MAX, check_topic};
+use crate::{PARTITION_MAX, TopicNameError, check_topic};
 
 /// What a path names: a topic or one partition of it, now or in the past.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub struct ViewPath {
     /// One partition, or all.
     pub partition: Option<u32>,
     /// A moment or a window; now if not said.
-    pub ask: Option<Ask>,
+    pub ask: Option<MomentSelector>,
 }
 
 /// Why a text names nothing.
@@ -30,13 +30,13 @@ pub struct ViewPath {
 pub enum PathError {
     /// Not a topic's name.
     #[error(transparent)]
-    Topic(#[from] NameError),
+    Topic(#[from] TopicNameError),
     /// A slash with nothing before or behind it.
     #[error("a part of the path is empty: write TOPIC or TOPIC/PARTITION. path={0}")]
     EmptyPart(String),
     /// More parts than a path has.
     #[error("a path has a topic and a partition, and nothing below. path={0}")]
-    Deep(String),
+    TooDeep(String),
     /// Not a partition.
     #[error(
         "a partition is a number from 0 to {PARTITION_MAX}, without sign or leading zeros. partition={0:?}"
@@ -44,7 +44,7 @@ pub enum PathError {
     Partition(String),
     /// An `@` with nothing behind it.
     #[error("a moment is missing after @. path={0}")]
-    NoMoment(String),
+    MissingMoment(String),
     /// Not a moment.
     #[error(transparent)]
     Moment(#[from] MomentError),
@@ -58,15 +58,15 @@ impl ViewPath {
     /// The text names nothing.
     pub fn parse_with(
         text: &str,
-        parse_ask: impl FnOnce(&str) -> Result<Ask, MomentError>,
+        parse_ask: impl FnOnce(&str) -> Result<MomentSelector, MomentError>,
     ) -> Result<ViewPath, PathError> {
         // The first @: no topic has one, and a moment may.
         let (place, ask) = match text.split_once('@') {
-            Some((_, "")) => return Err(PathError::NoMoment(text.to_owned())),
+            Some((_, "")) => return Err(PathError::MissingMoment(text.to_owned())),
             Some((place, ask)) => (place, Some(ask)),
             None => (text, None),
         };
-        let (topic, partition) = place_of(place)?;
+        let (topic, partition) = parse_topic_and_partition(place)?;
         Ok(ViewPath { topic, partition, ask: ask.map(parse_ask).transpose()? })
     }
 }
@@ -79,11 +79,11 @@ impl FromStr for ViewPath {
     }
 }
 
-fn place_of(place: &str) -> Result<(String, Option<u32>), PathError> {
+fn parse_topic_and_partition(place: &str) -> Result<(String, Option<u32>), PathError> {
     let parts: Vec<&str> = place.split('/').collect();
     // What looks like a way out is named as such, wherever it stands.
     if let Some(dots) = parts.iter().find(|part| matches!(**part, "." | "..")) {
-        return Err(NameError::Dots((*dots).to_owned()).into());
+        return Err(TopicNameError::Dots((*dots).to_owned()).into());
     }
     if parts.len() > 1 && parts.contains(&"") {
         return Err(PathError::EmptyPart(place.to_owned()));
@@ -91,13 +91,13 @@ fn place_of(place: &str) -> Result<(String, Option<u32>), PathError> {
     let (topic, partition) = match parts[..] {
         [topic] => (topic, None),
         [topic, partition] => (topic, Some(partition)),
-        _ => return Err(PathError::Deep(place.to_owned())),
+        _ => return Err(PathError::TooDeep(place.to_owned())),
     };
     check_topic(topic)?;
-    Ok((topic.to_owned(), partition.map(partition_of).transpose()?))
+    Ok((topic.to_owned(), partition.map(parse_partition).transpose()?))
 }
 
-fn partition_of(text: &str) -> Result<u32, PathError> {
+fn parse_partition(text: &str) -> Result<u32, PathError> {
     let bad = || PathError::Partition(text.to_owned());
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     if !plain || (text.len() > 1 && text.starts_with('0')) {
@@ -154,11 +154,14 @@ mod tests {
     fn a_path_that_leads_elsewhere_is_refused() {
         for text in ["..", ".", "../etc", "a/..", "a/../b", "./a", "a/.", "a/0/..", "..@s5"] {
             let error = text.parse::<ViewPath>().unwrap_err();
-            assert!(matches!(error, PathError::Topic(NameError::Dots(_))), "{text}: {error}");
+            assert!(matches!(error, PathError::Topic(TopicNameError::Dots(_))), "{text}: {error}");
         }
         for text in ["a\0b", "a b", "~", "a\\b", "%2e%2e", "a:b", "é"] {
             let error = text.parse::<ViewPath>().unwrap_err();
-            assert!(matches!(error, PathError::Topic(NameError::Character { .. })), "{text}");
+            assert!(
+                matches!(error, PathError::Topic(TopicNameError::InvalidCharacter { .. })),
+                "{text}"
+            );
         }
     }
 
@@ -171,10 +174,10 @@ mod tests {
                 text.parse::<ViewPath>()
             );
         }
-        assert_eq!("".parse::<ViewPath>(), Err(PathError::Topic(NameError::Empty)));
-        assert_eq!("@s5".parse::<ViewPath>(), Err(PathError::Topic(NameError::Empty)));
-        assert!(matches!("a/0/1".parse::<ViewPath>(), Err(PathError::Deep(_))));
-        assert!(matches!("a@".parse::<ViewPath>(), Err(PathError::NoMoment(_))));
+        assert_eq!("".parse::<ViewPath>(), Err(PathError::Topic(TopicNameError::Empty)));
+        assert_eq!("@s5".parse::<ViewPath>(), Err(PathError::Topic(TopicNameError::Empty)));
+        assert!(matches!("a/0/1".parse::<ViewPath>(), Err(PathError::TooDeep(_))));
+        assert!(matches!("a@".parse::<ViewPath>(), Err(PathError::MissingMoment(_))));
     }
 
     #[test]

@@ -5,17 +5,19 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use hlc::UserTime;
 use kafka_records::{
-    BatchError, BatchHeader, Batches, HEADER_BYTES, Limit, Record, records, set_crc,
+    BatchError, BatchHeader, BatchIterator, DecompressionLimit, HEADER_BYTES, KafkaRecord, records,
+    set_crc,
 };
 
-use crate::{Selection, jsonl};
+use crate::{RecordSelection, jsonl};
 
 /// What the records of one batch may take when unpacked.
-pub(crate) const LIMIT: Limit = Limit { decompressed_bytes_max: 256 << 20 };
+pub(crate) const UNPACKED_LIMIT: DecompressionLimit =
+    DecompressionLimit { decompressed_bytes_max: 256 << 20 };
 
 /// How contents look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum ViewFormat {
     /// The batches, byte for byte.
     Raw,
     /// Each value, and a newline. A null value is an empty line.
@@ -26,16 +28,16 @@ pub enum Format {
 
 /// Renders one partition.
 #[derive(Clone, Debug)]
-pub struct Renderer {
+pub struct RecordRenderer {
     topic: String,
     partition: u32,
-    format: Format,
-    selection: Selection,
+    format: ViewFormat,
+    selection: RecordSelection,
 }
 
 /// How far rendering has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderProgress {
     /// How many records were shown.
     pub records: u64,
     /// Where to go on: the offset after all that was walked, if anything was.
@@ -64,7 +66,7 @@ pub enum RenderError {
     },
 }
 
-impl Renderer {
+impl RecordRenderer {
     /// A renderer of `selection`, in `format`.
     ///
     /// # Errors
@@ -72,13 +74,13 @@ impl Renderer {
     pub fn new(
         topic: &str,
         partition: u32,
-        format: Format,
-        selection: Selection,
-    ) -> Result<Renderer, RenderError> {
-        if format == Format::Raw && selection.user.is_some() {
+        format: ViewFormat,
+        selection: RecordSelection,
+    ) -> Result<RecordRenderer, RenderError> {
+        if format == ViewFormat::Raw && selection.user.is_some() {
             return Err(RenderError::RawOfUserTime);
         }
-        Ok(Renderer { topic: topic.to_owned(), partition, format, selection })
+        Ok(RecordRenderer { topic: topic.to_owned(), partition, format, selection })
     }
 
     /// Appends to `out` what is to be seen of `batches`, and stops once `records_max` records were
@@ -91,34 +93,39 @@ impl Renderer {
         batches: &Bytes,
         records_max: u64,
         out: &mut Vec<u8>,
-    ) -> Result<Rendered, RenderError> {
-        self.render_by(batches, records_max, &|record| Some(UserTime(record.timestamp)), out)
+    ) -> Result<RenderProgress, RenderError> {
+        self.render_with_user_times(
+            batches,
+            records_max,
+            &|record| Some(UserTime(record.timestamp)),
+            out,
+        )
     }
 
-    /// [`Renderer::render`], where a record's user time is what `time_of` says, or none.
+    /// [`RecordRenderer::render`], where a record's user time is what `time_of` says, or none.
     ///
     /// # Errors
-    /// As [`Renderer::render`].
-    pub fn render_by(
+    /// As [`RecordRenderer::render`].
+    pub fn render_with_user_times(
         &self,
         batches: &Bytes,
         records_max: u64,
-        time_of: &dyn Fn(&Record) -> Option<UserTime>,
+        time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
         out: &mut Vec<u8>,
-    ) -> Result<Rendered, RenderError> {
-        let mut rendered = Rendered::default();
-        for batch in Batches::new(batches) {
+    ) -> Result<RenderProgress, RenderError> {
+        let mut rendered = RenderProgress::default();
+        for batch in BatchIterator::new(batches) {
             if rendered.records >= records_max {
                 break;
             }
             let from = rendered.next_offset.unwrap_or(self.selection.offsets.start);
-            let (header, batch) = batch.map_err(|source| self.damaged(from, source))?;
+            let (header, batch) = batch.map_err(|source| self.corrupt_batch(from, source))?;
             let mut next_offset = header.last_offset().saturating_add(1);
-            if self.selection.touches(header.base_offset, header.last_offset()) {
+            if self.selection.overlaps(header.base_offset, header.last_offset()) {
                 let left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .batch(&header, &batches.slice_ref(batch), left, time_of, out)
-                    .map_err(|source| self.damaged(header.base_offset, source))?;
+                    .render_batch(&header, &batches.slice_ref(batch), left, time_of, out)
+                    .map_err(|source| self.corrupt_batch(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
             }
@@ -128,16 +135,16 @@ impl Renderer {
     }
 
     /// How many records were shown, and where it stopped if that is inside the batch.
-    fn batch(
+    fn render_batch(
         &self,
         header: &BatchHeader,
         batch: &Bytes,
         records_max: u64,
-        time_of: &dyn Fn(&Record) -> Option<UserTime>,
+        time_of: &dyn Fn(&KafkaRecord) -> Option<UserTime>,
         out: &mut Vec<u8>,
     ) -> Result<(u64, Option<i64>), BatchError> {
         check_crc(header, &batch[HEADER_BYTES..])?;
-        if self.format == Format::Raw {
+        if self.format == ViewFormat::Raw {
             out.extend_from_slice(batch);
             return Ok((u64::try_from(header.record_count).unwrap_or(0), None));
         }
@@ -146,12 +153,12 @@ impl Renderer {
             return Ok((0, None));
         }
         let mut shown = 0;
-        for record in records(batch, LIMIT)? {
+        for record in records(batch, UNPACKED_LIMIT)? {
             let record = record?;
-            if !self.selection.admits_found(record.offset, time_of(&record)) {
+            if !self.selection.admits_optional(record.offset, time_of(&record)) {
                 continue;
             }
-            self.record(&record, out);
+            self.append_record(&record, out);
             shown += 1;
             if shown == records_max {
                 return Ok((shown, Some(record.offset.saturating_add(1))));
@@ -161,37 +168,41 @@ impl Renderer {
     }
 
     /// Appends one record, whether it is in the selection or not.
-    pub(crate) fn record(&self, record: &Record, out: &mut Vec<u8>) {
-        self.write(record, out).expect("a Vec takes what is written to it");
+    pub(crate) fn append_record(&self, record: &KafkaRecord, out: &mut Vec<u8>) {
+        self.write_record(record, out).expect("a Vec takes what is written to it");
     }
 
     /// How many bytes one record takes, without taking them.
-    pub(crate) fn length(&self, record: &Record) -> u64 {
-        let mut count = Count(0);
-        self.write(record, &mut count).expect("counting cannot fail");
+    pub(crate) fn rendered_length(&self, record: &KafkaRecord) -> u64 {
+        let mut count = ByteCounter(0);
+        self.write_record(record, &mut count).expect("counting cannot fail");
         count.0
     }
 
     /// Writes one record, whether it is in the selection or not.
-    pub(crate) fn write(&self, record: &Record, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_record(
+        &self,
+        record: &KafkaRecord,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         match self.format {
-            Format::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
-            Format::Values | Format::Raw => {
+            ViewFormat::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
+            ViewFormat::Values | ViewFormat::Raw => {
                 out.write_all(record.value.as_deref().unwrap_or_default())?;
                 out.write_all(b"\n")
             }
         }
     }
 
-    fn damaged(&self, offset: i64, source: BatchError) -> RenderError {
+    fn corrupt_batch(&self, offset: i64, source: BatchError) -> RenderError {
         RenderError::Batch { topic: self.topic.clone(), partition: self.partition, offset, source }
     }
 }
 
 /// Counts what is written.
-struct Count(u64);
+struct ByteCounter(u64);
 
-impl Write for Count {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -213,13 +224,13 @@ fn check_crc(header: &BatchHeader, rest: &[u8]) -> Result<(), BatchError> {
 
 #[cfg(test)]
 mod tests {
-    use hlc::Ask;
-    use kafka_records::{BatchBuilder, Codec};
+    use hlc::MomentSelector;
+    use kafka_records::{BatchBuilder, CompressionType};
 
     use super::*;
 
     /// A batch at `base_offset` whose records have these times, and their offsets as values.
-    fn batch(base_offset: i64, times: &[i64], codec: Codec) -> Vec<u8> {
+    fn batch(base_offset: i64, times: &[i64], codec: CompressionType) -> Vec<u8> {
         let mut builder = BatchBuilder::new(codec);
         for (offset, time) in (base_offset..).zip(times) {
             builder.record(*time, None, Some(offset.to_string().as_bytes()), &[]);
@@ -230,44 +241,53 @@ mod tests {
     }
 
     fn log() -> Bytes {
-        [batch(10, &[5, 9], Codec::None), batch(12, &[3, 7, 5], Codec::Zstd)].concat().into()
+        [batch(10, &[5, 9], CompressionType::None), batch(12, &[3, 7, 5], CompressionType::Zstd)]
+            .concat()
+            .into()
     }
 
-    fn shown(batches: &Bytes, selection: Selection, records_max: u64) -> (String, Rendered) {
+    fn shown(
+        batches: &Bytes,
+        selection: RecordSelection,
+        records_max: u64,
+    ) -> (String, RenderProgress) {
         let mut out = Vec::new();
-        let renderer = Renderer::new("a", 0, Format::Values, selection).unwrap();
+        let renderer = RecordRenderer::new("a", 0, ViewFormat::Values, selection).unwrap();
         let rendered = renderer.render(batches, records_max, &mut out).unwrap();
         (String::from_utf8(out).unwrap().replace('\n', " "), rendered)
     }
 
-    fn user(ask: &str) -> Selection {
-        Selection::all().and_user(Selection::user_times(&ask.parse::<Ask>().unwrap()))
+    fn user(ask: &str) -> RecordSelection {
+        RecordSelection::all()
+            .and_user(RecordSelection::user_times(&ask.parse::<MomentSelector>().unwrap()))
     }
 
     #[test]
     fn raw_is_the_batches_byte_for_byte_without_an_incomplete_one() {
         let log = log();
         let mut out = Vec::new();
-        let renderer = Renderer::new("a", 0, Format::Raw, Selection::all()).unwrap();
+        let renderer =
+            RecordRenderer::new("a", 0, ViewFormat::Raw, RecordSelection::all()).unwrap();
         let cut_off = Bytes::from([&log[..], &log[..40]].concat());
         let rendered = renderer.render(&cut_off, u64::MAX, &mut out).unwrap();
         assert_eq!(out, log);
-        assert_eq!(rendered, Rendered { records: 5, next_offset: Some(15) });
+        assert_eq!(rendered, RenderProgress { records: 5, next_offset: Some(15) });
     }
 
     #[test]
     fn records_outside_of_the_offsets_are_left_out_even_inside_a_batch() {
-        let (text, rendered) = shown(&log(), Selection::between(11, 14), u64::MAX);
+        let (text, rendered) = shown(&log(), RecordSelection::between(11, 14), u64::MAX);
         assert_eq!(text, "11 12 13 ");
-        assert_eq!(rendered, Rendered { records: 3, next_offset: Some(15) });
+        assert_eq!(rendered, RenderProgress { records: 3, next_offset: Some(15) });
     }
 
     #[test]
     fn raw_keeps_every_batch_that_holds_an_offset_asked_for_and_no_other() {
         let mut out = Vec::new();
-        let renderer = Renderer::new("a", 0, Format::Raw, Selection::between(10, 12)).unwrap();
+        let renderer =
+            RecordRenderer::new("a", 0, ViewFormat::Raw, RecordSelection::between(10, 12)).unwrap();
         renderer.render(&log(), u64::MAX, &mut out).unwrap();
-        assert_eq!(out, batch(10, &[5, 9], Codec::None));
+        assert_eq!(out, batch(10, &[5, 9], CompressionType::None));
     }
 
     #[test]
@@ -278,36 +298,36 @@ mod tests {
 
     #[test]
     fn raw_of_user_time_is_refused() {
-        let refused = Renderer::new("a", 0, Format::Raw, user("u6"));
+        let refused = RecordRenderer::new("a", 0, ViewFormat::Raw, user("u6"));
         assert!(matches!(refused, Err(RenderError::RawOfUserTime)));
     }
 
     #[test]
     fn after_a_count_is_reached_the_next_offset_is_where_to_go_on() {
-        let (text, rendered) = shown(&log(), Selection::all(), 3);
+        let (text, rendered) = shown(&log(), RecordSelection::all(), 3);
         assert_eq!(text, "10 11 12 ");
         assert_eq!(rendered.next_offset, Some(13));
-        let (text, rendered) = shown(&log(), Selection::between(13, i64::MAX), 3);
+        let (text, rendered) = shown(&log(), RecordSelection::between(13, i64::MAX), 3);
         assert_eq!(text, "13 14 ");
         assert_eq!(rendered.next_offset, Some(15));
     }
 
     #[test]
     fn a_null_value_is_an_empty_line() {
-        let mut builder = BatchBuilder::new(Codec::None);
+        let mut builder = BatchBuilder::new(CompressionType::None);
         builder.record(0, None, None, &[]).record(0, None, Some(b""), &[]);
         builder.record(0, None, Some(b"v"), &[]);
-        assert_eq!(shown(&builder.build(), Selection::all(), u64::MAX).0, "  v ");
+        assert_eq!(shown(&builder.build(), RecordSelection::all(), u64::MAX).0, "  v ");
     }
 
     #[test]
     fn markers_of_transactions_are_no_records() {
-        let mut builder = BatchBuilder::new(Codec::None);
+        let mut builder = BatchBuilder::new(CompressionType::None);
         builder.producer(1, 0, -1).transactional().control();
         builder.record(0, Some(&[0, 0, 0, 1]), Some(&[0; 6]), &[]);
-        let (text, rendered) = shown(&builder.build(), Selection::all(), u64::MAX);
+        let (text, rendered) = shown(&builder.build(), RecordSelection::all(), u64::MAX);
         assert_eq!(text, "");
-        assert_eq!(rendered, Rendered { records: 0, next_offset: Some(1) });
+        assert_eq!(rendered, RenderProgress { records: 0, next_offset: Some(1) });
     }
 
     #[test]
@@ -315,7 +335,8 @@ mod tests {
         let mut log = log().to_vec();
         *log.last_mut().unwrap() ^= 1;
         let mut out = Vec::new();
-        let renderer = Renderer::new("a", 7, Format::Values, Selection::all()).unwrap();
+        let renderer =
+            RecordRenderer::new("a", 7, ViewFormat::Values, RecordSelection::all()).unwrap();
         let error = renderer.render(&log.into(), u64::MAX, &mut out).unwrap_err();
         assert_eq!(error.to_string(), "cannot show a/7 from offset 12 on");
         let source = std::error::Error::source(&error).unwrap().to_string();
@@ -325,12 +346,13 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_batch_are_refused() {
-        let renderer = Renderer::new("a", 0, Format::Values, Selection::all()).unwrap();
+        let renderer =
+            RecordRenderer::new("a", 0, ViewFormat::Values, RecordSelection::all()).unwrap();
         let noise = Bytes::from(vec![0xff; 200]);
         assert!(renderer.render(&noise, u64::MAX, &mut Vec::new()).is_err());
         assert_eq!(
             renderer.render(&Bytes::new(), u64::MAX, &mut Vec::new()),
-            Ok(Rendered::default())
+            Ok(RenderProgress::default())
         );
     }
 }

@@ -6,59 +6,59 @@
 
 use std::ops::Range;
 
-use hlc::{Ask, Moment, UserTime};
+use hlc::{Moment, MomentSelector, UserTime};
 
 /// The records of one partition that belong to an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub struct RecordSelection {
     /// By offset.
     pub offsets: Range<i64>,
     /// By what the records say of themselves: the exact set, wherever in the log they stand.
     pub user: Option<Range<UserTime>>,
 }
 
-impl Selection {
+impl RecordSelection {
     /// Every record of a partition.
-    pub fn all() -> Selection {
-        Selection { offsets: 0..i64::MAX, user: None }
+    pub fn all() -> RecordSelection {
+        RecordSelection { offsets: 0..i64::MAX, user: None }
     }
 
     /// The records from `start` on, and before `end`.
-    pub fn between(start: i64, end: i64) -> Selection {
-        Selection { offsets: start..end, user: None }
+    pub fn between(start: i64, end: i64) -> RecordSelection {
+        RecordSelection { offsets: start..end, user: None }
     }
 
     /// Of these, the ones whose user time is in `user`.
     #[must_use]
-    pub fn and_user(self, user: Option<Range<UserTime>>) -> Selection {
-        Selection { user, ..self }
+    pub fn and_user(self, user: Option<Range<UserTime>>) -> RecordSelection {
+        RecordSelection { user, ..self }
     }
 
     /// The user times that an ask is for, if it is for user time.
-    pub fn user_times(ask: &Ask) -> Option<Range<UserTime>> {
+    pub fn user_times(ask: &MomentSelector) -> Option<Range<UserTime>> {
         let before = |moment: &Moment| match moment {
             Moment::User { before, .. } => Some(*before),
             Moment::Sys(_) => None,
         };
         match ask {
-            Ask::At(moment) => Some(UserTime(i64::MIN)..before(moment)?),
-            Ask::Window(first, second) => Some(before(first)?..before(second)?),
+            MomentSelector::At(moment) => Some(UserTime(i64::MIN)..before(moment)?),
+            MomentSelector::Window(first, second) => Some(before(first)?..before(second)?),
         }
     }
 
     /// Whether a record is shown.
     pub fn admits(&self, offset: i64, user_time: UserTime) -> bool {
-        self.admits_found(offset, Some(user_time))
+        self.admits_optional(offset, Some(user_time))
     }
 
     /// Whether a record is shown that may have no user time: such a one belongs to no exact set.
-    pub fn admits_found(&self, offset: i64, user_time: Option<UserTime>) -> bool {
+    pub fn admits_optional(&self, offset: i64, user_time: Option<UserTime>) -> bool {
         let is_in = |user: &Range<UserTime>| user_time.is_some_and(|time| user.contains(&time));
         self.offsets.contains(&offset) && self.user.as_ref().is_none_or(is_in)
     }
 
     /// Whether a batch with these offsets can hold a record that is shown.
-    pub fn touches(&self, first_offset: i64, last_offset: i64) -> bool {
+    pub fn overlaps(&self, first_offset: i64, last_offset: i64) -> bool {
         first_offset < self.offsets.end && last_offset >= self.offsets.start
     }
 }
@@ -69,16 +69,16 @@ mod tests {
 
     #[test]
     fn both_ends_are_where_the_ask_puts_them() {
-        let selection = Selection::between(5, 7);
+        let selection = RecordSelection::between(5, 7);
         let shown: Vec<_> = (3..9).filter(|o| selection.admits(*o, UserTime(0))).collect();
         assert_eq!(shown, [5, 6]);
-        assert!(selection.touches(0, 5) && selection.touches(6, 9));
-        assert!(!selection.touches(0, 4) && !selection.touches(7, 9));
+        assert!(selection.overlaps(0, 5) && selection.overlaps(6, 9));
+        assert!(!selection.overlaps(0, 4) && !selection.overlaps(7, 9));
     }
 
     #[test]
     fn user_times_are_bounded_by_the_ask_and_system_times_do_not_matter() {
-        let times = |text: &str| Selection::user_times(&text.parse().unwrap());
+        let times = |text: &str| RecordSelection::user_times(&text.parse().unwrap());
         assert_eq!(times("u5"), Some(UserTime(i64::MIN)..UserTime(5)));
         assert_eq!(times("u5@s9"), times("u5"));
         assert_eq!(times("u5..u7"), Some(UserTime(5)..UserTime(7)));
@@ -89,8 +89,9 @@ mod tests {
     #[test]
     fn a_record_without_a_time_is_before_every_moment_and_in_no_window() {
         let none = UserTime(-1);
-        let of =
-            |text: &str| Selection::all().and_user(Selection::user_times(&text.parse().unwrap()));
+        let of = |text: &str| {
+            RecordSelection::all().and_user(RecordSelection::user_times(&text.parse().unwrap()))
+        };
         assert!(of("u0").admits(0, none));
         assert!(!of("u0..u5").admits(0, none));
     }

@@ -28,19 +28,19 @@
 //! writes: general files are written through [`Engine::files`].
 
 mod error;
-mod gate;
+mod key_pages;
 mod keys;
 mod list;
 mod lookup;
+mod lru_cache;
 mod moments;
 mod names;
 mod node;
 mod open;
 mod raw;
-mod recent;
 mod scan;
+mod semaphore;
 mod stat;
-mod state;
 mod text;
 mod value;
 mod version;
@@ -60,15 +60,15 @@ use engine::files::FileTime;
 use hlc::Hlc;
 
 pub use error::TreeError;
+pub use key_pages::{KeysCursor, KeysPage};
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
-pub use node::{Kind, Listed, Node, Stat, TopicNode};
-pub use open::Open;
-pub use state::{KeysCursor, KeysPage};
+pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
+pub use open::OpenNode;
 
-use keys::Tables;
-use moments::Known;
-use recent::Recent;
-use text::Texts;
+use keys::KeyTableCache;
+use lru_cache::WeightedLruCache;
+use moments::UserTimeCuts;
+use text::TextCache;
 use value::LastValue;
 
 /// How the tree is kept.
@@ -101,63 +101,63 @@ impl Default for TreeOptions {
 }
 
 /// The tree of an engine.
-pub struct Tree {
+pub struct ViewTree {
     engine: Arc<Engine>,
     options: TreeOptions,
     /// Moments of user time, and as known when.
-    known: Arc<Known>,
-    texts: Texts,
-    tables: Arc<Tables>,
+    user_time_cuts: Arc<UserTimeCuts>,
+    texts: TextCache,
+    key_tables: Arc<KeyTableCache>,
     /// How many bytes of batches one call looks through for a key.
     key_scan_bytes_max: Option<u64>,
     last_value: LastValue,
     /// Keeps a producer from choosing keys that crowd one place.
     seed: u64,
     /// When what has no time of its own was made.
-    since: FileTime,
+    started_at: FileTime,
 }
 
-impl Tree {
+impl ViewTree {
     /// The tree of `engine`.
-    pub fn new(engine: Arc<Engine>, options: TreeOptions) -> Tree {
+    pub fn new(engine: Arc<Engine>, options: TreeOptions) -> ViewTree {
         let since = Hlc::at(engine.wall_now()).into();
-        Tree {
+        ViewTree {
             engine,
             options,
-            known: Arc::default(),
-            texts: Arc::new(Recent::new(options.index_bytes_max)),
-            tables: Arc::new(Tables::new(options.key_bytes_max)),
+            user_time_cuts: Arc::default(),
+            texts: Arc::new(WeightedLruCache::new(options.index_bytes_max)),
+            key_tables: Arc::new(KeyTableCache::new(options.key_bytes_max)),
             key_scan_bytes_max: None,
             last_value: LastValue::default(),
             seed: RandomState::new().hash_one(0),
-            since,
+            started_at: since,
         }
     }
 
     /// The same tree, where one call looks through so many bytes of batches for a key. What is not found
     /// by then is [`TreeError::Unfinished`], and the same call goes on from there.
     #[must_use]
-    pub fn with_key_scan(&self, bytes_max: u64) -> Tree {
-        Tree {
+    pub fn with_key_scan_limit(&self, bytes_max: u64) -> ViewTree {
+        ViewTree {
             engine: Arc::clone(&self.engine),
             options: self.options,
-            known: Arc::clone(&self.known),
+            user_time_cuts: Arc::clone(&self.user_time_cuts),
             texts: Arc::clone(&self.texts),
-            tables: Arc::clone(&self.tables),
+            key_tables: Arc::clone(&self.key_tables),
             key_scan_bytes_max: Some(bytes_max),
             last_value: Arc::clone(&self.last_value),
             seed: self.seed,
-            since: self.since,
+            started_at: self.started_at,
         }
     }
 
     /// Where all paths begin.
-    pub fn root(&self) -> Node {
-        Node::Root(None)
+    pub fn root(&self) -> ViewNode {
+        ViewNode::Root(None)
     }
 }
 
-impl std::fmt::Debug for Tree {
+impl std::fmt::Debug for ViewTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree").finish_non_exhaustive()
     }

@@ -8,20 +8,20 @@ mod rig;
 use std::collections::BTreeMap;
 
 use engine::SeekError;
-use fileview::Format;
-use fileview::tree::{KeysPage, Node, Open, TreeError, TreeOptions};
-use hlc::{Ask, Cut, Hlc, Moment, UserTime};
-use kafka_records::Codec;
+use fileview::ViewFormat;
+use fileview::tree::{KeysPage, OpenNode, TreeError, TreeOptions, ViewNode};
+use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
+use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{Record, Rig, list_node, plain, read_node};
+use rig::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;
-const FORMATS: [(Format, &str); 3] =
-    [(Format::Raw, "log"), (Format::Values, "values"), (Format::Jsonl, "jsonl")];
+const FORMATS: [(ViewFormat, &str); 3] =
+    [(ViewFormat::Raw, "log"), (ViewFormat::Values, "values"), (ViewFormat::Jsonl, "jsonl")];
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TreeStep {
     /// Where, of which keys with values how long, and when.
     Produce {
         partition: u32,
@@ -34,52 +34,52 @@ enum Step {
     },
     Retain,
     Compact,
-    Free,
-    Settle,
+    Reclaim,
+    RollAndMaintain,
     Restart,
     Check {
         seed: u64,
     },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<TreeStep>> {
     let record = (0..12_u8, prop::option::weighted(0.8, 0..3000_u16), 0..50_i64);
     let records = prop::collection::vec(record, 1..8);
     let step = prop_oneof![
         12 => (0..PARTITIONS, records, any::<bool>())
-            .prop_map(|(partition, records, packed)| Step::Produce { partition, records, packed }),
+            .prop_map(|(partition, records, packed)| TreeStep::Produce { partition, records, packed }),
         1 => (0..PARTITIONS, 0..100_u8)
-            .prop_map(|(partition, percent)| Step::DeleteTo { partition, percent }),
-        1 => Just(Step::Retain),
-        2 => Just(Step::Compact),
-        1 => Just(Step::Free),
-        2 => Just(Step::Settle),
-        1 => Just(Step::Restart),
-        3 => any::<u64>().prop_map(|seed| Step::Check { seed }),
+            .prop_map(|(partition, percent)| TreeStep::DeleteTo { partition, percent }),
+        1 => Just(TreeStep::Retain),
+        2 => Just(TreeStep::Compact),
+        1 => Just(TreeStep::Reclaim),
+        2 => Just(TreeStep::RollAndMaintain),
+        1 => Just(TreeStep::Restart),
+        3 => any::<u64>().prop_map(|seed| TreeStep::Check { seed }),
     ];
     prop::collection::vec(step, 5..50)
 }
 
 /// A value, and by what it is newer than another.
-type Ranked = ((Hlc, u64), Option<Vec<u8>>);
+type RankedValue = ((Hlc, u64), Option<Vec<u8>>);
 
 /// Something that was opened once, and what it held.
-struct Held {
-    open: Open,
+struct OpenedNode {
+    open: OpenNode,
     bytes: Vec<u8>,
-    said: String,
+    path: String,
     grows: bool,
 }
 
-struct World {
-    rig: Rig,
+struct TreeWorld {
+    rig: TreeFixture,
     moments: Vec<Cut>,
-    held: Vec<Held>,
+    opened: Vec<OpenedNode>,
     random: u64,
 }
 
-impl World {
-    async fn new(policy: &str) -> World {
+impl TreeWorld {
+    async fn new(policy: &str) -> TreeWorld {
         // So little that many passes are made, and that little of an index stays.
         let options = TreeOptions {
             key_bytes_max: 1200,
@@ -87,7 +87,7 @@ impl World {
             index_spacing_bytes: 500,
             ..TreeOptions::default()
         };
-        let rig = Rig::with(options);
+        let rig = TreeFixture::with(options);
         let configs = [
             ("cleanup.policy", policy),
             ("min.cleanable.dirty.ratio", "0"),
@@ -95,9 +95,9 @@ impl World {
             ("retention.ms", "300"),
         ];
         rig.topic(TOPIC, PARTITIONS, &configs).await;
-        rig.pass(1);
+        rig.advance_clock(1);
         let moments = vec![rig.now()];
-        World { rig, moments, held: Vec::new(), random: 1 }
+        TreeWorld { rig, moments, opened: Vec::new(), random: 1 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -110,22 +110,22 @@ impl World {
         self.moments[nth as usize]
     }
 
-    async fn act(mut self, step: &Step) -> World {
+    async fn act(mut self, step: &TreeStep) -> TreeWorld {
         match step {
-            Step::Produce { partition, records, packed } => {
-                let records: Vec<Record> = records
+            TreeStep::Produce { partition, records, packed } => {
+                let records: Vec<TreeTestRecord> = records
                     .iter()
                     .map(|(key, length, time)| {
                         let value = length.map(|length| vec![b'a' + key; usize::from(length)]);
                         (Some(format!("key-{key}").into_bytes()), value, *time)
                     })
                     .collect();
-                let codec = if *packed { Codec::Lz4 } else { Codec::None };
+                let codec = if *packed { CompressionType::Lz4 } else { CompressionType::None };
                 self.rig.produce_as(TOPIC, *partition, &records, codec).await;
-                self.rig.pass(7);
+                self.rig.advance_clock(7);
                 self.moments.push(self.rig.now());
             }
-            Step::DeleteTo { partition, percent } => {
+            TreeStep::DeleteTo { partition, percent } => {
                 let topic = self.rig.engine.topic(TOPIC).unwrap();
                 let held = &topic.partitions[*partition as usize];
                 let (start, end) = (held.start().0, held.end().0);
@@ -136,18 +136,18 @@ impl World {
                     .await
                     .unwrap();
             }
-            Step::Retain => drop(self.rig.engine.give_up_old().await.unwrap()),
-            Step::Compact => {
-                self.rig.settle().await;
+            TreeStep::Retain => drop(self.rig.engine.apply_retention().await.unwrap()),
+            TreeStep::Compact => {
+                self.rig.roll_and_maintain().await;
                 self.rig.engine.compact_due().await.unwrap();
             }
-            Step::Free => self.rig.free().await,
-            Step::Settle => self.rig.settle().await,
-            Step::Restart => {
-                self.held.clear();
+            TreeStep::Reclaim => self.rig.reclaim().await,
+            TreeStep::RollAndMaintain => self.rig.roll_and_maintain().await,
+            TreeStep::Restart => {
+                self.opened.clear();
                 self.rig = self.rig.restart();
             }
-            Step::Check { seed } => {
+            TreeStep::Check { seed } => {
                 self.random = *seed;
                 self.check().await;
             }
@@ -156,15 +156,15 @@ impl World {
     }
 
     async fn check(&mut self) {
-        self.check_held().await;
+        self.check_opened().await;
         let mut asks = vec![None];
         for _ in 0..2 {
             let first = self.moment();
             let second = self.moment();
-            asks.push(Some(Ask::At(Moment::Sys(first))));
-            asks.push(Ask::window(Moment::Sys(first), Moment::Sys(second)).ok());
+            asks.push(Some(MomentSelector::At(Moment::Sys(first))));
+            asks.push(MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).ok());
             let before = UserTime(self.random(50) as i64);
-            asks.push(Some(Ask::At(Moment::User { before, known: Some(second) })));
+            asks.push(Some(MomentSelector::At(Moment::User { before, known: Some(second) })));
         }
         for ask in asks {
             self.check_partitions(ask).await;
@@ -173,50 +173,51 @@ impl World {
     }
 
     /// What was opened shows what it showed, or says that it cannot.
-    async fn check_held(&mut self) {
-        for mut held in std::mem::take(&mut self.held) {
+    async fn check_opened(&mut self) {
+        for mut held in std::mem::take(&mut self.opened) {
             let at = self.random(held.bytes.len() as u64 + 1) as usize;
             let length = self.random(4000) as usize;
             match held.open.read(at as u64, length).await {
                 Ok(read) => {
                     let known = &held.bytes[at..(at + length).min(held.bytes.len())];
-                    assert!(read.starts_with(known), "{} moved", held.said);
-                    assert!(held.grows || read.len() == known.len(), "{} grew", held.said);
+                    assert!(read.starts_with(known), "{} moved", held.path);
+                    assert!(held.grows || read.len() == known.len(), "{} grew", held.path);
                 }
                 Err(TreeError::Gone(_)) => continue,
-                Err(error) => panic!("{}: {error}", held.said),
+                Err(error) => panic!("{}: {error}", held.path),
             }
             if held.grows
                 && let Ok(size) = held.open.size().await
             {
-                assert!(size >= held.bytes.len() as u64, "{} shrank", held.said);
+                assert!(size >= held.bytes.len() as u64, "{} shrank", held.path);
                 let more = size as usize - held.bytes.len();
                 match held.open.read(held.bytes.len() as u64, more).await {
                     Ok(read) => {
-                        assert_eq!(read.len(), more, "{}", held.said);
+                        assert_eq!(read.len(), more, "{}", held.path);
                         held.bytes.extend_from_slice(&read);
                     }
                     Err(TreeError::Gone(_)) => continue,
-                    Err(error) => panic!("{}: {error}", held.said),
+                    Err(error) => panic!("{}: {error}", held.path),
                 }
             }
-            self.held.push(held);
+            self.opened.push(held);
         }
     }
 
-    async fn check_partitions(&mut self, ask: Option<Ask>) {
-        let is_user = matches!(ask, Some(Ask::At(Moment::User { .. })));
+    async fn check_partitions(&mut self, ask: Option<MomentSelector>) {
+        let is_user = matches!(ask, Some(MomentSelector::At(Moment::User { .. })));
         for partition in 0..PARTITIONS {
             for (format, extension) in FORMATS {
                 let path = match ask {
                     None => format!("topics/{TOPIC}/{partition}.{extension}"),
                     Some(ask) => format!(".at/{ask}/topics/{TOPIC}/{partition}.{extension}"),
                 };
-                if is_user && format == Format::Raw {
+                if is_user && format == ViewFormat::Raw {
                     assert_eq!(self.rig.errno(&path).await, 22, "{path}");
                     continue;
                 }
-                let expected = plain(&self.rig.engine, TOPIC, partition, format, ask).await;
+                let expected =
+                    render_expected(&self.rig.engine, TOPIC, partition, format, ask).await;
                 let length = 1 + self.random(5000) as usize;
                 let found = match self.rig.node(&path).await {
                     Ok(node) => read_node(&self.rig.tree, &node, length).await,
@@ -246,15 +247,15 @@ impl World {
             let read = open.read(at as u64, length).await.unwrap();
             assert!(read == expected[from..to], "{path} at {at}, {length} bytes");
         }
-        if self.random(3) == 0 && self.held.len() < 20 {
+        if self.random(3) == 0 && self.opened.len() < 20 {
             let grows = node.is_present();
             let (bytes, said) = (expected.to_vec(), path.to_owned());
-            self.held.push(Held { open, bytes, said, grows });
+            self.opened.push(OpenedNode { open, bytes, path: said, grows });
         }
     }
 
     /// `by-key` and the stream of keys are what a plain map is.
-    async fn check_keys(&mut self, ask: Option<Ask>) {
+    async fn check_keys(&mut self, ask: Option<MomentSelector>) {
         let path = match ask {
             None => format!("topics/{TOPIC}/by-key"),
             Some(ask) => format!(".at/{ask}/topics/{TOPIC}/by-key"),
@@ -277,10 +278,10 @@ impl World {
             assert!(value == expected[&listed.name], "{path}/{:?}", listed.name);
         }
         assert_eq!(self.rig.errno(&format!("{path}/nobody")).await, 2);
-        let Node::Keys(topic) = node else { panic!("{path} is {node:?}") };
+        let ViewNode::Keys(topic) = node else { panic!("{path} is {node:?}") };
         let (mut text, mut cursor, mut topic) = (Vec::new(), None, topic);
         loop {
-            let page = self.rig.tree.keys_page(&topic, Format::Values, cursor, 500).await;
+            let page = self.rig.tree.keys_page(&topic, ViewFormat::Values, cursor, 500).await;
             let KeysPage { at, text: lines, next } = page.unwrap();
             text.extend(lines);
             topic.at = Some(at);
@@ -297,11 +298,12 @@ impl World {
     }
 
     /// The newest value of each key, from the lines of every partition.
-    async fn state(&self, ask: Option<Ask>) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let mut state: BTreeMap<Vec<u8>, Ranked> = BTreeMap::new();
+    async fn state(&self, ask: Option<MomentSelector>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut state: BTreeMap<Vec<u8>, RankedValue> = BTreeMap::new();
         for partition in 0..PARTITIONS {
-            let lines =
-                plain(&self.rig.engine, TOPIC, partition, Format::Jsonl, ask).await.unwrap();
+            let lines = render_expected(&self.rig.engine, TOPIC, partition, ViewFormat::Jsonl, ask)
+                .await
+                .unwrap();
             let topic = self.rig.engine.topic(TOPIC).unwrap();
             let log = &topic.partitions[partition as usize].log;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -320,10 +322,10 @@ impl World {
     }
 }
 
-fn run(policy: &str, steps: &[Step]) {
+fn run(policy: &str, steps: &[TreeStep]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut world = World::new(policy).await;
+        let mut world = TreeWorld::new(policy).await;
         for step in steps {
             world = world.act(step).await;
         }

@@ -5,8 +5,8 @@
 
 mod rig;
 
-use kafka_records::Codec;
-use rig::{Rig, record};
+use kafka_records::CompressionType;
+use rig::{TreeFixture, record};
 
 /// Starts the peak anew, and says where it starts.
 fn reset_peak() -> usize {
@@ -26,12 +26,12 @@ const VALUE_BYTES: usize = 4 << 20;
 const BATCHES: usize = 16;
 
 /// A topic of few packed bytes and many unpacked ones, all with keys of their own.
-async fn bombs() -> Rig {
-    let rig = Rig::new();
+async fn compression_bombs() -> TreeFixture {
+    let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
     for nth in 0..BATCHES {
         let records = [record(&format!("k{nth}"), &"x".repeat(VALUE_BYTES), 1)];
-        rig.produce_as("t", 0, &records, Codec::Zstd).await;
+        rig.produce_as("t", 0, &records, CompressionType::Zstd).await;
     }
     rig
 }
@@ -39,7 +39,7 @@ async fn bombs() -> Rig {
 /// One test, for there is one process: others would be measured with it.
 #[tokio::test]
 async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
-    let rig = bombs().await;
+    let rig = compression_bombs().await;
     let before = reset_peak();
     let node = rig.node("/topics/t/0.values").await.unwrap();
     let size = (BATCHES * (VALUE_BYTES + 1)) as u64;

@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::Durability;
-use fileview::tree::{Kind, Node, TreeError, TreeOptions};
+use fileview::tree::{TreeError, TreeOptions, ViewNode, ViewNodeKind};
 use hlc::{Cut, Moment, SysTime};
-use kafka_records::Codec;
+use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{Rig, START, read_node, record};
+use rig::{START, TreeFixture, read_node, record};
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
 }
 
 /// A topic, a file and a committed offset; then the topic is deleted and made anew.
-async fn house() -> (Rig, String, String) {
-    let rig = Rig::new();
+async fn orders_fixture() -> (TreeFixture, String, String) {
+    let rig = TreeFixture::new();
     rig.topic("orders", 2, &[]).await;
     rig.produce("orders", 0, &[record("a", "1", 10), record("b", "2", 20)]).await;
     rig.produce("orders", 1, &[record("c", "3", 15)]).await;
@@ -34,17 +34,17 @@ async fn house() -> (Rig, String, String) {
     file.write_at(0, b"second".as_slice().into(), Durability::Written).await.unwrap();
     let topic = rig.engine.topic("orders").unwrap();
     rig.engine.delete_topic(topic.id).await.unwrap();
-    rig.pass(1);
+    rig.advance_clock(1);
     let between = at(rig.now());
     rig.topic("orders", 1, &[]).await;
     rig.produce("orders", 0, &[record("a", "9", 5)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     (rig, then, between)
 }
 
 #[tokio::test]
 async fn everything_has_its_place_and_its_past() {
-    let (rig, then, between) = house().await;
+    let (rig, then, between) = orders_fixture().await;
     assert_eq!(rig.names("/").await, [".at", "files", "offsets", "topics"]);
     assert_eq!(rig.names("/topics").await, ["orders"]);
     assert_eq!(rig.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
@@ -80,7 +80,7 @@ async fn everything_has_its_place_and_its_past() {
 
 #[tokio::test]
 async fn a_file_renamed_or_deleted_since_is_found_by_the_path_that_it_had() {
-    let (rig, then, _) = house().await;
+    let (rig, then, _) = orders_fixture().await;
     let files = rig.engine.files();
     files.rename(b"d", b"e").await.unwrap();
     files.mkdir(b"d", 0o755).await.unwrap();
@@ -94,14 +94,14 @@ async fn a_file_renamed_or_deleted_since_is_found_by_the_path_that_it_had() {
 
 #[tokio::test]
 async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
-    let (rig, then, _) = house().await;
+    let (rig, then, _) = orders_fixture().await;
     let files = rig.engine.files();
     let name = format!("d/f@{then}");
     assert_eq!(rig.text(&format!("/files/{name}")).await, "first");
     let file = files.create(name.as_bytes(), 0o644).await.unwrap();
     file.write_at(0, b"its own".as_slice().into(), Durability::Written).await.unwrap();
     assert_eq!(rig.text(&format!("/files/{name}")).await, "its own");
-    rig.pass(1);
+    rig.advance_clock(1);
     let later = at(rig.now());
     assert_eq!(rig.text(&format!("/files/{name}@{later}")).await, "its own");
     // Whoever is about to make a file is told that there is none, whatever the name looks like.
@@ -112,7 +112,7 @@ async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
 
 #[tokio::test]
 async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it() {
-    let (rig, then, _) = house().await;
+    let (rig, then, _) = orders_fixture().await;
     let path = |ask: &str| format!("/.at/{ask}@{then}/topics/orders/0.values");
     assert_eq!(rig.text(&path("u15")).await, "1\n");
     assert_eq!(rig.text(&path("u10")).await, "");
@@ -126,7 +126,7 @@ async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it(
         assert_eq!(rig.errno(&format!("/.at/u15@{then}/{path}")).await, 22, "{path}");
     }
     rig.produce("orders", 0, &[record("a", "10", 6)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let now = at(rig.now());
     let rest = format!("/.at/{then}..{now}");
     assert_eq!(rig.text(&format!("{rest}/topics/orders/0.values")).await, "9\n10\n");
@@ -134,22 +134,22 @@ async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it(
 }
 
 #[tokio::test]
-async fn by_user_time_what_was_given_up_is_an_error_and_not_less() {
+async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
     for is_freed in [false, true] {
-        let rig = Rig::new();
+        let rig = TreeFixture::new();
         let topic = rig.topic("t", 1, &[]).await;
         for time in [10, 20, 30] {
             rig.produce("t", 0, &[record("k", &time.to_string(), time)]).await;
         }
-        rig.pass(1);
-        rig.settle().await;
+        rig.advance_clock(1);
+        rig.roll_and_maintain().await;
         let open = rig.node("/topics/t/0.values@u5..u25").await.unwrap();
         let open = rig.tree.open(&open).await.unwrap();
         rig.engine.delete_records(&topic, 0, 2).await.unwrap();
         if is_freed {
-            rig.free().await;
+            rig.reclaim().await;
         }
-        rig.pass(1);
+        rig.advance_clock(1);
         let now = at(rig.now());
         for ask in ["u10", "u15", "u20", "u5..u15", "u10..u20", "u20..u40", "u15..u25"] {
             for (from, name) in [("topics/t", "0.values"), ("topics", "t/by-key")] {
@@ -161,7 +161,7 @@ async fn by_user_time_what_was_given_up_is_an_error_and_not_less() {
                     Err(error) => Err(error),
                 };
                 let refused = matches!(found, Err(TreeError::BeforeHistory(_)));
-                assert!(refused, "{path}, freed={is_freed}: {found:?}");
+                assert!(refused, "{path}, reclaimed={is_freed}: {found:?}");
             }
         }
         assert_eq!(open.read(0, 10).await.unwrap_err().errno(), 116, "also of what was opened");
@@ -176,17 +176,17 @@ async fn by_user_time_what_was_given_up_is_an_error_and_not_less() {
 /// A record that was superseded by one with a later user time is gone, and belongs to the moment.
 #[tokio::test]
 async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     let configs = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
     rig.topic("t", 1, &configs).await;
     rig.produce("t", 0, &[record("k", "old", 10)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     rig.produce("t", 0, &[record("k", "new", 20)]).await;
-    rig.pass(1);
-    rig.settle().await;
+    rig.advance_clock(1);
+    rig.roll_and_maintain().await;
     assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
     rig.produce("t", 0, &[record("l", "later", 30)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     for ask in ["u15", "u20", "u5..u15"] {
         assert_eq!(rig.errno(&format!("/.at/{ask}/topics/t/0.values")).await, 116, "{ask}");
     }
@@ -195,34 +195,34 @@ async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
 
 #[tokio::test]
 async fn a_user_time_is_as_known_when_it_was_first_asked_for() {
-    let (rig, ..) = house().await;
+    let (rig, ..) = orders_fixture().await;
     assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
     rig.produce("orders", 0, &[record("z", "late", 4)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
     assert_eq!(rig.text("/.at/u7/topics/orders/0.values").await, "9\nlate\n");
 }
 
 #[tokio::test]
 async fn pins_are_links_to_their_moments() {
-    let (rig, then, _) = house().await;
+    let (rig, then, _) = orders_fixture().await;
     let Ok(Moment::Sys(cut)) = then.parse() else { panic!("{then}") };
     let expires = SysTime(START + 1_000_000);
     let topics = ["orders".to_owned()];
-    rig.engine.pin("audit", cut, engine::When::Refuse, expires, Some(&topics)).await.unwrap();
+    rig.engine.pin("audit", cut, engine::WaitPolicy::Refuse, expires, Some(&topics)).await.unwrap();
     assert_eq!(rig.names("/.at").await, ["audit"]);
     let node = rig.node("/.at/audit").await.unwrap();
-    assert_eq!(rig.tree.stat(&node).await.unwrap().kind, Kind::Symlink);
+    assert_eq!(rig.tree.stat(&node).await.unwrap().kind, ViewNodeKind::Symlink);
     assert_eq!(rig.tree.read_link(&node).await.unwrap(), then.as_bytes());
 }
 
 #[tokio::test]
 async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
     let options = TreeOptions { patience: Duration::from_millis(50), ..TreeOptions::default() };
-    let rig = Rig::with(options);
+    let rig = TreeFixture::with(options);
     rig.topic("t", 1, &[]).await;
     rig.produce("t", 0, &[record("a", "1", 10)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let early = at(rig.now());
     rig.produce("t", 0, &[record("b", "2", 10)]).await;
     rig.produce("t", 0, &[record("c", "3", 10)]).await;
@@ -265,7 +265,7 @@ async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
 
 #[tokio::test]
 async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() {
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     let configs = [
         ("cleanup.policy", "compact"),
         ("min.cleanable.dirty.ratio", "0"),
@@ -275,9 +275,9 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
     for value in ["1", "2", "3"] {
         rig.produce("t", 0, &[record("a", value, 10)]).await;
     }
-    rig.pass(1);
+    rig.advance_clock(1);
     let then = at(rig.now());
-    rig.pass(1);
+    rig.advance_clock(1);
     let mut nodes = Vec::new();
     for name in ["0.values", "0.log", "by-key/a"] {
         nodes.push(rig.node(&format!("/.at/{then}/topics/t/{name}")).await.unwrap());
@@ -293,8 +293,8 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
     let topic = rig.engine.topic("t").unwrap();
     rig.engine.delete_records(&topic, 0, 1).await.unwrap();
     let second = versions().await;
-    rig.pass(1000);
-    rig.settle().await;
+    rig.advance_clock(1000);
+    rig.roll_and_maintain().await;
     assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
     let third = versions().await;
     rig.produce("t", 0, &[record("b", "4", 10)]).await;
@@ -310,7 +310,7 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
 
 #[tokio::test]
 async fn a_node_keeps_its_number_and_others_have_others() {
-    let (rig, then, between) = house().await;
+    let (rig, then, between) = orders_fixture().await;
     let mut numbers = std::collections::BTreeMap::new();
     let paths = [
         "/".to_owned(),
@@ -345,10 +345,10 @@ async fn a_node_keeps_its_number_and_others_have_others() {
 
 #[tokio::test]
 async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() {
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
     rig.produce("t", 0, &[record("a", "one", 1)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let then = at(rig.now());
     for extension in ["values", "jsonl", "log"] {
         let growing = format!("/topics/t/0.{extension}");
@@ -368,12 +368,12 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
 /// More than what stays at hand between two reads.
 #[tokio::test]
 async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
     let line = |nth: u8| String::from(char::from(b'a' + nth)).repeat(100_000);
     for batch in 0..2 {
         let records: Vec<_> = (0..20).map(|nth| record("k", &line(nth + batch), 1)).collect();
-        rig.produce_as("t", 0, &records, Codec::Lz4).await;
+        rig.produce_as("t", 0, &records, CompressionType::Lz4).await;
     }
     let all: String = (0..2)
         .flat_map(|batch| (0..20).map(move |nth| nth + batch))
@@ -391,14 +391,14 @@ async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
 /// F44.
 #[tokio::test]
 async fn one_file_is_open_at_a_hundred_moments_at_once() {
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
     let mut held = Vec::new();
     for count in 0..100 {
         let path = format!("/topics/t/0.values@{}", at(rig.now()));
         held.push((count, rig.tree.open(&rig.node(&path).await.unwrap()).await.unwrap()));
         rig.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
-        rig.pass(1);
+        rig.advance_clock(1);
     }
     let all = rig.text("/topics/t/0.values").await;
     for (count, open) in held.iter().rev() {
@@ -410,11 +410,11 @@ async fn one_file_is_open_at_a_hundred_moments_at_once() {
 #[test]
 fn a_tree_is_used_by_many_threads() {
     fn shared<T: Send + Sync>() {}
-    shared::<fileview::tree::Tree>();
-    shared::<fileview::tree::Open>();
+    shared::<fileview::tree::ViewTree>();
+    shared::<fileview::tree::OpenNode>();
     fn sent<T: Send>(_: T) {}
-    let rig = Rig::new();
-    let node = Node::Root(None);
+    let rig = TreeFixture::new();
+    let node = ViewNode::Root(None);
     sent(rig.tree.resolve(b"/"));
     sent(rig.tree.stat(&node));
     sent(rig.tree.list(&node, 0, 1));
@@ -441,12 +441,12 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let options = TreeOptions { patience: Duration::ZERO, ..TreeOptions::default() };
-            let rig = Rig::with(options);
+            let rig = TreeFixture::with(options);
             rig.topic("t", 1, &[]).await;
             if let Ok(node) = rig.tree.resolve(path.as_bytes()).await {
                 let kind = rig.tree.stat(&node).await.map(|stat| stat.kind);
                 match kind {
-                    Ok(Kind::Directory) => {
+                    Ok(ViewNodeKind::Directory) => {
                         rig.tree.list(&node, 0, 10).await.unwrap();
                         assert!(rig.tree.open(&node).await.is_err());
                     }
@@ -466,7 +466,7 @@ fn change() -> impl Strategy<Value = (usize, usize, Option<u8>)> {
 async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>) {
     const FILES: [&str; 3] = ["a", "b@c", "directory"];
     const NAMES: [&str; 3] = ["user.x", "user.a/b", "trusted.y"];
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     let files = rig.engine.files();
     let mut inodes = Vec::new();
     for name in &FILES[..2] {
@@ -477,7 +477,7 @@ async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>)
     let mut moments = vec![(Moment::Sys(rig.now()).to_string(), model.clone())];
     for (file, name, value) in changes {
         let value = value.map(|byte| vec![byte; usize::from(byte)]);
-        files.set_extended(inodes[file], NAMES[name].as_bytes(), value.as_deref()).await.unwrap();
+        files.set_xattr(inodes[file], NAMES[name].as_bytes(), value.as_deref()).await.unwrap();
         match value {
             Some(value) => drop(model[file].insert(NAMES[name], value)),
             None => drop(model[file].remove(NAMES[name])),
@@ -486,23 +486,23 @@ async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>)
     }
     // What has no name any more, has its past.
     files.unlink(FILES[0]).await.unwrap();
-    rig.settle().await;
+    rig.roll_and_maintain().await;
     let rig = rig.restart();
     for (moment, model) in &moments {
         for (file, expected) in FILES.iter().zip(model) {
             for path in [format!("/files/{file}@{moment}"), format!("/.at/{moment}/files/{file}")] {
                 let node = rig.node(&path).await.unwrap();
-                let names = rig.tree.extended_names(&node).unwrap();
+                let names = rig.tree.extended_attribute_names(&node).unwrap();
                 assert!(names.iter().eq(expected.keys().map(|name| name.as_bytes())), "{path}");
                 for name in NAMES {
-                    let value = rig.tree.extended(&node, name.as_bytes()).unwrap();
+                    let value = rig.tree.extended_attribute(&node, name.as_bytes()).unwrap();
                     assert_eq!(value.as_ref(), expected.get(name), "{path} {name}");
                 }
             }
         }
     }
     let partition = rig.node("/topics").await.unwrap();
-    assert_eq!(rig.tree.extended(&partition, b"user.x").unwrap(), None);
+    assert_eq!(rig.tree.extended_attribute(&partition, b"user.x").unwrap(), None);
 }
 
 proptest! {

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{ClockDoubt, Hlc, Reading, SysTime, WallMark};
+use crate::{ClockDoubt, ClockSample, Hlc, SysTime, WallMark};
 
 /// How far clocks may be wrong.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Default for ClockOptions {
 
 /// Why a clock issues no stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
+pub enum ClockFence {
     /// The wall clock stands too far behind stamps already given out; or, where it was confirmed behind
     /// them, behind itself. Lifts by itself once it has caught up to within half of the largest skew, or
     /// when an operator confirms the time.
@@ -60,14 +60,14 @@ pub enum Fence {
     },
 }
 
-impl fmt::Display for Fence {
+impl fmt::Display for ClockFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fence::Behind { behind_ms } => write!(
+            ClockFence::Behind { behind_ms } => write!(
                 f,
-                "the wall clock is {behind_ms} ms behind what was given out; set it right, or, if it is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port"
+                "the wall clock is {behind_ms} ms behind stamps already issued; set it right, or, if it is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port"
             ),
-            Fence::Jumped { ahead_ms } => write!(
+            ClockFence::Jumped { ahead_ms } => write!(
                 f,
                 "the wall clock jumped ahead by {ahead_ms} ms; set it back, or, if it is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port"
             ),
@@ -80,7 +80,7 @@ impl fmt::Display for Fence {
 pub enum ClockError {
     /// The clock cannot be trusted.
     #[error("writes are fenced: {0}")]
-    Fenced(Fence),
+    Fenced(ClockFence),
     /// The stamp would reach the persisted bound: persist a later one, and ask again.
     #[error("the persisted bound is used up. bound={bound}")]
     BoundReached {
@@ -108,23 +108,23 @@ pub struct Clock {
     bound_ahead_ms: u64,
     start_gap_ms: u64,
     trust_after: Duration,
-    trusted: Option<Reading>,
-    fence: Option<Fence>,
+    last_reading: Option<ClockSample>,
+    fence: Option<ClockFence>,
     /// The latest reading of the wall clock that was confirmed.
-    mark: SysTime,
+    confirmed_wall: SysTime,
     /// The latest reading that was taken: what a wall clock that is catching up must not fall behind.
-    reached: SysTime,
+    wall_max: SysTime,
     /// Stamps run ahead of a wall clock that was confirmed.
     is_catching_up: bool,
     /// The steady time of the first look.
-    began: Option<Duration>,
+    first_steady: Option<Duration>,
     /// Whether the clock of the life before was confirmed at its end.
     was_confirmed: bool,
     /// Whether it was decided if this life begins in doubt: at the first reading that is not fenced.
-    is_judged: bool,
+    is_start_checked: bool,
     doubt: Option<ClockDoubt>,
     /// The steady time since which there was no step.
-    undisturbed_since: Duration,
+    stable_since: Duration,
     carries: u64,
     peers_refused: u64,
 }
@@ -148,16 +148,16 @@ impl Clock {
             bound_ahead_ms,
             start_gap_ms: ms(options.start_gap),
             trust_after: options.trust_after,
-            trusted: None,
+            last_reading: None,
             fence: None,
-            mark: mark.wall,
-            reached: mark.wall,
+            confirmed_wall: mark.wall,
+            wall_max: mark.wall,
             is_catching_up: mark.is_confirmed && ran_ahead,
-            began: None,
+            first_steady: None,
             was_confirmed: mark.is_confirmed,
-            is_judged: false,
+            is_start_checked: false,
             doubt: None,
-            undisturbed_since: Duration::ZERO,
+            stable_since: Duration::ZERO,
             carries: 0,
             peers_refused: 0,
         }
@@ -167,8 +167,8 @@ impl Clock {
     ///
     /// # Errors
     /// [`ClockError::Fenced`], [`ClockError::BoundReached`]. Neither consumes a stamp.
-    pub fn now(&mut self, reading: Reading) -> Result<Hlc, ClockError> {
-        self.look(reading);
+    pub fn now(&mut self, reading: ClockSample) -> Result<Hlc, ClockError> {
+        self.observe(reading);
         if let Some(fence) = self.fence {
             return Err(ClockError::Fenced(fence));
         }
@@ -181,14 +181,14 @@ impl Clock {
     /// # Errors
     /// A stamp too far ahead is refused, and leaves no trace but a count: folding it in would drag
     /// every node's clock with it. Else as [`Clock::now`].
-    pub fn receive(&mut self, peer: Hlc, reading: Reading) -> Result<Hlc, ClockError> {
+    pub fn receive(&mut self, peer: Hlc, reading: ClockSample) -> Result<Hlc, ClockError> {
         let ahead_ms = peer.time().0.saturating_sub(reading.wall.0);
         // What is not news drags nobody, however far ahead our own stamps are.
         if ahead_ms > self.skew_max_ms && peer > self.last {
             self.peers_refused += 1;
             return Err(ClockError::PeerAhead { peer, ahead_ms, ahead_max_ms: self.skew_max_ms });
         }
-        self.look(reading);
+        self.observe(reading);
         if let Some(fence) = self.fence {
             return Err(ClockError::Fenced(fence));
         }
@@ -203,8 +203,8 @@ impl Clock {
     ///
     /// Where the wall clock has passed the persisted bound, the promise stops short of the bound. A
     /// fenced clock promises what it has already given out.
-    pub fn close(&mut self, reading: Reading) -> Hlc {
-        self.look(reading);
+    pub fn close(&mut self, reading: ClockSample) -> Hlc {
+        self.observe(reading);
         if self.fence.is_none() {
             let promise = Hlc::at(reading.wall).min(self.bound.previous());
             self.last = self.last.max(promise);
@@ -225,78 +225,78 @@ impl Clock {
     }
 
     /// Compares a reading with what went before, and fences or lifts a fence. Promises nothing.
-    pub fn look(&mut self, reading: Reading) {
-        self.began.get_or_insert(reading.steady);
-        self.fence = self.fence_by(reading);
+    pub fn observe(&mut self, reading: ClockSample) {
+        self.first_steady.get_or_insert(reading.steady);
+        self.fence = self.detect_fence(reading);
         match self.fence {
-            None => self.take(reading),
-            Some(Fence::Jumped { .. }) => self.undisturbed_since = reading.steady,
+            None => self.accept_reading(reading),
+            Some(ClockFence::Jumped { .. }) => self.stable_since = reading.steady,
             // A life that begins behind has seen no reading to trust, but the last stamp was given out
             // by one: the wall clock may come back to where that would be by now, and no further.
-            Some(Fence::Behind { .. }) => {
-                self.undisturbed_since = reading.steady;
-                let came_back = Reading { wall: self.expected_behind(), ..reading };
-                self.trusted.get_or_insert(came_back);
+            Some(ClockFence::Behind { .. }) => {
+                self.stable_since = reading.steady;
+                let came_back = ClockSample { wall: self.expected_wall(), ..reading };
+                self.last_reading.get_or_insert(came_back);
             }
         }
     }
 
-    fn fence_by(&self, reading: Reading) -> Option<Fence> {
-        if let Some(trusted) = self.trusted {
+    fn detect_fence(&self, reading: ClockSample) -> Option<ClockFence> {
+        if let Some(trusted) = self.last_reading {
             let passed = reading.steady.saturating_sub(trusted.steady).as_millis() as u64;
             let ahead_ms = reading.wall.0.saturating_sub(trusted.wall.0 + passed);
             if ahead_ms > self.skew_max_ms {
-                return Some(Fence::Jumped { ahead_ms });
+                return Some(ClockFence::Jumped { ahead_ms });
             }
         }
-        let behind_ms = self.expected_behind().0.saturating_sub(reading.wall.0);
+        let behind_ms = self.expected_wall().0.saturating_sub(reading.wall.0);
         let limit = match self.fence {
-            Some(Fence::Behind { .. }) => self.skew_max_ms / 2,
+            Some(ClockFence::Behind { .. }) => self.skew_max_ms / 2,
             _ => self.skew_max_ms,
         };
-        (behind_ms > limit).then_some(Fence::Behind { behind_ms })
+        (behind_ms > limit).then_some(ClockFence::Behind { behind_ms })
     }
 
     /// What the wall clock must not be far behind.
-    fn expected_behind(&self) -> SysTime {
-        if self.is_catching_up { self.reached } else { self.last.time() }
+    fn expected_wall(&self) -> SysTime {
+        if self.is_catching_up { self.wall_max } else { self.last.time() }
     }
 
     /// Takes a reading that is not fenced.
-    fn take(&mut self, reading: Reading) {
-        self.trusted = Some(reading);
-        self.reached = self.reached.max(reading.wall);
+    fn accept_reading(&mut self, reading: ClockSample) {
+        self.last_reading = Some(reading);
+        self.wall_max = self.wall_max.max(reading.wall);
         self.is_catching_up &= reading.wall < self.last.time();
-        if !self.is_judged {
-            self.judge(reading);
+        if !self.is_start_checked {
+            self.check_start(reading);
         }
-        if reading.steady.saturating_sub(self.undisturbed_since) >= self.trust_after {
+        if reading.steady.saturating_sub(self.stable_since) >= self.trust_after {
             self.doubt = None;
         }
         if self.doubt.is_none() {
-            self.mark = self.mark.max(reading.wall);
+            self.confirmed_wall = self.confirmed_wall.max(reading.wall);
         }
     }
 
     /// Decides whether this life begins in doubt. One without a past has nothing to give up.
-    fn judge(&mut self, reading: Reading) {
-        let began = self.began.unwrap_or(reading.steady);
+    fn check_start(&mut self, reading: ClockSample) {
+        let began = self.first_steady.unwrap_or(reading.steady);
         let passed = reading.steady.saturating_sub(began).as_millis() as u64;
-        let ahead_ms = reading.wall.0.saturating_sub(self.mark.0.saturating_add(passed));
-        let has_past = self.mark > SysTime(0);
-        self.is_judged = true;
-        self.undisturbed_since = reading.steady;
+        let ahead_ms = reading.wall.0.saturating_sub(self.confirmed_wall.0.saturating_add(passed));
+        let has_past = self.confirmed_wall > SysTime(0);
+        self.is_start_checked = true;
+        self.stable_since = reading.steady;
         self.doubt = (has_past && ahead_ms > self.start_gap_ms).then_some(ClockDoubt { ahead_ms });
     }
 
     /// An operator says that the wall clock's present reading is right, however it came about: no fence
     /// stays, and no doubt. Stamps that run ahead of it go on above themselves until it has caught up.
-    pub fn confirm(&mut self, reading: Reading) {
-        self.trusted = Some(reading);
-        (self.fence, self.doubt, self.is_judged) = (None, None, true);
-        (self.mark, self.reached) = (reading.wall, reading.wall);
+    pub fn confirm(&mut self, reading: ClockSample) {
+        self.last_reading = Some(reading);
+        (self.fence, self.doubt, self.is_start_checked) = (None, None, true);
+        (self.confirmed_wall, self.wall_max) = (reading.wall, reading.wall);
         self.is_catching_up = true;
-        self.look(reading);
+        self.observe(reading);
     }
 
     /// The wall clock's last reading is right, says somebody who watches it: the kernel. Ends a doubt, and
@@ -304,7 +304,7 @@ impl Clock {
     pub fn trust(&mut self) -> bool {
         let doubted = self.doubt.take().is_some();
         if doubted {
-            self.mark = self.mark.max(self.reached);
+            self.confirmed_wall = self.confirmed_wall.max(self.wall_max);
         }
         doubted
     }
@@ -312,7 +312,7 @@ impl Clock {
     /// The bound that ought to be persisted now, by the last reading that was believed, if the one in force
     /// is nearly used up: less than half of the span that it was given remains.
     pub fn bound_due(&self) -> Option<Hlc> {
-        let wall = self.trusted.map_or(SysTime(0), |trusted| trusted.wall);
+        let wall = self.last_reading.map_or(SysTime(0), |trusted| trusted.wall);
         let base = self.last.max(Hlc::at(wall));
         let target = Hlc::at(SysTime(base.time().0 + self.bound_ahead_ms));
         let left = self.bound.time().0.saturating_sub(base.time().0);
@@ -322,8 +322,9 @@ impl Clock {
 
     /// How far the wall clock is known to be right, to be persisted beside the bound.
     pub fn mark(&self) -> WallMark {
-        let is_confirmed = if self.is_judged { self.doubt.is_none() } else { self.was_confirmed };
-        WallMark { wall: self.mark, is_confirmed }
+        let is_confirmed =
+            if self.is_start_checked { self.doubt.is_none() } else { self.was_confirmed };
+        WallMark { wall: self.confirmed_wall, is_confirmed }
     }
 
     /// Says that `bound` is on stable storage: stamps and promises below it may be given out.
@@ -342,7 +343,7 @@ impl Clock {
     }
 
     /// Why it issues nothing, if so.
-    pub fn fence(&self) -> Option<Fence> {
+    pub fn fence(&self) -> Option<ClockFence> {
         self.fence
     }
 
@@ -373,9 +374,9 @@ mod tests {
 
     use super::*;
 
-    fn at(ms: u64) -> Reading {
+    fn at(ms: u64) -> ClockSample {
         // Steady time that follows the wall: no jump, whatever the reading.
-        Reading { wall: SysTime(ms), steady: Duration::from_millis(ms) }
+        ClockSample { wall: SysTime(ms), steady: Duration::from_millis(ms) }
     }
 
     fn stamp(ms: u64, logical: u16) -> Hlc {
@@ -477,11 +478,11 @@ mod tests {
     fn a_clock_set_far_back_fences_and_lifts_by_itself_once_it_has_caught_up() {
         let mut clock = clock();
         clock.now(at(10_000)).unwrap();
-        let set_back = |ms| Reading { wall: SysTime(ms), steady: Duration::from_secs(10) };
+        let set_back = |ms| ClockSample { wall: SysTime(ms), steady: Duration::from_secs(10) };
         assert!(clock.now(set_back(9_600)).is_ok());
         assert!(matches!(
             clock.now(set_back(9_000)),
-            Err(ClockError::Fenced(Fence::Behind { behind_ms: 1000 }))
+            Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 1000 }))
         ));
         assert!(clock.now(set_back(9_700)).is_err(), "not yet within half of the skew");
         assert!(clock.now(set_back(9_750)).is_ok());
@@ -491,7 +492,7 @@ mod tests {
     fn a_clock_set_back_and_then_right_again_has_not_jumped() {
         let mut clock = clock();
         clock.now(at(10_000)).unwrap();
-        assert!(clock.now(Reading { wall: SysTime(1), ..at(10_001) }).is_err());
+        assert!(clock.now(ClockSample { wall: SysTime(1), ..at(10_001) }).is_err());
         assert_eq!(clock.now(at(10_002)).unwrap(), stamp(10_002, 0));
     }
 
@@ -501,14 +502,18 @@ mod tests {
             let mut clock = Clock::new(stamp(60_000, 0), ClockOptions::default());
             clock.extend_bound(Hlc::at(SysTime(1_000_000)));
             let behind = clock.now(at(10_000));
-            assert!(matches!(behind, Err(ClockError::Fenced(Fence::Behind { behind_ms: 50_000 }))));
+            assert!(matches!(
+                behind,
+                Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 50_000 }))
+            ));
             clock
         };
-        let later = |wall| Reading { wall: SysTime(wall), steady: Duration::from_millis(11_000) };
+        let later =
+            |wall| ClockSample { wall: SysTime(wall), steady: Duration::from_millis(11_000) };
         assert!(begun_behind().now(later(61_500)).is_ok(), "set right");
         let mut jumped = begun_behind();
         let refused = jumped.now(later(61_501));
-        assert!(matches!(refused, Err(ClockError::Fenced(Fence::Jumped { ahead_ms: 501 }))));
+        assert!(matches!(refused, Err(ClockError::Fenced(ClockFence::Jumped { ahead_ms: 501 }))));
         assert_eq!(jumped.close(later(61_501)), stamp(60_000, 0), "and promises nothing new");
         jumped.confirm(later(61_501));
         assert!(jumped.now(later(61_501)).is_ok());
@@ -518,8 +523,8 @@ mod tests {
     fn a_forward_jump_fences_until_it_is_confirmed() {
         let mut clock = clock();
         let last = clock.now(at(1000)).unwrap();
-        let jumped = Reading { wall: SysTime(60_000), steady: Duration::from_millis(1001) };
-        assert!(matches!(clock.now(jumped), Err(ClockError::Fenced(Fence::Jumped { .. }))));
+        let jumped = ClockSample { wall: SysTime(60_000), steady: Duration::from_millis(1001) };
+        assert!(matches!(clock.now(jumped), Err(ClockError::Fenced(ClockFence::Jumped { .. }))));
         assert_eq!(clock.close(jumped), last, "a jumped clock promises nothing new");
         clock.confirm(jumped);
         assert_eq!(clock.now(jumped).unwrap(), stamp(60_000, 0));
@@ -529,7 +534,7 @@ mod tests {
     fn a_forward_jump_that_is_taken_back_lifts_its_fence() {
         let mut clock = clock();
         clock.now(at(1000)).unwrap();
-        let jumped = Reading { wall: SysTime(60_000), steady: Duration::from_millis(1001) };
+        let jumped = ClockSample { wall: SysTime(60_000), steady: Duration::from_millis(1001) };
         assert!(clock.now(jumped).is_err());
         assert_eq!(clock.now(at(1002)).unwrap(), stamp(1002, 0));
     }
@@ -571,12 +576,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fenced_clock_hears_no_peer() {
+    fn a_fenced_clock_merges_no_peer() {
         let mut clock = clock();
         clock.now(at(10_000)).unwrap();
-        let behind = Reading { wall: SysTime(1000), steady: Duration::from_secs(10) };
+        let behind = ClockSample { wall: SysTime(1000), steady: Duration::from_secs(10) };
         let heard = clock.receive(stamp(1, 0), behind);
-        assert!(matches!(heard, Err(ClockError::Fenced(Fence::Behind { behind_ms: 9000 }))));
+        assert!(matches!(heard, Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 9000 }))));
         assert_eq!(clock.bound_due(), None, "and no bound is due for it");
     }
 
@@ -600,7 +605,7 @@ mod tests {
         let mut clock = Clock::new(Hlc::ZERO, ClockOptions::default());
         clock.close(at(1000));
         clock.extend_bound(stamp(2000, 0));
-        clock.look(Reading { wall: SysTime(900_000), steady: Duration::from_millis(1001) });
+        clock.observe(ClockSample { wall: SysTime(900_000), steady: Duration::from_millis(1001) });
         assert_eq!(clock.bound_due(), None);
     }
 
@@ -608,7 +613,7 @@ mod tests {
     const LONG_AGO: u64 = 1000 * HOUR;
 
     /// The next life of a store that ended at [`LONG_AGO`].
-    fn later_life() -> Clock {
+    fn later_incarnation() -> Clock {
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
         let mut clock = Clock::resume(stamp(LONG_AGO + 1000, 0), mark, ClockOptions::default());
         clock.extend_bound(Hlc::MAX);
@@ -617,15 +622,15 @@ mod tests {
 
     #[test]
     fn a_clock_that_starts_far_ahead_issues_stamps_and_is_in_doubt_until_it_is_confirmed() {
-        let mut clock = later_life();
+        let mut clock = later_incarnation();
         clock.close(at(LONG_AGO + HOUR));
         assert_eq!(clock.doubt(), None, "within the gap");
-        let mut clock = later_life();
+        let mut clock = later_incarnation();
         let now = LONG_AGO + HOUR + 1;
         assert_eq!(clock.now(at(now)).unwrap(), stamp(now, 0));
         assert_eq!(clock.doubt(), Some(ClockDoubt { ahead_ms: HOUR + 1 }));
         let told = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
-        assert_eq!(clock.mark(), told, "the next life is in doubt too");
+        assert_eq!(clock.mark(), told, "the next incarnation is in doubt too");
         clock.confirm(at(now + 5));
         assert_eq!(clock.doubt(), None);
         assert_eq!(clock.mark(), WallMark { wall: SysTime(now + 5), is_confirmed: true });
@@ -633,14 +638,14 @@ mod tests {
 
     #[test]
     fn the_kernel_ends_a_doubt_and_lifts_no_fence() {
-        let mut clock = later_life();
+        let mut clock = later_incarnation();
         clock.close(at(LONG_AGO + 2 * HOUR));
         assert!(clock.trust());
         assert_eq!(clock.doubt(), None);
         assert_eq!(clock.mark().wall, SysTime(LONG_AGO + 2 * HOUR));
         assert!(!clock.trust(), "there is none any more");
-        let jumped = Reading { wall: SysTime(LONG_AGO + 9 * HOUR), ..at(LONG_AGO + 2 * HOUR) };
-        clock.look(jumped);
+        let jumped = ClockSample { wall: SysTime(LONG_AGO + 9 * HOUR), ..at(LONG_AGO + 2 * HOUR) };
+        clock.observe(jumped);
         clock.trust();
         assert!(clock.fence().is_some());
         assert_eq!(clock.mark().wall, SysTime(LONG_AGO + 2 * HOUR));
@@ -656,15 +661,15 @@ mod tests {
     #[test]
     fn a_doubt_ends_after_a_day_without_a_step() {
         let begin = LONG_AGO + 200 * HOUR;
-        let mut clock = later_life();
+        let mut clock = later_incarnation();
         for hour in [0, 10, 23] {
             clock.close(at(begin + hour * HOUR));
             assert!(clock.doubt().is_some());
         }
         // A step, and back: the day begins again.
         let reading = at(begin + 23 * HOUR);
-        clock.look(Reading { wall: SysTime(begin + 99 * HOUR), ..reading });
-        clock.look(reading);
+        clock.observe(ClockSample { wall: SysTime(begin + 99 * HOUR), ..reading });
+        clock.observe(reading);
         clock.close(at(begin + 47 * HOUR - 1));
         assert!(clock.doubt().is_some());
         assert_eq!(clock.mark().wall, SysTime(LONG_AGO));
@@ -680,10 +685,10 @@ mod tests {
         let wrong = LONG_AGO + 200 * HOUR;
         let mut clock = Clock::resume(stamp(wrong, 0), mark, ClockOptions::default());
         let steady = Duration::from_secs(1);
-        clock.look(Reading { wall: SysTime(LONG_AGO + 5), steady });
-        assert!(matches!(clock.fence(), Some(Fence::Behind { .. })));
+        clock.observe(ClockSample { wall: SysTime(LONG_AGO + 5), steady });
+        assert!(matches!(clock.fence(), Some(ClockFence::Behind { .. })));
         assert_eq!(clock.mark(), mark, "nothing is known better");
-        clock.look(Reading { wall: SysTime(wrong), steady });
+        clock.observe(ClockSample { wall: SysTime(wrong), steady });
         assert_eq!((clock.fence(), clock.doubt().is_some()), (None, true));
     }
 
@@ -691,31 +696,31 @@ mod tests {
     fn stamps_of_a_clock_that_is_confirmed_behind_them_go_on_above_themselves() {
         let mut clock = clock();
         let last = clock.now(at(10 * HOUR)).unwrap();
-        let right = |ms: u64| Reading {
+        let right = |ms: u64| ClockSample {
             wall: SysTime(2 * HOUR + ms),
             steady: Duration::from_millis(10 * HOUR + ms),
         };
-        assert!(matches!(clock.now(right(0)), Err(ClockError::Fenced(Fence::Behind { .. }))));
+        assert!(matches!(clock.now(right(0)), Err(ClockError::Fenced(ClockFence::Behind { .. }))));
         clock.confirm(right(1));
-        assert_eq!(clock.close(right(1)), last, "a promise is what was given out");
+        assert_eq!(clock.close(right(1)), last, "a promise is the last stamp issued");
         assert_eq!(clock.now(right(2)).unwrap(), last.next());
         assert_eq!(clock.ahead_of(right(2).wall), Duration::from_millis(8 * HOUR - 2));
         assert_eq!(clock.mark(), WallMark { wall: right(2).wall, is_confirmed: true });
         // Stepping back from there is what it always was.
-        let back = Reading { wall: SysTime(2 * HOUR + 2 - 501), ..right(3) };
+        let back = ClockSample { wall: SysTime(2 * HOUR + 2 - 501), ..right(3) };
         assert!(matches!(
             clock.now(back),
-            Err(ClockError::Fenced(Fence::Behind { behind_ms: 501 }))
+            Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 501 }))
         ));
         assert!(clock.now(right(4)).is_ok());
         // Once the wall clock has caught up, everything is as before.
         assert_eq!(clock.now(right(8 * HOUR + 5)).unwrap(), stamp(10 * HOUR + 5, 0));
-        let behind = Reading { wall: SysTime(9 * HOUR), ..right(8 * HOUR + 6) };
-        assert!(matches!(clock.now(behind), Err(ClockError::Fenced(Fence::Behind { .. }))));
+        let behind = ClockSample { wall: SysTime(9 * HOUR), ..right(8 * HOUR + 6) };
+        assert!(matches!(clock.now(behind), Err(ClockError::Fenced(ClockFence::Behind { .. }))));
     }
 
     #[test]
-    fn the_next_life_knows_that_its_stamps_run_ahead_of_a_clock_that_was_confirmed() {
+    fn the_next_incarnation_knows_that_its_stamps_run_ahead_of_a_clock_that_was_confirmed() {
         let floor = stamp(LONG_AGO + 200 * HOUR, 7);
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
         let life = || {
@@ -734,8 +739,8 @@ mod tests {
         // One of a life whose clock was never confirmed is fenced.
         let mark = WallMark { is_confirmed: false, ..mark };
         let mut clock = Clock::resume(floor, mark, ClockOptions::default());
-        clock.look(at(LONG_AGO + 10));
-        assert!(matches!(clock.fence(), Some(Fence::Behind { .. })));
+        clock.observe(at(LONG_AGO + 10));
+        assert!(matches!(clock.fence(), Some(ClockFence::Behind { .. })));
     }
 
     /// A healthy clock puts the bound no further ahead than the span and the largest skew.
@@ -744,10 +749,10 @@ mod tests {
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
         let fence = |floor| {
             let mut clock = Clock::resume(stamp(floor, 0), mark, ClockOptions::default());
-            clock.look(at(LONG_AGO));
+            clock.observe(at(LONG_AGO));
             clock.fence()
         };
-        assert_eq!(fence(LONG_AGO + 1500), Some(Fence::Behind { behind_ms: 1500 }));
+        assert_eq!(fence(LONG_AGO + 1500), Some(ClockFence::Behind { behind_ms: 1500 }));
         assert_eq!(fence(LONG_AGO + 1501), None);
     }
 
@@ -757,18 +762,18 @@ mod tests {
         let mut clock = clock();
         clock.receive(stamp(1400, 0), at(1000)).unwrap();
         clock.now(at(1001)).unwrap();
-        let behind = Reading { wall: SysTime(850), ..at(1002) };
+        let behind = ClockSample { wall: SysTime(850), ..at(1002) };
         assert!(matches!(
             clock.now(behind),
-            Err(ClockError::Fenced(Fence::Behind { behind_ms: 550 }))
+            Err(ClockError::Fenced(ClockFence::Behind { behind_ms: 550 }))
         ));
     }
 
     #[test]
-    fn a_life_that_knows_only_its_bound_is_in_doubt_far_ahead_of_that() {
+    fn an_incarnation_that_knows_only_its_bound_is_in_doubt_far_ahead_of_that() {
         let doubt = |ms| {
             let mut clock = Clock::new(stamp(LONG_AGO, 0), ClockOptions::default());
-            clock.look(at(ms));
+            clock.observe(at(ms));
             clock.doubt()
         };
         assert_eq!(doubt(LONG_AGO + HOUR), None);
@@ -778,8 +783,8 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_clock_says_what_to_do() {
         let words = [
-            Fence::Behind { behind_ms: 7 }.to_string(),
-            Fence::Jumped { ahead_ms: 7 }.to_string(),
+            ClockFence::Behind { behind_ms: 7 }.to_string(),
+            ClockFence::Jumped { ahead_ms: 7 }.to_string(),
             ClockDoubt { ahead_ms: 7 }.to_string(),
         ];
         for text in words {
@@ -796,7 +801,7 @@ mod tests {
             let mut clocks = [clock(), clock(), clock()];
             let mut last = [Hlc::ZERO; 3];
             for (from, to, ms) in steps {
-                let reading = Reading { wall: SysTime(ms), steady: Duration::from_secs(1) };
+                let reading = ClockSample { wall: SysTime(ms), steady: Duration::from_secs(1) };
                 let sent = clocks[from].now(reading).unwrap();
                 prop_assert!(sent > last[from]);
                 last[from] = sent;
@@ -815,7 +820,7 @@ mod tests {
             let mut clock = Clock::new(Hlc::ZERO, options);
             let mut promised = Hlc::ZERO;
             for (step, ms) in steps {
-                let reading = Reading { wall: SysTime(ms), steady: Duration::from_secs(1) };
+                let reading = ClockSample { wall: SysTime(ms), steady: Duration::from_secs(1) };
                 match step {
                     0 => promised = promised.max(clock.close(reading)),
                     1 => if let Ok(stamp) = clock.now(reading) {

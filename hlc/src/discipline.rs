@@ -13,17 +13,17 @@ pub struct ClockDiscipline {
 
 impl ClockDiscipline {
     /// Asks the kernel. It changes nothing.
-    pub(crate) fn of_kernel() -> ClockDiscipline {
+    pub(crate) fn from_kernel() -> ClockDiscipline {
         // SAFETY: `timex` is plain integers, for which all zeros are a value.
         let mut timex: libc::timex = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a whole `timex` of ours; with `modes` 0 the kernel only fills it in.
         let state = unsafe { libc::adjtimex(&raw mut timex) };
-        ClockDiscipline::said(state, timex.status, timex.maxerror)
+        ClockDiscipline::from_adjtimex(state, timex.status, timex.maxerror)
     }
 
     /// What the state that the kernel answered means, with the status and the largest error beside it. A state
     /// below zero is that it did not.
-    fn said(state: i32, status: i32, error_us: i64) -> ClockDiscipline {
+    fn from_adjtimex(state: i32, status: i32, error_us: i64) -> ClockDiscipline {
         let is_error = state < 0 || state == libc::TIME_ERROR;
         let is_synchronised = !is_error && status & libc::STA_UNSYNC == 0;
         let error_max = u64::try_from(error_us).ok().map(Duration::from_micros);
@@ -39,19 +39,22 @@ mod tests {
     fn only_a_state_and_a_status_without_a_fault_are_a_clock_that_is_synchronised() {
         let error_max = Some(Duration::from_micros(7));
         let synchronised = ClockDiscipline { is_synchronised: true, error_max };
-        assert_eq!(ClockDiscipline::said(libc::TIME_OK, libc::STA_PLL, 7), synchronised);
-        assert_eq!(ClockDiscipline::said(libc::TIME_INS, libc::STA_INS, 7), synchronised);
+        assert_eq!(ClockDiscipline::from_adjtimex(libc::TIME_OK, libc::STA_PLL, 7), synchronised);
+        assert_eq!(ClockDiscipline::from_adjtimex(libc::TIME_INS, libc::STA_INS, 7), synchronised);
         let not = ClockDiscipline::default();
-        assert_eq!(ClockDiscipline::said(libc::TIME_ERROR, libc::STA_PLL, 7), not);
-        assert_eq!(ClockDiscipline::said(libc::TIME_OK, libc::STA_PLL | libc::STA_UNSYNC, 7), not);
-        assert_eq!(ClockDiscipline::said(-1, 0, 7), not);
+        assert_eq!(ClockDiscipline::from_adjtimex(libc::TIME_ERROR, libc::STA_PLL, 7), not);
+        assert_eq!(
+            ClockDiscipline::from_adjtimex(libc::TIME_OK, libc::STA_PLL | libc::STA_UNSYNC, 7),
+            not
+        );
+        assert_eq!(ClockDiscipline::from_adjtimex(-1, 0, 7), not);
         let vague = ClockDiscipline { error_max: None, ..synchronised };
-        assert_eq!(ClockDiscipline::said(libc::TIME_OK, 0, -1), vague);
+        assert_eq!(ClockDiscipline::from_adjtimex(libc::TIME_OK, 0, -1), vague);
     }
 
     #[test]
     fn an_error_is_known_only_of_a_clock_that_is_synchronised() {
-        let ClockDiscipline { is_synchronised, error_max } = ClockDiscipline::of_kernel();
+        let ClockDiscipline { is_synchronised, error_max } = ClockDiscipline::from_kernel();
         assert_eq!(error_max.is_some(), is_synchronised);
     }
 }

@@ -34,7 +34,7 @@ impl fmt::Display for ClockDoubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the time is not confirmed: at the start the wall clock was {} ms ahead of the last time that was; nothing is given up by age until it is. If the clock is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port; else set it right",
+            "the time is not confirmed: at the start the wall clock was {} ms ahead of the last time that was; retention by age is suspended until it is. If the clock is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port; else set it right",
             self.ahead_ms
         )
     }

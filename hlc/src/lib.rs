@@ -16,11 +16,11 @@ mod relative;
 mod stamp;
 mod wall;
 
-pub use clock::{Clock, ClockError, ClockOptions, Fence};
+pub use clock::{Clock, ClockError, ClockFence, ClockOptions};
 pub use cut::Cut;
 pub use discipline::ClockDiscipline;
 pub use doubt::{ClockDoubt, WallMark};
-pub use moment::{Ask, Moment, MomentError, TOPIC_MARK, split_topic};
-pub use relative::parse_ask;
+pub use moment::{Moment, MomentError, MomentSelector, TOPIC_MARK, split_moment_topic};
+pub use relative::parse_selector;
 pub use stamp::{Hlc, SysTime, UserTime};
-pub use wall::{ManualClock, OsClock, Reading, WallClock};
+pub use wall::{ClockSample, ManualClock, OsClock, WallClock};

@@ -35,7 +35,7 @@ pub enum Moment {
 
 /// What a reader asks to see: all before a moment, or what happened between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum MomentSelector {
     /// Everything before it.
     At(Moment),
     /// What happened in `[first, second)`.
@@ -59,7 +59,7 @@ pub enum MomentError {
     #[error(
         "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\". time={0}"
     )]
-    SpokenTime(String),
+    HumanTime(String),
     /// A number that was counted in another unit.
     #[error(
         "times are milliseconds since 1970, and this looks like {unit}: did you mean {likely}? time={time}"
@@ -73,11 +73,11 @@ pub enum MomentError {
         likely: u64,
     },
     /// A stamp where only a time makes sense.
-    #[error("a stamp (h…) belongs to system time, and user time was asked for. time={0}")]
+    #[error("a stamp (h…) belongs to system time, and user time was requested. time={0}")]
     StampOfUserTime(String),
     /// `s…@s…`
     #[error("only a moment of user time takes a second part, as in u…@s…. moment={0}")]
-    KnownOfSysTime(String),
+    KnownAtOfSysTime(String),
     /// The two ends lie on different axes.
     #[error("both ends of a window lie on one axis. window={0}")]
     MixedWindow(String),
@@ -96,7 +96,7 @@ impl FromStr for Moment {
         };
         if let Some(time) = first.strip_prefix('s') {
             if known.is_some() {
-                return Err(MomentError::KnownOfSysTime(text.to_owned()));
+                return Err(MomentError::KnownAtOfSysTime(text.to_owned()));
             }
             return Ok(Moment::Sys(cut(time)?));
         }
@@ -133,7 +133,7 @@ fn cut(time: &str) -> Result<Cut, MomentError> {
 const LIKE_SECONDS: Range<u64> = 1_000_000_000..100_000_000_000;
 
 /// A number that is far more likely to be a time in another unit.
-fn of_another_unit(time: &str) -> Option<MomentError> {
+fn wrong_unit_error(time: &str) -> Option<MomentError> {
     let number: u64 = time.parse().ok()?;
     let found = |unit, likely| Some(MomentError::Unit { time: time.to_owned(), unit, likely });
     let times = |scale: u64| LIKE_SECONDS.start * scale..LIKE_SECONDS.end.saturating_mul(scale);
@@ -153,7 +153,7 @@ pub(crate) fn time_ms(text: &str) -> Result<u64, MomentError> {
     let bad = || MomentError::Time(text.to_owned());
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let ms = if digits {
-        if let Some(error) = of_another_unit(text) {
+        if let Some(error) = wrong_unit_error(text) {
             return Err(error);
         }
         text.parse().map_err(|_| bad())?
@@ -214,24 +214,24 @@ fn write_ms(f: &mut fmt::Formatter<'_>, ms: i64) -> fmt::Result {
     }
 }
 
-impl FromStr for Ask {
+impl FromStr for MomentSelector {
     type Err = MomentError;
 
-    fn from_str(text: &str) -> Result<Ask, MomentError> {
+    fn from_str(text: &str) -> Result<MomentSelector, MomentError> {
         let Some((first, second)) = text.split_once("..") else {
-            return Ok(Ask::At(text.parse()?));
+            return Ok(MomentSelector::At(text.parse()?));
         };
-        Ask::window(first.parse()?, second.parse()?)
+        MomentSelector::window(first.parse()?, second.parse()?)
     }
 }
 
-impl Ask {
+impl MomentSelector {
     /// What happened in `[first, second)`.
     ///
     /// # Errors
     /// The ends lie on different axes, or nothing can be between them.
-    pub fn window(first: Moment, second: Moment) -> Result<Ask, MomentError> {
-        let ask = Ask::Window(first, second);
+    pub fn window(first: Moment, second: Moment) -> Result<MomentSelector, MomentError> {
+        let ask = MomentSelector::Window(first, second);
         let empty = match (first, second) {
             (Moment::Sys(first), Moment::Sys(second)) => first >= second,
             (Moment::User { before: first, .. }, Moment::User { before: second, .. }) => {
@@ -243,11 +243,11 @@ impl Ask {
     }
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for MomentSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ask::At(moment) => moment.fmt(f),
-            Ask::Window(first, second) => write!(f, "{first}..{second}"),
+            MomentSelector::At(moment) => moment.fmt(f),
+            MomentSelector::Window(first, second) => write!(f, "{first}..{second}"),
         }
     }
 }
@@ -257,7 +257,7 @@ impl fmt::Display for Ask {
 ///
 /// # Errors
 /// The name has the mark of a moment, and what follows is none.
-pub fn split_topic(name: &str) -> Option<(&str, Result<Ask, MomentError>)> {
+pub fn split_moment_topic(name: &str) -> Option<(&str, Result<MomentSelector, MomentError>)> {
     if let Some((topic, ask)) = name.split_once('@') {
         return Some((topic, ask.parse()));
     }
@@ -297,7 +297,7 @@ mod tests {
     fn user_time_takes_a_second_part_and_system_time_does_not() {
         assert_eq!("u100".parse::<Moment>().unwrap(), user(100, None));
         assert_eq!("u100@s200".parse::<Moment>().unwrap(), user(100, Some(200)));
-        assert!(matches!("s100@s200".parse::<Moment>(), Err(MomentError::KnownOfSysTime(_))));
+        assert!(matches!("s100@s200".parse::<Moment>(), Err(MomentError::KnownAtOfSysTime(_))));
         assert!(matches!("u100@u200".parse::<Moment>(), Err(MomentError::Axis(_))));
         assert!(matches!(
             "uh0000000000000000".parse::<Moment>(),
@@ -374,13 +374,19 @@ mod tests {
 
     #[test]
     fn a_window_lies_on_one_axis_and_is_not_empty() {
-        assert_eq!("s1..s2".parse::<Ask>().unwrap(), Ask::Window(sys(1), sys(2)));
-        assert!(matches!("s2..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
-        assert!(matches!("s3..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
-        assert!(matches!("s1..u2".parse::<Ask>(), Err(MomentError::MixedWindow(_))));
-        assert_eq!("u1..u2".parse::<Ask>().unwrap(), Ask::Window(user(1, None), user(2, None)));
-        assert!(matches!("u2..u2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
-        assert!(matches!("u3..u2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
+        assert_eq!(
+            "s1..s2".parse::<MomentSelector>().unwrap(),
+            MomentSelector::Window(sys(1), sys(2))
+        );
+        assert!(matches!("s2..s2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("s3..s2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("s1..u2".parse::<MomentSelector>(), Err(MomentError::MixedWindow(_))));
+        assert_eq!(
+            "u1..u2".parse::<MomentSelector>().unwrap(),
+            MomentSelector::Window(user(1, None), user(2, None))
+        );
+        assert!(matches!("u2..u2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("u3..u2".parse::<MomentSelector>(), Err(MomentError::EmptyWindow(_))));
     }
 
     #[test]
@@ -392,16 +398,16 @@ mod tests {
 
     #[test]
     fn a_topic_name_carries_a_moment_behind_either_mark() {
-        let ask = |name| split_topic(name).map(|(topic, ask)| (topic, ask.unwrap()));
-        assert_eq!(ask("orders@s5"), Some(("orders", Ask::At(sys(5)))));
-        assert_eq!(ask("a.b.__at.s5..s6"), Some(("a.b", Ask::Window(sys(5), sys(6)))));
+        let ask = |name| split_moment_topic(name).map(|(topic, ask)| (topic, ask.unwrap()));
+        assert_eq!(ask("orders@s5"), Some(("orders", MomentSelector::At(sys(5)))));
+        assert_eq!(ask("a.b.__at.s5..s6"), Some(("a.b", MomentSelector::Window(sys(5), sys(6)))));
         assert_eq!(
             ask("a.__at.s20261121T090000.123Z"),
-            Some(("a", Ask::At(sys(1_795_251_600_123))))
+            Some(("a", MomentSelector::At(sys(1_795_251_600_123))))
         );
-        assert_eq!(ask("a.__at.u5.as.s6"), Some(("a", Ask::At(user(5, Some(6))))));
-        assert_eq!(ask("a@u5@s6"), Some(("a", Ask::At(user(5, Some(6))))));
+        assert_eq!(ask("a.__at.u5.as.s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
+        assert_eq!(ask("a@u5@s6"), Some(("a", MomentSelector::At(user(5, Some(6))))));
         assert_eq!(ask("orders"), None);
-        assert!(split_topic("orders@yesterday").unwrap().1.is_err());
+        assert!(split_moment_topic("orders@yesterday").unwrap().1.is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Moments as a person says them at a prompt: "5 minutes ago", "yesterday 14:00".
 //!
-//! A relative time is resolved once, against a given now; what comes out is an absolute [`Ask`],
+//! A relative time is resolved once, against a given now; what comes out is an absolute [`MomentSelector`],
 //! which the caller prints, so that the same question can be put again.
 
 use jiff::civil::{self, Weekday};
@@ -8,9 +8,9 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 
 use crate::moment::time_ms;
-use crate::{Ask, Cut, Moment, MomentError, SysTime, UserTime};
+use crate::{Cut, Moment, MomentError, MomentSelector, SysTime, UserTime};
 
-/// Reads an ask as the command line takes it: everything that [`Ask`] parses, and besides times
+/// Reads an ask as the command line takes it: everything that [`MomentSelector`] parses, and besides times
 /// without an axis (system time), relative times ("5 minutes ago", "an hour ago", "-90s"), local dates,
 /// days ("yesterday", "monday") and times of day ("10:30", "noon"), alone or behind a day, and `now`.
 ///
@@ -19,15 +19,19 @@ use crate::{Ask, Cut, Moment, MomentError, SysTime, UserTime};
 ///
 /// # Errors
 /// The text is no such thing.
-pub fn parse_ask(text: &str, now: SysTime, zone: &TimeZone) -> Result<Ask, MomentError> {
+pub fn parse_selector(
+    text: &str,
+    now: SysTime,
+    zone: &TimeZone,
+) -> Result<MomentSelector, MomentError> {
     let Some((first, second)) = text.split_once("..") else {
-        return Ok(Ask::At(moment(text.trim(), now, None, zone)?));
+        return Ok(MomentSelector::At(moment(text.trim(), now, None, zone)?));
     };
     let first = moment(first.trim(), now, None, zone)?;
-    Ask::window(first, moment(second.trim(), now, Some(ms_of(&first)), zone)?)
+    MomentSelector::window(first, moment(second.trim(), now, Some(moment_ms(&first)), zone)?)
 }
 
-fn ms_of(moment: &Moment) -> u64 {
+fn moment_ms(moment: &Moment) -> u64 {
     match moment {
         Moment::Sys(cut) => cut.bound().time().0,
         Moment::User { before, .. } => u64::try_from(before.0).unwrap_or(0),
@@ -55,7 +59,7 @@ fn moment(
         Ok(ms) => ms,
         Err(error @ MomentError::Unit { .. }) => return Err(error),
         Err(_) => human_ms(time, now, after, zone)
-            .ok_or_else(|| MomentError::SpokenTime(time.to_owned()))?,
+            .ok_or_else(|| MomentError::HumanTime(time.to_owned()))?,
     };
     Ok(if user {
         Moment::User { before: UserTime(ms as i64), known: None }
@@ -94,14 +98,14 @@ fn day(text: &str, now: &Zoned, zone: &TimeZone) -> Option<Zoned> {
         _ => return None,
     };
     let date = now.date().checked_add(days.days()).ok()?;
-    date.to_datetime(time_behind_day(time)?).to_zoned(zone.clone()).ok()
+    date.to_datetime(time_after_day(time)?).to_zoned(zone.clone()).ok()
 }
 
 /// A time that comes again each day or week: the last before now, or the first after a moment.
 fn recurring(text: &str, now: &Zoned, after: Option<&Zoned>, zone: &TimeZone) -> Option<Zoned> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let (weekday, time) = match weekday(word) {
-        Some(weekday) => (Some(weekday), time_behind_day(rest)?),
+        Some(weekday) => (Some(weekday), time_after_day(rest)?),
         None => (None, time_of_day(text)?),
     };
     let origin = after.unwrap_or(now);
@@ -132,7 +136,7 @@ fn weekday(word: &str) -> Option<Weekday> {
 }
 
 /// A day without a time begins at midnight.
-fn time_behind_day(text: &str) -> Option<civil::Time> {
+fn time_after_day(text: &str) -> Option<civil::Time> {
     match text.trim() {
         "" => Some(civil::Time::midnight()),
         time => time_of_day(time),
@@ -165,8 +169,8 @@ mod tests {
     const NOW: SysTime = SysTime(1_795_251_600_000); // 2026-11-21T09:00:00Z
 
     fn ms(text: &str) -> Option<u64> {
-        match parse_ask(text, NOW, &TimeZone::UTC).ok()? {
-            Ask::At(Moment::Sys(cut)) => Some(cut.bound().time().0),
+        match parse_selector(text, NOW, &TimeZone::UTC).ok()? {
+            MomentSelector::At(Moment::Sys(cut)) => Some(cut.bound().time().0),
             _ => None,
         }
     }
@@ -195,15 +199,15 @@ mod tests {
 
     #[test]
     fn a_window_may_mix_relative_and_absolute_ends() {
-        let ask = parse_ask("10 minutes ago..now", NOW, &TimeZone::UTC).unwrap();
+        let ask = parse_selector("10 minutes ago..now", NOW, &TimeZone::UTC).unwrap();
         assert_eq!(ask.to_string(), format!("s{}..s{}", NOW.0 - 600_000, NOW.0));
     }
 
     #[test]
     fn user_time_is_asked_for_with_its_letter() {
-        let ask = parse_ask("u:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
+        let ask = parse_selector("u:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
         assert_eq!(ask.to_string(), format!("u{}", NOW.0 - 300_000));
-        let ask = parse_ask("s:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
+        let ask = parse_selector("s:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
         assert_eq!(ask.to_string(), format!("s{}", NOW.0 - 300_000));
     }
 
@@ -243,8 +247,8 @@ mod tests {
         assert_eq!(ms("Monday"), Some(midnight - 5 * 24 * HOUR));
         assert_eq!(ms("friday 8:00"), Some(midnight - 16 * HOUR));
         assert_eq!(ms("today 10:30"), Some(NOW.0 + HOUR + HOUR / 2), "it has its date");
-        let window = |text: &str| match parse_ask(text, NOW, &TimeZone::UTC).unwrap() {
-            Ask::Window(first, second) => (ms_of(&first), ms_of(&second)),
+        let window = |text: &str| match parse_selector(text, NOW, &TimeZone::UTC).unwrap() {
+            MomentSelector::Window(first, second) => (moment_ms(&first), moment_ms(&second)),
             ask => panic!("{ask}"),
         };
         assert_eq!(window("22:00..06:00"), (midnight - 2 * HOUR, midnight + 6 * HOUR));
@@ -256,8 +260,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_told_in_which_words_it_could_be_said() {
-        let error = parse_ask("a while ago", NOW, &TimeZone::UTC).unwrap_err();
-        assert!(matches!(error, MomentError::SpokenTime(_)), "{error:?}");
+        let error = parse_selector("a while ago", NOW, &TimeZone::UTC).unwrap_err();
+        assert!(matches!(error, MomentError::HumanTime(_)), "{error:?}");
         let said = error.to_string();
         assert!(said.contains("time=a while ago"), "{said}");
         // Every form that it names is one.

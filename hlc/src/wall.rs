@@ -8,7 +8,7 @@ use crate::{ClockDiscipline, SysTime};
 
 /// One look at the machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockSample {
     /// The wall clock, which people set and NTP corrects.
     pub wall: SysTime,
     /// Time since some fixed moment, never set, and counting while the machine sleeps. What `wall`
@@ -19,10 +19,10 @@ pub struct Reading {
 /// Where readings come from: the machine, a test, or a simulation.
 pub trait WallClock: Send + Sync + 'static {
     /// The time now.
-    fn read(&self) -> Reading;
+    fn read(&self) -> ClockSample;
 
     /// Blocks this thread for about `for_how_long`; a simulation moves its time instead.
-    fn pause(&self, for_how_long: Duration);
+    fn sleep(&self, for_how_long: Duration);
 
     /// What the kernel says of the wall clock.
     fn discipline(&self) -> ClockDiscipline;
@@ -33,7 +33,7 @@ pub trait WallClock: Send + Sync + 'static {
 pub struct OsClock;
 
 impl WallClock for OsClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let steady = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let ms = u64::try_from(wall.tv_sec).unwrap_or(0) * 1000 + wall.tv_nsec as u64 / 1_000_000;
@@ -41,15 +41,15 @@ impl WallClock for OsClock {
             u64::try_from(steady.tv_sec).unwrap_or(0),
             u32::try_from(steady.tv_nsec).unwrap_or(0),
         );
-        Reading { wall: SysTime(ms), steady }
+        ClockSample { wall: SysTime(ms), steady }
     }
 
-    fn pause(&self, for_how_long: Duration) {
+    fn sleep(&self, for_how_long: Duration) {
         std::thread::sleep(for_how_long);
     }
 
     fn discipline(&self) -> ClockDiscipline {
-        ClockDiscipline::of_kernel()
+        ClockDiscipline::from_kernel()
     }
 }
 
@@ -91,14 +91,14 @@ impl ManualClock {
 }
 
 impl WallClock for ManualClock {
-    fn read(&self) -> Reading {
-        Reading {
+    fn read(&self) -> ClockSample {
+        ClockSample {
             wall: SysTime(self.wall.load(Ordering::SeqCst)),
             steady: *self.steady.lock().expect("no holder of this lock can panic"),
         }
     }
 
-    fn pause(&self, for_how_long: Duration) {
+    fn sleep(&self, for_how_long: Duration) {
         self.advance(for_how_long);
     }
 
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn the_machine_s_clock_lets_time_pass() {
         let began = OsClock.read().steady;
-        OsClock.pause(Duration::from_millis(3));
+        OsClock.sleep(Duration::from_millis(3));
         assert!(OsClock.read().steady - began >= Duration::from_millis(3));
     }
 
@@ -142,10 +142,10 @@ mod tests {
         let began = clock.read();
         clock.advance(Duration::from_millis(5));
         let steady = began.steady + Duration::from_millis(5);
-        assert_eq!(clock.read(), Reading { wall: SysTime(105), steady });
+        assert_eq!(clock.read(), ClockSample { wall: SysTime(105), steady });
         clock.step_to(SysTime(50));
-        assert_eq!(clock.read(), Reading { wall: SysTime(50), steady });
-        clock.pause(Duration::from_millis(2));
+        assert_eq!(clock.read(), ClockSample { wall: SysTime(50), steady });
+        clock.sleep(Duration::from_millis(2));
         assert_eq!(clock.read().wall, SysTime(52));
         assert!(clock.discipline().is_synchronised);
         clock.set_discipline(ClockDiscipline::default());

@@ -4,23 +4,23 @@ use std::fmt;
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct RdmaDevice {
     /// The kernel's name for it, such as `mlx5_0`.
     pub name: String,
     /// Its node GUID, such as `0c42:a103:0065:f2aa`.
     pub node_guid: String,
     /// Its ports, by number.
-    pub ports: Vec<Port>,
+    pub ports: Vec<RdmaPort>,
 }
 
-impl Device {
+impl RdmaDevice {
     /// Whether data could move over one of its ports now.
     pub fn is_active(&self) -> bool {
         self.ports.iter().any(|port| port.state == PortState::Active)
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for RdmaDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.node_guid)?;
         for port in &self.ports {
@@ -32,7 +32,7 @@ impl fmt::Display for Device {
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct RdmaPort {
     /// Its number; they begin with 1.
     pub number: u32,
     /// What it can do now.
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_device_is_active_when_one_port_is() {
-        let port = |number, state| Port { number, state, link_layer: LinkLayer::Ethernet };
-        let mut device = Device {
+        let port = |number, state| RdmaPort { number, state, link_layer: LinkLayer::Ethernet };
+        let mut device = RdmaDevice {
             name: "mlx5_0".to_owned(),
             node_guid: "0:0:0:1".to_owned(),
             ports: vec![port(1, PortState::Down), port(2, PortState::Armed)],

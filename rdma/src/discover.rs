@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::device::{Device, LinkLayer, Port, PortState};
+use crate::device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 
 /// Where the kernel lists its RDMA devices.
 const CLASS: &str = "/sys/class/infiniband";
@@ -47,11 +47,11 @@ impl From<DiscoverError> for io::Error {
 ///
 /// # Errors
 /// [`DiscoverError`]. A device that goes away while it is looked at is one of them.
-pub fn devices() -> Result<Vec<Device>, DiscoverError> {
+pub fn devices() -> Result<Vec<RdmaDevice>, DiscoverError> {
     devices_in(Path::new(CLASS))
 }
 
-fn devices_in(class: &Path) -> Result<Vec<Device>, DiscoverError> {
+fn devices_in(class: &Path) -> Result<Vec<RdmaDevice>, DiscoverError> {
     if !class.exists() {
         return Ok(Vec::new());
     }
@@ -60,12 +60,12 @@ fn devices_in(class: &Path) -> Result<Vec<Device>, DiscoverError> {
         .map(|name| {
             let directory = class.join(&name);
             let node_guid = text_of(&directory.join("node_guid"))?;
-            Ok(Device { ports: ports_in(&directory.join("ports"))?, name, node_guid })
+            Ok(RdmaDevice { ports: ports_in(&directory.join("ports"))?, name, node_guid })
         })
         .collect()
 }
 
-fn ports_in(directory: &Path) -> Result<Vec<Port>, DiscoverError> {
+fn ports_in(directory: &Path) -> Result<Vec<RdmaPort>, DiscoverError> {
     let mut ports = Vec::new();
     for name in names_in(directory)? {
         let path = directory.join(&name);
@@ -80,14 +80,14 @@ fn ports_in(directory: &Path) -> Result<Vec<Port>, DiscoverError> {
     Ok(ports)
 }
 
-fn port_in(directory: &Path, number: u32) -> Result<Port, DiscoverError> {
+fn port_in(directory: &Path, number: u32) -> Result<RdmaPort, DiscoverError> {
     let path = directory.join("state");
     let text = text_of(&path)?;
     let Some(state) = PortState::parse(&text) else {
         return Err(DiscoverError::Unexpected { path, text, expected: "a state, as 4: ACTIVE" });
     };
     let link_layer = LinkLayer::parse(&text_of(&directory.join("link_layer"))?);
-    Ok(Port { number, state, link_layer })
+    Ok(RdmaPort { number, state, link_layer })
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, DiscoverError> {
@@ -112,15 +112,15 @@ mod tests {
     use super::*;
 
     /// A tree that looks like sysfs, gone when dropped.
-    struct Sysfs(PathBuf);
+    struct SysfsFixture(PathBuf);
 
-    impl Sysfs {
-        fn new(name: &str) -> Sysfs {
+    impl SysfsFixture {
+        fn new(name: &str) -> SysfsFixture {
             let directory = format!("freezeframe-rdma-{}-{name}", std::process::id());
             let root = std::env::temp_dir().join(directory);
             let _ = fs::remove_dir_all(&root);
             fs::create_dir_all(&root).unwrap();
-            Sysfs(root)
+            SysfsFixture(root)
         }
 
         fn file(&self, path: &str, text: &str) {
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    impl Drop for Sysfs {
+    impl Drop for SysfsFixture {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_class_has_no_devices() {
-        let sysfs = Sysfs::new("none");
+        let sysfs = SysfsFixture::new("none");
         assert_eq!(devices_in(&sysfs.0.join("infiniband")).unwrap(), []);
         assert_eq!(devices_in(&sysfs.0).unwrap(), []);
     }
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn devices_and_ports_are_listed_in_order_with_what_they_say() {
-        let sysfs = Sysfs::new("two");
+        let sysfs = SysfsFixture::new("two");
         sysfs.port("mlx5_1", 1, "1: DOWN\n", "InfiniBand\n");
         sysfs.port("mlx5_0", 10, "4: ACTIVE\n", "Ethernet\n");
         sysfs.port("mlx5_0", 2, "3: ARMED\n", "Unspecified\n");
         let found = devices_in(&sysfs.0).unwrap();
         let names: Vec<&str> = found.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_0", "mlx5_1"]);
-        let port = |number, state, link_layer| Port { number, state, link_layer };
+        let port = |number, state, link_layer| RdmaPort { number, state, link_layer };
         assert_eq!(
             found[0].ports,
             [
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_or_understood_is_named() {
-        let sysfs = Sysfs::new("bad");
+        let sysfs = SysfsFixture::new("bad");
         sysfs.port("mlx5_0", 1, "ACTIVE\n", "Ethernet\n");
         let error = devices_in(&sysfs.0).unwrap_err();
         assert!(matches!(&error, DiscoverError::Unexpected { text, .. } if text == "ACTIVE"));

@@ -9,5 +9,5 @@
 mod device;
 mod discover;
 
-pub use device::{Device, LinkLayer, Port, PortState};
+pub use device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 pub use discover::{DiscoverError, devices};

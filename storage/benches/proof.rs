@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use harness::{Rig, TempDir, append};
+use harness::{StoreFixture, StoreTestDirectory, append};
 use hlc::{OsClock, WallClock};
 use storage::disk::{Disk, RealDisk};
 use storage::journal::{FRAME_BYTES, segment_name};
@@ -67,7 +67,7 @@ fn segments(c: &mut Criterion) {
     let mut group = c.benchmark_group("segment");
     group.sample_size(10);
     for payload_bytes in [1 << 10, 16 << 10, 256 << 10] {
-        let directory = TempDir::new("proof");
+        let directory = StoreTestDirectory::new("proof");
         let disk = RealDisk::open(directory.path()).expect("a directory opens");
         let end = fill(&directory, payload_bytes);
         group.throughput(Throughput::Bytes(end));
@@ -82,12 +82,16 @@ fn segments(c: &mut Criterion) {
 }
 
 /// Seals one segment of frames that long; where it ends.
-fn fill(directory: &TempDir, payload_bytes: usize) -> u64 {
+fn fill(directory: &StoreTestDirectory, payload_bytes: usize) -> u64 {
     let disk = RealDisk::open(directory.path()).expect("a directory opens");
-    let options =
-        Options { segment_bytes_max: SEGMENT_BYTES, tended_by_hand: true, ..Options::default() };
+    let options = Options {
+        segment_bytes_max: SEGMENT_BYTES,
+        manual_maintenance: true,
+        ..Options::default()
+    };
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let rig = Rig::open_on(Arc::clone(&disk), options, Arc::new(OsClock)).expect("a store opens");
+    let rig = StoreFixture::open_on(Arc::clone(&disk), options, Arc::new(OsClock))
+        .expect("a store opens");
     let payload = Bytes::from(vec![0xa5; payload_bytes]);
     loop {
         let group = (0..64).map(|_| append(1, &payload)).collect();

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use harness::{Rig, TempDir, Verdict, append};
+use harness::{StageVerdict, StoreFixture, StoreTestDirectory, append};
 use hlc::{Cut, Hlc, OsClock, WallClock};
 use storage::disk::RealDisk;
-use storage::{Append, Durability, LogId, Options, Payload};
+use storage::{Durability, LogAppend, LogId, Options, Payload};
 
 /// The plain file is begun anew when it is this long, and the store too: benches share the disk.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -28,22 +28,22 @@ fn steady() -> Duration {
 }
 
 /// A store on a real directory, made anew when it has grown too long.
-struct Journal {
-    rig: Option<Rig>,
-    directory: TempDir,
+struct BenchStore {
+    rig: Option<StoreFixture>,
+    directory: StoreTestDirectory,
     written: u64,
 }
 
-impl Journal {
-    fn new() -> Journal {
-        let directory = TempDir::new("bench");
-        Journal { rig: Some(Journal::open(&directory)), directory, written: 0 }
+impl BenchStore {
+    fn new() -> BenchStore {
+        let directory = StoreTestDirectory::new("bench");
+        BenchStore { rig: Some(BenchStore::open(&directory)), directory, written: 0 }
     }
 
-    fn open(directory: &TempDir) -> Rig {
+    fn open(directory: &StoreTestDirectory) -> StoreFixture {
         let disk = RealDisk::open(directory.path()).expect("a directory opens");
         let options = Options { tail_bytes_max: 16 << 20, ..Options::default() };
-        Rig::open_on(Arc::new(disk), options, Arc::new(OsClock)).expect("a store opens")
+        StoreFixture::open_on(Arc::new(disk), options, Arc::new(OsClock)).expect("a store opens")
     }
 
     /// Appends `payload` `count` times with at most `window` in flight; how long that took.
@@ -54,17 +54,17 @@ impl Journal {
             let batch = left.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
             if self.written > FILE_BYTES_MAX {
                 self.rig = None;
-                self.directory = TempDir::new("bench");
-                self.rig = Some(Journal::open(&self.directory));
+                self.directory = StoreTestDirectory::new("bench");
+                self.rig = Some(BenchStore::open(&self.directory));
                 self.written = 0;
             }
             let rig = self.rig.as_ref().expect("a store is open");
             let began = steady();
             let mut waiting = std::collections::VecDeque::new();
             for _ in 0..batch {
-                let payload = Payload::plain(payload.clone());
-                let one: Append<Verdict> = Append { payload, ..append(1, b"") };
-                waiting.push_back(rig.begin(vec![one], how));
+                let payload = Payload::without_header(payload.clone());
+                let one: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
+                waiting.push_back(rig.begin_append(vec![one], how));
                 if waiting.len() >= window {
                     wait(waiting.pop_front());
                 }
@@ -80,26 +80,26 @@ impl Journal {
     }
 }
 
-type Waiting = std::sync::mpsc::Receiver<Vec<harness::TestResult>>;
+type BenchResultReceiver = std::sync::mpsc::Receiver<Vec<harness::StageAppendResult>>;
 
-fn wait(receiver: Option<Waiting>) {
+fn wait(receiver: Option<BenchResultReceiver>) {
     let results = receiver.expect("something is in flight").recv().expect("a result comes");
     results[0].as_ref().expect("the disk is well");
 }
 
 /// The same bytes with `write(2)`, and `fdatasync(2)` after every `window`th.
-struct Plain {
+struct BenchPlainFile {
     file: File,
     at: u64,
-    _directory: TempDir,
+    _directory: StoreTestDirectory,
 }
 
-impl Plain {
-    fn new() -> Plain {
-        let directory = TempDir::new("bench-plain");
+impl BenchPlainFile {
+    fn new() -> BenchPlainFile {
+        let directory = StoreTestDirectory::new("bench-plain");
         let path = directory.path().join("plain");
         let file = OpenOptions::new().write(true).create_new(true).open(path).expect("a file");
-        Plain { file, at: 0, _directory: directory }
+        BenchPlainFile { file, at: 0, _directory: directory }
     }
 
     fn run(&mut self, payload: &Bytes, how: Durability, count: u64, window: usize) -> Duration {
@@ -131,7 +131,7 @@ fn appending(criterion: &mut Criterion) {
             for (size, length) in sizes {
                 let payload = Bytes::from(vec![0x5a; length]);
                 group.throughput(Throughput::Bytes(length as u64));
-                let (mut journal, mut plain) = (Journal::new(), Plain::new());
+                let (mut journal, mut plain) = (BenchStore::new(), BenchPlainFile::new());
                 // The last sample of each, for the ratio.
                 let mut means = [0f64; 2];
                 group.bench_function(BenchmarkId::new("store", size), |bencher| {
@@ -161,8 +161,8 @@ fn appending(criterion: &mut Criterion) {
 
 /// F14.
 fn by_length(criterion: &mut Criterion) {
-    let directory = TempDir::new("bench-length");
-    let rig = Journal::open(&directory);
+    let directory = StoreTestDirectory::new("bench-length");
+    let rig = BenchStore::open(&directory);
     let mut group = criterion.benchmark_group("by length");
     group.sample_size(20).warm_up_time(Duration::from_millis(300));
     group.measurement_time(Duration::from_secs(1));
@@ -179,7 +179,7 @@ fn by_length(criterion: &mut Criterion) {
             .stamp
             .bits();
         let last = log.tip().stamp.bits();
-        let mut random = harness::Random::new(1);
+        let mut random = harness::StoreTestRng::new(1);
         group.bench_function(BenchmarkId::new("offset_at", target), |bencher| {
             bencher.iter(|| {
                 let stamp = first + random.below(last - first);

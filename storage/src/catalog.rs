@@ -28,7 +28,7 @@ pub use directory::CatalogDirectory;
 pub use faults::CatalogFaults;
 
 /// How many versions are removed at once.
-const PRUNED_AT_ONCE: usize = 1000;
+const PRUNE_BATCH_MAX: usize = 1000;
 /// What a key begins with to belong to the catalog itself.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
@@ -60,14 +60,14 @@ pub type OnCatalogFailure = Arc<dyn Fn() + Send + Sync>;
 
 /// Whether a step of a catalog may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum CatalogAccess {
     Read,
     Write,
 }
 
 /// The place in the journal up to which the catalog has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Applied {
+pub struct AppliedPosition {
     /// The position of the last entry seen.
     pub position: u64,
     /// Its stamp.
@@ -76,7 +76,7 @@ pub struct Applied {
 
 /// The place in a log up to which the catalog has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppliedIn {
+pub struct AppliedOffset {
     /// The first offset of the last entry seen.
     pub offset: Offset,
     /// Its stamp.
@@ -88,10 +88,10 @@ fn applied_key(log: LogId) -> Vec<u8> {
 }
 
 /// A key, the stamp of one of its versions, and the value that it has from there on.
-pub type Version = (Vec<u8>, Hlc, Vec<u8>);
+pub type KeyVersion = (Vec<u8>, Hlc, Vec<u8>);
 
-/// Given a [`Version`] in parts.
-pub type Visit<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
+/// Given a [`KeyVersion`] in parts.
+pub type VersionVisitor<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
 
 /// Versions of values, by key and stamp.
 pub struct Catalog {
@@ -112,32 +112,32 @@ impl std::fmt::Debug for Catalog {
 
 /// Changes that become visible together.
 #[derive(Default)]
-pub struct Changes {
+pub struct CatalogWriteBatch {
     batch: sled::Batch,
 }
 
-impl Changes {
+impl CatalogWriteBatch {
     /// From `stamp` on, the value of `key` is `value`; `None` removes it.
     pub fn put(&mut self, key: &[u8], stamp: Hlc, value: Option<&[u8]>) {
         let mut stored = Vec::with_capacity(1 + value.map_or(0, <[u8]>::len));
         stored.push(u8::from(value.is_some()));
         stored.extend_from_slice(value.unwrap_or_default());
-        self.batch.insert(versioned(key, stamp), stored);
+        self.batch.insert(versioned_key(key, stamp), stored);
     }
 
     /// The value of `key` is `value`, at every moment, and what it was is forgotten; `None` removes it
     /// without a trace. For what follows from versions under other keys, and is to be found faster.
-    pub fn keep(&mut self, key: &[u8], value: Option<&[u8]>) {
+    pub fn put_unversioned(&mut self, key: &[u8], value: Option<&[u8]>) {
         match value {
             Some(_) => self.put(key, Hlc::ZERO, value),
-            None => self.batch.remove(versioned(key, Hlc::ZERO)),
+            None => self.batch.remove(versioned_key(key, Hlc::ZERO)),
         }
     }
 }
 
 /// `key ‖ 0 ‖ stamp`, so that the versions of one key stand together in stamp order. Keys hold no
 /// zero byte of their own; [`escape`] sees to that.
-fn versioned(key: &[u8], stamp: Hlc) -> Vec<u8> {
+fn versioned_key(key: &[u8], stamp: Hlc) -> Vec<u8> {
     assert!(!key.contains(&0) && !key.is_empty(), "keys are escaped: {key:?}");
     [key, &[0], &stamp.bits().to_be_bytes()].concat()
 }
@@ -177,21 +177,21 @@ impl Catalog {
     }
 
     fn open_with(directory: &Path, faults: CatalogFaults) -> Result<Catalog, CatalogError> {
-        let open = || match faults.error_of(true, Access::Write) {
+        let open = || match faults.error_of(true, CatalogAccess::Write) {
             Some(error) => Err(error),
-            None => protected(|| config().path(directory).open()),
+            None => catch_panic(|| config().path(directory).open()),
         };
         let opened = open().or_else(|error| {
             if error.is_full {
                 return Err(error);
             }
             tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
-            remove(directory).map_err(|error| StepError::from(sled::Error::Io(error)))?;
+            remove(directory).map_err(|error| CatalogStepError::from(sled::Error::Io(error)))?;
             open()
         });
         let directory = directory.to_owned();
         let db = opened.map_err(|error| CatalogError::failed(Some(&directory), &error.why))?;
-        Ok(Catalog::over(db, Some(directory), faults))
+        Ok(Catalog::with_db(db, Some(directory), faults))
     }
 
     /// A catalog that ends with the process.
@@ -203,19 +203,19 @@ impl Catalog {
     }
 
     fn temporary_with(faults: CatalogFaults) -> Result<Catalog, CatalogError> {
-        let opened = protected(|| config().temporary(true).open());
+        let opened = catch_panic(|| config().temporary(true).open());
         let db = opened.map_err(|error| CatalogError::failed(None, &error.why))?;
-        Ok(Catalog::over(db, None, faults))
+        Ok(Catalog::with_db(db, None, faults))
     }
 
-    fn over(db: sled::Db, directory: Option<PathBuf>, faults: CatalogFaults) -> Catalog {
+    fn with_db(db: sled::Db, directory: Option<PathBuf>, faults: CatalogFaults) -> Catalog {
         let (failure, on_failure) = (OnceLock::new(), None);
         Catalog { db: Some(db), directory, faults, failure, on_failure }
     }
 
     /// Has `on_failure` called when it fails.
     #[must_use]
-    pub fn telling(self, on_failure: OnCatalogFailure) -> Catalog {
+    pub fn with_failure_callback(self, on_failure: OnCatalogFailure) -> Catalog {
         // Fields of a type that has a `drop` of its own cannot be moved out of it.
         let mut catalog = self;
         catalog.on_failure = Some(on_failure);
@@ -235,7 +235,7 @@ impl Catalog {
     /// Does a step, unless an earlier one failed. One that fails is the last.
     fn step<T>(
         &self,
-        access: Access,
+        access: CatalogAccess,
         act: impl FnOnce(&sled::Db) -> sled::Result<T>,
     ) -> Result<T, CatalogError> {
         if let Some(failure) = self.failure.get() {
@@ -244,7 +244,7 @@ impl Catalog {
         let db = self.db.as_ref().expect("it is there until it is dropped");
         let done = match self.faults.error_of(self.directory.is_some(), access) {
             Some(error) => Err(error),
-            None => protected(|| act(db)),
+            None => catch_panic(|| act(db)),
         };
         done.map_err(|error| {
             let failure = CatalogError::failed(self.directory.as_deref(), &error.why);
@@ -258,23 +258,23 @@ impl Catalog {
     }
 
     fn read<T>(&self, act: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, CatalogError> {
-        self.step(Access::Read, act)
+        self.step(CatalogAccess::Read, act)
     }
 
     fn write<T>(&self, act: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, CatalogError> {
-        self.step(Access::Write, act)
+        self.step(CatalogAccess::Write, act)
     }
 
     /// How much of the journal it has seen; `None` if nothing.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn applied(&self) -> Result<Option<Applied>, CatalogError> {
+    pub fn applied(&self) -> Result<Option<AppliedPosition>, CatalogError> {
         let stored = self.read(|db| db.get(APPLIED))?;
         Ok(stored.and_then(|bytes| {
             let position = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
             let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
-            Some(Applied { position, stamp: Hlc::from_bits(stamp) })
+            Some(AppliedPosition { position, stamp: Hlc::from_bits(stamp) })
         }))
     }
 
@@ -282,7 +282,11 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn apply(&self, mut changes: Changes, applied: Applied) -> Result<(), CatalogError> {
+    pub fn apply(
+        &self,
+        mut changes: CatalogWriteBatch,
+        applied: AppliedPosition,
+    ) -> Result<(), CatalogError> {
         let place = [applied.position.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
         changes.batch.insert(APPLIED, place);
         self.write(|db| db.apply_batch(changes.batch))
@@ -292,12 +296,12 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn applied_in(&self, log: LogId) -> Result<Option<AppliedIn>, CatalogError> {
+    pub fn applied_in(&self, log: LogId) -> Result<Option<AppliedOffset>, CatalogError> {
         let stored = self.read(|db| db.get(applied_key(log)))?;
         Ok(stored.and_then(|bytes| {
             let offset = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
             let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
-            Some(AppliedIn { offset: Offset(offset), stamp: Hlc::from_bits(stamp) })
+            Some(AppliedOffset { offset: Offset(offset), stamp: Hlc::from_bits(stamp) })
         }))
     }
 
@@ -309,9 +313,9 @@ impl Catalog {
     /// It cannot be written.
     pub fn apply_in(
         &self,
-        mut changes: Changes,
+        mut changes: CatalogWriteBatch,
         log: LogId,
-        applied: AppliedIn,
+        applied: AppliedOffset,
     ) -> Result<(), CatalogError> {
         let place = [applied.offset.0.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
         changes.batch.insert(applied_key(log), place);
@@ -323,7 +327,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn forget(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
+    pub fn remove_log(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
         // The place first: what is left of the keys is written over when the log is read again.
         self.write(|db| db.remove(applied_key(log)))?;
         self.remove_prefix(prefix)
@@ -334,7 +338,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn fill(&self, changes: Changes) -> Result<(), CatalogError> {
+    pub fn apply_unpositioned(&self, changes: CatalogWriteBatch) -> Result<(), CatalogError> {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
@@ -343,7 +347,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn forget_applied(&self, prefixes: &[u8]) -> Result<(), CatalogError> {
+    pub fn reset_applied(&self, prefixes: &[u8]) -> Result<(), CatalogError> {
         self.write(|db| db.remove(APPLIED))?;
         prefixes.iter().try_for_each(|prefix| self.remove_prefix(&[*prefix]))
     }
@@ -357,7 +361,7 @@ impl Catalog {
     /// # Errors
     /// It cannot be read.
     pub fn get(&self, key: &[u8], cut: Cut) -> Result<Option<(Hlc, Vec<u8>)>, CatalogError> {
-        let range = versioned(key, Hlc::ZERO)..versioned(key, cut.bound());
+        let range = versioned_key(key, Hlc::ZERO)..versioned_key(key, cut.bound());
         let newest = self.read(|db| db.range(range).next_back().transpose())?;
         Ok(newest.and_then(|(key, stored)| {
             let (_, stamp) = split(&key)?;
@@ -370,7 +374,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<Version>, CatalogError> {
+    pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<KeyVersion>, CatalogError> {
         let mut found = Vec::new();
         self.visit(prefix, cut, &mut |key, stamp, value| {
             found.push((key.to_vec(), stamp, value.to_vec()));
@@ -387,7 +391,7 @@ impl Catalog {
         &self,
         prefix: &[u8],
         cut: Cut,
-        visit: Visit<'_, E>,
+        visit: VersionVisitor<'_, E>,
     ) -> Result<(), E> {
         let mut from = prefix.to_vec();
         while let Some(key) = self.first_key(prefix, &from)? {
@@ -421,7 +425,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn key_behind(
+    pub fn next_key(
         &self,
         prefix: &[u8],
         last: Option<&[u8]>,
@@ -450,25 +454,26 @@ impl Catalog {
     /// It cannot be read or written.
     pub fn prune(&self, prefix: &[u8], horizon: Hlc) -> Result<u64, CatalogError> {
         self.write(|db| {
-            let mut pruned = Pruned::default();
-            let mut newest: Option<Stored> = None;
+            let mut pruned = PruneBatch::default();
+            let mut newest: Option<StoredVersion> = None;
             for item in db.scan_prefix(prefix) {
                 let (key, stored) = item?;
-                let next = Stored(key, stored);
-                let Some((key, _)) = next.name().filter(|(_, stamp)| *stamp < horizon) else {
+                let next = StoredVersion(key, stored);
+                let Some((key, _)) = next.key_and_stamp().filter(|(_, stamp)| *stamp < horizon)
+                else {
                     continue;
                 };
                 match newest.take() {
                     Some(newest) if newest.has_key(key) => pruned.superseded.push(newest.0),
-                    Some(newest) => pruned.ended.extend(newest.removed()),
+                    Some(newest) => pruned.tombstones.extend(newest.tombstone_key()),
                     None => {}
                 }
                 newest = Some(next);
-                if pruned.superseded.len() + pruned.ended.len() >= PRUNED_AT_ONCE {
+                if pruned.superseded.len() + pruned.tombstones.len() >= PRUNE_BATCH_MAX {
                     pruned.remove_from(db)?;
                 }
             }
-            pruned.ended.extend(newest.and_then(Stored::removed));
+            pruned.tombstones.extend(newest.and_then(StoredVersion::tombstone_key));
             pruned.remove_from(db)?;
             Ok(pruned.count)
         })
@@ -535,57 +540,57 @@ fn config() -> sled::Config {
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
-struct StepError {
+struct CatalogStepError {
     why: String,
     is_full: bool,
 }
 
-impl From<sled::Error> for StepError {
-    fn from(error: sled::Error) -> StepError {
+impl From<sled::Error> for CatalogStepError {
+    fn from(error: sled::Error) -> CatalogStepError {
         let is_full = matches!(&error, sled::Error::Io(error) if is_full(error));
-        StepError { why: error.to_string(), is_full }
+        CatalogStepError { why: error.to_string(), is_full }
     }
 }
 
 /// What sled says, and where it panics that it did.
-fn protected<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, StepError> {
+fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogStepError> {
     match catch_unwind(AssertUnwindSafe(act)) {
-        Ok(done) => done.map_err(StepError::from),
-        Err(_) => Err(StepError { why: "its library panicked".to_owned(), is_full: false }),
+        Ok(done) => done.map_err(CatalogStepError::from),
+        Err(_) => Err(CatalogStepError { why: "its library panicked".to_owned(), is_full: false }),
     }
 }
 
 /// A version, as it is stored.
-struct Stored(sled::IVec, sled::IVec);
+struct StoredVersion(sled::IVec, sled::IVec);
 
-impl Stored {
+impl StoredVersion {
     /// Its key and its stamp.
-    fn name(&self) -> Option<(&[u8], Hlc)> {
+    fn key_and_stamp(&self) -> Option<(&[u8], Hlc)> {
         split(&self.0)
     }
 
     fn has_key(&self, key: &[u8]) -> bool {
-        self.name().is_some_and(|(own, _)| own == key)
+        self.key_and_stamp().is_some_and(|(own, _)| own == key)
     }
 
     /// What it is stored under, if it says that its key has no value.
-    fn removed(self) -> Option<sled::IVec> {
+    fn tombstone_key(self) -> Option<sled::IVec> {
         (self.1.first() != Some(&1)).then_some(self.0)
     }
 }
 
 /// What is to be removed, and how much has been.
 #[derive(Default)]
-struct Pruned {
+struct PruneBatch {
     superseded: Vec<sled::IVec>,
-    ended: Vec<sled::IVec>,
+    tombstones: Vec<sled::IVec>,
     count: u64,
 }
 
-impl Pruned {
+impl PruneBatch {
     fn remove_from(&mut self, db: &sled::Db) -> sled::Result<()> {
         // In this order: a value never comes back because only its removal is gone.
-        for keys in [&mut self.superseded, &mut self.ended] {
+        for keys in [&mut self.superseded, &mut self.tombstones] {
             let mut batch = sled::Batch::default();
             self.count += keys.len() as u64;
             keys.drain(..).for_each(|key| batch.remove(key));
@@ -624,12 +629,12 @@ mod tests {
 
     fn filled() -> Catalog {
         let catalog = Catalog::temporary().unwrap();
-        let mut changes = Changes::default();
+        let mut changes = CatalogWriteBatch::default();
         changes.put(b"a", at(10), Some(b"1"));
         changes.put(b"a", at(20), Some(b"2"));
         changes.put(b"a", at(30), None);
         changes.put(b"ab", at(15), Some(b"x"));
-        catalog.apply(changes, Applied { position: 8, stamp: at(30) }).unwrap();
+        catalog.apply(changes, AppliedPosition { position: 8, stamp: at(30) }).unwrap();
         catalog
     }
 
@@ -659,16 +664,16 @@ mod tests {
     #[test]
     fn a_scan_passes_from_key_to_key_whatever_bytes_follow_and_however_many_versions_there_are() {
         let catalog = Catalog::temporary().unwrap();
-        let mut changes = Changes::default();
+        let mut changes = CatalogWriteBatch::default();
         let keys: [&[u8]; 6] = [b"a", b"a\x01", b"a\x01\x01", b"a\x02", b"aa", b"b"];
         for key in keys {
             for ms in 0..50 {
                 changes.put(key, at(ms), Some(&[ms as u8]));
             }
         }
-        changes.keep(b"c", Some(b"1"));
-        changes.keep(b"ca", Some(b"2"));
-        catalog.apply(changes, Applied::default()).unwrap();
+        changes.put_unversioned(b"c", Some(b"1"));
+        changes.put_unversioned(b"ca", Some(b"2"));
+        catalog.apply(changes, AppliedPosition::default()).unwrap();
         let scan = |prefix: &[u8], ms| -> Vec<(Vec<u8>, Vec<u8>)> {
             let found = catalog.scan(prefix, Cut::before(SysTime(ms))).unwrap();
             found.into_iter().map(|(key, _, value)| (key, value)).collect()
@@ -680,9 +685,9 @@ mod tests {
         assert!(!catalog.has_any(b"a", Cut::before(SysTime(0))).unwrap());
         assert!(catalog.has_any(b"a", Cut::before(SysTime(1))).unwrap());
         assert_eq!(scan(b"c", 30).len(), 2);
-        let mut changes = Changes::default();
-        changes.keep(b"c", None);
-        catalog.apply(changes, Applied::default()).unwrap();
+        let mut changes = CatalogWriteBatch::default();
+        changes.put_unversioned(b"c", None);
+        catalog.apply(changes, AppliedPosition::default()).unwrap();
         assert_eq!(scan(b"c", 30), [(b"ca".to_vec(), b"2".to_vec())]);
     }
 
@@ -690,10 +695,10 @@ mod tests {
     fn pruning_leaves_every_cut_from_the_horizon_on_as_it_was() {
         for horizon in 5..40 {
             let catalog = filled();
-            let mut changes = Changes::default();
+            let mut changes = CatalogWriteBatch::default();
             changes.put(b"ac", at(12), None);
             changes.put(b"ac", at(35), Some(b"3"));
-            catalog.apply(changes, Applied { position: 9, stamp: at(35) }).unwrap();
+            catalog.apply(changes, AppliedPosition { position: 9, stamp: at(35) }).unwrap();
             let scans = || -> Vec<_> {
                 let cuts = (horizon..50).map(|ms| Cut::before(SysTime(ms)));
                 cuts.map(|cut| catalog.scan(b"a", cut).unwrap()).collect()
@@ -710,37 +715,37 @@ mod tests {
     #[test]
     fn of_many_versions_the_newest_stays_and_of_a_key_that_was_removed_nothing() {
         let catalog = Catalog::temporary().unwrap();
-        let mut changes = Changes::default();
-        for ms in 0..PRUNED_AT_ONCE as u64 * 3 {
+        let mut changes = CatalogWriteBatch::default();
+        for ms in 0..PRUNE_BATCH_MAX as u64 * 3 {
             changes.put(b"k-kept", at(ms), Some(b"v"));
             changes.put(b"k-removed", at(ms), (ms % 7 != 0).then_some(b"v"));
         }
         changes.put(b"k-removed", at(9999), None);
-        catalog.apply(changes, Applied { position: 1, stamp: at(9999) }).unwrap();
+        catalog.apply(changes, AppliedPosition { position: 1, stamp: at(9999) }).unwrap();
         catalog.prune(b"k", at(9998)).unwrap();
         assert_eq!(catalog.version_count(), 3);
         assert_eq!(catalog.prune(b"k", at(10_000)).unwrap(), 2);
         let kept: Vec<_> = catalog.scan(b"k", Cut::ALL).unwrap();
-        assert_eq!(kept, [(b"k-kept".to_vec(), at(PRUNED_AT_ONCE as u64 * 3 - 1), b"v".to_vec())]);
+        assert_eq!(kept, [(b"k-kept".to_vec(), at(PRUNE_BATCH_MAX as u64 * 3 - 1), b"v".to_vec())]);
     }
 
     #[test]
     fn it_knows_how_much_of_the_journal_it_has_seen() {
         let applied = filled().applied().unwrap();
-        assert_eq!(applied, Some(Applied { position: 8, stamp: at(30) }));
+        assert_eq!(applied, Some(AppliedPosition { position: 8, stamp: at(30) }));
     }
 
     #[test]
-    fn each_log_has_its_own_place_and_can_be_forgotten_alone() {
+    fn each_log_has_its_own_place_and_can_be_removed_alone() {
         let (catalog, log) = (filled(), LogId(u64::MAX));
         assert_eq!(catalog.applied_in(log).unwrap(), None);
-        let applied = AppliedIn { offset: Offset(3), stamp: at(40) };
-        let mut changes = Changes::default();
+        let applied = AppliedOffset { offset: Offset(3), stamp: at(40) };
+        let mut changes = CatalogWriteBatch::default();
         changes.put(b"fa", at(40), Some(b"1"));
         catalog.apply_in(changes, log, applied).unwrap();
         assert_eq!(catalog.applied_in(log).unwrap(), Some(applied));
         assert_eq!(catalog.applied_in(LogId(1)).unwrap(), None);
-        catalog.forget(b"f", log).unwrap();
+        catalog.remove_log(b"f", log).unwrap();
         assert_eq!(catalog.applied_in(log).unwrap(), None);
         assert_eq!(catalog.scan(b"f", Cut::ALL).unwrap(), []);
         assert_eq!(catalog.scan(b"ab", Cut::ALL).unwrap().len(), 1);
@@ -755,15 +760,17 @@ mod tests {
         let tell = move || {
             tell.fetch_add(1, Ordering::SeqCst);
         };
-        let catalog = catalog.telling(Arc::new(tell));
-        let mut changes = Changes::default();
+        let catalog = catalog.with_failure_callback(Arc::new(tell));
+        let mut changes = CatalogWriteBatch::default();
         changes.put(b"a", at(1), Some(b"1"));
-        catalog.apply(changes, Applied::default()).unwrap();
+        catalog.apply(changes, AppliedPosition::default()).unwrap();
         faults.fail_after(1);
         assert!(catalog.get(b"a", Cut::ALL).unwrap().is_some());
         for _ in 0..3 {
             assert!(catalog.get(b"a", Cut::ALL).is_err());
-            assert!(catalog.apply(Changes::default(), Applied::default()).is_err());
+            assert!(
+                catalog.apply(CatalogWriteBatch::default(), AppliedPosition::default()).is_err()
+            );
         }
         assert!(catalog.has_failed());
         assert_eq!(told.load(Ordering::SeqCst), 1);

@@ -5,10 +5,10 @@
 //! damaged place. What is damage and what the lawful end of a crash is decided as a start does it, by
 //! what the rest of the directory knows to have been on stable storage.
 
-mod compared;
-mod filed;
+mod index_comparison;
 mod indexes;
 mod proofs;
+mod sorted_segments;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,24 +18,28 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::filed::{base_name, filed_name, index_name, is_filed_name, is_index_name};
-use crate::history::{HistoryError, head_tables};
-use crate::index::{BlockCache, heads_stretch};
+use crate::history::{HistoryError, open_latest_run_tables};
+use crate::index::{BlockCache, latest_runs_range};
 use crate::journal::{
-    Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
-    SEGMENT_HEADER_BYTES, SegmentHeader, segment_name, segment_start,
+    FRAME_BYTES, FrameError, FrameReader, JournalCorruption, JournalScanItem, RecoverError,
+    SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_name, segment_start,
 };
 use crate::log::{LogId, Offset};
 use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
-use crate::part::Layout;
 use crate::proof::{VerifyingKey, proof_start};
-use crate::reserve::RESERVE_FILE;
-use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
+use crate::sealed_segment::SegmentLayout;
+use crate::sorted_segment::{
+    compacted_prefix_name, index_name, is_index_name, is_sorted_segment_name, sorted_segment_name,
+};
+use crate::space_reserve::RESERVE_FILE;
+use crate::timekeeper::{BOUND_FILE, BoundError, BoundFile, BoundRecord};
 
-use compared::Comparison;
-use filed::Filed;
-use indexes::Indexes;
-pub use proofs::{Change, Changed, ProofVerdict, Proofs, Sealed, Verification};
+use index_comparison::IndexComparison;
+use indexes::IndexCheck;
+pub use proofs::{
+    ChangedFrame, FrameChange, ProofSet, ProofVerdict, ProvableFile, VerificationReport,
+};
+use sorted_segments::SortedSegmentCheck;
 
 /// How many problems are told; more are counted.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -44,7 +48,7 @@ const WINDOW_BYTES: u64 = 256 << 10;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct CheckReport {
     /// Frames whose header and payload are whole.
     pub frames: u64,
     /// Bytes of payload in them.
@@ -54,7 +58,7 @@ pub struct Report {
     /// Segment files.
     pub segments: usize,
     /// Files of frames that were filed by log.
-    pub filed: usize,
+    pub sorted_segments: usize,
     /// Files of indexes.
     pub indexes: usize,
     /// Files that nothing names: a crash may leave some, and the next start removes those.
@@ -62,23 +66,23 @@ pub struct Report {
     /// The first and the last stamp.
     pub stamps: Option<(Hlc, Hlc)>,
     /// What the bound file says.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundRecord>,
     /// Bytes behind the last good frame that a crash left: lawful, and cut off at the next start.
     pub torn_bytes: u64,
     /// What is wrong, up to [`PROBLEMS_MAX`]. Empty for a healthy directory.
     pub problems: Vec<String>,
     /// How many more problems there are.
-    pub problems_left_off: u64,
+    pub problems_omitted: u64,
     /// What the proofs say, if that was asked for.
-    pub verification: Option<Verification>,
+    pub verification: Option<VerificationReport>,
 }
 
-impl Report {
+impl CheckReport {
     fn problem(&mut self, problem: impl Into<String>) {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem.into());
         } else {
-            self.problems_left_off += 1;
+            self.problems_omitted += 1;
         }
     }
 }
@@ -88,7 +92,7 @@ impl Report {
 ///
 /// # Errors
 /// The disk fails.
-pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> io::Result<Report> {
+pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> io::Result<CheckReport> {
     run(disk, None, progress)
 }
 
@@ -101,8 +105,8 @@ pub fn verify(
     disk: &dyn Disk,
     keys: &[VerifyingKey],
     progress: &mut dyn FnMut(u64),
-) -> io::Result<Report> {
-    run(disk, Some(Proofs::list(disk, keys)?), progress)
+) -> io::Result<CheckReport> {
+    run(disk, Some(ProofSet::list(disk, keys)?), progress)
 }
 
 /// About how many bytes a check tells to have read in the end: those of data files and indexes, but
@@ -111,8 +115,9 @@ pub fn verify(
 /// # Errors
 /// The disk fails.
 pub fn bytes_to_read(disk: &dyn Disk) -> io::Result<u64> {
-    let is_read =
-        |name: &String| segment_start(name).is_some() || is_filed_name(name) || is_soft(name);
+    let is_read = |name: &String| {
+        segment_start(name).is_some() || is_sorted_segment_name(name) || is_soft(name)
+    };
     let mut names: BTreeSet<String> = disk.list()?.into_iter().filter(is_read).collect();
     // Without a manifest everything is read.
     if let Ok(manifest) = Manifest::read(disk) {
@@ -124,18 +129,18 @@ pub fn bytes_to_read(disk: &dyn Disk) -> io::Result<u64> {
 }
 
 fn is_soft(name: &str) -> bool {
-    is_index_name(name) || heads_stretch(name).is_some()
+    is_index_name(name) || latest_runs_range(name).is_some()
 }
 
 /// What should be in a file of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holding {
+pub enum ExpectedFrames {
     /// Every frame of these positions, by position.
-    Every(Range<u64>),
+    All(Range<u64>),
     /// Some, in another order: one that is absent was given up, and tells nothing.
-    Some,
+    Subset,
     /// The same, and compaction may have put others in the place of what was.
-    Rewritten,
+    Compacted,
 }
 
 /// Frames of a file of the store, from whoever knows how they are filed there.
@@ -144,7 +149,7 @@ pub trait FrameSource {
     fn name(&self) -> &str;
 
     /// What should be in it.
-    fn holding(&self) -> Holding;
+    fn expected_frames(&self) -> ExpectedFrames;
 
     /// How far the file has been read, in bytes.
     fn read_to(&self) -> u64;
@@ -154,7 +159,7 @@ pub trait FrameSource {
     ///
     /// # Errors
     /// The disk fails.
-    fn next_found(&mut self) -> io::Result<Option<Found>>;
+    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>>;
 }
 
 /// Compares all frames of a file with their proofs, and shows each to `visit`. `progress` is told how
@@ -164,20 +169,20 @@ pub trait FrameSource {
 /// The disk fails.
 pub fn read_frames(
     part: &mut dyn FrameSource,
-    mut proofs: Option<&mut Proofs<'_>>,
+    mut proofs: Option<&mut ProofSet<'_>>,
     progress: &mut dyn FnMut(u64),
-    visit: &mut dyn FnMut(&Found),
+    visit: &mut dyn FnMut(&JournalScanItem),
 ) -> io::Result<()> {
-    let holding = part.holding();
-    while let Some(found) = part.next_found()? {
-        if let (Some(proofs), Found::Frame(found)) = (&mut proofs, &found) {
+    let holding = part.expected_frames();
+    while let Some(found) = part.next_item()? {
+        if let (Some(proofs), JournalScanItem::Frame(found)) = (&mut proofs, &found) {
             proofs.compare(part.name(), found, &holding)?;
         }
         visit(&found);
         progress(part.read_to());
     }
-    if let (Some(proofs), Holding::Every(span)) = (proofs, holding) {
-        proofs.end_complete(part.name(), span)?;
+    if let (Some(proofs), ExpectedFrames::All(span)) = (proofs, holding) {
+        proofs.finish_segment(part.name(), span)?;
     }
     Ok(())
 }
@@ -195,30 +200,30 @@ struct SegmentFile {
 }
 
 /// A segment of the journal, read from front to back.
-struct SegmentPart<'a> {
+struct SegmentFrameSource<'a> {
     segment: &'a SegmentFile,
     frames: FrameReader,
     /// The position behind what was found last.
     position: u64,
-    comparison: Option<Comparison<'a>>,
+    comparison: Option<IndexComparison<'a>>,
 }
 
-impl SegmentPart<'_> {
+impl SegmentFrameSource<'_> {
     /// Where a position lies in the file.
     fn place(&self, position: u64) -> u64 {
         position - self.segment.start + SEGMENT_HEADER_BYTES
     }
 }
 
-impl FrameSource for SegmentPart<'_> {
+impl FrameSource for SegmentFrameSource<'_> {
     fn name(&self) -> &str {
         &self.segment.name
     }
 
-    fn holding(&self) -> Holding {
+    fn expected_frames(&self) -> ExpectedFrames {
         match self.segment.next {
-            Some(next) => Holding::Every(self.segment.start..next),
-            None => Holding::Some,
+            Some(next) => ExpectedFrames::All(self.segment.start..next),
+            None => ExpectedFrames::Subset,
         }
     }
 
@@ -226,22 +231,24 @@ impl FrameSource for SegmentPart<'_> {
         self.place(self.position)
     }
 
-    fn next_found(&mut self) -> io::Result<Option<Found>> {
-        let found = self.frames.next_found()?;
+    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+        let found = self.frames.next_item()?;
         let from = self.place(self.position);
         self.position = match &found {
-            Some(Found::Frame(found)) => found.frame.end(found.position),
-            Some(Found::Damaged { until, .. }) => *until,
+            Some(JournalScanItem::Frame(found)) => found.frame.end(found.position),
+            Some(JournalScanItem::Corrupt { until, .. }) => *until,
             None => self.position,
         };
         let to = self.place(self.position);
         match (&mut self.comparison, &found) {
-            (Some(comparison), Some(Found::Frame(found))) => {
+            (Some(comparison), Some(JournalScanItem::Frame(found))) => {
                 comparison.journal_frame(found, from + FRAME_BYTES as u64)?;
             }
-            (Some(comparison), Some(Found::Damaged { .. })) => comparison.damaged(from..to),
+            (Some(comparison), Some(JournalScanItem::Corrupt { .. })) => {
+                comparison.exclude_corrupt(from..to)
+            }
             // That the file ends too soon is told elsewhere.
-            (Some(comparison), None) => comparison.damaged(to..u64::MAX),
+            (Some(comparison), None) => comparison.exclude_corrupt(to..u64::MAX),
             (None, _) => {}
         }
         Ok(found)
@@ -250,14 +257,14 @@ impl FrameSource for SegmentPart<'_> {
 
 fn run(
     disk: &dyn Disk,
-    mut proofs: Option<Proofs<'_>>,
+    mut proofs: Option<ProofSet<'_>>,
     progress: &mut dyn FnMut(u64),
-) -> io::Result<Report> {
-    let mut journal = Journal::default();
+) -> io::Result<CheckReport> {
+    let mut journal = JournalCheck::default();
     match BoundFile::read(disk) {
         Ok(bound) => {
             journal.report.bound = bound;
-            if let Some(position) = BoundFile::lost_slot(disk)? {
+            if let Some(position) = BoundFile::corrupt_slot(disk)? {
                 journal.report.problem(format!(
                     "journal/bound lacks what was written to it: a slot is empty that was not, so the bound may be older than what was promised on. position={position}; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
                 ));
@@ -266,7 +273,7 @@ fn run(
         Err(BoundError::Disk(error)) => return Err(error),
         Err(error) => journal.report.problem(error.to_string()),
     }
-    let known = journal.report.bound.map_or(0, |bound| bound.manifest);
+    let known = journal.report.bound.map_or(0, |bound| bound.manifest_sequence);
     let manifest = match Manifest::read(disk) {
         Ok(manifest) => {
             let found = manifest.sequence;
@@ -287,20 +294,20 @@ fn run(
         journal.report.leftovers = leftovers(disk, &manifest)?;
     }
     let mut done = 0;
-    let mut indexes = Indexes::read(disk, &manifest, &mut |bytes| {
+    let mut indexes = IndexCheck::read(disk, &manifest, &mut |bytes| {
         done += bytes;
         progress(done);
     })?;
     let segments = segment_files(disk)?;
     let has_files = !segments.is_empty();
-    let segments = journal.expected(segments, &manifest);
+    let segments = journal.expected_segments(segments, &manifest);
     journal.report.segments = segments.len();
     for segment in &segments {
         if !segment.header_is_whole {
             // It is on stable storage before the first frame is written: no crash leaves it so.
             let (file, position) = (segment.name.clone(), segment.start);
             let reason = FrameError::Segment;
-            let damage = Damage { file, position, synced_to: position, reason };
+            let damage = JournalCorruption { file, position, synced_to: position, reason };
             journal.report.problem(damage.to_string());
         }
         journal.end = journal.end.max(segment.start);
@@ -311,34 +318,37 @@ fn run(
             frames = frames.with_leaves();
         }
         let is_indexed = segment.start < manifest.indexed_to;
-        let index = if is_indexed { indexes.of(&segment.name, segment.start)? } else { None };
-        let comparison = index.map(|index| Comparison::new(index, &manifest.logs)).transpose()?;
+        let index = if is_indexed { indexes.open_for(&segment.name, segment.start)? } else { None };
+        let comparison =
+            index.map(|index| IndexComparison::new(index, &manifest.logs)).transpose()?;
         let position = segment.start;
-        let mut part = SegmentPart { segment, frames, position, comparison };
+        let mut part = SegmentFrameSource { segment, frames, position, comparison };
         let tell = &mut |bytes| progress(done + bytes);
         read_frames(&mut part, proofs.as_mut(), tell, &mut |found| {
-            journal.found(&segment.name, found);
+            journal.record_item(&segment.name, found);
         })?;
-        let disagrees = part.comparison.map(Comparison::finish).transpose()?;
+        let disagrees = part.comparison.map(IndexComparison::finish).transpose()?;
         if let Some((index, what)) = disagrees.flatten() {
-            indexes.disagrees(&index, &what);
+            indexes.report_disagreement(&index, &what);
         }
-        journal.ends(segment);
+        journal.check_segment_end(segment);
         done += segment.limit - segment.start + SEGMENT_HEADER_BYTES;
     }
-    let mut filed = Filed::default();
-    for part in filed::parts(&manifest) {
+    let mut filed = SortedSegmentCheck::default();
+    for part in sorted_segments::expected_files(&manifest) {
         let tell = &mut |bytes| progress(done + bytes);
         let proofs = proofs.as_mut();
         done += filed.read(&part, disk, &manifest.logs, &mut indexes, proofs, tell)?;
     }
-    let sealed = manifest.parts.last().map(|part| match part.layout {
-        Layout::Journal => (segment_name(part.start), part.start),
-        Layout::Filed { generation } => (filed_name(part.start, generation), part.start),
+    let sealed = manifest.segments.last().map(|part| match part.layout {
+        SegmentLayout::Journal => (segment_name(part.start), part.start),
+        SegmentLayout::Sorted { generation } => {
+            (sorted_segment_name(part.start, generation), part.start)
+        }
     });
-    let index = sealed.map(|(data, start)| indexes.of(&data, start)).transpose()?.flatten();
-    journal.follows(filed.last_stamp().max(index.map(|index| index.header.last_stamp)));
-    let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
+    let index = sealed.map(|(data, start)| indexes.open_for(&data, start)).transpose()?.flatten();
+    journal.check_stamp_order(filed.last_stamp().max(index.map(|index| index.header.last_stamp)));
+    let mut report = journal.into_report(&segments, has_files, manifest.indexed_to)?;
     filed.add_to(&mut report);
     report.indexes = indexes.count;
     for problem in indexes.problems {
@@ -351,23 +361,23 @@ fn run(
 }
 
 fn conclude(
-    mut report: Report,
-    proofs: Proofs<'_>,
+    mut report: CheckReport,
+    proofs: ProofSet<'_>,
     segments: &[SegmentFile],
     manifest: &Manifest,
-) -> io::Result<Report> {
+) -> io::Result<CheckReport> {
     let segments = segments.iter().filter_map(|segment| {
         let span = segment.start..segment.next?;
-        Some(Sealed { file: segment.name.clone(), span, is_filed: false })
+        Some(ProvableFile { file: segment.name.clone(), span, is_sorted: false })
     });
-    let filed = manifest.parts.iter().filter_map(|part| match part.layout {
-        Layout::Journal => None,
-        Layout::Filed { generation } => {
-            let file = filed_name(part.start, generation);
-            Some(Sealed { file, span: part.start..part.end, is_filed: true })
+    let filed = manifest.segments.iter().filter_map(|part| match part.layout {
+        SegmentLayout::Journal => None,
+        SegmentLayout::Sorted { generation } => {
+            let file = sorted_segment_name(part.start, generation);
+            Some(ProvableFile { file, span: part.start..part.end, is_sorted: true })
         }
     });
-    let mut sealed: Vec<Sealed> = segments.chain(filed).collect();
+    let mut sealed: Vec<ProvableFile> = segments.chain(filed).collect();
     sealed.sort_by_key(|sealed| sealed.span.start);
     let sealed_to = sealed.last().map_or(0, |sealed| sealed.span.end);
     let verification = proofs.finish(&sealed, sealed_to.max(manifest.indexed_to))?;
@@ -381,17 +391,21 @@ fn conclude(
 /// Files of the directory that nothing names.
 fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
     let mut named: BTreeSet<String> = BTreeSet::new();
-    let parts = manifest.parts.iter().map(|part| match part.layout {
-        Layout::Journal => segment_name(part.start),
-        Layout::Filed { generation } => filed_name(part.start, generation),
+    let parts = manifest.segments.iter().map(|part| match part.layout {
+        SegmentLayout::Journal => segment_name(part.start),
+        SegmentLayout::Sorted { generation } => sorted_segment_name(part.start, generation),
     });
-    let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.base > 0);
-    for data in parts.chain(bases.map(|(log, horizon)| base_name(*log, horizon.base))) {
+    let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
+    for data in parts.chain(
+        bases.map(|(log, horizon)| compacted_prefix_name(*log, horizon.compacted_generation)),
+    ) {
         named.insert(index_name(&data));
         named.insert(data);
     }
     let cache = Arc::new(BlockCache::new(0));
-    named.extend(head_tables(disk, manifest, &cache)?.iter().map(|table| table.name().to_owned()));
+    named.extend(
+        open_latest_run_tables(disk, manifest, &cache)?.iter().map(|table| table.name().to_owned()),
+    );
     let is_known = |name: &str| {
         named.contains(name)
             || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)
@@ -422,25 +436,25 @@ fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
 }
 
 /// What is wrong at a place of the journal, unless a crash may have left it.
-struct Finding {
+struct CheckFinding {
     position: u64,
-    what: Wrong,
+    what: JournalProblem,
 }
 
-enum Wrong {
-    Damage { file: String, reason: FrameError },
+enum JournalProblem {
+    Corruption { file: String, reason: FrameError },
     Order { stamp: Hlc, last: Hlc },
     Offsets { log: LogId, expected: Offset, found: Offset },
 }
 
 /// The journal as it is found, frame by frame.
 #[derive(Default)]
-struct Journal {
-    report: Report,
+struct JournalCheck {
+    report: CheckReport,
     /// The report as it was when the first damaged place was found: what a start would keep.
-    before_damage: Option<Report>,
-    findings: Vec<Finding>,
-    findings_left_off: u64,
+    before_corruption: Option<CheckReport>,
+    findings: Vec<CheckFinding>,
+    findings_omitted: u64,
     /// The position behind the last frame.
     end: u64,
     /// The stamp of the last frame, and the largest.
@@ -448,36 +462,40 @@ struct Journal {
     largest: Hlc,
     /// Where what is indexed ends; of what follows, the first frame, and how far each log came.
     indexed_to: u64,
-    first_behind: Option<(u64, Hlc)>,
-    behind_to: Option<u64>,
+    first_unindexed: Option<(u64, Hlc)>,
+    unindexed_to: Option<u64>,
     has_offset_gaps: bool,
     ends: BTreeMap<LogId, Offset>,
     /// Everything below is known to have been synced.
-    known: u64,
+    known_synced_to: u64,
     /// The position of the first damaged place.
-    damaged_from: Option<u64>,
+    corrupt_from: Option<u64>,
 }
 
-impl Journal {
+impl JournalCheck {
     /// The segments that are to be read, each with where it ends. The manifest lists those below
     /// `indexed_to` that were not filed yet; behind that, they follow one another.
-    fn expected(&mut self, files: Vec<SegmentFile>, manifest: &Manifest) -> Vec<SegmentFile> {
+    fn expected_segments(
+        &mut self,
+        files: Vec<SegmentFile>,
+        manifest: &Manifest,
+    ) -> Vec<SegmentFile> {
         let from = manifest.indexed_to;
         self.indexed_to = from;
         // All that the manifest speaks of was synced before.
-        self.known = from;
+        self.known_synced_to = from;
         let (below, mut open): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|file| file.start < from);
         let mut below: BTreeMap<u64, SegmentFile> =
             below.into_iter().map(|file| (file.start, file)).collect();
         let mut expected = Vec::new();
-        let listed = manifest.parts.iter().filter(|part| part.layout == Layout::Journal);
+        let listed = manifest.segments.iter().filter(|part| part.layout == SegmentLayout::Journal);
         for part in listed {
             match below.remove(&part.start) {
                 Some(file) => expected.push(SegmentFile { next: Some(part.end), ..file }),
                 None => {
                     let file = segment_name(part.start);
-                    self.report.problem(HistoryError::Lost { file }.to_string());
+                    self.report.problem(HistoryError::MissingFile { file }.to_string());
                 }
             }
         }
@@ -495,33 +513,33 @@ impl Journal {
     }
 
     /// Takes note of what was found.
-    fn found(&mut self, file: &str, found: &Found) {
+    fn record_item(&mut self, file: &str, found: &JournalScanItem) {
         match found {
-            Found::Frame(found) => {
+            JournalScanItem::Frame(found) => {
                 if !found.payload_is_whole {
-                    self.damaged(file, found.position, FrameError::Payload);
+                    self.record_corruption(file, found.position, FrameError::Payload);
                 }
-                self.frame(found);
+                self.record_frame(found);
                 self.end = found.frame.end(found.position);
             }
-            Found::Damaged { position, until, reason } => {
-                self.damaged(file, *position, *reason);
+            JournalScanItem::Corrupt { position, until, reason } => {
+                self.record_corruption(file, *position, *reason);
                 self.end = *until;
             }
         }
     }
 
-    fn frame(&mut self, found: &FoundFrame) {
+    fn record_frame(&mut self, found: &ScannedFrame) {
         let frame = &found.frame;
-        self.known = self.known.max(frame.synced_to);
+        self.known_synced_to = self.known_synced_to.max(frame.synced_to);
         if frame.stamp <= self.last {
-            let what = Wrong::Order { stamp: frame.stamp, last: self.last };
-            self.note(found.position, what);
+            let what = JournalProblem::Order { stamp: frame.stamp, last: self.last };
+            self.record_problem(found.position, what);
         }
         self.last = frame.stamp;
         self.largest = self.largest.max(frame.stamp);
         if found.position >= self.indexed_to {
-            self.behind(found);
+            self.record_unindexed(found);
         }
         if found.payload_is_whole {
             let report = &mut self.report;
@@ -534,13 +552,13 @@ impl Journal {
     }
 
     /// Takes note of a frame that is not indexed yet: nothing else says how far its log had come.
-    fn behind(&mut self, found: &FoundFrame) {
+    fn record_unindexed(&mut self, found: &ScannedFrame) {
         let (position, frame) = (found.position, &found.frame);
-        self.first_behind.get_or_insert((position, frame.stamp));
+        self.first_unindexed.get_or_insert((position, frame.stamp));
         // Where something is missing, so are offsets: that is told already.
-        let follows = self.behind_to.unwrap_or(self.indexed_to) == position;
-        self.behind_to = Some(frame.end(position));
-        if !follows || self.damaged_from.is_some() || self.has_offset_gaps {
+        let follows = self.unindexed_to.unwrap_or(self.indexed_to) == position;
+        self.unindexed_to = Some(frame.end(position));
+        if !follows || self.corrupt_from.is_some() || self.has_offset_gaps {
             self.has_offset_gaps = true;
             return;
         }
@@ -550,79 +568,82 @@ impl Journal {
             && expected != frame.base
         {
             let (log, found) = (frame.log, frame.base);
-            self.note(position, Wrong::Offsets { log, expected, found });
+            self.record_problem(position, JournalProblem::Offsets { log, expected, found });
         }
         self.ends.insert(frame.log, frame.end_offset());
     }
 
-    fn damaged(&mut self, file: &str, position: u64, reason: FrameError) {
-        if self.damaged_from.is_none() {
-            self.damaged_from = Some(position);
-            let Report { frames, payload_bytes, stamps, .. } = self.report;
+    fn record_corruption(&mut self, file: &str, position: u64, reason: FrameError) {
+        if self.corrupt_from.is_none() {
+            self.corrupt_from = Some(position);
+            let CheckReport { frames, payload_bytes, stamps, .. } = self.report;
             let logs = self.report.logs.clone();
-            self.before_damage =
-                Some(Report { frames, payload_bytes, stamps, logs, ..Report::default() });
+            self.before_corruption =
+                Some(CheckReport { frames, payload_bytes, stamps, logs, ..CheckReport::default() });
         }
-        self.note(position, Wrong::Damage { file: file.to_owned(), reason });
+        self.record_problem(position, JournalProblem::Corruption { file: file.to_owned(), reason });
     }
 
-    fn note(&mut self, position: u64, what: Wrong) {
+    fn record_problem(&mut self, position: u64, what: JournalProblem) {
         if self.findings.len() < PROBLEMS_MAX {
-            self.findings.push(Finding { position, what });
+            self.findings.push(CheckFinding { position, what });
         } else {
-            self.findings_left_off += 1;
+            self.findings_omitted += 1;
         }
     }
 
     /// A sealed segment reaches up to the next one.
-    fn ends(&mut self, segment: &SegmentFile) {
+    fn check_segment_end(&mut self, segment: &SegmentFile) {
         if let Some(next) = segment.next
             && self.end != next
         {
-            self.damaged(&segment.name, self.end, FrameError::Short);
+            self.record_corruption(&segment.name, self.end, FrameError::Short);
             self.end = next;
         }
     }
 
     /// Stamps rise over all files: what is not indexed yet lies behind what was filed.
-    fn follows(&mut self, last: Option<Hlc>) {
-        if let (Some((position, stamp)), Some(last)) = (self.first_behind, last)
+    fn check_stamp_order(&mut self, last: Option<Hlc>) {
+        if let (Some((position, stamp)), Some(last)) = (self.first_unindexed, last)
             && stamp <= last
         {
-            self.note(position, Wrong::Order { stamp, last });
+            self.record_problem(position, JournalProblem::Order { stamp, last });
         }
     }
 
     /// Tells damage from what a crash left: damage lies below what was known to be synced.
-    fn judge(
+    fn into_report(
         mut self,
         segments: &[SegmentFile],
         has_files: bool,
         indexed_to: u64,
-    ) -> io::Result<Report> {
+    ) -> io::Result<CheckReport> {
         self.end = self.end.max(indexed_to);
-        let known = self.known.max(self.report.bound.map_or(0, |bound| bound.synced_to));
-        let end = self.damaged_from.unwrap_or(self.end);
+        let known = self.known_synced_to.max(self.report.bound.map_or(0, |bound| bound.synced_to));
+        let end = self.corrupt_from.unwrap_or(self.end);
         if end < known {
-            if self.damaged_from.is_none() {
+            if self.corrupt_from.is_none() {
                 let file = "(the last segment)".to_owned();
-                self.note(end, Wrong::Damage { file, reason: FrameError::Short });
+                self.record_problem(
+                    end,
+                    JournalProblem::Corruption { file, reason: FrameError::Short },
+                );
             }
         } else {
-            if let Some(kept) = self.before_damage.take() {
-                let Report { frames, payload_bytes, stamps, logs, .. } = kept;
+            if let Some(kept) = self.before_corruption.take() {
+                let CheckReport { frames, payload_bytes, stamps, logs, .. } = kept;
                 let torn = std::mem::take(&mut self.report);
-                self.report = Report { frames, payload_bytes, stamps, logs, ..torn };
+                self.report = CheckReport { frames, payload_bytes, stamps, logs, ..torn };
             }
             self.report.torn_bytes = torn_bytes(segments, end)?;
         }
-        for Finding { position, what } in self.findings {
+        for CheckFinding { position, what } in self.findings {
             if position < end.max(known) {
                 self.report.problem(what.describe(position, known));
             }
         }
         if end < known {
-            self.report.problems_left_off += self.findings_left_off;
+            self.report.problems_omitted += self.findings_omitted;
         }
         let last = self.report.stamps.map_or(Hlc::ZERO, |(_, last)| last);
         let largest = if end < known { self.largest } else { last };
@@ -642,16 +663,16 @@ impl Journal {
     }
 }
 
-impl Wrong {
+impl JournalProblem {
     fn describe(self, position: u64, synced_to: u64) -> String {
         match self {
-            Wrong::Damage { file, reason } => {
-                Damage { file, position, synced_to, reason }.to_string()
+            JournalProblem::Corruption { file, reason } => {
+                JournalCorruption { file, position, synced_to, reason }.to_string()
             }
-            Wrong::Order { stamp, last } => {
+            JournalProblem::Order { stamp, last } => {
                 RecoverError::Order { position, stamp, last }.to_string()
             }
-            Wrong::Offsets { log, expected, found } => {
+            JournalProblem::Offsets { log, expected, found } => {
                 RecoverError::Offsets { position, log, expected, found }.to_string()
             }
         }

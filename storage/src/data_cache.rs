@@ -24,15 +24,15 @@ pub const DATA_BLOCK_BYTES: usize = 1 << 20;
 /// What a block takes besides its bytes: it begins at a page, and remembers checksums.
 const OVERHEAD_BYTES: usize = BLOCK_BYTES + (2 << 10);
 /// What a block takes of the budget.
-const CHARGE_BYTES: usize = DATA_BLOCK_BYTES + OVERHEAD_BYTES;
+const BLOCK_CHARGE_BYTES: usize = DATA_BLOCK_BYTES + OVERHEAD_BYTES;
 /// The tail leaves this part of the budget to blocks.
-const BLOCKS_PART: usize = 4;
+const BLOCKS_SHARE_DIVISOR: usize = 4;
 /// How many buffers of blocks that were evicted are kept for the next.
-const BUFFERS_KEPT: usize = 8;
+const POOLED_BUFFERS_MAX: usize = 8;
 /// The checksum of a shorter range is computed each time: that is as quick as to look it up.
-const MEMO_BYTES_MIN: usize = 4 << 10;
+const CHECKSUM_MEMO_BYTES_MIN: usize = 4 << 10;
 /// A cache with less room than this loads nothing ahead of its reader.
-const AHEAD_BYTES_MIN: usize = 4 * CHARGE_BYTES;
+const READ_AHEAD_BYTES_MIN: usize = 4 * BLOCK_CHARGE_BYTES;
 
 /// The number of the block of its file that holds the byte at `at`, and where in the block that is.
 pub fn block_of(at: u64) -> (u64, usize) {
@@ -71,7 +71,7 @@ impl DataFileBlock {
     /// If the block is shorter.
     pub fn crc_append(&self, before: u32, range: Range<usize>) -> u32 {
         let bytes = &self.bytes()[range.clone()];
-        if bytes.len() < MEMO_BYTES_MIN {
+        if bytes.len() < CHECKSUM_MEMO_BYTES_MIN {
             return crc32c::crc32c_append(before, bytes);
         }
         let (start, end) = (range.start as u32, range.end as u32);
@@ -98,7 +98,7 @@ impl Drop for DataFileBlock {
     fn drop(&mut self) {
         let Some(pool) = self.pool.upgrade() else { return };
         let mut kept = pool.lock();
-        if kept.len() < BUFFERS_KEPT {
+        if kept.len() < POOLED_BUFFERS_MAX {
             kept.push(std::mem::take(&mut self.buffer));
         }
     }
@@ -117,7 +117,7 @@ enum BlockEntry {
     /// A thread reads it from the disk.
     Loading(Arc<PendingBlock>),
     /// It is here; whether it was used since the clock's hand passed.
-    Held(Arc<DataFileBlock>, AtomicBool),
+    Cached(Arc<DataFileBlock>, AtomicBool),
 }
 
 /// A block that is being loaded.
@@ -128,7 +128,7 @@ struct PendingBlock {
 }
 
 #[derive(Default)]
-struct Slots {
+struct BlockSlots {
     by_key: HashMap<BlockKey, BlockEntry>,
     /// The blocks that are held, in the order in which the clock's hand comes to them.
     clock: VecDeque<BlockKey>,
@@ -151,7 +151,7 @@ pub struct DataCacheStats {
 pub struct DataCache {
     bytes_max: usize,
     tail_bytes: AtomicUsize,
-    slots: Mutex<Slots>,
+    slots: Mutex<BlockSlots>,
     pool: Arc<BufferPool>,
     stats: DataCacheStats,
 }
@@ -181,7 +181,8 @@ impl DataCache {
 
     /// How much the tail may hold now.
     pub(crate) fn tail_bytes_max(&self) -> usize {
-        let blocks = self.stats.bytes.load(Ordering::Relaxed).min(self.bytes_max / BLOCKS_PART);
+        let blocks =
+            self.stats.bytes.load(Ordering::Relaxed).min(self.bytes_max / BLOCKS_SHARE_DIVISOR);
         self.bytes_max - blocks
     }
 
@@ -195,14 +196,14 @@ impl DataCache {
 
     fn blocks_bytes_max(&self) -> usize {
         let left = self.bytes_max.saturating_sub(self.tail_bytes.load(Ordering::Relaxed));
-        left.max(self.bytes_max / BLOCKS_PART)
+        left.max(self.bytes_max / BLOCKS_SHARE_DIVISOR)
     }
 
     /// Block `number` of `file` if it is in memory, and holds the first `length` of its bytes.
     pub fn get(&self, file: &DataFile, number: u64, length: usize) -> Option<Arc<DataFileBlock>> {
         let slots = self.slots.lock();
         match slots.by_key.get(&(file.id, number))? {
-            BlockEntry::Held(block, used) if block.bytes().len() >= length => {
+            BlockEntry::Cached(block, used) if block.bytes().len() >= length => {
                 used.store(true, Ordering::Relaxed);
                 self.stats.hits.fetch_add(1, Ordering::Relaxed);
                 Some(Arc::clone(block))
@@ -212,8 +213,8 @@ impl DataCache {
     }
 
     /// Whether there is room for blocks at all, and for some ahead of their reader.
-    pub fn keeps_blocks(&self) -> bool {
-        self.blocks_bytes_max() >= AHEAD_BYTES_MIN
+    pub fn can_read_ahead(&self) -> bool {
+        self.blocks_bytes_max() >= READ_AHEAD_BYTES_MIN
     }
 
     /// Whether block `number` of `file` is in memory, or on its way there.
@@ -223,8 +224,8 @@ impl DataCache {
 
     /// Whether to load block `number` of `file` before anybody asks for it: it is not here, there is
     /// something in it, and there is room for it.
-    pub fn wants(&self, file: &DataFile, number: u64) -> bool {
-        self.keeps_blocks() && file.has_block(number) && !self.has(file, number)
+    pub fn should_read_ahead(&self, file: &DataFile, number: u64) -> bool {
+        self.can_read_ahead() && file.has_block(number) && !self.has(file, number)
     }
 
     /// Block `number` of `file`, with the first `length` of its bytes at least: from memory, or from the
@@ -242,12 +243,12 @@ impl DataCache {
             if let Some(block) = self.get(file, number, length) {
                 return Ok(block);
             }
-            match self.begin(file, number, length) {
-                Begun::Here => {}
-                Begun::Elsewhere(pending) => pending.wait(),
-                Begun::Mine(loading) => {
+            match self.lookup_or_begin(file, number, length) {
+                BlockLookup::Cached => {}
+                BlockLookup::Pending(pending) => pending.wait(),
+                BlockLookup::Assigned(loading) => {
                     let block = loading.finish(file.read_block(number, self.buffer())?);
-                    return whole(block, length);
+                    return require_length(block, length);
                 }
             }
         }
@@ -269,18 +270,20 @@ impl DataCache {
         if !file.is_block_cached(number) {
             return Ok(None);
         }
-        let Begun::Mine(loading) = self.begin(file, number, length) else { return Ok(None) };
+        let BlockLookup::Assigned(loading) = self.lookup_or_begin(file, number, length) else {
+            return Ok(None);
+        };
         match file.read_cached_block(number, self.buffer())? {
-            Some(buffer) => whole(loading.finish(buffer), length).map(Some),
+            Some(buffer) => require_length(loading.finish(buffer), length).map(Some),
             None => Ok(None),
         }
     }
 
     /// Evicts block `number` of `file`: what was read is not what was written, and the disk may know
     /// better.
-    pub fn forget(&self, file: &DataFile, number: u64) {
+    pub fn evict_block(&self, file: &DataFile, number: u64) {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
-        if matches!(slots.by_key.get(&key), Some(BlockEntry::Held(..))) {
+        if matches!(slots.by_key.get(&key), Some(BlockEntry::Cached(..))) {
             self.remove(&mut slots, key);
             slots.clock.retain(|held| *held != key);
         }
@@ -290,42 +293,42 @@ impl DataCache {
         self.pool.lock().pop().unwrap_or_default()
     }
 
-    fn begin(&self, file: &DataFile, number: u64, length: usize) -> Begun<'_> {
+    fn lookup_or_begin(&self, file: &DataFile, number: u64, length: usize) -> BlockLookup<'_> {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
         match slots.by_key.get(&key) {
-            Some(BlockEntry::Loading(pending)) => return Begun::Elsewhere(Arc::clone(pending)),
-            Some(BlockEntry::Held(block, _)) if block.bytes().len() >= length => {
-                return Begun::Here;
+            Some(BlockEntry::Loading(pending)) => return BlockLookup::Pending(Arc::clone(pending)),
+            Some(BlockEntry::Cached(block, _)) if block.bytes().len() >= length => {
+                return BlockLookup::Cached;
             }
             // The file has grown since.
-            Some(BlockEntry::Held(..)) => {
+            Some(BlockEntry::Cached(..)) => {
                 self.remove(&mut slots, key);
                 slots.clock.retain(|held| *held != key);
             }
             None => {}
         }
-        self.evict(&mut slots, CHARGE_BYTES);
+        self.evict(&mut slots, BLOCK_CHARGE_BYTES);
         let pending = Arc::new(PendingBlock::default());
         slots.by_key.insert(key, BlockEntry::Loading(Arc::clone(&pending)));
-        slots.charged += CHARGE_BYTES;
+        slots.charged += BLOCK_CHARGE_BYTES;
         self.stats.bytes.store(slots.charged, Ordering::Relaxed);
-        Begun::Mine(BlockLoad { cache: self, key, pending })
+        BlockLookup::Assigned(BlockLoad { cache: self, key, pending })
     }
 
-    fn remove(&self, slots: &mut Slots, key: BlockKey) {
+    fn remove(&self, slots: &mut BlockSlots, key: BlockKey) {
         if slots.by_key.remove(&key).is_some() {
-            slots.charged -= CHARGE_BYTES;
+            slots.charged -= BLOCK_CHARGE_BYTES;
             self.stats.bytes.store(slots.charged, Ordering::Relaxed);
         }
     }
 
     /// Evicts blocks until there is room for `more` bytes, or none is held.
-    fn evict(&self, slots: &mut Slots, more: usize) {
+    fn evict(&self, slots: &mut BlockSlots, more: usize) {
         let limit = self.blocks_bytes_max();
         while slots.charged + more > limit {
             let Some(key) = slots.clock.pop_front() else { break };
             match slots.by_key.get(&key) {
-                Some(BlockEntry::Held(_, used)) if used.swap(false, Ordering::Relaxed) => {
+                Some(BlockEntry::Cached(_, used)) if used.swap(false, Ordering::Relaxed) => {
                     slots.clock.push_back(key);
                 }
                 _ => self.remove(slots, key),
@@ -335,12 +338,12 @@ impl DataCache {
 }
 
 /// Who loads a block.
-enum Begun<'a> {
+enum BlockLookup<'a> {
     /// It is here.
-    Here,
+    Cached,
     /// Another thread.
-    Elsewhere(Arc<PendingBlock>),
-    Mine(BlockLoad<'a>),
+    Pending(Arc<PendingBlock>),
+    Assigned(BlockLoad<'a>),
 }
 
 /// A load under way. Whatever becomes of it, those who wait for it go on.
@@ -359,7 +362,7 @@ impl BlockLoad<'_> {
         let block = Arc::new(DataFileBlock { buffer, checksums: Mutex::default(), pool });
         let mut slots = cache.slots.lock();
         if slots.charged <= cache.blocks_bytes_max() && !block.bytes().is_empty() {
-            let held = BlockEntry::Held(Arc::clone(&block), AtomicBool::new(false));
+            let held = BlockEntry::Cached(Arc::clone(&block), AtomicBool::new(false));
             slots.by_key.insert(self.key, held);
             slots.clock.push_back(self.key);
         }
@@ -388,7 +391,7 @@ impl PendingBlock {
     }
 }
 
-fn whole(block: Arc<DataFileBlock>, length: usize) -> io::Result<Arc<DataFileBlock>> {
+fn require_length(block: Arc<DataFileBlock>, length: usize) -> io::Result<Arc<DataFileBlock>> {
     if block.bytes().len() < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(block) }
 }
 

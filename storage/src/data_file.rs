@@ -16,7 +16,7 @@ use crate::data_cache::DATA_BLOCK_BYTES;
 use crate::disk::{BLOCK_BYTES, DiskFile, read_exact_at};
 
 /// Reads shorter than this go through the page cache.
-pub const AROUND_BYTES_MIN: usize = 128 << 10;
+pub const DIRECT_READ_BYTES_MIN: usize = 128 << 10;
 
 /// The next number of a file among those of this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -93,7 +93,7 @@ impl DataFile {
     }
 
     /// Says that `range`, which lies behind all earlier ones, was written through the page cache.
-    pub(crate) fn note_cached(&self, range: Range<u64>) {
+    pub(crate) fn mark_cached(&self, range: Range<u64>) {
         let mut cached = self.cached.lock();
         match cached.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -114,7 +114,7 @@ impl DataFile {
     /// The disk fails.
     pub fn load_cached(&self, buffer: &mut LoadBuffer, at: u64, length: usize) -> io::Result<bool> {
         let likely = self.is_cached(at) && self.is_cached(at + length as u64 - 1);
-        if !likely && length >= AROUND_BYTES_MIN {
+        if !likely && length >= DIRECT_READ_BYTES_MIN {
             return Ok(false);
         }
         let room = buffer.prepare(0, length);
@@ -126,15 +126,15 @@ impl DataFile {
     /// # Errors
     /// The disk fails, or the file ends before.
     pub fn load(&self, buffer: &mut LoadBuffer, at: u64, length: usize) -> io::Result<()> {
-        if length < AROUND_BYTES_MIN || self.is_cached(at) {
+        if length < DIRECT_READ_BYTES_MIN || self.is_cached(at) {
             let room = buffer.prepare(0, length);
             return read_exact_at(&*self.file, &mut room[..length], at);
         }
-        self.load_around(buffer, at, length)
+        self.load_direct(buffer, at, length)
     }
 
     /// Reads `length` bytes at `at` in whole blocks, around the page cache where that can be done.
-    pub(crate) fn load_around(
+    pub(crate) fn load_direct(
         &self,
         buffer: &mut LoadBuffer,
         at: u64,
@@ -142,7 +142,7 @@ impl DataFile {
     ) -> io::Result<()> {
         let lead = (at % BLOCK_BYTES as u64) as usize;
         let room = buffer.prepare(lead, length);
-        let read = self.file.read_blocks_at(room, at - lead as u64)?;
+        let read = self.file.read_direct_at(room, at - lead as u64)?;
         if read < lead + length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
@@ -193,7 +193,7 @@ impl DataFile {
         let read = if self.overlaps_cached(&range) {
             self.file.read_at(&mut room[..length], range.start)?
         } else {
-            self.file.read_blocks_at(room, range.start)?
+            self.file.read_direct_at(room, range.start)?
         };
         if read < length {
             self.ends_at.store(range.start + read as u64, Ordering::Relaxed);
@@ -226,11 +226,11 @@ impl DataFile {
     }
 
     /// An error that says that what was read is not what was written.
-    pub(crate) fn damaged(&self, at: u64, what: &str) -> io::Error {
+    pub(crate) fn corruption_error(&self, at: u64, what: &str) -> io::Error {
         let name = &self.name;
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{what} is damaged. file={name}, at={at}; `freezeframe check` says more"),
+            format!("{what} is corrupt. file={name}, at={at}; `freezeframe check` says more"),
         )
     }
 }

@@ -1,6 +1,6 @@
 //! The few things that we ask of a disk, so that tests can own one that fails.
 
-mod handles;
+mod descriptor_cache;
 mod memory;
 mod read_only;
 mod real;
@@ -8,8 +8,8 @@ mod real;
 use std::io;
 use std::sync::Arc;
 
-pub use handles::descriptors_max;
-pub use memory::{Fault, MemoryDisk};
+pub use descriptor_cache::descriptors_max;
+pub use memory::{DiskFault, MemoryDisk};
 pub use read_only::{ReadOnlyDisk, open_read_only};
 pub use real::RealDisk;
 
@@ -24,7 +24,7 @@ pub trait Disk: Send + Sync + 'static {
     /// It does not exist, or the disk fails.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Creates a file, empty. Its name is durable only after [`Disk::sync_names`].
+    /// Creates a file, empty. Its name is durable only after [`Disk::sync_directory`].
     ///
     /// # Errors
     /// It exists, or the disk fails.
@@ -36,14 +36,14 @@ pub trait Disk: Send + Sync + 'static {
     /// The disk fails.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Removes a file. Durable only after [`Disk::sync_names`].
+    /// Removes a file. Durable only after [`Disk::sync_directory`].
     ///
     /// # Errors
     /// It does not exist, or the disk fails.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Gives a file another name, in place of the file that had it. After a crash the name belongs to
-    /// one or the other; which of them is known only after [`Disk::sync_names`].
+    /// one or the other; which of them is known only after [`Disk::sync_directory`].
     ///
     /// # Errors
     /// It does not exist, or the disk fails.
@@ -53,7 +53,7 @@ pub trait Disk: Send + Sync + 'static {
     ///
     /// # Errors
     /// The disk fails.
-    fn sync_names(&self) -> io::Result<()>;
+    fn sync_directory(&self) -> io::Result<()>;
 }
 
 /// One file, read and written by position.
@@ -76,8 +76,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails or is full; any part may have been written.
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()>;
 
-    /// Whether [`DiskFile::write_blocks_at`] goes around the page cache.
-    fn takes_blocks(&self) -> bool {
+    /// Whether [`DiskFile::write_direct_at`] goes around the page cache.
+    fn supports_direct_write(&self) -> bool {
         false
     }
 
@@ -86,7 +86,7 @@ pub trait DiskFile: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`DiskFile::write_at`].
-    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+    fn write_direct_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
     }
 
@@ -110,7 +110,7 @@ pub trait DiskFile: Send + Sync + 'static {
     ///
     /// # Errors
     /// The disk fails.
-    fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()>;
+    fn punch_hole(&self, range: std::ops::Range<u64>) -> io::Result<()>;
 
     /// Keeps the file open from its next use on, or not any more. A file that is not held may be closed while nobody
     /// uses it, and opening it again fails where the process is out of descriptors.
@@ -134,12 +134,12 @@ pub trait DiskFile: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Reads whole blocks around the page cache: alignment as for [`DiskFile::write_blocks_at`].
+    /// Reads whole blocks around the page cache: alignment as for [`DiskFile::write_direct_at`].
     /// Fewer bytes only at the end of the file.
     ///
     /// # Errors
     /// The disk fails.
-    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    fn read_direct_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         self.read_at(buffer, position)
     }
 }
@@ -182,7 +182,7 @@ pub(crate) fn read_exact_at(
 }
 
 /// Creates a file, in place of one of that name that a crash left behind.
-pub(crate) fn create_anew(disk: &dyn Disk, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+pub(crate) fn create_or_replace(disk: &dyn Disk, name: &str) -> io::Result<Arc<dyn DiskFile>> {
     match disk.create(name) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             disk.remove(name)?;

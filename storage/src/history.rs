@@ -8,17 +8,17 @@
 //! - Every step ends with one write of the manifest. A crash before it leaves files that the next start
 //!   removes; a crash behind it leaves files to be removed.
 
-mod filing;
-mod forgetting;
-mod giving_up;
 mod indexing;
 mod loading;
+mod log_removal;
+mod log_start;
 mod merging;
 mod opening;
+mod prefix_replacement;
+mod proof_pruning;
 mod proving;
 mod rebuilding;
-mod replacing;
-mod thinning;
+mod sorting;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -29,28 +29,28 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
-use crate::index::{BlockCache, HeadTable};
-use crate::journal::{Segment, Segments};
-use crate::log::{Base, Beginning, Log, LogId, Offset, Reached};
+use crate::index::{BlockCache, LatestRunTable};
+use crate::journal::{JournalSegments, Segment};
+use crate::log::{CompactedPrefix, IndexedTip, Log, LogId, LogPrefix, Offset};
 use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
-use crate::part::Parts;
 use crate::proof::{FrameLeaves, SigningKey};
-use crate::reserve::Reserve;
-use forgetting::ForgettingLook;
-pub use giving_up::Freed;
-pub(crate) use loading::head_tables;
+use crate::sealed_segment::SealedSegments;
+use crate::space_reserve::SpaceReserve;
+pub(crate) use loading::open_latest_run_tables;
+use log_removal::LogRemovalAttempt;
+pub use log_start::ReclaimStats;
+pub(crate) use opening::HistoryBuilder;
 pub use opening::HistoryError;
-pub(crate) use opening::Opened;
-pub use replacing::{Compacted, Emit, Fill, Kept};
+pub use prefix_replacement::{CompactedEntry, CompactionHorizon, CompactionSource, EntrySink};
 
 /// How long the background work rests when there is nothing to do, or nothing can be done.
-const TEND_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+const MAINTENANCE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 /// A writer waits once so many sealed segments are not indexed: what they hold is in memory.
-const WAITING_MAX: usize = 4;
+const UNINDEXED_SEGMENTS_MAX: usize = 4;
 
 /// The leaves of so many segments that have no proof are kept; the proofs of earlier ones are made from
 /// their files.
-const UNPROVED_MAX: usize = 8;
+const UNPROVED_SEGMENTS_MAX: usize = 8;
 
 /// What the proof of a segment is made of.
 struct UnprovedSegment {
@@ -60,12 +60,12 @@ struct UnprovedSegment {
 
 /// A segment that was sealed and is not indexed yet.
 #[derive(Debug)]
-pub(crate) struct SealedSegment {
+pub(crate) struct UnindexedSegment {
     pub(crate) segment: Arc<Segment>,
     /// The position behind its last frame.
     pub(crate) end: u64,
     /// What the stage remembered at that position.
-    pub(crate) state: Vec<u8>,
+    pub(crate) stage_state: Vec<u8>,
 }
 
 /// Counters of what is done to what is sealed.
@@ -74,122 +74,122 @@ pub struct HistoryStats {
     /// Segments indexed.
     pub indexed: AtomicU64,
     /// Stretches filed.
-    pub filed: AtomicU64,
+    pub sorted: AtomicU64,
     /// Parts that were merged into others.
     pub merged: AtomicU64,
     /// Bytes of data files that filing and merging wrote.
-    pub filed_bytes: AtomicU64,
+    pub sorted_bytes: AtomicU64,
     /// Data files removed.
-    pub removed: AtomicU64,
+    pub removed_files: AtomicU64,
     /// Bytes given back inside of files that stay.
-    pub punched_bytes: AtomicU64,
+    pub reclaimed_bytes: AtomicU64,
     /// Proofs written.
     pub proved: AtomicU64,
     /// Indexes made anew because they were lost or damaged.
     pub rebuilt: AtomicU64,
     /// Logs whose beginning was replaced by what compaction left.
-    pub replaced: AtomicU64,
+    pub replaced_prefixes: AtomicU64,
     /// Logs that the manifest does not name any more.
-    pub forgotten: AtomicU64,
+    pub removed_logs: AtomicU64,
 }
 
 /// Walked in the same order in each run of a simulation: nobody but the store's user chooses ids.
 type LoadedLogs = HashMap<LogId, Arc<Log>, BuildHasherDefault<DefaultHasher>>;
 
 /// What is sealed.
-pub(crate) struct History {
+pub(crate) struct SealedHistory {
     pub(crate) disk: Arc<dyn Disk>,
-    reserve: Arc<Reserve>,
-    pub(crate) segments: Arc<Segments>,
-    pub(crate) parts: Arc<Parts>,
+    reserve: Arc<SpaceReserve>,
+    pub(crate) segments: Arc<JournalSegments>,
+    pub(crate) sealed_segments: Arc<SealedSegments>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) stats: HistoryStats,
     /// The logs that are in memory. Locked behind the manifest, where both are.
     logs: RwLock<LoadedLogs>,
     /// What stands in for the beginnings of logs that have not come into memory yet.
-    unloaded_bases: Mutex<HashMap<LogId, Arc<Base>>>,
+    unloaded_prefixes: Mutex<HashMap<LogId, Arc<CompactedPrefix>>>,
     /// How often logs were dropped from memory.
-    dropped: AtomicU64,
+    evictions: AtomicU64,
     /// So many logs that nobody uses may be in memory.
     idle_logs_max: usize,
     /// Smaller parts than this are merged with their neighbours first.
     merge_bytes_min: u64,
     /// So many parts may have no head table.
-    uncovered_parts_max: usize,
+    uncovered_segments_max: usize,
     /// Head tables, by position, without gaps from the journal's beginning.
-    tables: RwLock<Arc<[Arc<HeadTable>]>>,
+    latest_run_tables: RwLock<Arc<[Arc<LatestRunTable>]>>,
     manifest: Mutex<Manifest>,
     /// Locked behind the manifest.
     manifest_writer: Mutex<ManifestWriter>,
     /// Held by what removes or replaces files: one at a time.
-    reclaiming: Mutex<Reclaiming>,
+    reclaim_state: Mutex<ReclaimState>,
     /// Data files that nothing names any more.
-    unnamed: Mutex<Vec<String>>,
-    waiting: Mutex<Waiting>,
+    unreferenced_files: Mutex<Vec<String>>,
+    indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
     /// Held by whoever tends.
-    tending: Mutex<()>,
+    maintenance_lock: Mutex<()>,
     /// Whether proofs are written, up to where they are, and what signs them.
     pub(crate) proves: bool,
     proved_to: AtomicU64,
     /// Whether there may be something to take out of proofs.
-    proofs_due: AtomicBool,
-    /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_MAX`].
+    proof_pruning_due: AtomicBool,
+    /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_SEGMENTS_MAX`].
     unproved: Mutex<BTreeMap<u64, UnprovedSegment>>,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
     /// The sequence of the manifest that is on stable storage, for the bound file.
     manifest_sequence: Arc<AtomicU64>,
     /// Whether the last write of the manifest failed: which of two is on the disk is not known then.
-    is_in_doubt: AtomicBool,
+    is_manifest_in_doubt: AtomicBool,
     /// Why what is in the journal may be lost, if a sync of it failed.
-    pub(crate) lost: OnceLock<Arc<str>>,
+    pub(crate) journal_loss: OnceLock<Arc<str>>,
     /// Set when the background work is to end soon.
     pub(crate) is_closing: AtomicBool,
     /// Bytes of journal that were written, for the throttle of background work.
-    pub(crate) foreground: AtomicU64,
+    pub(crate) foreground_bytes: AtomicU64,
     /// How many of them the throttle has seen.
-    foreground_seen: AtomicU64,
+    throttled_to: AtomicU64,
 }
 
 #[derive(Default)]
-struct Waiting {
-    sealed: VecDeque<SealedSegment>,
+struct IndexingQueue {
+    segments: VecDeque<UnindexedSegment>,
     /// Why the last attempt to index failed.
-    failed: Option<Arc<str>>,
+    last_failure: Option<Arc<str>>,
     /// Whether somebody is there to index.
-    has_tender: bool,
+    has_maintenance_thread: bool,
 }
 
 /// What was given up before the last round, and may be freed in the next.
 #[derive(Default)]
-struct Reclaiming {
-    settled: BTreeMap<LogId, Offset>,
+struct ReclaimState {
+    reclaimable: BTreeMap<LogId, Offset>,
     /// Data files that nothing names since then.
-    unnamed: Vec<String>,
+    unreferenced_files: Vec<String>,
     /// The last generation that a base was given in this life.
     last_generation: u64,
     /// Logs for which a base is being written.
     replacing: HashSet<LogId>,
     /// When parts were last looked into for logs to forget.
-    forgetting: ForgettingLook,
+    log_removal: LogRemovalAttempt,
 }
 
-impl History {
+impl SealedHistory {
     /// Changes the manifest, here and on stable storage.
     ///
     /// # Errors
     /// The disk fails. Here nothing has changed; the disk may have either.
-    fn commit(&self, held: &mut Manifest, edit: &ManifestEdit) -> io::Result<()> {
+    fn commit_manifest(&self, held: &mut Manifest, edit: &ManifestEdit) -> io::Result<()> {
         // Another life of the store may have begun.
         if self.is_closing() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
         }
         // A number that failed is not given out again: files are named by it.
         held.sequence += 1;
-        self.is_in_doubt.store(true, Ordering::Release);
+        self.is_manifest_in_doubt.store(true, Ordering::Release);
         let mut writer = self.manifest_writer.lock();
-        self.reserve.with(|| writer.write(&*self.disk, held, edit, held.sequence))?;
-        self.is_in_doubt.store(false, Ordering::Release);
+        self.reserve.retry_with_reserve(|| writer.write(&*self.disk, held, edit, held.sequence))?;
+        self.is_manifest_in_doubt.store(false, Ordering::Release);
         held.apply(edit);
         self.manifest_sequence.store(held.sequence, Ordering::Release);
         Ok(())
@@ -197,29 +197,29 @@ impl History {
 
     /// Makes sure that the manifest on the disk is the one that is held: before anything is removed
     /// that another would name.
-    fn settle_manifest(&self) -> io::Result<()> {
+    fn ensure_manifest_committed(&self) -> io::Result<()> {
         let mut manifest = self.manifest.lock();
-        if !self.is_in_doubt.load(Ordering::Acquire) {
+        if !self.is_manifest_in_doubt.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.commit(&mut manifest, &ManifestEdit::default())
+        self.commit_manifest(&mut manifest, &ManifestEdit::default())
     }
 
-    fn new_log(&self, id: LogId, reached: Reached, beginning: Beginning) -> Arc<Log> {
-        let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.parts));
+    fn new_log(&self, id: LogId, reached: IndexedTip, beginning: LogPrefix) -> Arc<Log> {
+        let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.sealed_segments));
         Arc::new(Log::new(id, segments, parts, reached, beginning))
     }
 
     /// The logs that are in memory, by id.
-    fn loaded(&self) -> Vec<Arc<Log>> {
+    fn loaded_logs(&self) -> Vec<Arc<Log>> {
         let mut logs: Vec<Arc<Log>> = self.logs.read().values().cloned().collect();
         logs.sort_by_key(|log| log.id);
         logs
     }
 
     /// Takes a segment that was sealed.
-    pub(crate) fn push_sealed(&self, sealed: SealedSegment) {
-        self.waiting.lock().sealed.push_back(sealed);
+    pub(crate) fn push_unindexed(&self, sealed: UnindexedSegment) {
+        self.indexing_queue.lock().segments.push_back(sealed);
         self.changed.notify_all();
     }
 
@@ -228,10 +228,13 @@ impl History {
     /// # Errors
     /// Those sealed before cannot be indexed: the disk is full, or fails.
     pub(crate) fn wait_for_room(&self) -> io::Result<()> {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.indexing_queue.lock();
         // Whoever closes has ended the tender: what is sealed is indexed in the next life.
-        while waiting.has_tender && waiting.sealed.len() >= WAITING_MAX && !self.is_closing() {
-            if let Some(why) = &waiting.failed {
+        while waiting.has_maintenance_thread
+            && waiting.segments.len() >= UNINDEXED_SEGMENTS_MAX
+            && !self.is_closing()
+        {
+            if let Some(why) = &waiting.last_failure {
                 return Err(io::Error::other(format!("sealed segments cannot be indexed: {why}")));
             }
             self.changed.wait(&mut waiting);
@@ -240,19 +243,19 @@ impl History {
     }
 
     /// Waits until there is something to index, for a while at most; whether there is.
-    pub(crate) fn wait_for_sealed(&self, at_most: std::time::Duration) -> bool {
-        let mut waiting = self.waiting.lock();
-        waiting.has_tender = true;
-        if waiting.sealed.is_empty() && !self.is_closing.load(Ordering::Acquire) {
+    pub(crate) fn wait_for_unindexed(&self, at_most: std::time::Duration) -> bool {
+        let mut waiting = self.indexing_queue.lock();
+        waiting.has_maintenance_thread = true;
+        if waiting.segments.is_empty() && !self.is_closing.load(Ordering::Acquire) {
             self.changed.wait_for(&mut waiting, at_most);
         }
-        !waiting.sealed.is_empty()
+        !waiting.segments.is_empty()
     }
 
     /// Ends the background work soon.
     pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
-        let _waiting = self.waiting.lock();
+        let _waiting = self.indexing_queue.lock();
         self.changed.notify_all();
     }
 
@@ -260,12 +263,12 @@ impl History {
     ///
     /// # Errors
     /// The disk fails; what was not done is tried again.
-    pub(crate) fn tend(&self) -> io::Result<()> {
-        let _tending = self.tending.lock();
-        self.tend_alone()
+    pub(crate) fn run_maintenance(&self) -> io::Result<()> {
+        let _tending = self.maintenance_lock.lock();
+        self.run_maintenance_locked()
     }
 
-    fn tend_alone(&self) -> io::Result<()> {
+    fn run_maintenance_locked(&self) -> io::Result<()> {
         // One thing that cannot be done keeps no other from being done.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();
@@ -280,8 +283,8 @@ impl History {
                     Err(error) => (failed, indexes) = (Err(error), false),
                 }
             }
-            self.drop_idle();
-            if let Err(error) = self.gather_heads() {
+            self.evict_idle_logs();
+            if let Err(error) = self.merge_latest_run_tables() {
                 failed = Err(error);
             }
             if proves {
@@ -291,7 +294,7 @@ impl History {
                     Err(error) => (failed, proves) = (Err(error), false),
                 }
             }
-            match self.file_next(&mut given_up) {
+            match self.sort_next(&mut given_up) {
                 Ok(true) => continue,
                 Ok(false) if merges => {}
                 Ok(false) => break,
@@ -306,33 +309,36 @@ impl History {
                 Err(error) => (failed, merges) = (Err(error), false),
             }
         }
-        if let Some(_reclaiming) = self.reclaiming.try_lock()
-            && let Err(error) = self.thin_proofs()
+        if let Some(_reclaiming) = self.reclaim_state.try_lock()
+            && let Err(error) = self.prune_proofs()
         {
             failed = Err(error);
         }
         // Damage may have been found on the way.
         let rebuilt = self.rebuild_suspects()?;
-        if rebuilt > 0 { self.tend_alone() } else { failed }
+        if rebuilt > 0 { self.run_maintenance_locked() } else { failed }
     }
 
     /// Tends until the store is closed: the life of a thread.
-    pub(crate) fn tend_until_closed(&self) {
+    pub(crate) fn maintenance_loop(&self) {
         let mut said = String::new();
         while !self.is_closing() {
-            self.wait_for_sealed(TEND_EVERY);
-            let Err(error) = self.tend() else { continue };
+            self.wait_for_unindexed(MAINTENANCE_INTERVAL);
+            let Err(error) = self.run_maintenance() else { continue };
             if self.is_closing() {
                 return;
             }
             // A disk that stays full is reported once.
             let error = error.to_string();
             if error != said {
-                tracing::error!(error, "the journal is not indexed and filed; it is tried again");
+                tracing::error!(
+                    error,
+                    "maintenance failed: the journal is not indexed and sorted; it is retried"
+                );
                 said = error;
             }
-            let mut waiting = self.waiting.lock();
-            self.changed.wait_for(&mut waiting, TEND_EVERY);
+            let mut waiting = self.indexing_queue.lock();
+            self.changed.wait_for(&mut waiting, MAINTENANCE_INTERVAL);
         }
     }
 

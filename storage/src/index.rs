@@ -13,7 +13,7 @@
 
 mod blocks;
 mod build;
-mod heads;
+mod latest_runs;
 mod record;
 
 use std::io;
@@ -25,19 +25,22 @@ use hlc::Hlc;
 use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::log::LogId;
 pub use blocks::BlockCache;
-use blocks::{Blocks, CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, open_block, seal_block};
+use blocks::{
+    BLOCK_HEADER_BYTES, CONTENT_BYTES, INDEX_BLOCK_BYTES, IndexBlockReader, verify_block_checksum,
+    write_block_checksum,
+};
 pub(crate) use build::IndexBuilder;
-pub use heads::{Head, HeadTable, heads_name, heads_stretch};
-pub(crate) use heads::{HeadSource, write_heads};
+pub use latest_runs::{LatestRun, LatestRunTable, latest_runs_name, latest_runs_range};
+pub(crate) use latest_runs::{LatestRunSource, write_latest_runs};
 use record::{ENTRY_BYTES, RUN_BYTES};
-pub use record::{Links, Placed, Run, RunPlace, Tip};
+pub use record::{IndexEntry, IndexRun, LogTip, RunLinks, RunLocation};
 
 const MAGIC: &[u8; 8] = b"FFINDEX1";
 const VERSION: u32 = 2;
 /// How many entries a block holds.
-const ENTRIES: u64 = (CONTENT_BYTES / ENTRY_BYTES) as u64;
+const ENTRIES_PER_BLOCK: u64 = (CONTENT_BYTES / ENTRY_BYTES) as u64;
 /// How many runs a block holds.
-const RUNS: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
+const RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
 /// No store has more logs than this.
 const RUNS_MAX: u64 = 1 << 40;
 /// No log has more offsets, or bytes, than this.
@@ -63,16 +66,16 @@ pub struct IndexHeader {
     /// The last stamp in the stretch.
     pub last_stamp: Hlc,
     /// In how many pieces the runs stand in the data file.
-    pub pieces: u64,
+    pub extents: u64,
     /// If the data file may have frames, or holes where they were, of logs that have no run: the last of these
     /// logs. Then the index was made anew after they were given up.
-    pub gone_to: Option<LogId>,
+    pub hidden_to: Option<LogId>,
 }
 
 impl IndexHeader {
     fn encode(&self) -> [u8; INDEX_BLOCK_BYTES] {
         let mut bytes = [0; INDEX_BLOCK_BYTES];
-        let mut at = LEAD_BYTES;
+        let mut at = BLOCK_HEADER_BYTES;
         let mut put = |field: &[u8]| {
             bytes[at..at + field.len()].copy_from_slice(field);
             at += field.len();
@@ -87,12 +90,12 @@ impl IndexHeader {
         put(&self.state_bytes.unwrap_or(u64::MAX).to_le_bytes());
         put(&self.first_stamp.bits().to_le_bytes());
         put(&self.last_stamp.bits().to_le_bytes());
-        put(&self.pieces.to_le_bytes());
-        if let Some(LogId(gone_to)) = self.gone_to {
+        put(&self.extents.to_le_bytes());
+        if let Some(LogId(gone_to)) = self.hidden_to {
             put(&gone_to.saturating_add(1).to_le_bytes());
         }
-        let length = (at - LEAD_BYTES) as u32;
-        seal_block(&mut bytes, self.start, 0, length);
+        let length = (at - BLOCK_HEADER_BYTES) as u32;
+        write_block_checksum(&mut bytes, self.start, 0, length);
         bytes
     }
 
@@ -100,7 +103,7 @@ impl IndexHeader {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a block"))
         };
-        open_block(bytes, start, 0)?;
+        verify_block_checksum(bytes, start, 0)?;
         let header = IndexHeader {
             start: u64_at(24),
             end: u64_at(32),
@@ -109,8 +112,8 @@ impl IndexHeader {
             state_bytes: Some(u64_at(56)).filter(|bytes| *bytes != u64::MAX),
             first_stamp: Hlc::from_bits(u64_at(64)),
             last_stamp: Hlc::from_bits(u64_at(72)),
-            pieces: u64_at(80),
-            gone_to: u64_at(88).checked_sub(1).map(LogId),
+            extents: u64_at(80),
+            hidden_to: u64_at(88).checked_sub(1).map(LogId),
         };
         let known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
         let lawful = header.start == start
@@ -122,11 +125,11 @@ impl IndexHeader {
     }
 
     fn run_block(&self) -> u64 {
-        1 + self.entries.div_ceil(ENTRIES)
+        1 + self.entries.div_ceil(ENTRIES_PER_BLOCK)
     }
 
     fn state_block(&self) -> u64 {
-        self.run_block() + self.runs.div_ceil(RUNS)
+        self.run_block() + self.runs.div_ceil(RUNS_PER_BLOCK)
     }
 
     /// The length of the whole file.
@@ -137,21 +140,21 @@ impl IndexHeader {
 }
 
 /// An index file that is open.
-pub struct Index {
+pub struct SegmentIndex {
     /// What it says of itself.
     pub header: IndexHeader,
-    blocks: Blocks,
+    blocks: IndexBlockReader,
     /// The last log that has a run, once somebody asked: a log that was just made is in none.
     last_log: OnceLock<LogId>,
 }
 
-impl std::fmt::Debug for Index {
+impl std::fmt::Debug for SegmentIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Index").field("name", &self.blocks.name).finish_non_exhaustive()
     }
 }
 
-impl Index {
+impl SegmentIndex {
     /// Opens the index `name` of the stretch that begins at `start`; `None` if there is none, or it
     /// is damaged where it begins.
     ///
@@ -162,7 +165,7 @@ impl Index {
         name: &str,
         start: u64,
         cache: &Arc<BlockCache>,
-    ) -> io::Result<Option<Index>> {
+    ) -> io::Result<Option<SegmentIndex>> {
         let file = match disk.open(name) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -178,8 +181,8 @@ impl Index {
         if header.length() != length {
             return Ok(None);
         }
-        let blocks = Blocks::new(name.to_owned(), file, Arc::clone(cache), start);
-        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
+        let blocks = IndexBlockReader::new(name.to_owned(), file, Arc::clone(cache), start);
+        Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Opens an index of which nothing is known, to look at it: it may be longer or shorter than it
@@ -187,7 +190,7 @@ impl Index {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn open_any(name: &str, file: Arc<dyn DiskFile>) -> io::Result<Option<Index>> {
+    pub fn open_any(name: &str, file: Arc<dyn DiskFile>) -> io::Result<Option<SegmentIndex>> {
         let mut bytes = [0; INDEX_BLOCK_BYTES];
         if file.read_at(&mut bytes, 0)? < bytes.len() {
             return Ok(None);
@@ -195,8 +198,8 @@ impl Index {
         let start = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes of a block"));
         let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
         let cache = Arc::new(BlockCache::new(0));
-        let blocks = Blocks::new(name.to_owned(), file, cache, start);
-        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
+        let blocks = IndexBlockReader::new(name.to_owned(), file, cache, start);
+        Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Its name in the journal's directory.
@@ -212,7 +215,7 @@ impl Index {
     ) -> io::Result<T> {
         let records = (CONTENT_BYTES / BYTES) as u64;
         let block = self.blocks.get(from_block + number / records)?;
-        let at = LEAD_BYTES + (number % records) as usize * BYTES;
+        let at = BLOCK_HEADER_BYTES + (number % records) as usize * BYTES;
         Ok(read(&block[at..at + BYTES]))
     }
 
@@ -220,16 +223,16 @@ impl Index {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn entry(&self, number: u64) -> io::Result<Placed> {
+    pub fn entry(&self, number: u64) -> io::Result<IndexEntry> {
         assert!(number < self.header.entries, "an entry that is not there");
-        self.record::<_, ENTRY_BYTES>(1, number, Placed::decode)
+        self.record::<_, ENTRY_BYTES>(1, number, IndexEntry::decode)
     }
 
     /// The first entry in `range` that is not `before`; entries of which that is true stand first.
     pub(crate) fn partition_point(
         &self,
         range: Range<u64>,
-        before: impl Fn(&Placed) -> bool,
+        before: impl Fn(&IndexEntry) -> bool,
     ) -> io::Result<u64> {
         bisect(range, |number| Ok(before(&self.entry(number)?)))
     }
@@ -238,20 +241,23 @@ impl Index {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn run_at(&self, number: u64) -> io::Result<Run> {
+    pub fn run_at(&self, number: u64) -> io::Result<IndexRun> {
         assert!(number < self.header.runs, "a run that is not there");
-        let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, Run::decode)?;
-        if !self.is_lawful(&run) {
-            return Err(self.blocks.damaged(self.header.run_block() + number / RUNS));
+        let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, IndexRun::decode)?;
+        if !self.is_valid_run(&run) {
+            return Err(self
+                .blocks
+                .corruption_error(self.header.run_block() + number / RUNS_PER_BLOCK));
         }
         Ok(run)
     }
 
     /// Whether a run can be what it says: whoever follows its links gets to the end of them, and what is
     /// counted on from it does not overflow.
-    fn is_lawful(&self, run: &Run) -> bool {
+    fn is_valid_run(&self, run: &IndexRun) -> bool {
         let IndexHeader { entries, start, last_stamp, .. } = self.header;
-        let leads_back = |place: Option<RunPlace>| place.is_none_or(|place| place.part < start);
+        let leads_back =
+            |place: Option<RunLocation>| place.is_none_or(|place| place.segment < start);
         run.count <= entries
             && run.first <= entries - run.count
             && leads_back(run.links.previous)
@@ -266,7 +272,7 @@ impl Index {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn run(&self, log: LogId) -> io::Result<Option<Run>> {
+    pub fn run(&self, log: LogId) -> io::Result<Option<IndexRun>> {
         Ok(self.find_run(log)?.map(|(_, run)| run))
     }
 
@@ -274,13 +280,13 @@ impl Index {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, Run)>> {
+    pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, IndexRun)>> {
         if self.last_log()?.is_none_or(|last| log > last) {
             return Ok(None);
         }
         let from = self.header.run_block();
         let number = bisect(0..self.header.runs, |number| {
-            self.record::<_, RUN_BYTES>(from, number, |bytes| Run::decode(bytes).log < log)
+            self.record::<_, RUN_BYTES>(from, number, |bytes| IndexRun::decode(bytes).log < log)
         })?;
         if number == self.header.runs {
             return Ok(None);
@@ -299,7 +305,7 @@ impl Index {
     }
 
     /// The run of `log`, which may be number `hint`.
-    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<Run>> {
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexRun>> {
         if hint < self.header.runs {
             let run = self.run_at(hint)?;
             if run.log == log {
@@ -320,7 +326,7 @@ impl Index {
         while (state.len() as u64) < length {
             let block = self.blocks.get(number)?;
             let count = (length as usize - state.len()).min(CONTENT_BYTES);
-            state.extend_from_slice(&block[LEAD_BYTES..LEAD_BYTES + count]);
+            state.extend_from_slice(&block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + count]);
             number += 1;
         }
         Ok(Some(state))
@@ -330,8 +336,8 @@ impl Index {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn damaged_blocks(&self) -> io::Result<Vec<u64>> {
-        self.blocks.damaged_among(self.header.length() / INDEX_BLOCK_BYTES as u64)
+    pub fn corrupt_blocks(&self) -> io::Result<Vec<u64>> {
+        self.blocks.corrupt_among(self.header.length() / INDEX_BLOCK_BYTES as u64)
     }
 
     /// Reads every block anew; the numbers of those that are damaged.
@@ -347,7 +353,7 @@ impl Index {
         let mut damaged = Vec::new();
         for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {
             read_exact_at(&*file, &mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
-            if open_block(&bytes, self.header.start, number).is_none() {
+            if verify_block_checksum(&bytes, self.header.start, number).is_none() {
                 damaged.push(number);
             }
         }

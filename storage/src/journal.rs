@@ -10,7 +10,7 @@
 //!   (`synced_to`). That is how recovery tells a torn tail, which is lawful, from damage: a bad frame
 //!   *below* what a later one knew to be synced is damage, and the store refuses to start.
 
-mod blocks;
+mod direct_writer;
 #[cfg(test)]
 mod fixture;
 mod frame;
@@ -19,13 +19,18 @@ mod recover;
 mod segment;
 mod writer;
 
-pub(crate) use blocks::Blocks as StagedBlocks;
-pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
-pub(crate) use reader::FrameChunks;
-pub use reader::{Found, FoundFrame, FrameReader, Progress, SHOWN_BYTES_MAX};
-pub(crate) use recover::scan_sealed;
-pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
-pub use segment::{
-    SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name, segment_start,
+pub(crate) use direct_writer::DirectWriter as StagedBlocks;
+pub use frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
+pub(crate) use reader::FrameChunkReader;
+pub use reader::{
+    FrameReader, JournalScanItem, PAYLOAD_PREVIEW_BYTES_MAX, ScanProgress, ScannedFrame,
 };
-pub(crate) use writer::{Journal, Limits, SegmentEnd, WriteError};
+pub(crate) use recover::scan_sealed;
+pub use recover::{
+    FrameVisitor, JournalCorruption, JournalWalk, RecoverError, RecoveredJournal, finish_recovery,
+    walk,
+};
+pub use segment::{
+    JournalSegments, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name, segment_start,
+};
+pub(crate) use writer::{JournalWriteError, JournalWriter, JournalWriterOptions, RolledSegment};

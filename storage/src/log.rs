@@ -10,7 +10,7 @@
 //! What is visible here is final: an entry is published after its group was written (and synced, if
 //! that was asked for), and never changes.
 
-mod sealed;
+mod sealed_log;
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,13 +22,13 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::data_file::DataFile;
-use crate::index::{Placed, RunPlace, Tip};
-use crate::journal::{FRAME_BYTES, Frame, Segments};
-use crate::manifest::Horizon;
-use crate::part::Parts;
+use crate::index::{IndexEntry, LogTip, RunLocation};
+use crate::journal::{FRAME_BYTES, FrameHeader, JournalSegments};
+use crate::manifest::LogHorizon;
+use crate::sealed_segment::SealedSegments;
 use crate::tail::Payload;
-use sealed::Spot;
-pub(crate) use sealed::{Base, FoundRun, Sealed};
+use sealed_log::EntryLocation;
+pub(crate) use sealed_log::{CompactedPrefix, SealedLog, SegmentRun};
 
 /// Names a log within its store.
 #[derive(
@@ -61,7 +61,7 @@ pub struct Entry {
     pub user_max: UserTime,
     /// The largest user time in the log up to and with it; or, of an entry that was found in an
     /// index, in its run.
-    pub user_peak: UserTime,
+    pub user_time_max: UserTime,
     /// Bytes of payload in the log up to and with it.
     pub bytes: u64,
     /// CRC-32C of its payload.
@@ -101,16 +101,16 @@ impl Entry {
 
 /// The bytes of an entry, wherever they are.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct EntryPayload {
     /// The entry.
     pub entry: Entry,
     /// Its payload.
-    pub data: PieceData,
+    pub location: PayloadLocation,
 }
 
 /// Where a payload is.
 #[derive(Clone, Debug)]
-pub enum PieceData {
+pub enum PayloadLocation {
     /// In memory.
     Memory(Payload),
     /// In a file.
@@ -122,22 +122,22 @@ pub enum PieceData {
     },
 }
 
-impl Piece {
+impl EntryPayload {
     /// The whole payload in one piece, read from the file if need be.
     ///
     /// # Errors
     /// The disk fails, or gives other bytes than were written.
     pub fn read(&self) -> io::Result<Bytes> {
-        match &self.data {
-            PieceData::Memory(payload) => Ok(payload.to_bytes()),
-            PieceData::File { file, at } => read_checked(file, *at, &self.entry),
+        match &self.location {
+            PayloadLocation::Memory(payload) => Ok(payload.to_bytes()),
+            PayloadLocation::File { file, at } => read_checked(file, *at, &self.entry),
         }
     }
 }
 
 /// What the header of a frame says of an entry whose payload begins at `position`; its place in its
 /// log is made known when it is published.
-pub(crate) fn entry_of(frame: &Frame, position: u64) -> Entry {
+pub(crate) fn entry_of(frame: &FrameHeader, position: u64) -> Entry {
     Entry {
         stamp: frame.stamp,
         base: frame.base,
@@ -146,7 +146,7 @@ pub(crate) fn entry_of(frame: &Frame, position: u64) -> Entry {
         position,
         user_min: frame.user_min,
         user_max: frame.user_max,
-        user_peak: frame.user_max,
+        user_time_max: frame.user_max,
         bytes: 0,
         payload_crc: frame.payload_crc,
         epoch: frame.epoch,
@@ -160,16 +160,16 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Resul
     let mut bytes = vec![0; entry.length as usize];
     file.read_exact(&mut bytes, at)?;
     if crc32c::crc32c(&bytes) != entry.payload_crc {
-        return Err(file.damaged(at, "a payload"));
+        return Err(file.corruption_error(at, "a payload"));
     }
     Ok(bytes.into())
 }
 
 /// How many entries are looked at under one lock, where many may be.
-const ENTRIES_AT_A_TIME: usize = 256;
+const ENTRIES_PER_LOCK: usize = 256;
 
 /// What was in memory is not any more.
-struct LetGo;
+struct MemoryMiss;
 
 fn reserve_one<T>(queue: &mut VecDeque<T>) {
     if queue.capacity() == 0 {
@@ -178,68 +178,71 @@ fn reserve_one<T>(queue: &mut VecDeque<T>) {
 }
 
 /// What of a log is in memory.
-struct State {
+struct LogState {
     /// The last entries.
     entries: VecDeque<Entry>,
     /// The payloads of the last of these.
     recent: VecDeque<Payload>,
     /// How many of the payloads that were let go here the tail still counts as the oldest of this log.
-    let_go: usize,
+    evicted_early: usize,
     /// How far the log has come.
-    tip: Tip,
+    tip: LogTip,
     /// How far it had come where what is indexed in files ends.
-    sealed: Tip,
+    indexed_tip: LogTip,
     /// Where its newest run stands there.
-    head: Option<RunPlace>,
+    latest_run: Option<RunLocation>,
     /// The position where that is.
     indexed_to: u64,
-    base: Option<Arc<Base>>,
-    horizon: Horizon,
+    compacted_prefix: Option<Arc<CompactedPrefix>>,
+    horizon: LogHorizon,
 }
 
-impl State {
+impl LogState {
     /// The first offset whose entry is in memory.
     fn memory_base(&self) -> Offset {
         self.entries.front().map_or(self.tip.end, |entry| entry.base)
     }
 
     /// The index of the entry in memory that holds `offset`, or of the first after it.
-    fn holding(&self, offset: Offset) -> usize {
+    fn position_of(&self, offset: Offset) -> usize {
         self.entries.partition_point(|entry| entry.end() <= offset)
     }
 
-    fn data(&self, index: usize, segments: &Segments) -> PieceData {
+    fn payload_location(&self, index: usize, segments: &JournalSegments) -> PayloadLocation {
         let in_files = self.entries.len() - self.recent.len();
         match index.checked_sub(in_files).and_then(|recent| self.recent.get(recent)) {
-            Some(payload) => PieceData::Memory(payload.clone()),
+            Some(payload) => PayloadLocation::Memory(payload.clone()),
             None => {
                 let position = self.entries[index].position;
-                let segment = segments.holding(self.entries[index].frame());
-                PieceData::File { at: segment.at(position), file: Arc::clone(&segment.data) }
+                let segment = segments.segment_at(self.entries[index].frame());
+                PayloadLocation::File { at: segment.at(position), file: Arc::clone(&segment.data) }
             }
         }
     }
 
-    fn piece(&self, index: usize, segments: &Segments) -> Piece {
-        Piece { entry: self.entries[index], data: self.data(index, segments) }
+    fn entry_payload(&self, index: usize, segments: &JournalSegments) -> EntryPayload {
+        EntryPayload {
+            entry: self.entries[index],
+            location: self.payload_location(index, segments),
+        }
     }
 
     /// Lets go of entries that were given up, or that something stands in for: nobody is to see them
     /// any more, as nobody would after a restart.
-    fn release_freed(&mut self) {
-        let (freed, indexed_to) = (self.horizon.freed.end, self.indexed_to);
+    fn drop_released(&mut self) {
+        let (freed, indexed_to) = (self.horizon.released_tip.end, self.indexed_to);
         let is_freed = |entry: &Entry| entry.end() <= freed && entry.frame() < indexed_to;
         while self.entries.front().is_some_and(is_freed) {
             self.entries.pop_front();
             if self.recent.len() > self.entries.len() {
                 self.recent.pop_front();
-                self.let_go += 1;
+                self.evicted_early += 1;
             }
         }
     }
 
     /// Lets go of entries that can be found in files, and have no payload in memory.
-    fn release(&mut self) {
+    fn drop_indexed(&mut self) {
         while self.entries.len() > self.recent.len()
             && self.entries.front().is_some_and(|entry| entry.frame() < self.indexed_to)
         {
@@ -252,56 +255,62 @@ impl State {
 }
 
 /// Told once when a log that it watches grows.
-pub trait Watcher: Send + Sync {
+pub trait LogWatcher: Send + Sync {
     /// The log has grown.
-    fn grew(&self);
+    fn on_append(&self);
 }
 
 /// A log.
 pub struct Log {
     /// Its name in the store.
     pub id: LogId,
-    segments: Arc<Segments>,
-    parts: Arc<Parts>,
-    state: RwLock<State>,
-    watchers: Mutex<Vec<std::sync::Weak<dyn Watcher>>>,
+    segments: Arc<JournalSegments>,
+    sealed_segments: Arc<SealedSegments>,
+    state: RwLock<LogState>,
+    watchers: Mutex<Vec<std::sync::Weak<dyn LogWatcher>>>,
 }
 
 /// How far a log had come in what is indexed in files, and where its newest run stands there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reached {
-    pub(crate) tip: Tip,
-    pub(crate) head: Option<RunPlace>,
+pub(crate) struct IndexedTip {
+    pub(crate) tip: LogTip,
+    pub(crate) latest_run: Option<RunLocation>,
 }
 
 /// What of a log has been given up, and what stands in for it: what the manifest says.
 #[derive(Debug)]
-pub(crate) struct Beginning {
-    pub(crate) horizon: Horizon,
-    pub(crate) base: Option<Arc<Base>>,
+pub(crate) struct LogPrefix {
+    pub(crate) horizon: LogHorizon,
+    pub(crate) compacted_prefix: Option<Arc<CompactedPrefix>>,
 }
 
 impl Log {
     /// A log that had come as far as `reached` in what is indexed in files.
     pub(crate) fn new(
         id: LogId,
-        segments: Arc<Segments>,
-        parts: Arc<Parts>,
-        reached: Reached,
-        beginning: Beginning,
+        segments: Arc<JournalSegments>,
+        parts: Arc<SealedSegments>,
+        reached: IndexedTip,
+        beginning: LogPrefix,
     ) -> Log {
-        let state = State {
+        let state = LogState {
             entries: VecDeque::new(),
             recent: VecDeque::new(),
-            let_go: 0,
+            evicted_early: 0,
             tip: reached.tip,
-            sealed: reached.tip,
-            head: reached.head,
+            indexed_tip: reached.tip,
+            latest_run: reached.latest_run,
             indexed_to: 0,
-            base: beginning.base,
+            compacted_prefix: beginning.compacted_prefix,
             horizon: beginning.horizon,
         };
-        Log { id, segments, parts, state: RwLock::new(state), watchers: Mutex::default() }
+        Log {
+            id,
+            segments,
+            sealed_segments: parts,
+            state: RwLock::new(state),
+            watchers: Mutex::default(),
+        }
     }
 
     /// Makes an entry visible.
@@ -310,10 +319,10 @@ impl Log {
         let tip = state.tip;
         assert!(entry.base == tip.end, "offsets are dense: {entry:?} after {:?}", tip.end);
         assert!(entry.stamp > tip.stamp, "stamps rise: {entry:?} after {:?}", tip.stamp);
-        entry.user_peak = entry.user_max.max(tip.user_peak);
+        entry.user_time_max = entry.user_max.max(tip.user_time_max);
         entry.bytes = tip.bytes + u64::from(entry.length);
         entry.chain = Entry::link(tip.chain, &entry);
-        state.tip = Tip::of(&entry, entry.user_peak);
+        state.tip = LogTip::of(&entry, entry.user_time_max);
         // Most logs of files have one entry: there may be very many of them.
         reserve_one(&mut state.entries);
         state.entries.push_back(entry);
@@ -325,71 +334,71 @@ impl Log {
 
     pub(crate) fn evict_oldest(&self) {
         let mut state = self.state.write();
-        if state.let_go > 0 {
-            state.let_go -= 1;
+        if state.evicted_early > 0 {
+            state.evicted_early -= 1;
             return;
         }
         state.recent.pop_front();
-        state.release();
+        state.drop_indexed();
     }
 
     /// The entries in memory that lie in the journal from `start` to `end`, and how far the log had
     /// come at `start`, which is where what is indexed in files ends.
-    pub(crate) fn unindexed(&self, start: u64, end: u64) -> (Reached, Vec<Entry>) {
+    pub(crate) fn unindexed_entries(&self, start: u64, end: u64) -> (IndexedTip, Vec<Entry>) {
         let state = self.state.read();
-        assert!(state.indexed_to <= start, "stretches are indexed in order");
+        assert!(state.indexed_to <= start, "segments are indexed in order");
         let from = state.entries.partition_point(|entry| entry.frame() < start);
         let to = state.entries.partition_point(|entry| entry.frame() < end);
-        let reached = Reached { tip: state.sealed, head: state.head };
+        let reached = IndexedTip { tip: state.indexed_tip, latest_run: state.latest_run };
         (reached, state.entries.range(from..to).copied().collect())
     }
 
     /// Says that everything below `position` is found in files now, and how far the log had come.
-    pub(crate) fn set_indexed(&self, position: u64, reached: Reached) {
+    pub(crate) fn set_indexed(&self, position: u64, reached: IndexedTip) {
         let mut state = self.state.write();
         state.indexed_to = position;
-        (state.sealed, state.head) = (reached.tip, reached.head);
-        state.release();
+        (state.indexed_tip, state.latest_run) = (reached.tip, reached.latest_run);
+        state.drop_indexed();
     }
 
     /// Whether nothing of it is known here that files do not say.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.read();
         state.entries.is_empty()
-            && state.let_go == 0
-            && state.base.is_none()
+            && state.evicted_early == 0
+            && state.compacted_prefix.is_none()
             && self.watchers.lock().iter().all(|watcher| watcher.strong_count() == 0)
     }
 
     /// Says what of it has been given up, and what stands in for it.
-    pub(crate) fn set_beginning(&self, beginning: Beginning) {
+    pub(crate) fn set_prefix(&self, beginning: LogPrefix) {
         let mut state = self.state.write();
         state.horizon = beginning.horizon;
-        state.base = beginning.base;
-        state.release_freed();
+        state.compacted_prefix = beginning.compacted_prefix;
+        state.drop_released();
     }
 
     /// What of it has been given up, and what stands in for it.
-    pub(crate) fn beginning(&self) -> Beginning {
+    pub(crate) fn prefix(&self) -> LogPrefix {
         let state = self.state.read();
-        Beginning { horizon: state.horizon, base: state.base.clone() }
+        LogPrefix { horizon: state.horizon, compacted_prefix: state.compacted_prefix.clone() }
     }
 
-    pub(crate) fn base(&self) -> Option<Arc<Base>> {
-        self.state.read().base.clone()
+    pub(crate) fn compacted_prefix(&self) -> Option<Arc<CompactedPrefix>> {
+        self.state.read().compacted_prefix.clone()
     }
 
-    pub(crate) fn wake(&self) {
+    pub(crate) fn notify_watchers(&self) {
         let watchers = std::mem::take(&mut *self.watchers.lock());
         for watcher in watchers {
             if let Some(watcher) = watcher.upgrade() {
-                watcher.grew();
+                watcher.on_append();
             }
         }
     }
 
     /// Has `watcher` told once, when the log next grows. Look at the log after this, not before.
-    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
+    pub fn watch(&self, watcher: &Arc<dyn LogWatcher>) {
         let mut watchers = self.watchers.lock();
         // Those who left without being told are swept out before the list doubles.
         if watchers.len() == watchers.capacity() {
@@ -409,12 +418,12 @@ impl Log {
     }
 
     /// What has been given up.
-    pub fn horizon(&self) -> Horizon {
+    pub fn horizon(&self) -> LogHorizon {
         self.state.read().horizon
     }
 
     /// How far the log has come.
-    pub fn tip(&self) -> Tip {
+    pub fn tip(&self) -> LogTip {
         self.state.read().tip
     }
 
@@ -424,27 +433,27 @@ impl Log {
     }
 
     /// What is sealed; made while the state is held, so that both are of one moment.
-    fn sealed(&self, state: &State) -> Sealed {
-        Sealed {
+    fn sealed_log(&self, state: &LogState) -> SealedLog {
+        SealedLog {
             log: self.id,
-            base: state.base.clone(),
-            parts: self.parts.all(),
-            freed: state.horizon.freed,
-            tip: state.sealed,
-            head: state.head,
+            compacted_prefix: state.compacted_prefix.clone(),
+            segments: self.sealed_segments.all(),
+            released_tip: state.horizon.released_tip,
+            tip: state.indexed_tip,
+            latest_run: state.latest_run,
         }
     }
 
     /// What of it is sealed, at this moment.
-    pub(crate) fn sealed_now(&self) -> Sealed {
-        self.sealed(&self.state.read())
+    pub(crate) fn current_sealed_log(&self) -> SealedLog {
+        self.sealed_log(&self.state.read())
     }
 
     /// How far the log had come in `cut`.
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn tip_at(&self, cut: Cut) -> io::Result<Tip> {
+    pub fn tip_at(&self, cut: Cut) -> io::Result<LogTip> {
         let state = self.state.read();
         if cut.admits(state.tip.stamp) {
             return Ok(state.tip);
@@ -452,9 +461,9 @@ impl Log {
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
         if let Some(last) = count.checked_sub(1) {
             let entry = &state.entries[last];
-            return Ok(Tip::of(entry, entry.user_peak));
+            return Ok(LogTip::of(entry, entry.user_time_max));
         }
-        let sealed = self.sealed(&state);
+        let sealed = self.sealed_log(&state);
         drop(state);
         sealed.tip_at(cut)
     }
@@ -469,7 +478,7 @@ impl Log {
 
     /// The position of the journal that has to be on stable storage for all of the log that `cut`
     /// admits to be; 0 if it is, for what is indexed in files was synced before.
-    pub fn reach(&self, cut: Cut) -> u64 {
+    pub fn journal_end_of(&self, cut: Cut) -> u64 {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
         let last = count.checked_sub(1).map(|last| &state.entries[last]);
@@ -483,13 +492,13 @@ impl Log {
     pub fn entry_at(&self, offset: Offset) -> io::Result<Option<Entry>> {
         let state = self.state.read();
         if offset >= state.memory_base() {
-            return Ok(state.entries.get(state.holding(offset)).copied());
+            return Ok(state.entries.get(state.position_of(offset)).copied());
         }
         // What is in memory now may be in files before it is looked for again.
-        let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
+        let (sealed, memory_base) = (self.sealed_log(&state), state.memory_base());
         drop(state);
         match sealed.at_offset(offset)? {
-            Some(spot) => Ok(Some(spot.here()?.entry)),
+            Some(spot) => Ok(Some(spot.index_entry()?.entry)),
             None => self.entry_at(memory_base),
         }
     }
@@ -499,31 +508,31 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn first_reaching(&self, time: UserTime, from: Offset) -> io::Result<Option<Piece>> {
+    pub fn first_reaching(&self, time: UserTime, from: Offset) -> io::Result<Option<EntryPayload>> {
         let state = self.state.read();
-        if state.tip.user_peak < time {
+        if state.tip.user_time_max < time {
             return Ok(None);
         }
         let memory_base = state.memory_base();
         if from < memory_base {
-            let sealed = self.sealed(&state);
+            let sealed = self.sealed_log(&state);
             drop(state);
             let found = sealed.first_reaching(time, from)?;
             if let Some(spot) = found {
-                let placed = spot.here()?;
+                let placed = spot.index_entry()?;
                 // Both in memory and in files: memory is nearer.
                 if placed.entry.base < memory_base {
-                    return Ok(Some(piece_of(&spot, placed)));
+                    return Ok(Some(located_payload(&spot, placed)));
                 }
             }
             return self.first_reaching(time, memory_base);
         }
-        let first = state.holding(from);
+        let first = state.position_of(from);
         // Entries before the one where the running maximum reaches `time` have no such record.
-        let by_peak = state.entries.partition_point(|entry| entry.user_peak < time);
+        let by_peak = state.entries.partition_point(|entry| entry.user_time_max < time);
         let index = (first.max(by_peak)..state.entries.len())
             .find(|index| state.entries[*index].user_max >= time);
-        Ok(index.map(|index| state.piece(index, &self.segments)))
+        Ok(index.map(|index| state.entry_payload(index, &self.segments)))
     }
 
     /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first
@@ -531,11 +540,15 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn latest_by_user_time(&self, from: Offset, until: Offset) -> io::Result<Option<Piece>> {
+    pub fn latest_by_user_time(
+        &self,
+        from: Offset,
+        until: Offset,
+    ) -> io::Result<Option<EntryPayload>> {
         let (sealed, memory_base, newest) = loop {
             let state = self.state.read();
             let memory_base = state.memory_base();
-            let sealed = (from < memory_base).then(|| self.sealed(&state));
+            let sealed = (from < memory_base).then(|| self.sealed_log(&state));
             drop(state);
             if let Ok(newest) = self.latest_in_memory(from.max(memory_base), until) {
                 break (sealed, memory_base, newest);
@@ -546,7 +559,7 @@ impl Log {
         let Some((spot, placed)) = oldest else { return Ok(newest) };
         Ok(match newest {
             Some(newest) if newest.entry.user_max > placed.entry.user_max => Some(newest),
-            _ => Some(piece_of(&spot, placed)),
+            _ => Some(located_payload(&spot, placed)),
         })
     }
 
@@ -554,16 +567,20 @@ impl Log {
     ///
     /// # Errors
     /// Some of them were let go of before they were looked at, and are found in files.
-    fn latest_in_memory(&self, mut from: Offset, until: Offset) -> Result<Option<Piece>, LetGo> {
-        let mut newest: Option<Piece> = None;
+    fn latest_in_memory(
+        &self,
+        mut from: Offset,
+        until: Offset,
+    ) -> Result<Option<EntryPayload>, MemoryMiss> {
+        let mut newest: Option<EntryPayload> = None;
         loop {
             let state = self.state.read();
             if from < state.memory_base() {
-                return Err(LetGo);
+                return Err(MemoryMiss);
             }
             let first = state.entries.partition_point(|entry| entry.base < from);
             let behind = state.entries.partition_point(|entry| entry.end() <= until);
-            let next = behind.min(first + ENTRIES_AT_A_TIME);
+            let next = behind.min(first + ENTRIES_PER_LOCK);
             let user_max = |index: usize| state.entries[index].user_max;
             // Of equals the last that is compared is taken: the first of them.
             let best = (first..next).rev().max_by_key(|index| user_max(*index));
@@ -571,7 +588,7 @@ impl Log {
                 newest.as_ref().is_none_or(|newest| user_max(*index) > newest.entry.user_max)
             };
             if let Some(index) = best.filter(larger) {
-                newest = Some(state.piece(index, &self.segments));
+                newest = Some(state.entry_payload(index, &self.segments));
             }
             if next >= behind {
                 return Ok(newest);
@@ -584,7 +601,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn piece_at(&self, offset: Offset) -> io::Result<Option<Piece>> {
+    pub fn payload_at(&self, offset: Offset) -> io::Result<Option<EntryPayload>> {
         Ok(self.read(offset, Offset(u64::MAX), 0)?.into_iter().next())
     }
 
@@ -593,21 +610,26 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn read(&self, from: Offset, until: Offset, bytes_max: usize) -> io::Result<Vec<Piece>> {
-        let mut take = Take { pieces: Vec::new(), bytes: 0, bytes_max, until };
+    pub fn read(
+        &self,
+        from: Offset,
+        until: Offset,
+        bytes_max: usize,
+    ) -> io::Result<Vec<EntryPayload>> {
+        let mut take = PayloadBatch { payloads: Vec::new(), bytes: 0, bytes_max, until };
         let mut from = from;
         loop {
             let state = self.state.read();
             if from >= state.memory_base() {
-                for index in state.holding(from)..state.entries.len() {
+                for index in state.position_of(from)..state.entries.len() {
                     if !take.wants(&state.entries[index]) {
                         break;
                     }
-                    take.add(state.piece(index, &self.segments));
+                    take.add(state.entry_payload(index, &self.segments));
                 }
-                return Ok(take.pieces);
+                return Ok(take.payloads);
             }
-            let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
+            let (sealed, memory_base) = (self.sealed_log(&state), state.memory_base());
             drop(state);
             let mut next = sealed.at_offset(from)?;
             'sealed: while let Some(spot) = next {
@@ -617,9 +639,9 @@ impl Log {
                         break 'sealed;
                     }
                     if !take.wants(&placed.entry) {
-                        return Ok(take.pieces);
+                        return Ok(take.payloads);
                     }
-                    take.add(piece_of(&spot, placed));
+                    take.add(located_payload(&spot, placed));
                 }
                 next = sealed.next_run(&spot)?;
             }
@@ -664,7 +686,7 @@ impl Log {
     /// An index cannot be read.
     pub fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
         let state = self.state.read();
-        let (base, freed) = (state.base.clone(), state.horizon.freed);
+        let (base, freed) = (state.compacted_prefix.clone(), state.horizon.released_tip);
         let kept = |bytes: u64, begins: Offset| match &base {
             Some(base) if begins >= freed.end => {
                 base.run.tip.bytes.saturating_add(bytes).saturating_sub(freed.bytes)
@@ -677,12 +699,12 @@ impl Log {
             return Ok(kept(state.tip.bytes, state.tip.end));
         }
         if offset >= state.memory_base() {
-            return Ok(before(&state.entries[state.holding(offset)]));
+            return Ok(before(&state.entries[state.position_of(offset)]));
         }
-        let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
+        let (sealed, memory_base) = (self.sealed_log(&state), state.memory_base());
         drop(state);
         match sealed.at_offset(offset)? {
-            Some(spot) => Ok(before(&spot.here()?.entry)),
+            Some(spot) => Ok(before(&spot.index_entry()?.entry)),
             None => self.bytes_before(memory_base),
         }
     }
@@ -697,9 +719,9 @@ impl Log {
         let count = state.entries.partition_point(|entry| entry.epoch <= epoch);
         let tip = match count.checked_sub(1) {
             _ if state.tip.epoch <= epoch => state.tip,
-            Some(last) => Tip::of(&state.entries[last], UserTime(0)),
+            Some(last) => LogTip::of(&state.entries[last], UserTime(0)),
             None => {
-                let sealed = self.sealed(&state);
+                let sealed = self.sealed_log(&state);
                 drop(state);
                 sealed.tip_of_epoch(epoch)?
             }
@@ -709,31 +731,31 @@ impl Log {
 }
 
 /// Pieces, up to a number of bytes.
-struct Take {
-    pieces: Vec<Piece>,
+struct PayloadBatch {
+    payloads: Vec<EntryPayload>,
     bytes: usize,
     bytes_max: usize,
     until: Offset,
 }
 
-impl Take {
+impl PayloadBatch {
     fn wants(&self, entry: &Entry) -> bool {
-        let first = self.pieces.is_empty();
+        let first = self.payloads.is_empty();
         entry.base < self.until
             && (first
                 || (self.bytes < self.bytes_max
                     && self.bytes + entry.length as usize <= self.bytes_max))
     }
 
-    fn add(&mut self, piece: Piece) {
+    fn add(&mut self, piece: EntryPayload) {
         self.bytes += piece.entry.length as usize;
-        self.pieces.push(piece);
+        self.payloads.push(piece);
     }
 }
 
-fn piece_of(spot: &Spot, placed: Placed) -> Piece {
+fn located_payload(spot: &EntryLocation, placed: IndexEntry) -> EntryPayload {
     let file = Arc::clone(&spot.files().data);
-    Piece { entry: placed.entry, data: PieceData::File { file, at: placed.at } }
+    EntryPayload { entry: placed.entry, location: PayloadLocation::File { file, at: placed.at } }
 }
 
 impl std::fmt::Debug for Log {

@@ -19,9 +19,9 @@ use std::io;
 use hlc::{Hlc, UserTime};
 
 use crate::disk::{Disk, read_exact_at};
-use crate::index::Tip;
+use crate::index::LogTip;
 use crate::log::{LogId, Offset};
-use crate::part::Layout;
+use crate::sealed_segment::SegmentLayout;
 pub(crate) use edit::{ManifestChange, ManifestEdit};
 use edit::{PAGE_BYTES, apply_edits, apply_readable};
 pub(crate) use writer::ManifestWriter;
@@ -31,14 +31,14 @@ pub const MANIFEST_FILE: &str = "manifest";
 const MAGIC: &[u8; 8] = b"FFMANIF1";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
-const PART_BYTES: usize = 32;
+const SEGMENT_BYTES: usize = 32;
 const LOG_BYTES: usize = 112;
 /// No manifest is longer: a longer file is damage, and no reason to allocate.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 32;
 
 /// What of a log has been given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Horizon {
+pub struct LogHorizon {
     /// The first offset that is kept.
     pub start: Offset,
     /// The stamp of the entry that holds the last offset that is not kept: a cut whose bound lies at
@@ -51,66 +51,66 @@ pub struct Horizon {
     pub clean_to: Offset,
     /// How far the log had come where parts are no longer looked into: the base has what lies before,
     /// or nothing has.
-    pub(crate) freed: Tip,
+    pub(crate) released_tip: LogTip,
     /// The space of everything below this offset was given back.
-    pub(crate) punched_to: Offset,
+    pub(crate) reclaimed_to: Offset,
     /// The generation of its base; 0 if it has none.
-    pub(crate) base: u64,
+    pub(crate) compacted_generation: u64,
 }
 
-impl Horizon {
+impl LogHorizon {
     /// How far the log had come where parts are no longer looked into: the base has what lies before,
     /// or nothing has.
-    pub fn freed(&self) -> Tip {
-        self.freed
+    pub fn released_tip(&self) -> LogTip {
+        self.released_tip
     }
 
     /// The space of everything below this offset was given back.
-    pub fn punched_to(&self) -> Offset {
-        self.punched_to
+    pub fn reclaimed_to(&self) -> Offset {
+        self.reclaimed_to
     }
 
     /// The generation of its base; 0 if it has none.
-    pub fn base(&self) -> u64 {
-        self.base
+    pub fn compacted_generation(&self) -> u64 {
+        self.compacted_generation
     }
 
     /// The largest user time in what is no longer looked for where it was written: some of it, or all,
     /// is gone.
-    pub fn freed_user_peak(&self) -> UserTime {
-        self.freed.user_peak
+    pub fn released_user_time_max(&self) -> UserTime {
+        self.released_tip.user_time_max
     }
 
     /// Whether a base may reach up to `until`: what an earlier one had beyond is nowhere else, and
     /// what was given up needs none.
-    pub(crate) fn admits_base(&self, until: Offset) -> bool {
-        until > self.start && until >= self.freed.end
+    pub(crate) fn admits_compacted_prefix(&self, until: Offset) -> bool {
+        until > self.start && until >= self.released_tip.end
     }
 }
 
-impl Default for Horizon {
-    fn default() -> Horizon {
-        Horizon {
+impl Default for LogHorizon {
+    fn default() -> LogHorizon {
+        LogHorizon {
             start: Offset(0),
             lost_to: Hlc::ZERO,
             compacted_to: Hlc::ZERO,
             clean_to: Offset(0),
-            freed: Tip::NONE,
-            punched_to: Offset(0),
-            base: 0,
+            released_tip: LogTip::NONE,
+            reclaimed_to: Offset(0),
+            compacted_generation: 0,
         }
     }
 }
 
 /// A part, as the manifest lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ManifestSegment {
     /// The position at which it begins.
     pub start: u64,
     /// The position behind it.
     pub end: u64,
     /// How its frames stand in its file.
-    pub layout: Layout,
+    pub layout: SegmentLayout,
 }
 
 /// What the manifest says.
@@ -121,9 +121,9 @@ pub struct Manifest {
     /// Everything below this position is indexed in files; what follows is read back at each start.
     pub indexed_to: u64,
     /// The parts that there are, by position. Stretches of which nothing is kept are not listed.
-    pub parts: Vec<Listed>,
+    pub segments: Vec<ManifestSegment>,
     /// Logs of which something has been given up, or compacted.
-    pub logs: BTreeMap<LogId, Horizon>,
+    pub logs: BTreeMap<LogId, LogHorizon>,
 }
 
 /// Why the manifest cannot be used.
@@ -131,12 +131,12 @@ pub struct Manifest {
 pub enum ManifestError {
     /// It is not what was written.
     #[error(
-        "journal/manifest is damaged: what was given up is not known any more; nothing was changed. Restore the file from a backup or a replica"
+        "journal/manifest is corrupt: log starts are not known any more; nothing was changed. Restore the file from a backup or a replica"
     )]
-    Damaged,
+    Corrupt,
     /// It is not there, or not the newest that there was.
     #[error(
-        "journal/manifest is missing, or older than journal/bound says: what was given up is not known any more. sequence={found}, known={known}; nothing was changed. Restore the whole data directory from a backup, not single files"
+        "journal/manifest is missing, or older than journal/bound says: log starts are not known any more. sequence={found}, known={known}; nothing was changed. Restore the whole data directory from a backup, not single files"
     )]
     Stale {
         /// Which write it is; 0 if it is missing.
@@ -151,13 +151,13 @@ pub enum ManifestError {
 
 impl Manifest {
     /// The horizon of `log`.
-    pub fn horizon(&self, log: LogId) -> Horizon {
+    pub fn horizon(&self, log: LogId) -> LogHorizon {
         self.logs.get(&log).copied().unwrap_or_default()
     }
 
     /// The place of the part that begins at `start`, or where it would stand.
-    fn place_of(&self, start: u64) -> Result<usize, usize> {
-        self.parts.binary_search_by_key(&start, |part| part.start)
+    fn segment_position(&self, start: u64) -> Result<usize, usize> {
+        self.segments.binary_search_by_key(&start, |part| part.start)
     }
 
     /// Changes what it says.
@@ -165,19 +165,19 @@ impl Manifest {
         for change in &edit.0 {
             match change {
                 ManifestChange::IndexedTo(position) => self.indexed_to = *position,
-                ManifestChange::Part(part) => match self.place_of(part.start) {
-                    Ok(place) => self.parts[place] = *part,
-                    Err(place) => self.parts.insert(place, *part),
+                ManifestChange::Segment(part) => match self.segment_position(part.start) {
+                    Ok(place) => self.segments[place] = *part,
+                    Err(place) => self.segments.insert(place, *part),
                 },
-                ManifestChange::PartRemoved(start) => {
-                    if let Ok(place) = self.place_of(*start) {
-                        self.parts.remove(place);
+                ManifestChange::SegmentRemoved(start) => {
+                    if let Ok(place) = self.segment_position(*start) {
+                        self.segments.remove(place);
                     }
                 }
                 ManifestChange::Log(log, horizon) => {
                     self.logs.insert(*log, *horizon);
                 }
-                ManifestChange::LogForgotten(log) => {
+                ManifestChange::LogRemoved(log) => {
                     self.logs.remove(log);
                 }
             }
@@ -186,17 +186,22 @@ impl Manifest {
 
     /// The bytes of a file that says this, without edits.
     pub fn encode(&self) -> Vec<u8> {
-        let length = snapshot_bytes(self.parts.len(), self.logs.len()).expect("it is in memory");
+        let length = snapshot_bytes(self.segments.len(), self.logs.len()).expect("it is in memory");
         let mut bytes = Vec::with_capacity(length.next_multiple_of(PAGE_BYTES));
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        for field in
-            [self.sequence, self.indexed_to, self.parts.len() as u64, self.logs.len() as u64, 0, 0]
-        {
+        for field in [
+            self.sequence,
+            self.indexed_to,
+            self.segments.len() as u64,
+            self.logs.len() as u64,
+            0,
+            0,
+        ] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        self.parts.iter().for_each(|part| encode_part(part, &mut bytes));
+        self.segments.iter().for_each(|part| encode_segment(part, &mut bytes));
         for (log, horizon) in &self.logs {
             encode_log(*log, horizon, &mut bytes);
         }
@@ -210,7 +215,7 @@ impl Manifest {
     pub fn decode(bytes: &[u8]) -> Option<Manifest> {
         let (mut manifest, pages) = Manifest::decode_snapshot(bytes)?;
         apply_edits(&mut manifest, pages)?;
-        manifest.is_lawful().then_some(manifest)
+        manifest.is_valid().then_some(manifest)
     }
 
     /// Reads the snapshot; returns also the pages of edits behind it.
@@ -230,36 +235,36 @@ impl Manifest {
         if crc != crc32c::crc32c(body) || !are_zero(&end[4..]) || !are_zero(&snapshot[length..]) {
             return None;
         }
-        let (parts, logs) = rest[..length - HEADER_BYTES - 8].split_at(part_count * PART_BYTES);
-        let parts = parts.chunks(PART_BYTES).map(decode_part).collect::<Option<Vec<_>>>()?;
+        let (parts, logs) = rest[..length - HEADER_BYTES - 8].split_at(part_count * SEGMENT_BYTES);
+        let parts = parts.chunks(SEGMENT_BYTES).map(decode_segment).collect::<Option<Vec<_>>>()?;
         let logs = logs.chunks(LOG_BYTES).map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        Some((Manifest { sequence, indexed_to, parts, logs }, pages))
+        Some((Manifest { sequence, indexed_to, segments: parts, logs }, pages))
     }
 
     /// Whether parts stand by position, and below what is indexed: with a checksum that is right, that is
     /// somebody's doing, and what follows rests on it.
-    fn is_lawful(&self) -> bool {
-        let stands = |part: &Listed| part.start <= part.end && part.end <= self.indexed_to;
-        self.parts.iter().all(stands)
-            && self.parts.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
+    fn is_valid(&self) -> bool {
+        let stands = |part: &ManifestSegment| part.start <= part.end && part.end <= self.indexed_to;
+        self.segments.iter().all(stands)
+            && self.segments.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
     }
 
     /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for
     /// nothing else. `None` if it does not begin as one.
-    pub fn decode_damaged(bytes: &[u8]) -> Option<Manifest> {
+    pub fn decode_corrupt(bytes: &[u8]) -> Option<Manifest> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC {
             return None;
         }
         let (part_count, log_count) = (u64_at(header, 32), u64_at(header, 40));
-        let parts = rest.chunks_exact(PART_BYTES).take(usize::try_from(part_count).ok()?);
-        let logs_at = parts.len() * PART_BYTES;
-        let parts = parts.map_while(decode_part).collect();
+        let parts = rest.chunks_exact(SEGMENT_BYTES).take(usize::try_from(part_count).ok()?);
+        let logs_at = parts.len() * SEGMENT_BYTES;
+        let parts = parts.map_while(decode_segment).collect();
         let logs = rest[logs_at..].chunks_exact(LOG_BYTES).take(usize::try_from(log_count).ok()?);
         let logs = logs.map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        let mut manifest = Manifest { sequence, indexed_to, parts, logs };
+        let mut manifest = Manifest { sequence, indexed_to, segments: parts, logs };
         let count = |at| usize::try_from(u64_at(header, at)).ok();
         let length = snapshot_bytes(count(32)?, count(40)?);
         let pages_at = length.and_then(|length| length.checked_next_multiple_of(PAGE_BYTES));
@@ -283,17 +288,17 @@ impl Manifest {
         };
         let length = file.length()?;
         if length > MANIFEST_BYTES_MAX {
-            return Err(ManifestError::Damaged);
+            return Err(ManifestError::Corrupt);
         }
         let mut bytes = vec![0; length as usize];
         read_exact_at(&*file, &mut bytes, 0)?;
-        Manifest::decode(&bytes).ok_or(ManifestError::Damaged)
+        Manifest::decode(&bytes).ok_or(ManifestError::Corrupt)
     }
 }
 
 /// The length of a snapshot, without what fills its last page.
 fn snapshot_bytes(parts: usize, logs: usize) -> Option<usize> {
-    let records = parts.checked_mul(PART_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
+    let records = parts.checked_mul(SEGMENT_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
     records.checked_add(HEADER_BYTES + 8)
 }
 
@@ -301,20 +306,20 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth| bytes[at + nth]))
 }
 
-fn decode_part(bytes: &[u8]) -> Option<Listed> {
+fn decode_segment(bytes: &[u8]) -> Option<ManifestSegment> {
     let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]));
     let layout = match number(16) {
-        0 => Layout::Journal,
-        1 => Layout::Filed { generation: number(20) },
+        0 => SegmentLayout::Journal,
+        1 => SegmentLayout::Sorted { generation: number(20) },
         _ => return None,
     };
-    Some(Listed { start: u64_at(bytes, 0), end: u64_at(bytes, 8), layout })
+    Some(ManifestSegment { start: u64_at(bytes, 0), end: u64_at(bytes, 8), layout })
 }
 
-fn encode_part(part: &Listed, bytes: &mut Vec<u8>) {
+fn encode_segment(part: &ManifestSegment, bytes: &mut Vec<u8>) {
     let (kind, generation) = match part.layout {
-        Layout::Journal => (0_u32, 0),
-        Layout::Filed { generation } => (1, generation),
+        SegmentLayout::Journal => (0_u32, 0),
+        SegmentLayout::Sorted { generation } => (1, generation),
     };
     bytes.extend_from_slice(&part.start.to_le_bytes());
     bytes.extend_from_slice(&part.end.to_le_bytes());
@@ -323,21 +328,21 @@ fn encode_part(part: &Listed, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&[0; 8]);
 }
 
-fn encode_log(log: LogId, horizon: &Horizon, bytes: &mut Vec<u8>) {
-    let freed = &horizon.freed;
+fn encode_log(log: LogId, horizon: &LogHorizon, bytes: &mut Vec<u8>) {
+    let freed = &horizon.released_tip;
     for field in [
         log.0,
         horizon.start.0,
         horizon.lost_to.bits(),
         horizon.compacted_to.bits(),
-        horizon.punched_to.0,
-        horizon.base,
+        horizon.reclaimed_to.0,
+        horizon.compacted_generation,
         freed.end.0,
         freed.stamp.bits(),
         freed.chain as u64,
         (freed.chain >> 64) as u64,
         freed.bytes,
-        freed.user_peak.0 as u64,
+        freed.user_time_max.0 as u64,
         u64::from(freed.epoch),
         horizon.clean_to.0,
     ] {
@@ -345,24 +350,24 @@ fn encode_log(log: LogId, horizon: &Horizon, bytes: &mut Vec<u8>) {
     }
 }
 
-fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
+fn decode_log(bytes: &[u8]) -> (LogId, LogHorizon) {
     let field = |nth: usize| u64_at(bytes, nth * 8);
-    let freed = Tip {
+    let freed = LogTip {
         end: Offset(field(6)),
         stamp: Hlc::from_bits(field(7)),
         chain: u128::from(field(8)) | u128::from(field(9)) << 64,
         bytes: field(10),
-        user_peak: UserTime(field(11) as i64),
+        user_time_max: UserTime(field(11) as i64),
         epoch: field(12) as u32,
     };
-    let horizon = Horizon {
+    let horizon = LogHorizon {
         start: Offset(field(1)),
         lost_to: Hlc::from_bits(field(2)),
         compacted_to: Hlc::from_bits(field(3)),
-        punched_to: Offset(field(4)),
-        base: field(5),
+        reclaimed_to: Offset(field(4)),
+        compacted_generation: field(5),
         clean_to: Offset(field(13)),
-        freed,
+        released_tip: freed,
     };
     (LogId(field(0)), horizon)
 }
@@ -370,64 +375,75 @@ fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Fault, MemoryDisk};
+    use crate::disk::{DiskFault, MemoryDisk};
 
     pub(super) fn manifest() -> Manifest {
-        let freed = Tip {
+        let freed = LogTip {
             end: Offset(1),
             stamp: Hlc::from_bits(2),
             chain: u128::MAX - 3,
             bytes: 4,
-            user_peak: UserTime(-5),
+            user_time_max: UserTime(-5),
             epoch: 6,
         };
-        let horizon = Horizon {
+        let horizon = LogHorizon {
             start: Offset(7),
             lost_to: Hlc::from_bits(8),
             compacted_to: Hlc::from_bits(9),
-            freed,
-            punched_to: Offset(10),
+            released_tip: freed,
+            reclaimed_to: Offset(10),
             clean_to: Offset(15),
-            base: 11,
+            compacted_generation: 11,
         };
         Manifest {
             sequence: 12,
             indexed_to: 40,
-            parts: vec![
-                Listed { start: 0, end: 16, layout: Layout::Journal },
-                Listed { start: 24, end: 40, layout: Layout::Filed { generation: 2 } },
+            segments: vec![
+                ManifestSegment { start: 0, end: 16, layout: SegmentLayout::Journal },
+                ManifestSegment {
+                    start: 24,
+                    end: 40,
+                    layout: SegmentLayout::Sorted { generation: 2 },
+                },
             ],
-            logs: BTreeMap::from([(LogId(13), horizon), (LogId(14), Horizon::default())]),
+            logs: BTreeMap::from([(LogId(13), horizon), (LogId(14), LogHorizon::default())]),
         }
     }
 
     #[test]
     fn a_manifest_reads_as_it_was_written() {
         assert_eq!(Manifest::decode(&manifest().encode()), Some(manifest()));
-        let layout = Layout::Filed { generation: u32::MAX - 1 };
-        let part = |start, layout| Listed { start, end: start + 8, layout };
-        let parts = vec![part(u64::MAX - 30, layout), part(u64::MAX - 9, Layout::Journal)];
-        let large = Manifest { indexed_to: u64::MAX, parts, ..manifest() };
+        let layout = SegmentLayout::Sorted { generation: u32::MAX - 1 };
+        let part = |start, layout| ManifestSegment { start, end: start + 8, layout };
+        let parts = vec![part(u64::MAX - 30, layout), part(u64::MAX - 9, SegmentLayout::Journal)];
+        let large = Manifest { indexed_to: u64::MAX, segments: parts, ..manifest() };
         assert_eq!(Manifest::decode(&large.encode()), Some(large));
     }
 
     #[test]
-    fn a_horizon_says_what_it_was_told() {
+    fn a_horizon_says_what_it_was_given() {
         let horizon = manifest().logs[&LogId(13)];
-        assert_eq!((horizon.punched_to(), horizon.base()), (Offset(10), 11));
-        assert_eq!((horizon.freed().end, horizon.freed_user_peak()), (Offset(1), UserTime(-5)));
+        assert_eq!((horizon.reclaimed_to(), horizon.compacted_generation()), (Offset(10), 11));
+        assert_eq!(
+            (horizon.released_tip().end, horizon.released_user_time_max()),
+            (Offset(1), UserTime(-5))
+        );
         assert_eq!(manifest().horizon(LogId(13)), horizon);
-        assert_eq!(manifest().horizon(LogId(15)), Horizon::default(), "nothing was given up");
+        assert_eq!(
+            manifest().horizon(LogId(15)),
+            LogHorizon::default(),
+            "no log start was advanced"
+        );
     }
 
     /// What was given up needs no base, and what an earlier base had is nowhere else.
     #[test]
-    fn a_base_reaches_beyond_the_start_and_as_far_as_the_one_before() {
-        let freed = |end| Tip { end: Offset(end), ..Tip::NONE };
+    fn a_compacted_prefix_reaches_beyond_the_start_and_as_far_as_the_one_before() {
+        let freed = |end| LogTip { end: Offset(end), ..LogTip::NONE };
         let admits = |start, end, until| {
             let start = Offset(start);
-            let horizon = Horizon { start, freed: freed(end), ..Horizon::default() };
-            horizon.admits_base(Offset(until))
+            let horizon = LogHorizon { start, released_tip: freed(end), ..LogHorizon::default() };
+            horizon.admits_compacted_prefix(Offset(until))
         };
         assert!(!admits(5, 0, 4) && !admits(5, 0, 5) && admits(5, 0, 6));
         assert!(!admits(5, 9, 8) && admits(5, 9, 9));
@@ -437,10 +453,11 @@ mod tests {
     #[test]
     fn parts_that_do_not_stand_by_position_below_what_is_indexed_are_refused() {
         let is_lawful = |parts: &[(u64, u64)]| {
-            let layout = Layout::Journal;
-            let listed = |(start, end): &(u64, u64)| Listed { start: *start, end: *end, layout };
+            let layout = SegmentLayout::Journal;
+            let listed =
+                |(start, end): &(u64, u64)| ManifestSegment { start: *start, end: *end, layout };
             let parts = parts.iter().map(listed).collect();
-            Manifest::decode(&Manifest { parts, ..manifest() }.encode()).is_some()
+            Manifest::decode(&Manifest { segments: parts, ..manifest() }.encode()).is_some()
         };
         for lawful in [&[][..], &[(0, 40)], &[(8, 8), (9, 10)], &[(0, 16), (16, 32), (33, 40)]] {
             assert!(is_lawful(lawful), "{lawful:?}");
@@ -461,7 +478,7 @@ mod tests {
     fn another_file_or_version_is_no_manifest_though_its_checksum_is_right() {
         let manifest = manifest();
         let good = manifest.encode();
-        let body = snapshot_bytes(manifest.parts.len(), manifest.logs.len()).unwrap() - 8;
+        let body = snapshot_bytes(manifest.segments.len(), manifest.logs.len()).unwrap() - 8;
         for at in [0, 8] {
             let mut other = good.clone();
             other[at] += 1;
@@ -469,7 +486,7 @@ mod tests {
             other[body..body + 4].copy_from_slice(&crc.to_le_bytes());
             assert_eq!(Manifest::decode(&other), None);
             // For a person another version is read as well as it can be.
-            assert_eq!(Manifest::decode_damaged(&other), (at > 0).then(|| manifest.clone()));
+            assert_eq!(Manifest::decode_corrupt(&other), (at > 0).then(|| manifest.clone()));
         }
     }
 
@@ -477,8 +494,8 @@ mod tests {
     fn a_disk_that_fails_is_no_manifest_that_is_missing() {
         let disk = MemoryDisk::new();
         assert_eq!(Manifest::read(&disk).unwrap(), Manifest::default());
-        disk.arm(Fault::CrashAt(0));
-        assert!(disk.sync_names().is_err());
+        disk.arm(DiskFault::CrashAt(0));
+        assert!(disk.sync_directory().is_err());
         assert!(matches!(Manifest::read(&disk), Err(ManifestError::Disk(_))));
     }
 
@@ -491,11 +508,11 @@ mod tests {
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
             assert_eq!(Manifest::decode(&good[..at]), None, "cut at {at}");
             // For a person, something is read, and nothing that was not there.
-            if let Some(read) = Manifest::decode_damaged(&good[..at]) {
-                assert!(manifest().parts.starts_with(&read.parts), "cut at {at}");
+            if let Some(read) = Manifest::decode_corrupt(&good[..at]) {
+                assert!(manifest().segments.starts_with(&read.segments), "cut at {at}");
                 assert!(read.logs.len() <= manifest().logs.len(), "cut at {at}");
             }
-            let _ = Manifest::decode_damaged(&bad);
+            let _ = Manifest::decode_corrupt(&bad);
         }
     }
 }

@@ -29,20 +29,20 @@ mod write;
 
 use std::fmt;
 
-pub use builder::{Finished, ProofBuilder};
+pub use builder::{EncodedProof, ProofBuilder};
 pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub(crate) use frame_leaves::{FrameLeaf, FrameLeaves};
 pub use key::{KeyError, read_public_key, read_signing_key};
 pub use layout::{
-    PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader, Signature,
+    PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader, ProofSignature,
 };
-pub use reader::{Leaf, Mismatch, PlacedProof, Proof, ProofError};
-pub(crate) use rewrite::{Keep, is_overtaken, remove_overtaken, rewrite_proofs};
-pub(crate) use write::write_known_proof;
+pub use reader::{Proof, ProofError, ProofLeaf, ProofLocation, ProofMismatch};
+pub(crate) use rewrite::{LeafRetention, is_superseded, remove_superseded, rewrite_proofs};
+pub(crate) use write::write_proof_from_leaves;
 pub use write::{WriteProofError, chain_before, write_proof};
 
 use crate::journal::FRAME_BYTES;
-use crate::tail::{HEAD_BYTES_MAX, Payload};
+use crate::tail::{PAYLOAD_HEADER_BYTES_MAX, Payload};
 
 /// What keeps leaves apart from all other hashes, of ours and of others.
 const LEAF_CONTEXT: &str = "freezeframe journal frame leaf, format 2";
@@ -93,13 +93,13 @@ impl fmt::Debug for Digest {
 
 /// How many of a payload's first bytes a leaf covers as they are. The service fills some of them in when
 /// an append has its place; the rest of a payload never changes, so it is hashed before that.
-const LEAF_HEAD_BYTES: usize = HEAD_BYTES_MAX;
+const LEAF_HEADER_BYTES: usize = PAYLOAD_HEADER_BYTES_MAX;
 /// What a leaf is made of at most: body digest, position, header, and the payload's first bytes.
-const LEAF_BYTES_MAX: usize = 32 + 8 + FRAME_BYTES + LEAF_HEAD_BYTES;
+const LEAF_BYTES_MAX: usize = 32 + 8 + FRAME_BYTES + LEAF_HEADER_BYTES;
 
-/// The digest of a payload behind its first [`HEAD_BYTES_MAX`] bytes.
+/// The digest of a payload behind its first [`PAYLOAD_HEADER_BYTES_MAX`] bytes.
 pub(crate) fn body_digest(payload: &Payload) -> Digest {
-    let from = LEAF_HEAD_BYTES.saturating_sub(payload.head.as_slice().len());
+    let from = LEAF_HEADER_BYTES.saturating_sub(payload.header.as_slice().len());
     let body = payload.rest.get(from..).unwrap_or_default();
     Digest(*blake3::hash(body).as_bytes())
 }
@@ -110,8 +110,8 @@ pub struct LeafHasher {
     leaf: blake3::Hasher,
     body: blake3::Hasher,
     /// The first bytes of the payload that is being taken.
-    head: [u8; LEAF_HEAD_BYTES],
-    head_length: usize,
+    header: [u8; LEAF_HEADER_BYTES],
+    header_length: usize,
 }
 
 impl Default for LeafHasher {
@@ -119,8 +119,8 @@ impl Default for LeafHasher {
         LeafHasher {
             leaf: blake3::Hasher::new_derive_key(LEAF_CONTEXT),
             body: blake3::Hasher::new(),
-            head: [0; LEAF_HEAD_BYTES],
-            head_length: 0,
+            header: [0; LEAF_HEADER_BYTES],
+            header_length: 0,
         }
     }
 }
@@ -134,9 +134,9 @@ impl fmt::Debug for LeafHasher {
 impl LeafHasher {
     /// Takes the next bytes of a frame's payload.
     pub fn payload(&mut self, bytes: &[u8]) {
-        let (head, body) = bytes.split_at(bytes.len().min(LEAF_HEAD_BYTES - self.head_length));
-        self.head[self.head_length..self.head_length + head.len()].copy_from_slice(head);
-        self.head_length += head.len();
+        let (head, body) = bytes.split_at(bytes.len().min(LEAF_HEADER_BYTES - self.header_length));
+        self.header[self.header_length..self.header_length + head.len()].copy_from_slice(head);
+        self.header_length += head.len();
         if !body.is_empty() {
             self.body.update(body);
         }
@@ -145,7 +145,7 @@ impl LeafHasher {
     /// The leaf of the frame whose payload was taken; the next one can begin.
     pub fn leaf(&mut self, position: u64, header: &[u8; FRAME_BYTES]) -> Digest {
         let body = Digest(*self.body.finalize().as_bytes());
-        let (head, length) = (self.head, self.head_length);
+        let (head, length) = (self.header, self.header_length);
         let leaf = self.join(position, header, &head[..length], body);
         self.clear();
         leaf
@@ -159,9 +159,9 @@ impl LeafHasher {
         payload: &Payload,
         body: Digest,
     ) -> Digest {
-        let (head, rest) = (payload.head.as_slice(), &payload.rest);
-        let more = rest.len().min(LEAF_HEAD_BYTES - head.len());
-        let mut first = [0; LEAF_HEAD_BYTES];
+        let (head, rest) = (payload.header.as_slice(), &payload.rest);
+        let more = rest.len().min(LEAF_HEADER_BYTES - head.len());
+        let mut first = [0; LEAF_HEADER_BYTES];
         first[..head.len()].copy_from_slice(head);
         first[head.len()..head.len() + more].copy_from_slice(&rest[..more]);
         self.join(position, header, &first[..head.len() + more], body)
@@ -187,7 +187,7 @@ impl LeafHasher {
     /// Forgets what was taken.
     pub fn clear(&mut self) {
         self.body.reset();
-        self.head_length = 0;
+        self.header_length = 0;
     }
 }
 

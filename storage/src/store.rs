@@ -1,6 +1,6 @@
 //! The store: logs over one journal, appended to by one thread.
 //!
-//! A group's life: requests gather in a queue; the writer stamps each append, lets the [`Stage`]
+//! A group's life: requests gather in a queue; the writer stamps each append, lets the [`AppendStage`]
 //! fill in or refuse it, lays the frames out, writes them with one call, syncs once if anyone asked
 //! for that, publishes them in their logs, and only then completes them. The next group gathers
 //! meanwhile: waiting for a group costs no timer.
@@ -19,19 +19,21 @@ use hlc::{ClockOptions, Cut, Hlc};
 use parking_lot::Mutex;
 
 use crate::data_cache::DataCache;
-use crate::history::{Compacted, Fill, Freed, History, HistoryStats};
-use crate::index::{BlockCache, Tip};
+use crate::history::{
+    CompactionHorizon, CompactionSource, HistoryStats, ReclaimStats, SealedHistory,
+};
+use crate::index::{BlockCache, LogTip};
 use crate::log::{Log, LogId, Offset};
-use crate::part::Part;
 use crate::proof::{SigningKey, body_digest};
+use crate::sealed_segment::SealedSegment;
 use crate::timekeeper::Timekeeper;
 pub use opening::OpenError;
-use replay::{Found, follows, replay_parts};
-pub use replay::{Replay, Replayed};
-pub use request::{Append, AppendError, Appended, Durability, Results, Stage};
-use request::{Queue, QueueState, Request, check_lengths};
+use replay::{ReplayCollector, check_continuation, replay_segments};
+pub use replay::{ReplayHandler, ReplayedEntry};
+pub use request::{AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend};
+use request::{StoreRequest, StoreRequestQueue, StoreRequestQueueState, check_lengths};
 pub use writer::AbortOnPanic;
-use writer::{Writer, complete, fail};
+use writer::{StoreWriter, complete, fail};
 
 /// How a store keeps its journal.
 #[derive(Clone, Copy, Debug)]
@@ -52,19 +54,19 @@ pub struct Options {
     pub idle_logs_max: usize,
     /// In so many of the newest parts a log that is not in memory is looked for one by one, before head
     /// tables say where to look.
-    pub uncovered_parts_max: usize,
+    pub uncovered_segments_max: usize,
     /// Parts of at most this many bytes are merged with their neighbours first; larger ones, in levels,
     /// later. If it is 0, none are.
     pub merge_bytes_min: u64,
     /// A secret of this life of the store: payloads that are made by whoever does not know it cannot pose as
     /// frames. A service draws it at random.
     pub salt: u64,
-    /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
+    /// Whether indexing and filing wait for [`Store::run_maintenance`], and are not done by a thread of their own.
     /// A run of a test replays only so.
-    pub tended_by_hand: bool,
-    /// Whether no thread is started at all, and everything waits for [`Store::turn`], tending for
-    /// [`Store::tend`]: a simulation decides what comes when.
-    pub driven_by_hand: bool,
+    pub manual_maintenance: bool,
+    /// Whether no thread is started at all, and everything waits for [`Store::step`], tending for
+    /// [`Store::run_maintenance`]: a simulation decides what comes when.
+    pub manual_stepping: bool,
     /// Whether a proof is written for each sealed segment.
     pub proofs: bool,
     /// How far clocks may be wrong.
@@ -80,11 +82,11 @@ impl Default for Options {
             tail_bytes_max: 64 << 20,
             index_bytes_max: 32 << 20,
             idle_logs_max: 4096,
-            uncovered_parts_max: 8,
+            uncovered_segments_max: 8,
             merge_bytes_min: 64 << 10,
             salt: 0,
-            tended_by_hand: false,
-            driven_by_hand: false,
+            manual_maintenance: false,
+            manual_stepping: false,
             proofs: true,
             clock: ClockOptions::default(),
         }
@@ -93,7 +95,7 @@ impl Default for Options {
 
 /// Counters for metrics.
 #[derive(Debug, Default)]
-pub struct Stats {
+pub struct StoreStats {
     /// Groups written.
     pub groups: AtomicU64,
     /// Groups synced.
@@ -112,17 +114,17 @@ pub struct Stats {
     open_since: AtomicU64,
 }
 
-struct Shared<S: Stage> {
-    queue: Queue<S>,
-    history: Arc<History>,
-    stats: Stats,
+struct StoreContext<S: AppendStage> {
+    queue: StoreRequestQueue<S>,
+    history: Arc<SealedHistory>,
+    stats: StoreStats,
 }
 
-impl<S: Stage> Shared<S> {
+impl<S: AppendStage> StoreContext<S> {
     /// Why no more writes are taken, if so.
-    fn stopped(&self) -> Option<Arc<str>> {
+    fn stop_reason(&self) -> Option<Arc<str>> {
         let stopped = self.queue.state.lock().stopped.clone();
-        stopped.or_else(|| self.history.lost.get().cloned())
+        stopped.or_else(|| self.history.journal_loss.get().cloned())
     }
 }
 
@@ -130,43 +132,43 @@ impl<S: Stage> Shared<S> {
 pub type LogSource = Arc<dyn Fn(LogId) -> io::Result<Arc<Log>> + Send + Sync>;
 
 /// Logs over one journal.
-pub struct Store<S: Stage> {
-    shared: Arc<Shared<S>>,
+pub struct Store<S: AppendStage> {
+    shared: Arc<StoreContext<S>>,
     data_cache: Arc<DataCache>,
     timekeeper: Arc<Timekeeper>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The writer, where it has no thread.
-    by_hand: Mutex<Option<Writer<S>>>,
+    stepped_writer: Mutex<Option<StoreWriter<S>>>,
     /// How many bytes of torn tail recovery cut off.
     pub torn_bytes: u64,
 }
 
-impl<S: Stage> Store<S> {
+impl<S: AppendStage> Store<S> {
     /// Starts the thread that indexes, proves and files, of a store that was opened to be tended by
     /// hand. Proofs are signed with `key`.
     ///
     /// # Errors
     /// No thread can be made.
-    pub fn tend_in_background(&self, key: Option<Arc<SigningKey>>) -> io::Result<()> {
+    pub fn start_maintenance(&self, key: Option<Arc<SigningKey>>) -> io::Result<()> {
         let history = Arc::clone(&self.shared.history);
         if let Some(key) = key {
             let _ = history.signing_key.set(key);
         }
-        let tender = std::thread::Builder::new().name("tender".to_owned());
+        let thread = std::thread::Builder::new().name("maintenance".to_owned());
         let run = move || {
             let abort = AbortOnPanic;
-            history.tend_until_closed();
+            history.maintenance_loop();
             std::mem::forget(abort);
         };
-        self.threads.lock().push(tender.spawn(run)?);
+        self.threads.lock().push(thread.spawn(run)?);
         Ok(())
     }
 
-    /// Does what a store that is [driven by hand](Options::driven_by_hand) has to do now: writes one
+    /// Does what a store that is [driven by hand](Options::manual_stepping) has to do now: writes one
     /// group, and renews the clock's bound. Whether there was anything to do.
-    pub fn turn(&self) -> bool {
-        let wrote = self.by_hand.lock().as_mut().is_some_and(Writer::turn);
-        self.timekeeper.renew_by_hand() || wrote
+    pub fn step(&self) -> bool {
+        let wrote = self.stepped_writer.lock().as_mut().is_some_and(StoreWriter::step);
+        self.timekeeper.renew_manually() || wrote
     }
 
     /// The log `id`; empty if nothing was ever appended to it.
@@ -188,8 +190,8 @@ impl<S: Stage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; what was not done is tried again.
-    pub fn tend(&self) -> io::Result<()> {
-        self.shared.history.tend()
+    pub fn run_maintenance(&self) -> io::Result<()> {
+        self.shared.history.run_maintenance()
     }
 
     /// The first stamp in the segment that is being written, if it has one.
@@ -200,23 +202,23 @@ impl<S: Stage> Store<S> {
 
     /// Ends the segment that is being written, so that it can be indexed and filed. It is done before
     /// anything that is appended later.
-    pub fn seal(&self) {
-        self.shared.queue.state.lock().wants_seal = true;
+    pub fn roll_segment(&self) {
+        self.shared.queue.state.lock().wants_roll = true;
         self.shared.queue.filled.notify_one();
     }
 
     /// Gives up everything in front of the offsets named, for ever. The space is given back by the
-    /// second call of [`Store::free`] from then.
+    /// second call of [`Store::reclaim`] from then.
     ///
     /// # Errors
     /// The disk fails; nothing was given up then.
-    pub fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+    pub fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
         // A horizon never lies behind what a crash leaves: offsets would be given out again. So it
         // ends where the log did before the sync.
         let within = |(id, start): &(LogId, Offset)| Ok((*id, (*start).min(self.log(*id)?.end())));
         let starts = starts.iter().map(within).collect::<io::Result<Vec<(LogId, Offset)>>>()?;
         self.sync()?;
-        self.shared.history.give_up(&starts)
+        self.shared.history.advance_log_start(&starts)
     }
 
     /// Puts all that is visible on stable storage, whatever its appends asked for.
@@ -228,11 +230,11 @@ impl<S: Stage> Store<S> {
         self.when_synced(move || {
             let _ = sender.send(());
         });
-        while self.turn() {}
+        while self.step() {}
         // The writer drops what it does not complete.
         let _ = synced.recv();
         // Also where a sync failed that indexing asked for: the writer has refused this one then.
-        match (self.shared.stopped(), self.is_closing()) {
+        match (self.shared.stop_reason(), self.is_closing()) {
             (Some(why), _) => Err(io::Error::other(why.to_string())),
             // It may have been refused for that.
             (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),
@@ -244,8 +246,8 @@ impl<S: Stage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; what was not freed is tried again.
-    pub fn free(&self) -> io::Result<Freed> {
-        self.shared.history.free()
+    pub fn reclaim(&self) -> io::Result<ReclaimStats> {
+        self.shared.history.reclaim()
     }
 
     /// Forgets what was given up of logs that are not known any more, as far as no file knows of them; how
@@ -254,8 +256,8 @@ impl<S: Stage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; nothing is forgotten then.
-    pub fn forget_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
-        self.shared.history.forget_logs(is_known)
+    pub fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
+        self.shared.history.remove_logs(is_known)
     }
 
     /// The offset up to which a log can be replaced, so that all that is replaced lies in `cut`; and
@@ -263,16 +265,16 @@ impl<S: Stage> Store<S> {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn replaceable(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
+    pub fn replaceable_prefix(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
         let log = self.log(log)?;
-        let tip = log.sealed_now().tip_of_whole(|run| cut.admits(run.tip.stamp))?;
-        let tip = if cut.admits(tip.stamp) { tip } else { Tip::NONE };
-        let tip = if log.horizon().admits_base(tip.end) { tip } else { Tip::NONE };
+        let tip = log.current_sealed_log().tip_of_whole(|run| cut.admits(run.tip.stamp))?;
+        let tip = if cut.admits(tip.stamp) { tip } else { LogTip::NONE };
+        let tip = if log.horizon().admits_compacted_prefix(tip.end) { tip } else { LogTip::NONE };
         Ok((tip.end, tip.stamp))
     }
 
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, which is an
-    /// offset that [`Store::replaceable`] gave. Whether that was done: not if `confirm` says so, which
+    /// offset that [`Store::replaceable_prefix`] gave. Whether that was done: not if `confirm` says so, which
     /// is asked once, just before; not if all below `until` was given up meanwhile; and not if the log is
     /// being replaced already.
     ///
@@ -280,19 +282,19 @@ impl<S: Stage> Store<S> {
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
-    pub fn replace(
+    pub fn replace_prefix(
         &self,
         log: LogId,
         until: Offset,
-        fill: Fill<'_>,
-        confirm: &mut dyn FnMut(&Compacted) -> bool,
+        fill: CompactionSource<'_>,
+        confirm: &mut dyn FnMut(&CompactionHorizon) -> bool,
     ) -> io::Result<bool> {
-        self.shared.history.replace(log, until, fill, confirm)
+        self.shared.history.replace_prefix(log, until, fill, confirm)
     }
 
     /// The parts that there are.
-    pub fn parts(&self) -> Arc<Vec<Arc<Part>>> {
-        self.shared.history.parts.all()
+    pub fn sealed_segments(&self) -> Arc<Vec<Arc<SealedSegment>>> {
+        self.shared.history.sealed_segments.all()
     }
 
     /// Counters of what is done to what is sealed.
@@ -316,13 +318,13 @@ impl<S: Stage> Store<S> {
     }
 
     /// Counters.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &StoreStats {
         &self.shared.stats
     }
 
     /// How many data files there are.
     pub fn segment_count(&self) -> usize {
-        self.shared.history.segments.count() + self.shared.history.parts.count()
+        self.shared.history.segments.count() + self.shared.history.sealed_segments.count()
     }
 
     /// Whether it is being closed.
@@ -331,8 +333,8 @@ impl<S: Stage> Store<S> {
     }
 
     /// Why the store takes no more writes, if so.
-    pub fn stopped(&self) -> Option<Arc<str>> {
-        self.shared.stopped()
+    pub fn stop_reason(&self) -> Option<Arc<str>> {
+        self.shared.stop_reason()
     }
 
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
@@ -345,12 +347,12 @@ impl<S: Stage> Store<S> {
     /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX): recovery would take it for damage.
     pub fn append(
         &self,
-        appends: Vec<Append<S::Note>>,
+        appends: Vec<LogAppend<S::Note>>,
         durability: Durability,
-        done: impl FnOnce(Results<S::Refusal>) + Send + 'static,
+        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
     ) {
         check_lengths(&appends);
-        self.queue(appends, durability, false, Box::new(done));
+        self.enqueue(appends, durability, false, Box::new(done));
     }
 
     /// The same for what leads to space being given back: when the disk is full, it may take what is
@@ -358,32 +360,36 @@ impl<S: Stage> Store<S> {
     ///
     /// # Panics
     /// As [`Store::append`].
-    pub fn append_to_make_space(
+    pub fn append_with_reserve(
         &self,
-        appends: Vec<Append<S::Note>>,
+        appends: Vec<LogAppend<S::Note>>,
         durability: Durability,
-        done: impl FnOnce(Results<S::Refusal>) + Send + 'static,
+        done: impl FnOnce(AppendResults<S::Refusal>) + Send + 'static,
     ) {
         check_lengths(&appends);
-        self.queue(appends, durability, true, Box::new(done));
+        self.enqueue(appends, durability, true, Box::new(done));
     }
 
     /// The journal's thread reads no files: how far logs have come is read here. Nor does it look at
     /// payloads: they are hashed here, where they have just been looked at and the caches have them.
-    fn queue(
+    fn enqueue(
         &self,
-        appends: Vec<Append<S::Note>>,
+        appends: Vec<LogAppend<S::Note>>,
         durability: Durability,
         makes_space: bool,
-        done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+        done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
     ) {
         let logs = appends.iter().map(|append| self.log(append.log)).collect::<io::Result<_>>();
         let proves = self.shared.history.proves;
         let proved = appends.iter().filter(|_| proves);
         let bodies = proved.map(|append| body_digest(&append.payload)).collect();
-        let request = Request { makes_space, bodies, ..Request::new(appends, durability, done) };
+        let request = StoreRequest {
+            uses_reserve: makes_space,
+            bodies,
+            ..StoreRequest::new(appends, durability, done)
+        };
         match logs {
-            Ok(logs) => self.push(Request { logs, ..request }),
+            Ok(logs) => self.push(StoreRequest { logs, ..request }),
             Err(error) => {
                 complete(vec![fail(request, &AppendError::Index(error.to_string().into()))]);
             }
@@ -391,14 +397,14 @@ impl<S: Stage> Store<S> {
     }
 
     /// Puts all that is visible on stable storage, whatever its appends and the options ask for, and then
-    /// calls `done`; also if the store has stopped ([`Store::stopped`]).
+    /// calls `done`; also if the store has stopped ([`Store::stop_reason`]).
     pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
-        let done = Box::new(move |_: Results<S::Refusal>| done());
+        let done = Box::new(move |_: AppendResults<S::Refusal>| done());
         let (appends, durability) = (Vec::new(), Durability::Synced);
-        self.push(Request { must_sync: true, ..Request::new(appends, durability, done) });
+        self.push(StoreRequest { must_sync: true, ..StoreRequest::new(appends, durability, done) });
     }
 
-    fn push(&self, request: Request<S>) {
+    fn push(&self, request: StoreRequest<S>) {
         let mut state = self.shared.queue.state.lock();
         let why = match (&state.stopped, state.closing) {
             (Some(why), _) => Some(Arc::clone(why)),
@@ -424,7 +430,7 @@ impl<S: Stage> Store<S> {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
         self.shared.history.close();
-        let by_hand = self.by_hand.lock().take();
+        let by_hand = self.stepped_writer.lock().take();
         if let Some(writer) = by_hand {
             writer.run();
         }
@@ -441,7 +447,7 @@ impl<S: Stage> Store<S> {
     }
 }
 
-impl<S: Stage> Drop for Store<S> {
+impl<S: AppendStage> Drop for Store<S> {
     fn drop(&mut self) {
         self.close();
     }

@@ -11,31 +11,35 @@ use crate::data_cache::DataCache;
 use crate::log::{Entry, Log};
 
 /// The longest head that a payload may have, in bytes.
-pub const HEAD_BYTES_MAX: usize = 64;
+pub const PAYLOAD_HEADER_BYTES_MAX: usize = 64;
 
 /// The first bytes of a payload: the part that the service fills in, kept apart so that the rest
 /// stays where the network put it.
 #[derive(Clone, Copy)]
-pub struct Head {
-    bytes: [u8; HEAD_BYTES_MAX],
+pub struct PayloadHeader {
+    bytes: [u8; PAYLOAD_HEADER_BYTES_MAX],
     length: u8,
 }
 
-impl Head {
+impl PayloadHeader {
     /// A copy of `bytes`.
     ///
     /// # Panics
-    /// If there are more than [`HEAD_BYTES_MAX`].
-    pub fn new(bytes: &[u8]) -> Head {
-        assert!(bytes.len() <= HEAD_BYTES_MAX, "a head has at most {HEAD_BYTES_MAX} bytes");
-        let mut head = Head { bytes: [0; HEAD_BYTES_MAX], length: bytes.len() as u8 };
+    /// If there are more than [`PAYLOAD_HEADER_BYTES_MAX`].
+    pub fn new(bytes: &[u8]) -> PayloadHeader {
+        assert!(
+            bytes.len() <= PAYLOAD_HEADER_BYTES_MAX,
+            "a head has at most {PAYLOAD_HEADER_BYTES_MAX} bytes"
+        );
+        let mut head =
+            PayloadHeader { bytes: [0; PAYLOAD_HEADER_BYTES_MAX], length: bytes.len() as u8 };
         head.bytes[..bytes.len()].copy_from_slice(bytes);
         head
     }
 
     /// No bytes.
-    pub fn empty() -> Head {
-        Head::new(&[])
+    pub fn empty() -> PayloadHeader {
+        PayloadHeader::new(&[])
     }
 
     /// The bytes.
@@ -49,7 +53,7 @@ impl Head {
     }
 }
 
-impl std::fmt::Debug for Head {
+impl std::fmt::Debug for PayloadHeader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Head({} bytes)", self.length)
     }
@@ -59,20 +63,20 @@ impl std::fmt::Debug for Head {
 #[derive(Clone, Debug)]
 pub struct Payload {
     /// The part that the service fills in.
-    pub head: Head,
+    pub header: PayloadHeader,
     /// The part that is never touched.
     pub rest: Bytes,
 }
 
 impl Payload {
     /// A payload without a head.
-    pub fn plain(bytes: Bytes) -> Payload {
-        Payload { head: Head::empty(), rest: bytes }
+    pub fn without_header(bytes: Bytes) -> Payload {
+        Payload { header: PayloadHeader::empty(), rest: bytes }
     }
 
     /// How many bytes it has.
     pub fn len(&self) -> usize {
-        self.head.as_slice().len() + self.rest.len()
+        self.header.as_slice().len() + self.rest.len()
     }
 
     /// Whether it has none.
@@ -82,10 +86,10 @@ impl Payload {
 
     /// All of it in one piece; copies unless there is no head.
     pub fn to_bytes(&self) -> Bytes {
-        if self.head.as_slice().is_empty() {
+        if self.header.as_slice().is_empty() {
             return self.rest.clone();
         }
-        [self.head.as_slice(), &self.rest].concat().into()
+        [self.header.as_slice(), &self.rest].concat().into()
     }
 }
 
@@ -95,15 +99,15 @@ const PAYLOAD_OVERHEAD_BYTES: usize =
     size_of::<Payload>() + size_of::<Entry>() + size_of::<(Arc<Log>, usize)>();
 
 /// Which payloads are in memory, oldest first, under one budget with the blocks of data files.
-pub(crate) struct Tail {
+pub(crate) struct PayloadTail {
     order: VecDeque<(Arc<Log>, usize)>,
-    held_bytes: usize,
+    used_bytes: usize,
     blocks: Arc<DataCache>,
 }
 
-impl Tail {
-    pub(crate) fn new(blocks: Arc<DataCache>) -> Tail {
-        Tail { order: VecDeque::new(), held_bytes: 0, blocks }
+impl PayloadTail {
+    pub(crate) fn new(blocks: Arc<DataCache>) -> PayloadTail {
+        PayloadTail { order: VecDeque::new(), used_bytes: 0, blocks }
     }
 
     /// Counts a payload that was just published in `log`, and lets the oldest go while the budget
@@ -111,17 +115,17 @@ impl Tail {
     pub(crate) fn admit(&mut self, log: &Arc<Log>, bytes: usize) {
         let bytes = bytes + PAYLOAD_OVERHEAD_BYTES;
         self.order.push_back((Arc::clone(log), bytes));
-        self.held_bytes += bytes;
+        self.used_bytes += bytes;
         let budget_bytes = self.blocks.tail_bytes_max();
-        while self.held_bytes > budget_bytes {
+        while self.used_bytes > budget_bytes {
             let Some((oldest, bytes)) = self.order.pop_front() else { break };
             oldest.evict_oldest();
-            self.held_bytes -= bytes;
+            self.used_bytes -= bytes;
         }
-        self.blocks.set_tail_bytes(self.held_bytes);
+        self.blocks.set_tail_bytes(self.used_bytes);
     }
 
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_bytes
     }
 }

@@ -16,15 +16,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hlc::{
-    Clock, ClockDoubt, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, SysTime, WallClock,
-    WallMark,
+    Clock, ClockDoubt, ClockError, ClockFence, ClockOptions, ClockSample, Cut, Hlc, SysTime,
+    WallClock, WallMark,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-pub use bound_file::{BOUND_FILE, Bound, BoundError, BoundFile, Slot, read_slots};
+pub use bound_file::{BOUND_FILE, BoundError, BoundFile, BoundRecord, BoundSlot, read_slots};
 
 /// What is on stable storage besides the bound, to be said in the bound file.
-pub(crate) struct Reached {
+pub(crate) struct DurableState {
     /// Everything in the journal below this position.
     pub(crate) synced_to: u64,
     /// The manifest of this sequence. A newer one may be; an older one is not.
@@ -36,37 +36,37 @@ pub(crate) struct Reached {
 pub enum TimeError {
     /// The clock cannot be trusted.
     #[error("writes are fenced: {0}")]
-    Fenced(Fence),
+    Fenced(ClockFence),
     /// The bound cannot be persisted.
     #[error("the clock's bound cannot be written: {0}; free space on the disk, or replace it")]
     Bound(String),
 }
 
-struct State {
+struct TimekeeperState {
     clock: Clock,
     /// The first stamp of the group that is on its way, if one is.
     in_flight: Option<Hlc>,
-    renewal: Renewal,
+    renewal: BoundRenewal,
     synced_to: u64,
     closing: bool,
     /// What is on stable storage of how far the wall clock was confirmed.
-    marked: WallMark,
+    durable_mark: WallMark,
     /// After how long that is to be written again.
-    mark_every: Duration,
-    reported: ReportedTrust,
+    mark_interval: Duration,
+    reported: ClockReport,
 }
 
 /// What was last said of the clock in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ReportedTrust {
+struct ClockReport {
     is_fenced: bool,
     is_doubted: bool,
 }
 
-impl State {
+impl TimekeeperState {
     /// Closes the clock. While the store closes, only repeats what was promised: the bound on disk
     /// is about to fall to that.
-    fn promise(&mut self, reading: Reading) -> Hlc {
+    fn promise(&mut self, reading: ClockSample) -> Hlc {
         if !self.closing {
             self.clock.close(reading);
         }
@@ -75,12 +75,12 @@ impl State {
     }
 
     /// What ought to be written to the bound file now: a later bound, or a mark that says something else.
-    fn due(&self) -> Option<Hlc> {
+    fn bound_due(&self) -> Option<Hlc> {
         let mark = self.clock.mark();
-        let passed_ms = mark.wall.0.saturating_sub(self.marked.wall.0);
-        let is_news = mark.is_confirmed != self.marked.is_confirmed
-            || mark.wall < self.marked.wall
-            || u128::from(passed_ms) >= self.mark_every.as_millis();
+        let passed_ms = mark.wall.0.saturating_sub(self.durable_mark.wall.0);
+        let is_news = mark.is_confirmed != self.durable_mark.is_confirmed
+            || mark.wall < self.durable_mark.wall
+            || u128::from(passed_ms) >= self.mark_interval.as_millis();
         let unchanged = (is_news && self.clock.fence().is_none()).then(|| self.clock.bound());
         self.clock.bound_due().or(unchanged)
     }
@@ -88,7 +88,7 @@ impl State {
     /// Says it once when writes are fenced or the time is in doubt, and once when that is over.
     fn report(&mut self) {
         let (fence, doubt) = (self.clock.fence(), self.clock.doubt());
-        let now = ReportedTrust { is_fenced: fence.is_some(), is_doubted: doubt.is_some() };
+        let now = ClockReport { is_fenced: fence.is_some(), is_doubted: doubt.is_some() };
         let before = std::mem::replace(&mut self.reported, now);
         if now == before {
             return;
@@ -121,24 +121,24 @@ pub struct ClockPrecision {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Renewal {
+enum BoundRenewal {
     Idle,
     Wanted,
     Failed(String),
 }
 
 /// Called when the frontier may have advanced.
-pub type Advanced = Box<dyn Fn() + Send + Sync>;
+pub type FrontierCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Gives out stamps, promises and frontiers.
 pub struct Timekeeper {
-    state: Mutex<State>,
+    state: Mutex<TimekeeperState>,
     changed: Condvar,
     wall: Arc<dyn WallClock>,
     options: ClockOptions,
-    advanced: Advanced,
+    on_frontier: FrontierCallback,
     /// Who renews the bound where no thread does.
-    by_hand: OnceLock<Mutex<Keeper>>,
+    manual_renewer: OnceLock<Mutex<BoundRenewer>>,
 }
 
 impl Timekeeper {
@@ -148,64 +148,70 @@ impl Timekeeper {
     /// clock has passed them, so that its first stamps need not run ahead of it.
     pub(crate) fn start(
         mut file: BoundFile,
-        reached: Reached,
+        reached: DurableState,
         wall: Arc<dyn WallClock>,
         options: ClockOptions,
-        advanced: Advanced,
-    ) -> io::Result<(Arc<Timekeeper>, Keeper)> {
+        advanced: FrontierCallback,
+    ) -> io::Result<(Arc<Timekeeper>, BoundRenewer)> {
         let floor = file.newest().bound.previous();
         let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
         let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
         if ahead_ms > 0 && ahead_ms <= patience_ms {
-            wall.pause(Duration::from_millis(ahead_ms));
+            wall.sleep(Duration::from_millis(ahead_ms));
         }
-        let mut state = State {
+        let mut state = TimekeeperState {
             clock: Clock::resume(floor, file.newest().mark, options),
             in_flight: None,
-            renewal: Renewal::Idle,
+            renewal: BoundRenewal::Idle,
             synced_to: reached.synced_to,
             closing: false,
-            marked: file.newest().mark,
-            mark_every: options.start_gap / 2,
-            reported: ReportedTrust::default(),
+            durable_mark: file.newest().mark,
+            mark_interval: options.start_gap / 2,
+            reported: ClockReport::default(),
         };
         state.clock.close(wall.read());
         if state.clock.doubt().is_some() && wall.discipline().is_synchronised {
             state.clock.trust();
         }
         state.report();
-        if let Some(bound) = state.due() {
+        if let Some(bound) = state.bound_due() {
             let mark = state.clock.mark();
             let (synced_to, manifest) =
                 (reached.synced_to, reached.manifest.load(Ordering::Acquire));
-            file.write(Bound { bound, mark, synced_to, manifest, ..Bound::default() })?;
+            file.write(BoundRecord {
+                bound,
+                mark,
+                synced_to,
+                manifest_sequence: manifest,
+                ..BoundRecord::default()
+            })?;
             state.clock.extend_bound(bound);
-            state.marked = mark;
+            state.durable_mark = mark;
         }
         let timekeeper = Arc::new(Timekeeper {
             state: Mutex::new(state),
             changed: Condvar::new(),
             wall,
             options,
-            advanced,
-            by_hand: OnceLock::new(),
+            on_frontier: advanced,
+            manual_renewer: OnceLock::new(),
         });
-        Ok((timekeeper, Keeper { file, manifest: reached.manifest }))
+        Ok((timekeeper, BoundRenewer { file, manifest: reached.manifest }))
     }
 
-    /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
-    pub(crate) fn keep_by_hand(&self, keeper: Keeper) {
-        let _ = self.by_hand.set(Mutex::new(keeper));
+    /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_manually`].
+    pub(crate) fn set_manual_renewer(&self, keeper: BoundRenewer) {
+        let _ = self.manual_renewer.set(Mutex::new(keeper));
     }
 
     /// Renews the bound if that is wanted and no thread does it; whether it was.
-    pub(crate) fn renew_by_hand(&self) -> bool {
-        let keeper = self.by_hand.get().filter(|_| self.is_renewing());
+    pub(crate) fn renew_manually(&self) -> bool {
+        let keeper = self.manual_renewer.get().filter(|_| self.is_renewing());
         keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
     }
 
     /// Begins a group of appends: from here on the frontier stays below its stamps.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin_group(&self) {
         let mut state = self.state.lock();
         assert!(state.in_flight.is_none(), "one group is on its way at a time");
         let promised = state.promise(self.wall.read());
@@ -222,23 +228,23 @@ impl Timekeeper {
             match state.clock.now(reading) {
                 Ok(stamp) => {
                     state.report();
-                    if state.due().is_some() {
+                    if state.bound_due().is_some() {
                         self.want_renewal(&mut state);
                     }
                     return Ok(stamp);
                 }
                 Err(ClockError::BoundReached { .. }) => {
                     // A failure of long ago says nothing of the disk now: only one after asking.
-                    if let (true, Renewal::Failed(why)) = (asked, &state.renewal) {
+                    if let (true, BoundRenewal::Failed(why)) = (asked, &state.renewal) {
                         return Err(TimeError::Bound(why.clone()));
                     }
                     self.want_renewal(&mut state);
                     asked = true;
-                    match self.by_hand.get() {
+                    match self.manual_renewer.get() {
                         // Not let go in between: whoever renews must not be missed.
                         None => self.changed.wait(&mut state),
                         Some(_) => {
-                            MutexGuard::unlocked(&mut state, || self.renew_by_hand());
+                            MutexGuard::unlocked(&mut state, || self.renew_manually());
                         }
                     }
                 }
@@ -252,17 +258,17 @@ impl Timekeeper {
     }
 
     /// Ends the group: its appends are visible, or will never be.
-    pub(crate) fn end(&self, synced_to: u64) {
+    pub(crate) fn end_group(&self, synced_to: u64) {
         let mut state = self.state.lock();
         state.in_flight = None;
         state.synced_to = synced_to;
         drop(state);
-        (self.advanced)();
+        (self.on_frontier)();
     }
 
-    fn want_renewal(&self, state: &mut State) {
-        if state.renewal != Renewal::Wanted {
-            state.renewal = Renewal::Wanted;
+    fn want_renewal(&self, state: &mut TimekeeperState) {
+        if state.renewal != BoundRenewal::Wanted {
+            state.renewal = BoundRenewal::Wanted;
             self.changed.notify_all();
         }
     }
@@ -273,7 +279,7 @@ impl Timekeeper {
         let mut state = self.state.lock();
         let reading = self.wall.read();
         let promised = state.promise(reading);
-        if !state.closing && state.due().is_some() {
+        if !state.closing && state.bound_due().is_some() {
             self.want_renewal(&mut state);
         }
         match state.in_flight {
@@ -286,11 +292,11 @@ impl Timekeeper {
     /// way to the disk: after a while in which nobody asked.
     pub fn is_held_by_bound(&self) -> bool {
         let state = self.state.lock();
-        state.renewal == Renewal::Wanted && state.clock.last().next() >= state.clock.bound()
+        state.renewal == BoundRenewal::Wanted && state.clock.last().next() >= state.clock.bound()
     }
 
     /// How long until the wall clock alone could close `cut`; zero if it has passed it, or stamps have.
-    pub fn until(&self, cut: Cut) -> Duration {
+    pub fn time_until(&self, cut: Cut) -> Duration {
         let target = cut.bound().next().time().0;
         let ahead_ms = target.saturating_sub(self.wall.read().wall.0);
         if ahead_ms > 0 && cut.bound() <= self.state.lock().clock.last().next() {
@@ -327,7 +333,7 @@ impl Timekeeper {
     }
 
     /// Why no stamps are issued, if so.
-    pub fn fence(&self) -> Option<Fence> {
+    pub fn fence(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.promise(self.wall.read());
         state.clock.fence()
@@ -336,20 +342,20 @@ impl Timekeeper {
     /// Why nothing may be given up by the wall clock although it is not fenced, if so. Asks the kernel,
     /// whose word ends a doubt.
     pub fn doubt(&self) -> Option<ClockDoubt> {
-        self.looked(|state, _| state.clock.doubt())
+        self.with_reading(|state, _| state.clock.doubt())
     }
 
     /// The wall clock's time, by which things may be found old and given up; `None` while it is fenced or in
     /// doubt: a clock that is wrong would make everything look old.
     pub fn confirmed_now(&self) -> Option<SysTime> {
-        self.looked(|state, reading| {
+        self.with_reading(|state, reading| {
             let is_confirmed = state.clock.fence().is_none() && state.clock.doubt().is_none();
             is_confirmed.then_some(reading.wall)
         })
     }
 
     /// Looks at the clock, and asks the kernel where there is a doubt.
-    fn looked<T>(&self, ask: impl FnOnce(&State, Reading) -> T) -> T {
+    fn with_reading<T>(&self, ask: impl FnOnce(&TimekeeperState, ClockSample) -> T) -> T {
         let mut state = self.state.lock();
         let reading = self.wall.read();
         state.promise(reading);
@@ -363,7 +369,7 @@ impl Timekeeper {
     }
 
     /// An operator says that the wall clock is right. Why stamps are not issued all the same, if so.
-    pub fn confirm(&self) -> Option<Fence> {
+    pub fn confirm(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.clock.confirm(self.wall.read());
         state.report();
@@ -372,14 +378,14 @@ impl Timekeeper {
         }
         let fence = state.clock.fence();
         drop(state);
-        (self.advanced)();
+        (self.on_frontier)();
         fence
     }
 
     /// Whether a later bound was asked for and is not on stable storage yet. A simulation waits for
     /// this to end before it goes on, so that its runs replay.
     pub fn is_renewing(&self) -> bool {
-        self.state.lock().renewal == Renewal::Wanted
+        self.state.lock().renewal == BoundRenewal::Wanted
     }
 
     /// Counter overflows, and stamps of peers refused.
@@ -390,12 +396,12 @@ impl Timekeeper {
 }
 
 /// Renews the bound, on a thread of its own if not by hand.
-pub(crate) struct Keeper {
+pub(crate) struct BoundRenewer {
     file: BoundFile,
     manifest: Arc<AtomicU64>,
 }
 
-impl Keeper {
+impl BoundRenewer {
     fn manifest(&self) -> u64 {
         self.manifest.load(Ordering::Acquire)
     }
@@ -404,13 +410,13 @@ impl Keeper {
     pub(crate) fn run(mut self, timekeeper: &Timekeeper) {
         loop {
             let mut state = timekeeper.state.lock();
-            while state.renewal != Renewal::Wanted && !state.closing {
+            while state.renewal != BoundRenewal::Wanted && !state.closing {
                 timekeeper.changed.wait(&mut state);
             }
             let closing = state.closing;
             drop(state);
             if closing {
-                return self.end(timekeeper);
+                return self.close_bound_file(timekeeper);
             }
             self.renew(timekeeper);
         }
@@ -421,46 +427,58 @@ impl Keeper {
         let mut state = timekeeper.state.lock();
         // A clock that jumped since somebody looked must not take the bound with it.
         if !state.closing {
-            state.clock.look(timekeeper.wall.read());
+            state.clock.observe(timekeeper.wall.read());
             state.report();
         }
         let (synced_to, mark) = (state.synced_to, state.clock.mark());
-        let Some(bound) = state.due() else {
-            state.renewal = Renewal::Idle;
+        let Some(bound) = state.bound_due() else {
+            state.renewal = BoundRenewal::Idle;
             timekeeper.changed.notify_all();
             return;
         };
         drop(state);
         let manifest = self.manifest();
-        let next = Bound { bound, mark, synced_to, manifest, ..Bound::default() };
+        let next = BoundRecord {
+            bound,
+            mark,
+            synced_to,
+            manifest_sequence: manifest,
+            ..BoundRecord::default()
+        };
         let written = self.file.write(next);
         let mut state = timekeeper.state.lock();
         match written {
             Ok(()) => {
                 state.clock.extend_bound(bound);
-                state.marked = mark;
-                state.renewal = Renewal::Idle;
+                state.durable_mark = mark;
+                state.renewal = BoundRenewal::Idle;
             }
             Err(error) => {
                 tracing::error!(%error, "the clock's bound cannot be written");
-                state.renewal = Renewal::Failed(error.to_string());
+                state.renewal = BoundRenewal::Failed(error.to_string());
             }
         }
         drop(state);
         timekeeper.changed.notify_all();
-        (timekeeper.advanced)();
+        (timekeeper.on_frontier)();
     }
 
     /// Writes that the store was closed.
-    fn end(&mut self, timekeeper: &Timekeeper) {
+    fn close_bound_file(&mut self, timekeeper: &Timekeeper) {
         let mut state = timekeeper.state.lock();
         // Nothing is promised by that: only how far the wall clock was right is to be known.
-        state.clock.look(timekeeper.wall.read());
+        state.clock.observe(timekeeper.wall.read());
         let (bound, mark) = (state.clock.last().next(), state.clock.mark());
         let synced_to = state.synced_to;
         drop(state);
         let manifest = self.manifest();
-        let last = Bound { bound, mark, synced_to, manifest, ..Bound::default() };
+        let last = BoundRecord {
+            bound,
+            mark,
+            synced_to,
+            manifest_sequence: manifest,
+            ..BoundRecord::default()
+        };
         if let Err(error) = self.file.close(last) {
             tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
         }
@@ -475,8 +493,8 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         self.changed.notify_all();
-        if let Some(keeper) = self.by_hand.get() {
-            keeper.lock().end(self);
+        if let Some(keeper) = self.manual_renewer.get() {
+            keeper.lock().close_bound_file(self);
         }
     }
 }

@@ -8,59 +8,59 @@ mod harness;
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 
-use harness::{Rig, append, manual_clock};
-use storage::check::Report;
+use harness::{StoreFixture, append, manual_clock};
+use storage::check::CheckReport;
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
 const BLOCK: usize = 4096;
 const PAYLOAD: usize = 9000;
 /// The prefix and the header of a frame that was filed, and its payload.
-const FILED_FRAME: usize = 112 + PAYLOAD;
+const SORTED_FRAME: usize = 112 + PAYLOAD;
 const LOGS: u64 = 3;
 const PER_SEGMENT: u64 = 12;
 
 fn options() -> Options {
     let segment_bytes_max = (80 + PAYLOAD as u64) * PER_SEGMENT;
-    Options { segment_bytes_max, tended_by_hand: true, proofs: false, ..Options::default() }
+    Options { segment_bytes_max, manual_maintenance: true, proofs: false, ..Options::default() }
 }
 
 /// Three logs in turn, in three segments that are sealed and filed and one that is not.
 fn a_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
         let one = append(index % LOGS, &[index as u8 + 1; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     drop(rig);
     // What was replaced is removed at the next start.
-    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     let report = checked(&disk);
     assert_eq!((report.problems, report.leftovers), (vec![], vec![]));
-    assert_eq!((report.segments, report.filed, report.indexes), (1, 3, 3));
+    assert_eq!((report.segments, report.sorted_segments, report.indexes), (1, 3, 3));
     disk
 }
 
 /// The same, as it was sealed: one log, so that filing gains nothing.
-fn an_unfiled_store() -> MemoryDisk {
+fn an_unsorted_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
         let one = append(7, &[index as u8 + 1; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     let report = checked(&disk);
     assert_eq!(report.problems, [""; 0]);
-    assert_eq!((report.segments, report.filed, report.indexes), (4, 0, 3));
+    assert_eq!((report.segments, report.sorted_segments, report.indexes), (4, 0, 3));
     disk
 }
 
-fn checked(disk: &MemoryDisk) -> Report {
+fn checked(disk: &MemoryDisk) -> CheckReport {
     let mut told = 0;
     let report = storage::check::check(disk, &mut |bytes| {
         assert!(bytes >= told, "progress does not go back: {bytes} behind {told}");
@@ -112,11 +112,11 @@ fn assert_soft(disk: &MemoryDisk, file: &str, what: &str) {
 
 #[test]
 fn every_byte_of_every_index_is_compared_and_a_wrong_one_is_a_problem_that_is_soft() {
-    for good in [a_store(), an_unfiled_store()] {
+    for good in [a_store(), an_unsorted_store()] {
         for name in names(&good, ".index") {
             for at in (0..good.bytes(&name).len()).step_by(61) {
                 let disk = good.after_kill();
-                disk.rot(&name, at, 0x20);
+                disk.corrupt(&name, at, 0x20);
                 assert_soft(&disk, &name, &format!("byte {at}"));
             }
             let disk = good.after_kill();
@@ -130,7 +130,7 @@ fn every_byte_of_every_index_is_compared_and_a_wrong_one_is_a_problem_that_is_so
             }
             // A start makes a lost one anew.
             disk.remove(&name).unwrap();
-            Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+            StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
             assert_eq!(checked(&disk).problems, [""; 0]);
         }
     }
@@ -138,7 +138,7 @@ fn every_byte_of_every_index_is_compared_and_a_wrong_one_is_a_problem_that_is_so
 
 #[test]
 fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
-    for good in [a_store(), an_unfiled_store()] {
+    for good in [a_store(), an_unsorted_store()] {
         for (nth, name) in names(&good, ".index").into_iter().enumerate() {
             let bytes = good.bytes(&name);
             let start = u64_at(&bytes, 24);
@@ -176,11 +176,11 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
 /// A store in which log 1 was given up, so that the middle third of each filed file is a hole.
 fn a_store_with_holes() -> MemoryDisk {
     let disk = a_store();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.give_up(&[(LogId(1), Offset(12))]).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(12))]).unwrap();
     let mut punched = 0;
     for _ in 0..3 {
-        punched += rig.store.free().unwrap().punched_bytes;
+        punched += rig.store.reclaim().unwrap().reclaimed_bytes;
     }
     assert!(punched as usize > 3 * 3 * PAYLOAD, "{punched}");
     rig.store.close();
@@ -188,7 +188,7 @@ fn a_store_with_holes() -> MemoryDisk {
 }
 
 #[test]
-fn space_that_was_given_back_is_no_damage_and_a_frame_lost_in_or_beside_it_is() {
+fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
     let good = a_store_with_holes();
     let report = checked(&good);
     assert_eq!(report.problems, [""; 0], "rests of frames around a hole are lawful");
@@ -197,8 +197,8 @@ fn space_that_was_given_back_is_no_damage_and_a_frame_lost_in_or_beside_it_is() 
             let is_given_up = (4..8).contains(&frame);
             let disk = good.after_kill();
             let mut bytes = disk.bytes(&name);
-            let at = 64 + frame * FILED_FRAME;
-            bytes[at..at + FILED_FRAME].fill(0);
+            let at = 64 + frame * SORTED_FRAME;
+            bytes[at..at + SORTED_FRAME].fill(0);
             replace(&disk, &name, &bytes);
             let problems = checked(&disk).problems;
             assert_eq!(problems.len(), usize::from(!is_given_up), "frame {frame}: {problems:?}");
@@ -210,17 +210,17 @@ fn space_that_was_given_back_is_no_damage_and_a_frame_lost_in_or_beside_it_is() 
         // Cut off behind a frame, so that every frame that is there is whole.
         let disk = good.after_kill();
         let bytes = disk.bytes(&name);
-        replace(&disk, &name, &bytes[..64 + 10 * FILED_FRAME]);
+        replace(&disk, &name, &bytes[..64 + 10 * SORTED_FRAME]);
         let problems = checked(&disk).problems;
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].contains(&format!("at={}", 64 + 10 * FILED_FRAME)), "{problems:?}");
+        assert!(problems[0].contains(&format!("at={}", 64 + 10 * SORTED_FRAME)), "{problems:?}");
         // Without the index, a hole is still one, and what is zero elsewhere is not.
         let index = name.replace(".filed", ".index");
         let disk = good.after_kill();
-        disk.rot(&index, BLOCK + 100, 1);
+        disk.corrupt(&index, BLOCK + 100, 1);
         assert_soft(&disk, &index, "a hole");
         let mut bytes = disk.bytes(&name);
-        bytes[64 + FILED_FRAME..64 + 2 * FILED_FRAME].fill(0);
+        bytes[64 + SORTED_FRAME..64 + 2 * SORTED_FRAME].fill(0);
         replace(&disk, &name, &bytes);
         assert_eq!(checked(&disk).problems.len(), 2, "{:?}", checked(&disk).problems);
     }
@@ -228,21 +228,21 @@ fn space_that_was_given_back_is_no_damage_and_a_frame_lost_in_or_beside_it_is() 
     for index in names(&good, ".index") {
         good.remove(&index).unwrap();
     }
-    Rig::open(&good, options(), &manual_clock()).unwrap().store.close();
+    StoreFixture::open(&good, options(), &manual_clock()).unwrap().store.close();
     assert_eq!(checked(&good).problems, [""; 0]);
 }
 
 #[test]
-fn a_hole_where_nothing_was_given_up_is_damage() {
+fn a_hole_behind_the_log_start_is_corruption() {
     let good = a_store();
     for name in names(&good, ".filed") {
         let disk = good.after_kill();
         let file = disk.open(&name).unwrap();
-        file.punch(4 * BLOCK as u64..8 * BLOCK as u64).unwrap();
+        file.punch_hole(4 * BLOCK as u64..8 * BLOCK as u64).unwrap();
         let report = checked(&disk);
         assert!(!report.problems.is_empty());
         for problem in &report.problems {
-            assert!(problem.contains("a filed file is damaged"), "{problem}");
+            assert!(problem.contains("a sorted segment is corrupt"), "{problem}");
         }
     }
 }
@@ -259,12 +259,12 @@ fn files_that_nothing_names_are_mentioned_and_no_problem() {
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.leftovers.iter().map(String::as_str).collect::<BTreeSet<_>>(), left.into());
     // All but what is none of ours go at the next start.
-    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     assert_eq!(checked(&disk).leftovers, ["x"]);
 }
 
 #[test]
-fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a_new_index() {
+fn the_rest_of_a_frame_beside_a_short_hole_is_neither_corruption_nor_in_the_way_of_a_new_index() {
     // Runs that are a little longer than a block: what is given back of them is one block.
     const SHORT: usize = 2600;
     let mut short_holes = 0;
@@ -272,7 +272,7 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a
         let disk = MemoryDisk::new();
         let segment_bytes_max = 3 * (80 + 4096) + 6 * (80 + SHORT as u64);
         let options = Options { segment_bytes_max, ..options() };
-        let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
         let append = |log: u64, length: usize| {
             rig.append(vec![append(log, &vec![7; length])], Durability::Synced).remove(0).unwrap();
         };
@@ -284,19 +284,19 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a
         for _ in 0..8 {
             append(3, 4096);
         }
-        rig.store.tend().unwrap();
-        rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap();
-        let punched: u64 = (0..3).map(|_| rig.store.free().unwrap().punched_bytes).sum();
+        rig.store.run_maintenance().unwrap();
+        rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap();
+        let punched: u64 = (0..3).map(|_| rig.store.reclaim().unwrap().reclaimed_bytes).sum();
         short_holes += u64::from(punched == 4096);
         let before = rig.all((0..4).filter(|log| *log != 1).map(LogId));
         rig.store.close();
         drop(rig);
-        Rig::open(&disk, options, &manual_clock()).unwrap().store.close();
+        StoreFixture::open(&disk, options, &manual_clock()).unwrap().store.close();
         assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
         for index in names(&disk, ".index") {
             disk.remove(&index).unwrap();
         }
-        let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
         assert_eq!(rig.all((0..4).filter(|log| *log != 1).map(LogId)), before, "{lead}");
         rig.store.close();
         assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
@@ -308,7 +308,7 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a
 #[test]
 fn files_are_not_said_to_be_left_over_while_the_manifest_cannot_be_believed() {
     let disk = a_store();
-    disk.rot("manifest", 30, 0x20);
+    disk.corrupt("manifest", 30, 0x20);
     let damaged = checked(&disk);
     assert!(damaged.problems[0].contains("manifest"), "{:?}", damaged.problems);
     disk.remove("manifest").unwrap();
@@ -320,7 +320,7 @@ fn files_are_not_said_to_be_left_over_while_the_manifest_cannot_be_believed() {
 #[test]
 fn a_zeroed_slot_of_the_bound_is_named_until_a_start_made_it_whole() {
     for slot in 0..2_usize {
-        let disk = an_unfiled_store();
+        let disk = an_unsorted_store();
         let mut bytes = disk.bytes("bound");
         bytes[slot * 4096..][..48].fill(0);
         replace(&disk, "bound", &bytes);
@@ -329,13 +329,13 @@ fn a_zeroed_slot_of_the_bound_is_named_until_a_start_made_it_whole() {
         assert!(problems.iter().any(|problem| problem.contains(&named)), "{problems:?}");
     }
     let disk = MemoryDisk::new();
-    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     assert_eq!(checked(&disk).problems, [""; 0], "a store of one write or two");
 }
 
 #[test]
 fn a_newest_segment_that_is_gone_is_named() {
-    let disk = an_unfiled_store();
+    let disk = an_unsorted_store();
     let newest = names(&disk, ".journal").pop().unwrap();
     disk.remove(&newest).unwrap();
     let problems = checked(&disk).problems;

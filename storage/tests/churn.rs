@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Random, Rig, Seen, TempDir, append};
+use harness::{StoreFixture, StoreTestDirectory, StoreTestRng, StoredEntry, append};
 use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
 use storage::disk::RealDisk;
 use storage::manifest::Manifest;
@@ -34,23 +34,23 @@ fn options(frames: u64) -> Options {
     Options {
         segment_frames_max: frames,
         tail_bytes_max: 0,
-        tended_by_hand: true,
-        driven_by_hand: true,
+        manual_maintenance: true,
+        manual_stepping: true,
         ..Options::default()
     }
 }
 
 /// What of a log is younger than so many days, given up.
-fn keep(rig: &Rig, log: LogId, days: u32, now: SysTime) {
+fn apply_retention(rig: &StoreFixture, log: LogId, days: u32, now: SysTime) {
     let from = SysTime(now.0.saturating_sub((DAY * days).as_millis() as u64));
     let held = rig.store.log(log).unwrap();
     let start = held.tip_at(Cut::below(Hlc::at(from))).unwrap().end.max(held.start());
-    rig.store.give_up(&[(log, start)]).unwrap();
+    rig.store.advance_log_start(&[(log, start)]).unwrap();
 }
 
 /// Two topics of which each batch goes to one, and one that is made and deleted now and then.
-fn live(rig: &Rig, clock: &ManualClock, batches: u64) {
-    let mut random = Random::new(1);
+fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
+    let mut random = StoreTestRng::new(1);
     let between = DAY / u32::try_from(batches).unwrap();
     let mut next_log = 10;
     for nth in 0..DAYS * batches {
@@ -66,21 +66,21 @@ fn live(rig: &Rig, clock: &ManualClock, batches: u64) {
         let durability = if nth % 50 == 0 { Durability::Synced } else { Durability::Written };
         rig.append(appends, durability).remove(0).unwrap();
         if is_short {
-            rig.store.give_up(&[(LogId(next_log), Offset(1))]).unwrap();
+            rig.store.advance_log_start(&[(LogId(next_log), Offset(1))]).unwrap();
         }
         if nth % (batches / 6).max(1) == 0 {
             let now = rig.store.timekeeper().wall_now();
-            keep(rig, DAILY, 1, now);
-            keep(rig, WEEKLY, 7, now);
-            rig.store.free().unwrap();
-            rig.store.tend().unwrap();
-            rig.store.forget_logs(&is_known).unwrap();
+            apply_retention(rig, DAILY, 1, now);
+            apply_retention(rig, WEEKLY, 7, now);
+            rig.store.reclaim().unwrap();
+            rig.store.run_maintenance().unwrap();
+            rig.store.remove_logs(&is_known).unwrap();
         }
     }
     for _ in 0..3 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
-        rig.store.forget_logs(&is_known).unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
+        rig.store.remove_logs(&is_known).unwrap();
     }
 }
 
@@ -90,7 +90,7 @@ fn is_known(log: LogId) -> bool {
 }
 
 /// Files of a kind, and the room that they take; without the reserve, which follows nothing.
-fn room(directory: &Path, kind: &str) -> (u64, u64) {
+fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     let of_kind = files.filter(|file| {
         let name = file.file_name();
@@ -102,22 +102,25 @@ fn room(directory: &Path, kind: &str) -> (u64, u64) {
 }
 
 /// The room that a store takes in which nothing else ever was.
-fn room_of_a_new_store(kept: &[Seen], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
-    let directory = TempDir::new("churn-new");
-    let rig =
-        Rig::open_on(Arc::new(RealDisk::open(directory.path()).unwrap()), options(frames), wall);
+fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
+    let directory = StoreTestDirectory::new("churn-new");
+    let rig = StoreFixture::open_on(
+        Arc::new(RealDisk::open(directory.path()).unwrap()),
+        options(frames),
+        wall,
+    );
     let rig = rig.unwrap();
     for (nth, seen) in kept.iter().enumerate() {
         rig.append(vec![append(seen.log.0, &seen.payload)], Durability::Written).remove(0).unwrap();
         if (nth as u64).is_multiple_of(frames) {
-            rig.store.tend().unwrap();
+            rig.store.run_maintenance().unwrap();
         }
     }
     for _ in 0..3 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
-    room(directory.path(), "").1
+    space_of(directory.path(), "").1
 }
 
 /// Where a process that only opens a store finds it, and what time it is there.
@@ -131,7 +134,7 @@ fn start_alone(opened: &str, frames: u64) {
     let clock = ManualClock::at(SysTime(now.parse().unwrap()));
     let disk = Arc::new(RealDisk::open(Path::new(directory)).unwrap());
     let began = OsClock.read().steady;
-    let rig = Rig::open_on(disk, options(frames), Arc::new(clock)).unwrap();
+    let rig = StoreFixture::open_on(disk, options(frames), Arc::new(clock)).unwrap();
     let took = OsClock.read().steady - began;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -153,12 +156,12 @@ fn a_start_after_thirty_days() {
 fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     let (batches, frames) =
         (number("STORAGE_CHURN_BATCHES", 480), number("STORAGE_CHURN_FRAMES", 40));
-    let directory = TempDir::new("churn");
+    let directory = StoreTestDirectory::new("churn");
     let disk = || Arc::new(RealDisk::open(directory.path()).unwrap());
     let clock = Arc::new(ManualClock::at(SysTime(1_800_000_000_000)));
     let wall = || Arc::clone(&clock) as Arc<dyn WallClock>;
-    let rig = Rig::open_on(disk(), options(frames), wall()).unwrap();
-    live(&rig, &clock, batches);
+    let rig = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
+    run_days(&rig, &clock, batches);
     drop(rig);
 
     let now = clock.read().wall.0;
@@ -167,26 +170,27 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         .env(OPENED, format!("{}@{now}", directory.path().display()))
         .status();
     assert!(started.unwrap().success());
-    let rig = Rig::open_on(disk(), options(frames), wall()).unwrap();
+    let rig = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
     let kept = rig.all([DAILY, WEEKLY]);
     let kept_bytes: u64 = kept.iter().map(|seen| 80 + seen.payload.len() as u64).sum();
-    let entries: u64 = rig.store.parts().iter().map(|part| part.index().header.entries).sum();
-    let parts = rig.store.parts().len();
+    let entries: u64 =
+        rig.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
+    let parts = rig.store.sealed_segments().len();
     let sealed = DAYS * batches / frames;
     eprintln!(
-        "{sealed} segments, {parts} parts, {} batches of {kept_bytes} bytes kept",
+        "{sealed} segments, {parts} sealed, {} batches of {kept_bytes} bytes kept",
         kept.len()
     );
     for kind in ["", ".journal", ".filed", ".index", ".heads", ".proof", "manifest"] {
-        let (count, bytes) = room(directory.path(), kind);
+        let (count, bytes) = space_of(directory.path(), kind);
         let name = if kind.is_empty() { "all" } else { kind };
         eprintln!(
             "{name}: {count} files, {bytes} bytes, {:.2} of what is kept",
             bytes as f64 / kept_bytes as f64
         );
     }
-    let of_new = room_of_a_new_store(&kept, frames, wall());
-    let (files, of_all) = room(directory.path(), "");
+    let of_new = space_of_a_new_store(&kept, frames, wall());
+    let (files, of_all) = space_of(directory.path(), "");
     eprintln!("{:.2} of the room of a new store", of_all as f64 / of_new as f64);
     // A file ends with a whole block.
     let of_blocks = files * 4096;
@@ -194,13 +198,13 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         of_all * 10 <= of_new * 13 + of_blocks * 10,
         "{of_all} bytes, a new store takes {of_new}"
     );
-    assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} parts");
+    assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} segments");
     let manifest = Manifest::read(&*disk()).unwrap();
     eprintln!("{} logs in the manifest", manifest.logs.len());
     // Those of which a part still says something, and a few that wait for more.
-    let runs: u64 = rig.store.parts().iter().map(|part| part.index().header.runs).sum();
+    let runs: u64 = rig.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
     assert!(manifest.logs.len() as u64 <= 128 + runs, "{} logs", manifest.logs.len());
-    assert!(parts <= 60, "{parts} parts of {sealed} segments");
+    assert!(parts <= 60, "{parts} merged of {sealed} segments");
     assert!(
         entries <= 2 * kept.len() as u64,
         "{entries} entries are indexed, {} are kept",

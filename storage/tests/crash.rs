@@ -1,7 +1,7 @@
 //! The machine stops at every write, truncate and sync of a random run, and what was not synced
 //! survives in random parts (F16, F18, F19, F9, B5).
 //!
-//! The `Witness` knows what any life was told. After each crash it holds the reopened store to it:
+//! The `CrashWitness` knows what any life was told. After each crash it holds the reopened store to it:
 //! - every append acknowledged as durable is there, with its stamp, offset and bytes;
 //! - what survives is a prefix, in stamp order, of what was laid out;
 //! - what was refused, or failed for good, is not there;
@@ -21,12 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Random, Replays, Rig, Seen, Verdict, append, append_with_head, seeds};
+use harness::{
+    SeedReplayHint, StageVerdict, StoreFixture, StoreTestRng, StoredEntry, append,
+    append_with_header, seeds,
+};
 use hlc::{Cut, Hlc, ManualClock, SysTime, WallClock};
-use storage::disk::{Fault, MemoryDisk};
+use storage::disk::{DiskFault, MemoryDisk};
 use storage::{
-    Append, AppendError, Appended, Compacted, Durability, HistoryStats, Kept, LogId, Offset,
-    Options,
+    AppendError, AppendReceipt, CompactedEntry, CompactionHorizon, Durability, HistoryStats,
+    LogAppend, LogId, Offset, Options,
 };
 
 const LOGS: u64 = 4;
@@ -40,38 +43,38 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         durability,
         segment_bytes_max,
         tail_bytes_max: 2048,
-        uncovered_parts_max: 1,
+        uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_by_hand()
+        ..harness::in_files_stepped()
     }
 }
 
 /// An append that may be in the journal.
 #[derive(Clone, Debug)]
-struct Laid {
+struct WitnessedAppend {
     log: LogId,
     /// The payload behind its head.
     rest: Vec<u8>,
-    head: bool,
+    has_header: bool,
     count: u32,
-    acknowledged: Option<Appended>,
+    acknowledged: Option<AppendReceipt>,
     /// What compaction may have made of it: nothing, or other bytes.
     compacted: Vec<Option<Vec<u8>>>,
 }
 
-impl Laid {
+impl WitnessedAppend {
     /// Whether it may be gone.
     fn may_be_gone(&self) -> bool {
         self.compacted.contains(&None)
     }
 
-    fn is(&self, seen: &Seen) -> bool {
+    fn is(&self, seen: &StoredEntry) -> bool {
         let is_compacted = self.compacted.iter().any(|to| to.as_deref() == Some(&seen.payload));
         if is_compacted {
             let told = self.acknowledged.expect("what is sealed was acknowledged");
             return (told.base, told.stamp) == (seen.base, seen.stamp);
         }
-        let rest = if self.head {
+        let rest = if self.has_header {
             let head = [seen.base.0.to_le_bytes(), seen.stamp.bits().to_le_bytes()].concat();
             match seen.payload.strip_prefix(head.as_slice()) {
                 Some(rest) => rest,
@@ -80,14 +83,14 @@ impl Laid {
         } else {
             &seen.payload[..]
         };
-        let same = |told: Appended| (told.base, told.stamp) == (seen.base, seen.stamp);
+        let same = |told: AppendReceipt| (told.base, told.stamp) == (seen.base, seen.stamp);
         self.log == seen.log && self.rest == rest && self.acknowledged.is_none_or(same)
     }
 }
 
 /// An answer that was final when it was given.
 #[derive(Clone, Debug)]
-struct Answer {
+struct WitnessedAnswer {
     log: LogId,
     cut: Cut,
     offset: Offset,
@@ -98,35 +101,42 @@ struct Answer {
 
 /// What all lives so far were told.
 #[derive(Clone, Debug, Default)]
-struct Witness {
-    laid: Vec<Laid>,
+struct CrashWitness {
+    appends: Vec<WitnessedAppend>,
     /// How many of them a crash of the machine must leave.
     durable: usize,
     /// How many of them the death of the process must leave.
     visible: usize,
     promised: Hlc,
-    answers: Vec<Answer>,
+    answers: Vec<WitnessedAnswer>,
     /// The first offset of each log that is kept, as was acknowledged, and as was asked for.
     starts: [(u64, u64); LOGS as usize],
     /// The compaction horizon of each log, as was acknowledged, and as was asked for.
     compacted: [(Hlc, Hlc); LOGS as usize],
 }
 
-impl Witness {
-    fn note(&mut self, append: &Append<Verdict>, acknowledged: Option<Appended>) {
-        let head = !append.payload.head.as_slice().is_empty();
+impl CrashWitness {
+    fn note(&mut self, append: &LogAppend<StageVerdict>, acknowledged: Option<AppendReceipt>) {
+        let head = !append.payload.header.as_slice().is_empty();
         let rest = append.payload.rest.to_vec();
         let count = append.count;
         let compacted = Vec::new();
-        self.laid.push(Laid { log: append.log, rest, head, count, acknowledged, compacted });
+        self.appends.push(WitnessedAppend {
+            log: append.log,
+            rest,
+            has_header: head,
+            count,
+            acknowledged,
+            compacted,
+        });
         if let Some(appended) = acknowledged {
             assert!(appended.stamp > self.promised, "a stamp lies in what was promised closed");
             self.promised = appended.stamp;
-            self.visible = self.laid.len();
+            self.visible = self.appends.len();
         }
     }
 
-    fn ask(&mut self, rig: &Rig, random: &mut Random) {
+    fn ask(&mut self, rig: &StoreFixture, random: &mut StoreTestRng) {
         let frontier = rig.frontier();
         assert!(frontier >= self.promised || !self.ends_whole(), "a frontier never falls");
         self.promised = self.promised.max(frontier);
@@ -139,17 +149,17 @@ impl Witness {
             let index = rig.store.log(log).unwrap();
             let tip = index.tip_at(cut).expect("an index can be read");
             let (chain, offset) = (tip.chain, tip.end);
-            self.answers.push(Answer { log, cut, offset, chain, from: self.visible });
+            self.answers.push(WitnessedAnswer { log, cut, offset, chain, from: self.visible });
         }
     }
 
     /// Whether no append is left hanging: then every stamp given out is known.
     fn ends_whole(&self) -> bool {
-        self.visible == self.laid.len()
+        self.visible == self.appends.len()
     }
 
     /// Holds a reopened store to what was told before, of which `least` appends must be there.
-    fn examine(&mut self, rig: &Rig, least: usize) {
+    fn examine(&mut self, rig: &StoreFixture, least: usize) {
         let found = rig.all(logs());
         let start = |log: LogId| rig.store.log(log).unwrap().start().0;
         let is_kept = |log: LogId, end: u64| end > start(log);
@@ -159,7 +169,7 @@ impl Witness {
             (*acknowledged, *asked) = (start, start);
         }
         let replayed = rig.replayed.iter();
-        let mut replayed: Vec<Seen> = replayed
+        let mut replayed: Vec<StoredEntry> = replayed
             .filter(|seen| is_kept(seen.log, seen.base.0 + u64::from(seen.count)))
             .cloned()
             .collect();
@@ -173,9 +183,9 @@ impl Witness {
         }
         // What was laid out and has not been given up, or left out by compaction.
         let stamps: std::collections::HashSet<Hlc> = found.iter().map(|seen| seen.stamp).collect();
-        let expected: Vec<usize> = (0..self.laid.len())
+        let expected: Vec<usize> = (0..self.appends.len())
             .filter(|index| {
-                let laid = &self.laid[*index];
+                let laid = &self.appends[*index];
                 laid.acknowledged.is_none_or(|told| {
                     is_kept(laid.log, told.base.0 + u64::from(laid.count))
                         && (!laid.may_be_gone() || stamps.contains(&told.stamp))
@@ -183,10 +193,10 @@ impl Witness {
             })
             .collect();
         assert!(found.len() <= expected.len(), "found what was refused or withdrawn");
-        let survived = expected.get(found.len()).copied().unwrap_or(self.laid.len());
+        let survived = expected.get(found.len()).copied().unwrap_or(self.appends.len());
         assert!(survived >= least, "lost: {survived} of {least} survived");
         for (index, seen) in expected.iter().zip(&found) {
-            let laid = &self.laid[*index];
+            let laid = &self.appends[*index];
             assert!(laid.is(seen), "append {index} is {seen:?}, was {laid:?}");
         }
         for log in logs() {
@@ -221,19 +231,19 @@ impl Witness {
         // What was found is synced by recovery, and so durable from here on.
         for (index, seen) in expected.iter().zip(&found) {
             let (base, stamp) = (seen.base, seen.stamp);
-            let told = Appended { base, stamp, journal_end: 0 };
-            let laid = &mut self.laid[*index];
+            let told = AppendReceipt { base, stamp, journal_end: 0 };
+            let laid = &mut self.appends[*index];
             laid.acknowledged.get_or_insert(told);
             // It is what it is now, for good.
             laid.compacted.retain(|to| to.as_deref() == Some(&seen.payload));
         }
-        self.laid.truncate(survived);
-        let there = |laid: &Laid| {
+        self.appends.truncate(survived);
+        let there = |laid: &WitnessedAppend| {
             let Some(told) = laid.acknowledged else { return true };
             !is_kept(laid.log, told.base.0 + u64::from(laid.count)) || stamps.contains(&told.stamp)
         };
-        let before = self.laid.len();
-        let gone: Vec<bool> = self.laid.iter().map(|laid| !there(laid)).collect();
+        let before = self.appends.len();
+        let gone: Vec<bool> = self.appends.iter().map(|laid| !there(laid)).collect();
         let mut gone_before = vec![0];
         for is_gone in &gone {
             gone_before.push(gone_before[gone_before.len() - 1] + usize::from(*is_gone));
@@ -242,72 +252,72 @@ impl Witness {
             answer.from -= gone_before[answer.from];
         }
         let mut index = 0;
-        self.laid.retain(|_| {
+        self.appends.retain(|_| {
             index += 1;
             !gone[index - 1]
         });
-        let survived = survived - (before - self.laid.len());
+        let survived = survived - (before - self.appends.len());
         (self.durable, self.visible) = (survived, survived);
     }
 }
 
 /// One machine, over its lives.
-struct Machine {
+struct CrashMachine {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     durability: Durability,
-    random: Random,
-    witness: Witness,
+    random: StoreTestRng,
+    witness: CrashWitness,
     /// The length of some payloads: groups that go around the page cache.
     large_bytes: u64,
     segment_bytes: u64,
     /// Whether most of the work is on what is sealed.
-    is_settling: bool,
+    is_maintenance_heavy: bool,
     /// Whether the disk fails, but is not down.
     is_faulty: bool,
     /// Whether it fills up now and then.
     fills_up: bool,
-    done: Done,
+    done: MaintenanceCounts,
 }
 
 /// How much was done to what is sealed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Done {
-    filed: u64,
-    replaced: u64,
-    removed: u64,
-    punched_bytes: u64,
+struct MaintenanceCounts {
+    sorted: u64,
+    replaced_prefixes: u64,
+    removed_files: u64,
+    reclaimed_bytes: u64,
 }
 
-impl Done {
+impl MaintenanceCounts {
     fn add(&mut self, stats: &HistoryStats) {
-        self.filed += stats.filed.load(Ordering::Relaxed);
-        self.replaced += stats.replaced.load(Ordering::Relaxed);
-        self.removed += stats.removed.load(Ordering::Relaxed);
-        self.punched_bytes += stats.punched_bytes.load(Ordering::Relaxed);
+        self.sorted += stats.sorted.load(Ordering::Relaxed);
+        self.replaced_prefixes += stats.replaced_prefixes.load(Ordering::Relaxed);
+        self.removed_files += stats.removed_files.load(Ordering::Relaxed);
+        self.reclaimed_bytes += stats.reclaimed_bytes.load(Ordering::Relaxed);
     }
 }
 
-impl Machine {
-    fn new(seed: u64, durability: Durability) -> Machine {
-        Machine {
+impl CrashMachine {
+    fn new(seed: u64, durability: Durability) -> CrashMachine {
+        CrashMachine {
             large_bytes: 2000,
             segment_bytes: 4096,
-            is_settling: false,
+            is_maintenance_heavy: false,
             is_faulty: false,
             fills_up: false,
-            done: Done::default(),
+            done: MaintenanceCounts::default(),
             disk: MemoryDisk::new(),
             clock: harness::manual_clock(),
             durability,
-            random: Random::new(seed),
-            witness: Witness::default(),
+            random: StoreTestRng::new(seed),
+            witness: CrashWitness::default(),
         }
     }
 
     /// The same machine, found on `disk` with its clock at `wall`.
-    fn reborn(&self, disk: MemoryDisk, wall: SysTime) -> Machine {
-        Machine {
+    fn restart(&self, disk: MemoryDisk, wall: SysTime) -> CrashMachine {
+        CrashMachine {
             disk,
             clock: Arc::new(ManualClock::at(wall)),
             durability: self.durability,
@@ -315,15 +325,19 @@ impl Machine {
             witness: self.witness.clone(),
             large_bytes: self.large_bytes,
             segment_bytes: self.segment_bytes,
-            is_settling: self.is_settling,
+            is_maintenance_heavy: self.is_maintenance_heavy,
             is_faulty: false,
             fills_up: false,
-            done: Done::default(),
+            done: MaintenanceCounts::default(),
         }
     }
 
-    fn open(&self) -> Option<Rig> {
-        match Rig::open(&self.disk, options(self.durability, self.segment_bytes), &self.clock) {
+    fn open(&self) -> Option<StoreFixture> {
+        match StoreFixture::open(
+            &self.disk,
+            options(self.durability, self.segment_bytes),
+            &self.clock,
+        ) {
             Ok(rig) => Some(rig),
             Err(error) => {
                 assert!(self.may_fail(), "the store does not open: {error}");
@@ -339,7 +353,7 @@ impl Machine {
             if self.fills_up && self.random.one_in(6) {
                 self.fill_up();
             }
-            let reach = if self.is_settling { 40 } else { 24 };
+            let reach = if self.is_maintenance_heavy { 40 } else { 24 };
             match self.random.below(reach) {
                 0..=6 => self.append(&rig),
                 7..=8 => self.append_group(&rig),
@@ -355,29 +369,29 @@ impl Machine {
                 }
                 14 => self.witness.ask(&rig, &mut self.random),
                 15 => {
-                    rig.store.seal();
+                    rig.store.roll_segment();
                     rig.append(Vec::new(), Durability::Written);
                 }
-                16..=18 => self.tolerate(rig.store.tend().err()),
-                19 => self.give_up(&rig),
-                20 => self.tolerate(rig.store.free().err()),
+                16..=18 => self.tolerate(rig.store.run_maintenance().err()),
+                19 => self.advance_log_start(&rig),
+                20 => self.tolerate(rig.store.reclaim().err()),
                 31..=34 => {
-                    self.tolerate(rig.store.free().err());
-                    self.tolerate(rig.store.free().err());
+                    self.tolerate(rig.store.reclaim().err());
+                    self.tolerate(rig.store.reclaim().err());
                 }
-                21..=22 | 35..=37 => self.replace(&rig),
+                21..=22 | 35..=37 => self.replace_prefix(&rig),
                 24..=27 => self.append_group(&rig),
                 28..=30 => {
-                    rig.store.seal();
+                    rig.store.roll_segment();
                     rig.append(Vec::new(), Durability::Written);
-                    self.tolerate(rig.store.tend().err());
+                    self.tolerate(rig.store.run_maintenance().err());
                 }
-                38..=39 => self.give_up(&rig),
+                38..=39 => self.advance_log_start(&rig),
                 _ => {
-                    let has_stopped = rig.store.stopped().is_some();
+                    let has_stopped = rig.store.stop_reason().is_some();
                     rig.store.close();
                     self.done.add(rig.store.history_stats());
-                    if !self.disk.is_down() && !has_stopped {
+                    if !self.disk.has_crashed() && !has_stopped {
                         self.witness.durable = self.witness.visible;
                     }
                     drop(rig);
@@ -390,7 +404,7 @@ impl Machine {
                     }
                 }
             }
-            rig.settle();
+            rig.step_until_idle();
         }
         self.done.add(rig.store.history_stats());
         // A store that is going down must not promise what its last group takes back.
@@ -402,7 +416,7 @@ impl Machine {
 
     /// Whether what is done may fail: the disk is down, or fails, or is full.
     fn may_fail(&self) -> bool {
-        self.disk.is_down() || self.is_faulty
+        self.disk.has_crashed() || self.is_faulty
     }
 
     fn tolerate(&self, error: Option<std::io::Error>) {
@@ -416,41 +430,41 @@ impl Machine {
         self.is_faulty = !self.is_faulty;
         if self.is_faulty {
             let room = self.random.below(4000) * self.random.below(2);
-            self.disk.arm(Fault::FullAt(self.disk.held_bytes() + room));
+            self.disk.arm(DiskFault::FullAt(self.disk.used_bytes() + room));
         } else {
-            self.disk.make_room();
+            self.disk.remove_capacity_limit();
         }
     }
 
-    fn give_up(&mut self, rig: &Rig) {
+    fn advance_log_start(&mut self, rig: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
         let (held, told) = (rig.store.log(log).unwrap(), &mut self.witness.starts[log.0 as usize]);
-        let back = if self.is_settling { 6 } else { held.end().0 + 1 };
+        let back = if self.is_maintenance_heavy { 6 } else { held.end().0 + 1 };
         let to = held.end().0.saturating_sub(self.random.below(back));
         told.1 = told.1.max(to);
-        match rig.store.give_up(&[(log, Offset(to))]) {
+        match rig.store.advance_log_start(&[(log, Offset(to))]) {
             Ok(()) => told.0 = told.0.max(to),
             Err(error) => self.tolerate(Some(error)),
         }
     }
 
     /// Replaces the beginning of a log by some of its entries, shortened; its last stays.
-    fn replace(&mut self, rig: &Rig) {
+    fn replace_prefix(&mut self, rig: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
         let held = rig.store.log(log).unwrap();
         let tip = held.tip();
         let reach = 16 + self.random.below(12);
         let back = self.random.below(1 << reach);
         let cut = Cut::below(Hlc::from_bits(tip.stamp.next().bits().saturating_sub(back)));
-        let (until, stamp) = rig.store.replaceable(log, cut).expect("an index can be read");
+        let (until, stamp) = rig.store.replaceable_prefix(log, cut).expect("an index can be read");
         if until.0 == 0 {
             return;
         }
         let pieces = held.read(held.start(), until, usize::MAX).expect("an index can be read");
-        let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
+        let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
         let mut outcomes = Vec::new();
         let random = &mut self.random;
-        let replaced = rig.store.replace(
+        let replaced = rig.store.replace_prefix(
             log,
             until,
             &mut |emit| {
@@ -461,7 +475,7 @@ impl Machine {
                     let payload = stays.then(|| bytes.slice(..length));
                     outcomes.push((piece.entry.stamp, payload.clone()));
                     if let Some(payload) = payload {
-                        emit(Kept { entry: piece.entry, payload })?;
+                        emit(CompactedEntry { entry: piece.entry, payload })?;
                     }
                 }
                 Ok(compacted)
@@ -470,7 +484,7 @@ impl Machine {
         );
         let told = &mut self.witness.compacted[log.0 as usize];
         told.1 = told.1.max(compacted.compacted_to);
-        for laid in self.witness.laid.iter_mut().filter(|laid| laid.log == log) {
+        for laid in self.witness.appends.iter_mut().filter(|laid| laid.log == log) {
             let stamp = laid.acknowledged.map(|told| told.stamp);
             if let Some((_, payload)) = outcomes.iter().find(|outcome| Some(outcome.0) == stamp) {
                 laid.compacted.push(payload.as_ref().map(|payload| payload.to_vec()));
@@ -485,61 +499,69 @@ impl Machine {
         }
     }
 
-    fn some_append(&mut self) -> Append<Verdict> {
+    fn some_append(&mut self) -> LogAppend<StageVerdict> {
         let log = self.random.below(LOGS);
         let length = match self.random.below(12) {
             0 => 0,
             1 => self.large_bytes + self.random.below(3000),
             2 if self.large_bytes > 2000 => self.large_bytes + self.random.below(9000),
-            _ if self.is_settling => self.random.below(3500),
+            _ if self.is_maintenance_heavy => self.random.below(3500),
             _ => self.random.below(150),
         };
         let bytes = self.random.bytes(length as usize);
-        let append =
-            if self.random.one_in(2) { append(log, &bytes) } else { append_with_head(log, &bytes) };
-        let note = if self.random.one_in(8) { Verdict::Refuse } else { Verdict::Accept };
+        let append = if self.random.one_in(2) {
+            append(log, &bytes)
+        } else {
+            append_with_header(log, &bytes)
+        };
+        let note = if self.random.one_in(8) { StageVerdict::Refuse } else { StageVerdict::Accept };
         let count = 1 + self.random.below(3) as u32;
-        Append { note, count, ..append }
+        LogAppend { note, count, ..append }
     }
 
-    fn some_request(&mut self) -> (Vec<Append<Verdict>>, Durability) {
+    fn some_request(&mut self) -> (Vec<LogAppend<StageVerdict>>, Durability) {
         let count = 1 + self.random.below(3);
         let appends = (0..count).map(|_| self.some_append()).collect();
         (appends, [Durability::Written, Durability::Synced][self.random.below(2) as usize])
     }
 
-    fn append(&mut self, rig: &Rig) {
+    fn append(&mut self, rig: &StoreFixture) {
         // A bound that falls due inside of an append is renewed beside it, on another thread: then no
         // two runs would have the same operations.
         rig.frontier();
         let (appends, how) = self.some_request();
-        let told: Vec<Told> = appends.iter().map(Told::of).collect();
+        let told: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
         let results = rig.append(appends, how);
-        self.hear(told, how, results);
+        self.record_results(told, how, results);
     }
 
-    fn append_group(&mut self, rig: &Rig) {
+    fn append_group(&mut self, rig: &StoreFixture) {
         rig.frontier();
         let requests: Vec<_> = (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
-        let told: Vec<(Vec<Told>, Durability)> = requests
+        let told: Vec<(Vec<AppendCopy>, Durability)> = requests
             .iter()
-            .map(|(appends, how)| (appends.iter().map(Told::of).collect(), *how))
+            .map(|(appends, how)| (appends.iter().map(AppendCopy::of).collect(), *how))
             .collect();
         let results = rig.append_as_one_group(requests);
         for ((told, how), results) in told.into_iter().zip(results) {
-            self.hear(told, how, results);
+            self.record_results(told, how, results);
         }
     }
 
-    fn hear(&mut self, told: Vec<Told>, how: Durability, results: Vec<harness::TestResult>) {
+    fn record_results(
+        &mut self,
+        told: Vec<AppendCopy>,
+        how: Durability,
+        results: Vec<harness::StageAppendResult>,
+    ) {
         let synced = how == Durability::Synced && self.durability == Durability::Synced;
         for (told, result) in told.into_iter().zip(results) {
             match result {
                 Ok(appended) => {
-                    assert_eq!(told.0.note, Verdict::Accept);
+                    assert_eq!(told.0.note, StageVerdict::Accept);
                     self.witness.note(&told.0, Some(appended));
                     if synced {
-                        self.witness.durable = self.witness.laid.len();
+                        self.witness.durable = self.witness.appends.len();
                     }
                 }
                 Err(AppendError::Stopped(why)) => {
@@ -547,11 +569,11 @@ impl Machine {
                         self.may_fail() && !self.fills_up,
                         "the store stopped on a healthy disk: {why}"
                     );
-                    if told.0.note == Verdict::Accept {
+                    if told.0.note == StageVerdict::Accept {
                         self.witness.note(&told.0, None);
                     }
                 }
-                Err(AppendError::Refused(_)) => assert_eq!(told.0.note, Verdict::Refuse),
+                Err(AppendError::Refused(_)) => assert_eq!(told.0.note, StageVerdict::Refuse),
                 Err(AppendError::Time(_)) => {}
                 // Nothing of it was written.
                 Err(AppendError::Index(why)) => assert!(self.may_fail(), "{why}"),
@@ -564,11 +586,11 @@ impl Machine {
 }
 
 /// A copy of an append, to compare with what is found.
-struct Told(Append<Verdict>);
+struct AppendCopy(LogAppend<StageVerdict>);
 
-impl Told {
-    fn of(append: &Append<Verdict>) -> Told {
-        Told(Append {
+impl AppendCopy {
+    fn of(append: &LogAppend<StageVerdict>) -> AppendCopy {
+        AppendCopy(LogAppend {
             log: append.log,
             kind: append.kind,
             epoch: append.epoch,
@@ -582,7 +604,7 @@ impl Told {
 }
 
 /// What a crash keeps: nothing, everything, or some.
-fn choose(choice: u64, mut random: Random) -> impl FnMut(usize) -> usize {
+fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
     move |count| match choice {
         0 => 0,
         1 => count - 1,
@@ -591,7 +613,7 @@ fn choose(choice: u64, mut random: Random) -> impl FnMut(usize) -> usize {
 }
 
 /// Where the wall clock may stand after a crash: right, set back (a little, and far), set ahead.
-fn wall_after(wall: SysTime, random: &mut Random) -> SysTime {
+fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
     match random.below(5) {
         0 => wall,
         1 => SysTime(wall.0 + random.below(5000)),
@@ -603,166 +625,174 @@ fn wall_after(wall: SysTime, random: &mut Random) -> SysTime {
 
 /// Reopens `machine`, crashing at each operation of recovery first; examines what is there, works a
 /// little, and crashes for the last time.
-fn survive(machine: &Machine, least: usize, random: &mut Random) {
+fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
     let recovery = {
         let disk = machine.disk.after_kill();
-        let second = machine.reborn(disk.clone(), machine.clock.read().wall);
+        let second = machine.restart(disk.clone(), machine.clock.read().wall);
         drop(second.open());
         disk.operations()
     };
     for operation in 0..recovery {
         let disk = machine.disk.after_kill();
-        disk.arm(Fault::CrashAt(operation));
-        let second = machine.reborn(disk.clone(), machine.clock.read().wall);
+        disk.arm(DiskFault::CrashAt(operation));
+        let second = machine.restart(disk.clone(), machine.clock.read().wall);
         drop(second.open());
         let choice = random.below(4);
         let disk = disk.after_crash(choose(choice, random.clone()));
-        let mut third = machine.reborn(disk, wall_after(machine.clock.read().wall, random));
+        let mut third = machine.restart(disk, wall_after(machine.clock.read().wall, random));
         let rig = third.open().expect("a second crash during recovery is survived");
         third.witness.examine(&rig, machine.witness.durable);
     }
-    let mut second = machine.reborn(machine.disk.after_kill(), machine.clock.read().wall);
+    let mut second = machine.restart(machine.disk.after_kill(), machine.clock.read().wall);
     let rig = second.open().expect("a crash is survived");
     second.witness.examine(&rig, least);
     // However far the clock was set back, time goes on, and so do stamps.
     second.clock.advance(Duration::from_secs(3610));
     second.append(&rig);
     drop(rig);
-    second.disk.arm(Fault::CrashAt(second.disk.operations() + 1 + random.below(30)));
+    second.disk.arm(DiskFault::CrashAt(second.disk.operations() + 1 + random.below(30)));
     second.work(8);
     let choice = random.below(4);
     let disk = second.disk.after_crash(choose(choice, random.clone()));
-    let mut third = second.reborn(disk, wall_after(second.clock.read().wall, random));
-    let rig = third.open().expect("a crash of the second life is survived");
+    let mut third = second.restart(disk, wall_after(second.clock.read().wall, random));
+    let rig = third.open().expect("a crash of the second incarnation is survived");
     third.witness.examine(&rig, second.witness.durable);
 }
 
 /// A run of `steps`, for each seed, with a crash at each of its operations.
-struct Plan {
+struct CrashPlan {
     test: &'static str,
     durability: Durability,
     seed_count: u64,
     steps: usize,
     large_bytes: u64,
     segment_bytes: u64,
-    is_settling: bool,
+    is_maintenance_heavy: bool,
 }
 
-fn crash_everywhere(plan: Plan) {
-    let Plan { test, durability, seed_count, steps, large_bytes, .. } = plan;
-    let (segment_bytes, is_settling) = (plan.segment_bytes, plan.is_settling);
-    let shape = |machine| Machine { large_bytes, segment_bytes, is_settling, ..machine };
-    let new = |seed| shape(Machine::new(seed, durability));
+fn crash_everywhere(plan: CrashPlan) {
+    let CrashPlan { test, durability, seed_count, steps, large_bytes, .. } = plan;
+    let (segment_bytes, is_settling) = (plan.segment_bytes, plan.is_maintenance_heavy);
+    let shape = |machine| CrashMachine {
+        large_bytes,
+        segment_bytes,
+        is_maintenance_heavy: is_settling,
+        ..machine
+    };
+    let new = |seed| shape(CrashMachine::new(seed, durability));
     let mut done = Vec::new();
     for seed in seeds(seed_count) {
-        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
+        let replays = SeedReplayHint { test, seed, place: Cell::new((0, 0)) };
         let mut whole = new(seed);
         whole.work(steps);
         done.push(whole.done);
         for operation in 0..whole.disk.operations() {
             let mut machine = new(seed);
-            machine.disk.arm(Fault::CrashAt(operation));
+            machine.disk.arm(DiskFault::CrashAt(operation));
             machine.work(steps);
-            assert!(machine.disk.is_down(), "runs replay, so operation {operation} comes again");
+            assert!(
+                machine.disk.has_crashed(),
+                "runs replay, so operation {operation} comes again"
+            );
             for choice in 0..4 {
                 replays.place.set((operation, choice));
-                let mut random = Random::new(seed ^ (operation << 20) ^ (choice << 50));
+                let mut random = StoreTestRng::new(seed ^ (operation << 20) ^ (choice << 50));
                 let disk = machine.disk.after_crash(choose(choice, random.clone()));
                 let wall = wall_after(machine.clock.read().wall, &mut random);
-                survive(&machine.reborn(disk, wall), machine.witness.durable, &mut random);
+                survive(&machine.restart(disk, wall), machine.witness.durable, &mut random);
             }
             // Only the process dies: everything visible must be there, and outlive the machine.
             replays.place.set((operation, 9));
-            let mut random = Random::new(seed ^ (operation << 20));
+            let mut random = StoreTestRng::new(seed ^ (operation << 20));
             let disk = machine.disk.after_kill();
             let wall = wall_after(machine.clock.read().wall, &mut random);
-            survive(&machine.reborn(disk, wall), machine.witness.visible, &mut random);
+            survive(&machine.restart(disk, wall), machine.witness.visible, &mut random);
         }
     }
     if is_settling && std::env::var_os("STORAGE_SEED").is_none() {
-        let any = |count: fn(&Done) -> u64| done.iter().any(|done| count(done) > 0);
-        assert!(any(|done| done.filed) && any(|done| done.removed), "{done:?}");
-        assert!(any(|done| done.replaced) && any(|done| done.punched_bytes), "{done:?}");
+        let any = |count: fn(&MaintenanceCounts) -> u64| done.iter().any(|done| count(done) > 0);
+        assert!(any(|done| done.sorted) && any(|done| done.removed_files), "{done:?}");
+        assert!(any(|done| done.replaced_prefixes) && any(|done| done.reclaimed_bytes), "{done:?}");
     }
 }
 
 /// F16, F18, F19, F9, B5.
 #[test]
 fn a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer() {
-    crash_everywhere(Plan {
+    crash_everywhere(CrashPlan {
         test: "a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer",
         durability: Durability::Synced,
         seed_count: 5,
         steps: 24,
         large_bytes: 2000,
         segment_bytes: 4096,
-        is_settling: false,
+        is_maintenance_heavy: false,
     });
 }
 
 /// F18: where nothing is synced, the prefix is shorter, and still a prefix.
 #[test]
 fn f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order() {
-    crash_everywhere(Plan {
+    crash_everywhere(CrashPlan {
         test: "f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order",
         durability: Durability::Written,
         seed_count: 4,
         steps: 24,
         large_bytes: 2000,
         segment_bytes: 4096,
-        is_settling: false,
+        is_maintenance_heavy: false,
     });
 }
 
 /// F16: a group that goes around the page cache is several writes.
 #[test]
 fn f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises() {
-    crash_everywhere(Plan {
+    crash_everywhere(CrashPlan {
         test: "f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises",
         durability: Durability::Synced,
         seed_count: 1,
         steps: 7,
         large_bytes: 258 << 10,
         segment_bytes: 4096,
-        is_settling: false,
+        is_maintenance_heavy: false,
     });
 }
 
 /// F16: most steps index, file, give up, replace and free; runs are long enough that blocks of them are
 /// given back.
 #[test]
-fn f16_a_crash_while_history_is_filed_replaced_and_freed_keeps_the_same_promises() {
-    crash_everywhere(Plan {
+fn f16_a_crash_while_history_is_sorted_replaced_and_reclaimed_keeps_the_same_promises() {
+    crash_everywhere(CrashPlan {
         test: "f16_a_crash_while_history_is_filed_replaced_and_freed_keeps_the_same_promises",
         durability: Durability::Synced,
         seed_count: 2,
         steps: 34,
         large_bytes: 4000,
         segment_bytes: 24 << 10,
-        is_settling: true,
+        is_maintenance_heavy: true,
     });
 }
 
 /// A machine like those that file, replace and free, on a healthy disk so far.
-fn settling(seed: u64, durability: Durability) -> Machine {
-    let new = Machine::new(seed, durability);
-    Machine { large_bytes: 4000, segment_bytes: 24 << 10, is_settling: true, ..new }
+fn maintenance_heavy(seed: u64, durability: Durability) -> CrashMachine {
+    let new = CrashMachine::new(seed, durability);
+    CrashMachine { large_bytes: 4000, segment_bytes: 24 << 10, is_maintenance_heavy: true, ..new }
 }
 
 /// The power goes; what is found is held to what was told, and then works.
-fn lose_power(machine: &Machine, place: &Cell<(u64, u64)>, nth: u64) {
+fn lose_power(machine: &CrashMachine, place: &Cell<(u64, u64)>, nth: u64) {
     for choice in 0..4 {
         place.set((nth, choice));
-        let mut random = Random::new(nth << 20 ^ choice << 50);
+        let mut random = StoreTestRng::new(nth << 20 ^ choice << 50);
         let disk = machine.disk.after_crash(choose(choice, random.clone()));
         let wall = wall_after(machine.clock.read().wall, &mut random);
-        let mut second = machine.reborn(disk, wall);
+        let mut second = machine.restart(disk, wall);
         let rig = second.open().expect("a crash is survived");
         second.witness.examine(&rig, machine.witness.durable);
         second.clock.advance(Duration::from_secs(3610));
         drop(rig);
         second.work(6);
-        let mut third = second.reborn(second.disk.after_crash(|_| 0), second.clock.read().wall);
+        let mut third = second.restart(second.disk.after_crash(|_| 0), second.clock.read().wall);
         let rig = third.open().expect("a healthy disk");
         third.witness.examine(&rig, second.witness.durable);
     }
@@ -773,14 +803,15 @@ fn lose_power(machine: &Machine, place: &Cell<(u64, u64)>, nth: u64) {
 fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged() {
     let test = "f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged";
     for seed in seeds(3) {
-        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
+        let replays = SeedReplayHint { test, seed, place: Cell::new((0, 0)) };
         let durability = [Durability::Synced, Durability::Written][(seed % 2) as usize];
         for nth in 0.. {
-            let mut machine = Machine { is_faulty: true, ..settling(seed, durability) };
-            machine.disk.arm(Fault::SyncFails(nth));
+            let mut machine =
+                CrashMachine { is_faulty: true, ..maintenance_heavy(seed, durability) };
+            machine.disk.arm(DiskFault::SyncFails(nth));
             replays.place.set((nth, 9));
             machine.work(30);
-            if machine.disk.has_sync_to_fail() {
+            if machine.disk.has_pending_sync_failure() {
                 break;
             }
             lose_power(&machine, &replays.place, nth);
@@ -793,13 +824,14 @@ fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged()
 fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
     let test = "f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing";
     for seed in seeds(40) {
-        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
-        let mut machine = Machine { fills_up: true, ..settling(seed, Durability::Synced) };
+        let replays = SeedReplayHint { test, seed, place: Cell::new((0, 0)) };
+        let mut machine =
+            CrashMachine { fills_up: true, ..maintenance_heavy(seed, Durability::Synced) };
         machine.work(40);
-        machine.disk.make_room();
+        machine.disk.remove_capacity_limit();
         machine.is_faulty = false;
         let rig = machine.open().expect("there is room again");
-        rig.store.tend().expect("there is room again");
+        rig.store.run_maintenance().expect("there is room again");
         machine.append(&rig);
         drop(rig);
         lose_power(&machine, &replays.place, seed);
@@ -809,12 +841,12 @@ fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
 /// The harness can fail: a store that acknowledges before it syncs would be caught.
 #[test]
 fn a_lost_acknowledged_append_would_be_noticed() {
-    let mut machine = Machine::new(1, Durability::Synced);
+    let mut machine = CrashMachine::new(1, Durability::Synced);
     let rig = machine.open().expect("a new disk opens");
     machine.append(&rig);
     machine.append(&rig);
     drop(rig);
-    let forgetful = machine.reborn(MemoryDisk::new(), machine.clock.read().wall);
+    let forgetful = machine.restart(MemoryDisk::new(), machine.clock.read().wall);
     let rig = forgetful.open().expect("an empty disk opens");
     let least = machine.witness.visible;
     assert!(least > 0);

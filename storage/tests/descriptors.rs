@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use harness::{Rig, TempDir, append};
+use harness::{StoreFixture, StoreTestDirectory, append};
 use hlc::OsClock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use storage::disk::RealDisk;
@@ -16,11 +16,11 @@ use storage::{AppendError, Durability, LogId, Options};
 /// Few enough that they can be used up.
 const LIMIT: u64 = 256;
 
-fn open(directory: &TempDir) -> Rig {
+fn open(directory: &StoreTestDirectory) -> StoreFixture {
     let disk = Arc::new(RealDisk::open(directory.path()).expect("a disk"));
     let options =
-        Options { segment_bytes_max: 64 << 10, tended_by_hand: true, ..Options::default() };
-    Rig::open_on(disk, options, Arc::new(OsClock)).expect("it opens")
+        Options { segment_bytes_max: 64 << 10, manual_maintenance: true, ..Options::default() };
+    StoreFixture::open_on(disk, options, Arc::new(OsClock)).expect("it opens")
 }
 
 /// Opens files until there is no descriptor left.
@@ -42,10 +42,10 @@ fn use_up() -> Vec<File> {
 fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> io::Result<()> {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard })?;
-    let directory = TempDir::new("descriptors");
+    let directory = StoreTestDirectory::new("descriptors");
     let rig = open(&directory);
     let mut acknowledged = Vec::new();
-    let write = |rig: &Rig, acknowledged: &mut Vec<u8>, nth: u32| {
+    let write = |rig: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {
         let payload = vec![nth as u8; 10_000];
         let written = rig.append(vec![append(1, &payload)], Durability::Synced).remove(0);
         acknowledged.extend(written.is_ok().then_some(nth as u8));
@@ -69,9 +69,9 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
             // Once there is something to index, each segment that is sealed makes room for the next.
             if round > 0 {
                 // What is sealed cannot be opened, which does not mean that it cannot be synced.
-                let _ = rig.store.tend();
+                let _ = rig.store.run_maintenance();
             }
-            assert_eq!(rig.store.stopped(), None);
+            assert_eq!(rig.store.stop_reason(), None);
             // What closed files of the journal made room for.
             hogs.extend(use_up());
         }
@@ -97,7 +97,7 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     }
     rig.store.sync()?;
     drop(hogs);
-    let kept = |rig: &Rig| -> Vec<u8> {
+    let kept = |rig: &StoreFixture| -> Vec<u8> {
         rig.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
     };
     assert_eq!(kept(&rig), acknowledged);

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Rig, append, durably, manual_clock, one, problems, segments};
+use harness::{StoreFixture, append, durably, manual_clock, one, problems, segments};
 use hlc::{Cut, SysTime};
-use storage::disk::{Fault, MemoryDisk};
+use storage::disk::{DiskFault, MemoryDisk};
 use storage::timekeeper::TimeError;
 use storage::{AppendError, Durability, LogId, Offset, Options};
 
 fn options() -> Options {
-    Options { segment_bytes_max: 4096, tended_by_hand: true, ..Options::default() }
+    Options { segment_bytes_max: 4096, manual_maintenance: true, ..Options::default() }
 }
 
 // A full disk.
@@ -23,11 +23,11 @@ fn options() -> Options {
 #[test]
 fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"before");
     let commits = rig.calls.commits.load(Ordering::SeqCst);
-    let held = disk.held_bytes();
-    disk.arm(Fault::FullAt(held + 100));
+    let held = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(held + 100));
     for durability in [Durability::Synced, Durability::Written] {
         let group = vec![append(1, &[1; 3000]), append(2, &[2; 3000])];
         let results = rig.append(group, durability);
@@ -36,13 +36,13 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
         }
     }
     assert_eq!(rig.calls.commits.load(Ordering::SeqCst), commits);
-    assert_eq!(rig.store.stopped(), None);
+    assert_eq!(rig.store.stop_reason(), None);
     assert_eq!(rig.read(LogId(1))[0].payload, b"before"[..], "reads go on");
     assert_eq!(rig.store.log(LogId(2)).unwrap().end(), Offset(0));
-    disk.make_room();
+    disk.remove_capacity_limit();
     durably(&rig, 1, b"after");
     assert_eq!(rig.store.log(LogId(1)).unwrap().end(), Offset(2), "offsets are dense");
-    let reopened = Rig::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
     let payloads: Vec<_> = reopened.replayed.iter().map(|seen| &seen.payload[..]).collect();
     assert_eq!(payloads, [&b"before"[..], b"after"]);
 }
@@ -51,10 +51,10 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
 fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { segment_bytes_max: 1 << 20, ..Options::default() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     one(&rig, 1, &[1; 100], Durability::Written).unwrap();
-    let held = disk.held_bytes();
-    disk.arm(Fault::FullAt(held + 500));
+    let held = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(held + 500));
     let promised = rig.frontier();
     assert!(matches!(one(&rig, 1, &[2; 900], Durability::Written), Err(AppendError::Disk(_))));
     assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1, "rolled back");
@@ -63,13 +63,13 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     // The first of two fits on the disk, and is taken back with the second.
     let group = rig.append(vec![append(1, &[7; 100]), append(1, &[8; 900])], Durability::Written);
     assert!(group.iter().all(|result| matches!(result, Err(AppendError::Disk(_)))), "{group:?}");
-    let killed = Rig::open(&disk.after_kill(), options, &clock).unwrap();
+    let killed = StoreFixture::open(&disk.after_kill(), options, &clock).unwrap();
     assert_eq!((killed.replayed.len(), killed.store.torn_bytes), (1, 0));
     // A small group still fits.
     one(&rig, 1, &[3; 100], Durability::Written).unwrap();
-    disk.make_room();
+    disk.remove_capacity_limit();
     one(&rig, 1, &[4; 900], Durability::Synced).unwrap();
-    let reopened = Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
     let firsts: Vec<_> = reopened.replayed.iter().map(|seen| seen.payload[0]).collect();
     assert_eq!(firsts, [1, 3, 4]);
 }
@@ -77,142 +77,142 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
 #[test]
 fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..3 {
         durably(&rig, 1, &[index; 1000]);
     }
-    let held = disk.held_bytes();
-    disk.arm(Fault::FullAt(held));
+    let held = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(held));
     for _ in 0..3 {
         assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Synced), Err(AppendError::Disk(_))));
     }
-    disk.make_room();
+    disk.remove_capacity_limit();
     durably(&rig, 1, &[3; 1000]);
     assert_eq!(segments(&disk).len(), 2);
-    let reopened = Rig::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
     let firsts: Vec<_> = reopened.replayed.iter().map(|seen| seen.payload[0]).collect();
     assert_eq!(firsts, [0, 1, 2, 3]);
 }
 
 /// Fills the disk to its last byte, as others on it may.
 fn fill(disk: &MemoryDisk) {
-    disk.arm(Fault::FullAt(disk.held_bytes()));
+    disk.arm(DiskFault::FullAt(disk.used_bytes()));
 }
 
 /// F16: whatever fills the disk, what makes room can be written down.
 #[test]
-fn f16_history_can_be_given_up_on_a_disk_that_is_full_to_the_last_byte() {
+fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { driven_by_hand: true, ..options() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_stepping: true, ..options() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for index in 0..20 {
         durably(&rig, 1, &[index; 1000]);
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     fill(&disk);
     assert!(matches!(one(&rig, 1, &[9; 3000], Durability::Synced), Err(AppendError::Disk(_))));
     // Whoever says that a topic ends gets it said, in a new segment if need be.
     for _ in 0..3 {
         let (sender, said) = std::sync::mpsc::channel();
         let event = vec![append(2, &[8; 1500])];
-        rig.store.append_to_make_space(event, Durability::Synced, move |results| {
+        rig.store.append_with_reserve(event, Durability::Synced, move |results| {
             sender.send(results).unwrap();
         });
-        while rig.store.turn() {}
+        while rig.store.step() {}
         assert!(said.recv().unwrap()[0].is_ok());
     }
-    rig.store.give_up(&[(LogId(1), Offset(16))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(16))]).unwrap();
     // What was let go of is for that only, although there is room now.
     let refused = one(&rig, 1, b"small", Durability::Synced);
     let Err(AppendError::Disk(why)) = refused else { panic!("{refused:?}") };
-    assert!(why.contains("kept for giving up history"), "{why}");
-    let before = disk.held_bytes();
-    rig.store.free().unwrap();
-    rig.store.free().unwrap();
-    assert!(disk.held_bytes() + 12_000 < before, "space was given back");
+    assert!(why.contains("reserved for advancing log starts"), "{why}");
+    let before = disk.used_bytes();
+    rig.store.reclaim().unwrap();
+    rig.store.reclaim().unwrap();
+    assert!(disk.used_bytes() + 12_000 < before, "space was reclaimed");
     assert!(rig.read(LogId(1))[0].payload == [16; 1000][..], "the rest is read");
     // There is room for what is kept again once others let go of theirs.
-    disk.make_room();
+    disk.remove_capacity_limit();
     durably(&rig, 1, b"after");
     assert!(disk.names().contains(&storage::RESERVE_FILE.to_owned()));
     drop(rig);
     assert_eq!(problems(&disk), [""; 0]);
-    let reopened = Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
     assert_eq!(reopened.store.log(LogId(2)).unwrap().end(), Offset(3));
     assert_eq!(reopened.store.log(LogId(1)).unwrap().start(), Offset(16));
 }
 
 /// F16: a start on a full disk takes no room that is not there.
 #[test]
-fn f16_a_store_starts_on_a_full_disk_reads_and_gives_up() {
+fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { driven_by_hand: true, ..options() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_stepping: true, ..options() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for index in 0..20 {
         durably(&rig, 1, &[index; 1000]);
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     fill(&disk);
-    rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap();
     let disk = disk.after_kill();
     // Somebody else takes what was let go of.
-    disk.arm(Fault::FullAt(disk.held_bytes() - 1));
+    disk.arm(DiskFault::FullAt(disk.used_bytes() - 1));
     clock.advance(Duration::from_secs(5));
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(3));
     assert!(matches!(one(&rig, 1, b"small", Durability::Synced), Err(AppendError::Disk(_))));
     assert!(rig.read(LogId(1))[0].payload == [3; 1000][..]);
-    disk.make_room();
+    disk.remove_capacity_limit();
     durably(&rig, 1, b"after");
 }
 
 /// F16: what cannot be indexed for want of room keeps nothing from being freed, also not after a restart.
 #[test]
-fn f16_what_was_given_up_is_freed_although_there_is_no_room_for_an_index() {
+fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for_an_index() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { driven_by_hand: true, ..options() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_stepping: true, ..options() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for index in 0..20 {
         durably(&rig, 1, &[index; 1000]);
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     // Sealed, and not indexed yet.
     for index in 20..30 {
         durably(&rig, 1, &[index; 1000]);
     }
     fill(&disk);
-    rig.store.give_up(&[(LogId(1), Offset(18))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(18))]).unwrap();
     drop(rig);
     let disk = disk.after_kill();
     fill(&disk);
     clock.advance(Duration::from_secs(5));
-    let rig = Rig::open(&disk, options, &clock).unwrap();
-    let before = disk.held_bytes();
-    assert_eq!(rig.store.tend().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    rig.store.free().unwrap();
-    rig.store.free().unwrap();
-    assert!(disk.held_bytes() + 10_000 < before, "{} of {before} are held", disk.held_bytes());
-    rig.store.tend().unwrap();
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let before = disk.used_bytes();
+    assert_eq!(rig.store.run_maintenance().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    rig.store.reclaim().unwrap();
+    rig.store.reclaim().unwrap();
+    assert!(disk.used_bytes() + 10_000 < before, "{} of {before} are held", disk.used_bytes());
+    rig.store.run_maintenance().unwrap();
     drop(rig);
-    disk.make_room();
+    disk.remove_capacity_limit();
     assert_eq!(problems(&disk), [""; 0]);
 }
 
 /// Taking a group back syncs one file; sealed segments that nobody synced are still not.
 #[test]
-fn f18_withdrawing_a_group_does_not_claim_that_sealed_segments_were_synced() {
+fn f18_rolling_back_a_group_does_not_claim_that_sealed_segments_were_synced() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..4 {
         one(&rig, 1, &[index; 1000], Durability::Written).unwrap();
     }
     assert_eq!(segments(&disk).len(), 2);
-    let held = disk.held_bytes();
-    disk.arm(Fault::FullAt(held));
+    let held = disk.used_bytes();
+    disk.arm(DiskFault::FullAt(held));
     assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Written), Err(AppendError::Disk(_))));
-    disk.make_room();
+    disk.remove_capacity_limit();
     drop(rig);
-    let reopened = Rig::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 4, "closing syncs all that was not");
 }
 
@@ -220,21 +220,24 @@ fn f18_withdrawing_a_group_does_not_claim_that_sealed_segments_were_synced() {
 
 /// F18: nothing is given up of what may be lost, also where it was indexing that asked for the sync.
 #[test]
-fn f18_nothing_is_given_up_once_a_sync_of_a_sealed_segment_has_failed() {
+fn f18_no_log_start_advances_once_a_sync_of_a_sealed_segment_has_failed() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { driven_by_hand: true, ..options() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_stepping: true, ..options() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for index in 0..5 {
         one(&rig, 1, &[index; 1000], Durability::Written).unwrap();
     }
-    disk.arm(Fault::SyncFails(0));
-    rig.store.tend().unwrap_err();
-    assert!(rig.store.stopped().is_some());
+    disk.arm(DiskFault::SyncFails(0));
+    rig.store.run_maintenance().unwrap_err();
+    assert!(rig.store.stop_reason().is_some());
     rig.store.sync().unwrap_err();
-    rig.store.give_up(&[(LogId(1), Offset(5))]).unwrap_err();
+    rig.store.advance_log_start(&[(LogId(1), Offset(5))]).unwrap_err();
     drop(rig);
-    let log =
-        Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap().store.log(LogId(1)).unwrap();
+    let log = StoreFixture::open(&disk.after_crash(|_| 0), options, &clock)
+        .unwrap()
+        .store
+        .log(LogId(1))
+        .unwrap();
     assert!(log.start() <= log.end(), "{:?} to {:?}", log.start(), log.end());
     assert_eq!(log.start(), Offset(0));
 }
@@ -243,9 +246,9 @@ fn f18_nothing_is_given_up_once_a_sync_of_a_sealed_segment_has_failed() {
 fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = || Options { segment_bytes_max: 1 << 30, ..Options::default() };
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"good");
-    disk.arm(Fault::SyncFails(0));
+    disk.arm(DiskFault::SyncFails(0));
     // Three groups: the writer is held back between them by their size.
     let large = |byte| vec![append(1, &vec![byte; 17 << 20])];
     let how = Durability::Synced;
@@ -253,15 +256,15 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     for result in results.iter().flatten() {
         assert!(matches!(result, Err(AppendError::Stopped(_))), "{result:?}");
     }
-    let why = rig.store.stopped().expect("the store has stopped");
+    let why = rig.store.stop_reason().expect("the store has stopped");
     assert!(why.contains("sync journal: input/output error"), "{why}");
     assert!(matches!(one(&rig, 1, b"x", how), Err(AppendError::Stopped(_))));
     assert_eq!(rig.read(LogId(1)).len(), 1, "reads go on");
     rig.store.close();
-    let reopened = Rig::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 1, "what the kernel dropped is not claimed to be synced");
     drop(reopened);
-    let reopened = Rig::open(&disk.after_kill(), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_kill(), options(), &clock).unwrap();
     assert_eq!(reopened.replayed[0].payload, b"good"[..]);
 }
 
@@ -269,13 +272,13 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
 #[test]
 fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"good");
     one(&rig, 1, b"only written", Durability::Written).unwrap();
-    disk.arm(Fault::SyncFails(0));
+    disk.arm(DiskFault::SyncFails(0));
     one(&rig, 1, b"lost", Durability::Synced).unwrap_err();
     rig.store.close();
-    let reopened = Rig::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 1);
 }
 
@@ -283,19 +286,19 @@ fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
 #[test]
 fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
-    disk.arm(Fault::SyncFails(0));
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    disk.arm(DiskFault::SyncFails(0));
     // The segment's creation syncs; let that be.
     one(&rig, 1, b"first", Durability::Synced).unwrap_err();
     durably(&rig, 1, b"first");
-    disk.arm(Fault::SyncFails(0));
+    disk.arm(DiskFault::SyncFails(0));
     assert!(matches!(one(&rig, 1, b"lost?", Durability::Synced), Err(AppendError::Stopped(_))));
     clock.advance(Duration::from_millis(300));
     let frontier = rig.frontier();
     let before = rig.store.log(LogId(1)).unwrap().offset_at(Cut::through(frontier)).unwrap();
     rig.store.close();
     assert!(rig.frontier() >= frontier);
-    let reopened = Rig::open(&disk.after_kill(), options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk.after_kill(), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 2, "this test is about a group that is found");
     assert_eq!(
         reopened.store.log(LogId(1)).unwrap().offset_at(Cut::through(frontier)).unwrap(),
@@ -306,9 +309,9 @@ fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
 #[test]
 fn one_failed_renewal_of_the_bound_costs_no_append_once_the_disk_is_well() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"a");
-    disk.arm(Fault::SyncFails(0));
+    disk.arm(DiskFault::SyncFails(0));
     clock.advance(Duration::from_millis(600));
     rig.store.timekeeper().frontier();
     while rig.store.timekeeper().is_renewing() {
@@ -321,9 +324,9 @@ fn one_failed_renewal_of_the_bound_costs_no_append_once_the_disk_is_well() {
 #[test]
 fn a_bound_that_cannot_be_written_refuses_appends_and_says_so() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"a");
-    disk.arm(Fault::CrashAt(disk.operations()));
+    disk.arm(DiskFault::CrashAt(disk.operations()));
     clock.advance(Duration::from_secs(60));
     let results = rig.append_as_one_group(vec![(vec![append(1, b"b")], Durability::Written)]);
     assert!(matches!(results[0][0], Err(AppendError::Time(TimeError::Bound(_)))), "{results:?}");
@@ -331,9 +334,9 @@ fn a_bound_that_cannot_be_written_refuses_appends_and_says_so() {
 
 /// B5: a promise asked for while the store closes must not exceed the bound that closing wrote.
 #[test]
-fn b5_a_promise_given_after_closing_is_kept_by_the_next_life() {
+fn b5_a_promise_given_after_closing_is_kept_by_the_next_incarnation() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"a");
     rig.store.close();
     clock.advance(Duration::from_millis(400));
@@ -341,7 +344,7 @@ fn b5_a_promise_given_after_closing_is_kept_by_the_next_life() {
     rig.store.timekeeper().fence();
     let promised = promised.max(rig.store.timekeeper().frontier());
     clock.step_to(SysTime(harness::BEGIN.0));
-    let reopened = Rig::open(&disk, options(), &clock).unwrap();
+    let reopened = StoreFixture::open(&disk, options(), &clock).unwrap();
     let stamp = one(&reopened, 1, b"b", Durability::Written).unwrap().stamp;
     assert!(stamp > promised, "{stamp} <= {promised}");
 }
@@ -349,7 +352,7 @@ fn b5_a_promise_given_after_closing_is_kept_by_the_next_life() {
 #[test]
 fn a_store_dropped_by_a_completion_does_not_wait_for_itself() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Arc::new(Rig::open(&disk, options(), &clock).unwrap());
+    let rig = Arc::new(StoreFixture::open(&disk, options(), &clock).unwrap());
     let (sender, receiver) = std::sync::mpsc::channel();
     let (held, dropped_here) = std::sync::mpsc::channel::<()>();
     let inside = Arc::clone(&rig);

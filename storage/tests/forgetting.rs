@@ -8,9 +8,9 @@ mod harness;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use harness::{Rig, append, manual_clock};
+use harness::{StoreFixture, append, manual_clock};
 use hlc::{ManualClock, WallClock};
-use storage::disk::{Disk, Fault, MemoryDisk};
+use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::manifest::Manifest;
 use storage::{Durability, LogId, Offset, Options};
 
@@ -22,11 +22,11 @@ const FIRST: u64 = 10;
 const FEW: usize = 100;
 
 fn options() -> Options {
-    Options { uncovered_parts_max: 2, merge_bytes_min: 16 << 10, ..harness::in_files_by_hand() }
+    Options { uncovered_segments_max: 2, merge_bytes_min: 16 << 10, ..harness::in_files_stepped() }
 }
 
 /// A store on which logs come and go.
-struct Churn {
+struct LogChurn {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     /// The next log that comes.
@@ -35,48 +35,48 @@ struct Churn {
     kept: u64,
 }
 
-impl Churn {
-    fn new() -> Churn {
-        Churn { disk: MemoryDisk::new(), clock: manual_clock(), next: FIRST, kept: 0 }
+impl LogChurn {
+    fn new() -> LogChurn {
+        LogChurn { disk: MemoryDisk::new(), clock: manual_clock(), next: FIRST, kept: 0 }
     }
 
-    fn open(&self) -> Rig {
-        Rig::open(&self.disk, options(), &self.clock).expect("the store opens")
+    fn open(&self) -> StoreFixture {
+        StoreFixture::open(&self.disk, options(), &self.clock).expect("the store opens")
     }
 
     /// Some logs come, and are given up. The disk may fail.
-    fn come_and_go(&mut self, rig: &Rig, count: u64) -> std::io::Result<()> {
+    fn create_and_truncate_logs(&mut self, rig: &StoreFixture, count: u64) -> std::io::Result<()> {
         for _ in 0..count {
             let log = self.next;
             self.next += 1;
             let appends = vec![append(log, &[log as u8; 100]), append(log, b"last")];
             let results = rig.append(appends, Durability::Synced);
-            results.into_iter().try_for_each(|result| result.map(drop)).map_err(told)?;
-            rig.store.give_up(&[(LogId(log), Offset(2))])?;
+            results.into_iter().try_for_each(|result| result.map(drop)).map_err(io_error)?;
+            rig.store.advance_log_start(&[(LogId(log), Offset(2))])?;
         }
         let result = rig.append(vec![append(KEPT.0, &[7; 50])], Durability::Synced).remove(0);
         self.kept += 1;
-        result.map(drop).map_err(told)
+        result.map(drop).map_err(io_error)
     }
 
     /// Seals, indexes, files, frees and forgets; how many logs were forgotten.
-    fn keep_house(&self, rig: &Rig) -> std::io::Result<usize> {
-        self.settle(rig)?;
+    fn remove_unused_logs(&self, rig: &StoreFixture) -> std::io::Result<usize> {
+        self.run_maintenance(rig)?;
         let next = self.next;
-        rig.store.forget_logs(&|log| log.0 < FIRST || log.0 >= next)
+        rig.store.remove_logs(&|log| log.0 < FIRST || log.0 >= next)
     }
 
-    fn settle(&self, rig: &Rig) -> std::io::Result<()> {
-        rig.store.seal();
+    fn run_maintenance(&self, rig: &StoreFixture) -> std::io::Result<()> {
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
-        rig.store.tend()?;
+        rig.store.run_maintenance()?;
         for _ in 0..3 {
-            rig.store.free()?;
+            rig.store.reclaim()?;
         }
-        rig.store.tend()
+        rig.store.run_maintenance()
     }
 
-    fn listed(&self) -> usize {
+    fn manifest_log_count(&self) -> usize {
         Manifest::read(&self.disk).unwrap().logs.len()
     }
 
@@ -86,7 +86,7 @@ impl Churn {
     }
 
     /// What stays is there, and of the others nothing.
-    fn examine(&self, rig: &Rig) {
+    fn examine(&self, rig: &StoreFixture) {
         let kept = rig.read(KEPT).len() as u64;
         assert!(kept == self.kept || kept + 1 == self.kept, "{kept} of {}", self.kept);
         for log in FIRST..self.next {
@@ -98,19 +98,19 @@ impl Churn {
     }
 }
 
-fn told(error: impl std::fmt::Display) -> std::io::Error {
+fn io_error(error: impl std::fmt::Display) -> std::io::Error {
     std::io::Error::other(error.to_string())
 }
 
 #[test]
 fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
-    let mut churn = Churn::new();
+    let mut churn = LogChurn::new();
     let mut rig = churn.open();
     let (mut most, mut forgotten) = (0, 0);
     for round in 0..40 {
-        churn.come_and_go(&rig, 25).unwrap();
-        forgotten += churn.keep_house(&rig).unwrap();
-        most = most.max(churn.listed());
+        churn.create_and_truncate_logs(&rig, 25).unwrap();
+        forgotten += churn.remove_unused_logs(&rig).unwrap();
+        most = most.max(churn.manifest_log_count());
         if round % 7 == 0 {
             drop(rig);
             churn.check();
@@ -119,26 +119,26 @@ fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
         }
     }
     assert!(most < 300, "{most} logs of 1000 are named");
-    assert!(forgotten > 700, "{forgotten} logs were forgotten");
+    assert!(forgotten > 700, "{forgotten} logs were removed");
     let stats = rig.store.history_stats();
-    assert!(stats.forgotten.load(Ordering::Relaxed) > 0);
+    assert!(stats.removed_logs.load(Ordering::Relaxed) > 0);
     // One that is forgotten is as one that never was.
     let gone = rig.store.log(LogId(FIRST)).unwrap();
     assert_eq!((gone.start(), gone.end()), (Offset(0), Offset(0)));
 }
 
 #[test]
-fn a_log_that_somebody_knows_or_holds_is_not_forgotten() {
-    let mut churn = Churn::new();
+fn a_log_that_somebody_knows_or_holds_is_not_removed() {
+    let mut churn = LogChurn::new();
     let rig = churn.open();
-    churn.come_and_go(&rig, 100).unwrap();
+    churn.create_and_truncate_logs(&rig, 100).unwrap();
     let held = rig.store.log(LogId(FIRST + 3)).unwrap();
-    churn.keep_house(&rig).unwrap();
+    churn.remove_unused_logs(&rig).unwrap();
     // The last part stays, empty or not, until there is another.
-    churn.come_and_go(&rig, 1).unwrap();
-    let before = churn.listed();
-    assert!(rig.store.forget_logs(&|_| true).unwrap() == 0 && churn.listed() == before);
-    churn.keep_house(&rig).unwrap();
+    churn.create_and_truncate_logs(&rig, 1).unwrap();
+    let before = churn.manifest_log_count();
+    assert!(rig.store.remove_logs(&|_| true).unwrap() == 0 && churn.manifest_log_count() == before);
+    churn.remove_unused_logs(&rig).unwrap();
     let manifest = Manifest::read(&churn.disk).unwrap();
     assert!(manifest.logs.len() < 10, "{}", manifest.logs.len());
     assert!(manifest.logs.contains_key(&held.id));
@@ -147,23 +147,23 @@ fn a_log_that_somebody_knows_or_holds_is_not_forgotten() {
 
 /// An index that was made anew has no run of what was given up; the frames may be there.
 #[test]
-fn a_log_whose_frames_may_be_left_without_a_run_is_not_forgotten() {
-    let mut churn = Churn::new();
+fn a_log_whose_frames_may_be_left_without_a_run_is_not_removed() {
+    let mut churn = LogChurn::new();
     let rig = churn.open();
     // Most of the segment stays, so that it is not filed for what was given up.
     rig.append(vec![append(KEPT.0, &[1; 60_000])], Durability::Synced).remove(0).unwrap();
     churn.kept += 1;
-    churn.come_and_go(&rig, 100).unwrap();
-    rig.store.seal();
+    churn.create_and_truncate_logs(&rig, 100).unwrap();
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
     rig.store.close();
     drop(rig);
-    let index = |churn: &Churn| {
+    let index = |churn: &LogChurn| {
         churn.disk.names().into_iter().filter(|name| name.ends_with(".index")).min()
     };
     let mut rig = churn.open();
-    rig.store.tend().unwrap();
-    churn.keep_house(&rig).unwrap();
+    rig.store.run_maintenance().unwrap();
+    churn.remove_unused_logs(&rig).unwrap();
     let mut lost = 0;
     for _ in 0..3 {
         drop(rig);
@@ -171,7 +171,7 @@ fn a_log_whose_frames_may_be_left_without_a_run_is_not_forgotten() {
         churn.disk.remove(&name).unwrap();
         rig = churn.open();
         lost += 1;
-        churn.keep_house(&rig).unwrap();
+        churn.remove_unused_logs(&rig).unwrap();
         churn.examine(&rig);
         drop(rig);
         churn.check();
@@ -183,61 +183,67 @@ fn a_log_whose_frames_may_be_left_without_a_run_is_not_forgotten() {
 
 #[test]
 fn a_crash_at_any_operation_brings_nothing_back() {
-    let work = |churn: &mut Churn| {
-        let Ok(rig) = Rig::open(&churn.disk, options(), &churn.clock) else { return };
+    let work = |churn: &mut LogChurn| {
+        let Ok(rig) = StoreFixture::open(&churn.disk, options(), &churn.clock) else { return };
         for _ in 0..2 {
-            let done = churn.come_and_go(&rig, 3).and_then(|()| churn.keep_house(&rig));
+            let done = churn
+                .create_and_truncate_logs(&rig, 3)
+                .and_then(|()| churn.remove_unused_logs(&rig));
             if done.is_err() {
                 return;
             }
         }
     };
     let prepare = || {
-        let mut churn = Churn::new();
+        let mut churn = LogChurn::new();
         let rig = churn.open();
         for _ in 0..3 {
-            churn.come_and_go(&rig, 30).unwrap();
-            churn.keep_house(&rig).unwrap();
+            churn.create_and_truncate_logs(&rig, 30).unwrap();
+            churn.remove_unused_logs(&rig).unwrap();
         }
         // Enough of them wait.
-        churn.come_and_go(&rig, 70).unwrap();
+        churn.create_and_truncate_logs(&rig, 70).unwrap();
         drop(rig);
         churn
     };
     let prepared = prepare();
     let again = || {
-        let Churn { next, kept, .. } = prepared;
+        let LogChurn { next, kept, .. } = prepared;
         let clock = Arc::new(ManualClock::at(prepared.clock.read().wall));
-        Churn { disk: prepared.disk.after_kill(), clock, next, kept }
+        LogChurn { disk: prepared.disk.after_kill(), clock, next, kept }
     };
     let mut churn = again();
     let before = churn.disk.operations();
     work(&mut churn);
-    let (operations, left) = (churn.disk.operations() - before, churn.listed());
+    let (operations, left) = (churn.disk.operations() - before, churn.manifest_log_count());
     assert!(left < FEW, "{left} are named");
     for operation in 0..operations {
         let mut churn = again();
-        churn.disk.arm(Fault::CrashAt(churn.disk.operations() + operation));
+        churn.disk.arm(DiskFault::CrashAt(churn.disk.operations() + operation));
         work(&mut churn);
         let disk = churn.disk.after_crash(|count| operation as usize % count);
-        let Churn { next, kept, .. } = churn;
+        let LogChurn { next, kept, .. } = churn;
         let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
-        let mut second = Churn { disk, clock, next, kept };
+        let mut second = LogChurn { disk, clock, next, kept };
         let rig = second.open();
         second.examine(&rig);
         second.kept = rig.read(KEPT).len() as u64;
         let last = rig.store.log(LogId(second.next - 1)).unwrap().end();
-        rig.store.give_up(&[(LogId(second.next - 1), last)]).unwrap();
+        rig.store.advance_log_start(&[(LogId(second.next - 1), last)]).unwrap();
         // What was refused or lost came to nothing: the next is another.
         second.next += 1;
-        second.come_and_go(&rig, 70).unwrap();
+        second.create_and_truncate_logs(&rig, 70).unwrap();
         for _ in 0..2 {
-            second.come_and_go(&rig, 1).unwrap();
-            second.keep_house(&rig).unwrap();
+            second.create_and_truncate_logs(&rig, 1).unwrap();
+            second.remove_unused_logs(&rig).unwrap();
         }
         second.examine(&rig);
         drop(rig);
-        assert!(second.listed() < FEW, "{operation}: {} are named", second.listed());
+        assert!(
+            second.manifest_log_count() < FEW,
+            "{operation}: {} are named",
+            second.manifest_log_count()
+        );
         second.check();
         second.examine(&second.open());
     }
@@ -246,33 +252,33 @@ fn a_crash_at_any_operation_brings_nothing_back() {
 /// Which of two manifests is on the disk is not known then; what was forgotten here is neither missed nor
 /// named again.
 #[test]
-fn a_sync_that_fails_while_logs_are_forgotten_costs_nothing() {
+fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
     for nth in 0..4 {
-        let mut churn = Churn::new();
+        let mut churn = LogChurn::new();
         let rig = churn.open();
         for count in [100, 1, 1] {
-            churn.come_and_go(&rig, count).unwrap();
-            churn.settle(&rig).unwrap();
+            churn.create_and_truncate_logs(&rig, count).unwrap();
+            churn.run_maintenance(&rig).unwrap();
         }
         let is_known = |log: LogId| log.0 < FIRST || log.0 >= FIRST + 100;
-        churn.disk.arm(Fault::SyncFails(nth));
-        let first = rig.store.forget_logs(&is_known);
-        let has_failed = !churn.disk.has_sync_to_fail();
+        churn.disk.arm(DiskFault::SyncFails(nth));
+        let first = rig.store.remove_logs(&is_known);
+        let has_failed = !churn.disk.has_pending_sync_failure();
         assert_eq!(first.is_err(), has_failed, "{nth}: {first:?}");
-        churn.disk.arm(Fault::SyncFails(u64::MAX));
+        churn.disk.arm(DiskFault::SyncFails(u64::MAX));
         if nth == 0 {
             assert!(has_failed);
         }
         let left = churn.disk.after_crash(|count| nth as usize % count);
-        let second = rig.store.forget_logs(&is_known).unwrap();
+        let second = rig.store.remove_logs(&is_known).unwrap();
         assert_eq!(first.unwrap_or(0) + second, 100, "{nth}");
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
         churn.examine(&rig);
         drop(rig);
-        assert!(churn.listed() < 10, "{nth}: {} are named", churn.listed());
+        assert!(churn.manifest_log_count() < 10, "{nth}: {} are named", churn.manifest_log_count());
         churn.check();
         let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
-        let crashed = Churn { disk: left, clock, next: churn.next, kept: churn.kept };
+        let crashed = LogChurn { disk: left, clock, next: churn.next, kept: churn.kept };
         let rig = crashed.open();
         crashed.examine(&rig);
         drop(rig);

@@ -13,27 +13,32 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{Rig, TempDir, Verdict, append, append_with_head, manual_clock};
+use harness::{
+    StageVerdict, StoreFixture, StoreTestDirectory, append, append_with_header, manual_clock,
+};
 use hlc::{Cut, Hlc, SysTime, UserTime};
 use storage::disk::{Disk, MemoryDisk};
-use storage::journal::{FRAME_BYTES, Frame, SEGMENT_HEADER_BYTES, SegmentHeader};
+use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use storage::proof::{Digest, PROOF_BLOCK_BYTES, PROOF_HEADER_BYTES, SigningKey, write_proof};
-use storage::timekeeper::{Slot, read_slots};
-use storage::{Append, Compacted, Durability, Home, Kept, LogId, Offset, Options};
+use storage::timekeeper::{BoundSlot, read_slots};
+use storage::{
+    CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset, Options,
+};
 
 /// Two small segments, made by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { segment_bytes_max: 300, tended_by_hand: true, ..Options::default() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
-    let first: Append<Verdict> = Append {
+    let options =
+        Options { segment_bytes_max: 300, manual_maintenance: true, ..Options::default() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let first: LogAppend<StageVerdict> = LogAppend {
         kind: 7,
         epoch: 3,
         count: 2,
         user: (UserTime(-1), UserTime(1_795_251_600_000)),
         ..append(0x0102, b"hello, journal")
     };
-    rig.append(vec![first, append_with_head(1, b"rest")], Durability::Synced);
+    rig.append(vec![first, append_with_header(1, b"rest")], Durability::Synced);
     clock.advance(Duration::from_millis(5));
     rig.append(vec![append(0x0102, b"")], Durability::Synced);
     rig.append(vec![append(1, &[0xaa; 24])], Durability::Written);
@@ -83,8 +88,8 @@ fn a_bound_file_is_written_byte_for_byte_as_documented() {
 
 #[test]
 fn an_identity_file_is_written_byte_for_byte_as_documented() {
-    let directory = TempDir::new("golden");
-    drop(Home::take(directory.path(), || "Zm9v-cluster".to_owned()).unwrap());
+    let directory = StoreTestDirectory::new("golden");
+    drop(DataDirectory::open(directory.path(), || "Zm9v-cluster".to_owned()).unwrap());
     compare("FREEZEFRAME.hex", &std::fs::read(directory.path().join("FREEZEFRAME")).unwrap());
     let lock = std::fs::read_to_string(directory.path().join("LOCK")).unwrap();
     assert_eq!(lock, format!("{}\n", std::process::id()));
@@ -151,17 +156,17 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
 
 /// A store whose one sealed segment is indexed and filed; the beginning of one log is given up, and that
 /// of another replaced.
-fn a_filed_store() -> MemoryDisk {
+fn a_sorted_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options {
-        tended_by_hand: true,
+        manual_maintenance: true,
         proofs: false,
-        uncovered_parts_max: 0,
+        uncovered_segments_max: 0,
         ..Options::default()
     };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for nth in 0..3u8 {
-        let first: Append<Verdict> = Append {
+        let first: LogAppend<StageVerdict> = LogAppend {
             epoch: 3,
             kind: 16,
             user: (UserTime(-1), UserTime(7)),
@@ -169,36 +174,36 @@ fn a_filed_store() -> MemoryDisk {
         };
         rig.append(vec![first, append(2, &[0xb0 + nth; 4])], Durability::Synced);
     }
-    rig.store.seal();
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
-    rig.store.tend().unwrap();
-    let (until, stamp) = rig.store.replaceable(LogId(2), Cut::ALL).unwrap();
-    let last = rig.store.log(LogId(2)).unwrap().piece_at(Offset(2)).unwrap().unwrap();
-    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace(
+    rig.store.run_maintenance().unwrap();
+    let (until, stamp) = rig.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
+    let last = rig.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
+    let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
+    let replaced = rig.store.replace_prefix(
         LogId(2),
         until,
         &mut |emit| {
-            emit(Kept { entry: last.entry, payload: Bytes::from_static(b"kept") })?;
+            emit(CompactedEntry { entry: last.entry, payload: Bytes::from_static(b"kept") })?;
             Ok(compacted)
         },
         &mut |_| true,
     );
     assert!(replaced.unwrap());
-    rig.store.give_up(&[(LogId(1), Offset(1))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     rig.store.close();
     disk
 }
 
 #[test]
-fn filed_files_indexes_and_the_manifest_are_written_byte_for_byte_as_documented() {
-    let disk = a_filed_store();
-    for (file, golden) in FILED_STORE {
+fn sorted_segments_indexes_and_the_manifest_are_written_byte_for_byte_as_documented() {
+    let disk = a_sorted_store();
+    for (file, golden) in SORTED_STORE {
         compare(golden, &disk.bytes(file));
     }
 }
 
-const FILED_STORE: [(&str, &str); 8] = [
+const SORTED_STORE: [(&str, &str); 8] = [
     ("00000000000000000000.index", "index-0.hex"),
     ("00000000000000000000-00000000000000000552.heads", "heads-0.hex"),
     ("00000000000000000000.1.filed", "filed-0.hex"),
@@ -211,8 +216,8 @@ const FILED_STORE: [(&str, &str); 8] = [
 
 /// As above: by the tables, and not by the code that wrote the bytes.
 #[test]
-fn f12_every_field_of_filed_files_stands_where_the_document_says() {
-    let disk = a_filed_store();
+fn f12_every_field_of_sorted_segments_stands_where_the_document_says() {
+    let disk = a_sorted_store();
     let segment = disk.bytes("00000000000000000000.journal");
     let end = segment.len() as u64;
     let end = (64..end).rev().find(|at| segment[*at as usize] != 0).unwrap();
@@ -225,7 +230,7 @@ fn f12_every_field_of_filed_files_stands_where_the_document_says() {
     }
     assert_eq!((u32_at(&index, 4), &index[8..16], u32_at(&index, 16)), (80, &b"FFINDEX1"[..], 2));
     assert_eq!([24, 32, 40, 48].map(|at| u64_at(&index, at)), [0, end, 6, 2]);
-    assert_eq!((u64_at(&index, 56), u64_at(&index, 80)), (25, 1), "the state, and pieces");
+    assert_eq!((u64_at(&index, 56), u64_at(&index, 80)), (25, 1), "the state, and extents");
     assert_eq!((index.len(), u32_at(&index, 4096 + 4)), (4 * 4096, 6));
     let second = &index[4096 + 8 + 104..];
     assert_eq!((u64_at(second, 8), u32_at(second, 16), u32_at(second, 20)), (1, 1, 9));
@@ -367,10 +372,10 @@ fn from_hex(name: &str) -> Vec<u8> {
 
 /// With the indexes of the files, and with indexes made anew from what else is there.
 #[test]
-fn golden_files_of_a_filed_store_open_and_read_back() {
+fn golden_files_of_a_sorted_store_open_and_read_back() {
     for with_indexes in [true, false] {
         let disk = MemoryDisk::new();
-        for (name, golden) in FILED_STORE {
+        for (name, golden) in SORTED_STORE {
             if with_indexes || !(name.ends_with(".index") || name.ends_with(".heads")) {
                 let file = disk.create(name).unwrap();
                 file.write_at(&mut [std::io::IoSlice::new(&from_hex(golden))], 0).unwrap();
@@ -378,15 +383,20 @@ fn golden_files_of_a_filed_store_open_and_read_back() {
         }
         let report = storage::check::check(&disk, &mut |_| {}).unwrap();
         let missing = if with_indexes { 0 } else { 2 };
-        assert_eq!((report.filed, report.problems.len()), (2, missing), "{:?}", report.problems);
-        let options = Options { tended_by_hand: true, ..Options::default() };
-        let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+        assert_eq!(
+            (report.sorted_segments, report.problems.len()),
+            (2, missing),
+            "{:?}",
+            report.problems
+        );
+        let options = Options { manual_maintenance: true, ..Options::default() };
+        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
         let seen = rig.all([LogId(1), LogId(2)]);
         let seen: Vec<(u64, u64, &[u8])> =
             seen.iter().map(|seen| (seen.log.0, seen.base.0, &seen.payload[..])).collect();
         assert_eq!(seen, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
         for name in disk.names().into_iter().filter(|name| name.ends_with(".index")) {
-            let golden = FILED_STORE.iter().find(|(file, _)| *file == name).unwrap().1;
+            let golden = SORTED_STORE.iter().find(|(file, _)| *file == name).unwrap().1;
             // Whether the stage's state is there is all that differs.
             assert!(!with_indexes || disk.bytes(&name) == from_hex(golden), "{name}");
         }
@@ -397,17 +407,17 @@ fn golden_files_of_a_filed_store_open_and_read_back() {
 #[test]
 fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { tended_by_hand: true, proofs: false, ..Options::default() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_maintenance: true, proofs: false, ..Options::default() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     let mut starts = Vec::new();
     for nth in 0..5 {
         let logs = if nth % 4 == 0 { &[1, 2][..] } else { &[2] };
         let appends = logs.iter().map(|log| append(*log, b"x")).collect();
         let appended = rig.append(appends, Durability::Synced).pop().unwrap().unwrap();
         starts.push(appended.journal_end - 88 * logs.len() as u64);
-        rig.store.seal();
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     let runs = |nth: usize| {
         let index = disk.bytes(&format!("{:020}.index", starts[nth]));
@@ -421,7 +431,7 @@ fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
         (previous, number, jump, jump_number, u32_at(run, 128), u32_at(run, 132))
     };
     let none = u64::MAX;
-    let [s0, s1, s2, s3, s4] = starts[..] else { panic!("five stretches") };
+    let [s0, s1, s2, s3, s4] = starts[..] else { panic!("five segments") };
     assert!(s0 < s1 && s1 < s2 && s2 < s3 && s3 < s4);
     assert_eq!(
         runs(0).iter().map(|run| links(run)).collect::<Vec<_>>(),
@@ -455,8 +465,8 @@ fn the_golden_files_open_and_read_back() {
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.verification.unwrap().verified(), 3);
     let slots = read_slots(&*disk.open("bound").unwrap()).unwrap();
-    assert!(matches!(slots[0], Slot::Whole(bound) if bound.clean && bound.sequence == 2));
-    let rig = Rig::open(&disk, Options::default(), &manual_clock()).unwrap();
+    assert!(matches!(slots[0], BoundSlot::Whole(bound) if bound.clean && bound.sequence == 2));
+    let rig = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
     let seen: Vec<(u64, u64, Bytes)> =
         rig.replayed.iter().map(|seen| (seen.log.0, seen.base.0, seen.payload.clone())).collect();
     let stamp = rig.replayed[1].stamp.bits().to_le_bytes();
@@ -476,7 +486,7 @@ fn the_golden_files_open_and_read_back() {
 fn headers_have_the_documented_lengths() {
     assert_eq!((FRAME_BYTES, SEGMENT_HEADER_BYTES), (80, 64));
     assert_eq!(SegmentHeader { start: 5, salt: 0 }.encode().len(), 64);
-    let frame = Frame {
+    let frame = FrameHeader {
         length: 0,
         payload_crc: 0,
         stamp: Hlc::at(SysTime(1)),
@@ -490,5 +500,5 @@ fn headers_have_the_documented_lengths() {
         kind: 0,
     };
     assert_eq!(frame.encode(0).len(), 80);
-    assert_eq!((frame.end(8), Frame { length: 9, ..frame }.end(0)), (88, 96));
+    assert_eq!((frame.end(8), FrameHeader { length: 9, ..frame }.end(0)), (88, 96));
 }

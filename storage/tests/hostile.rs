@@ -13,13 +13,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Random, Rig, append, manual_clock};
+use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, UserTime};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use storage::disk::{Disk, MemoryDisk};
-use storage::journal::{FRAME_BYTES, Frame, SEGMENT_HEADER_BYTES};
-use storage::{Compacted, Durability, Kept, LogId, Offset, Options};
+use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES};
+use storage::{CompactedEntry, CompactionHorizon, Durability, LogId, Offset, Options};
 
 const LOGS: u64 = 4;
 
@@ -27,41 +27,41 @@ fn options() -> Options {
     Options {
         segment_bytes_max: 24 << 10,
         index_bytes_max: 0,
-        uncovered_parts_max: 0,
-        ..harness::in_files_by_hand()
+        uncovered_segments_max: 0,
+        ..harness::in_files_stepped()
     }
 }
 
 /// A store with a file of each kind, stopped by a loss of power.
 fn a_store() -> MemoryDisk {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(3));
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(3));
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let mut write = |count: u64| {
         for nth in 0..count {
             let bytes = random.bytes(300 + nth as usize * 131 % 4000);
             rig.append(vec![append(nth % LOGS, &bytes)], Durability::Synced);
         }
-        rig.store.seal();
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
     };
     write(24);
-    rig.store.tend().unwrap();
-    let (until, stamp) = rig.store.replaceable(LogId(1), Cut::ALL).unwrap();
+    rig.store.run_maintenance().unwrap();
+    let (until, stamp) = rig.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
     let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
-    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
-    let mut fill = |emit: storage::Emit<'_>| {
+    let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
+    let mut fill = |emit: storage::EntrySink<'_>| {
         for piece in pieces.iter().skip(1) {
-            emit(Kept { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
+            emit(CompactedEntry { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
         }
         Ok(compacted)
     };
-    assert!(rig.store.replace(LogId(1), until, &mut fill, &mut |_| true).unwrap());
-    rig.store.give_up(&[(LogId(0), Offset(4))]).unwrap();
+    assert!(rig.store.replace_prefix(LogId(1), until, &mut fill, &mut |_| true).unwrap());
+    rig.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
     for _ in 0..3 {
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
     }
     write(12);
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     write(3);
     for _ in 0..3 {
         rig.append(vec![append(2, &[7; 500])], Durability::Synced);
@@ -78,7 +78,7 @@ fn a_store() -> MemoryDisk {
 }
 
 #[derive(Clone, Debug)]
-enum Forgery {
+enum FileForgery {
     /// Any bytes at all.
     Any(Vec<u8>),
     /// Some bytes overwritten, at any place.
@@ -91,7 +91,7 @@ enum Forgery {
     Other(prop::sample::Index),
 }
 
-fn forgery() -> impl Strategy<Value = Forgery> {
+fn forgery() -> impl Strategy<Value = FileForgery> {
     let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
     let number = prop_oneof![
         Just(0),
@@ -107,12 +107,12 @@ fn forgery() -> impl Strategy<Value = Forgery> {
         any::<u64>(),
     ];
     prop_oneof![
-        1 => bytes(9000).prop_map(Forgery::Any),
-        2 => (any::<prop::sample::Index>(), bytes(40)).prop_map(|(at, bytes)| Forgery::Bytes(at, bytes)),
-        1 => any::<prop::sample::Index>().prop_map(Forgery::CutTo),
-        1 => bytes(9000).prop_map(Forgery::Longer),
-        8 => (any::<prop::sample::Index>(), number).prop_map(|(at, to)| Forgery::Number(at, to)),
-        1 => any::<prop::sample::Index>().prop_map(Forgery::Other),
+        1 => bytes(9000).prop_map(FileForgery::Any),
+        2 => (any::<prop::sample::Index>(), bytes(40)).prop_map(|(at, bytes)| FileForgery::Bytes(at, bytes)),
+        1 => any::<prop::sample::Index>().prop_map(FileForgery::CutTo),
+        1 => bytes(9000).prop_map(FileForgery::Longer),
+        8 => (any::<prop::sample::Index>(), number).prop_map(|(at, to)| FileForgery::Number(at, to)),
+        1 => any::<prop::sample::Index>().prop_map(FileForgery::Other),
     ]
 }
 
@@ -196,17 +196,17 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
     }
 }
 
-fn forge(disk: &MemoryDisk, name: &str, forgery: &Forgery) {
+fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
     let mut bytes = disk.bytes(name);
     match forgery {
-        Forgery::Any(any) => bytes.clone_from(any),
-        Forgery::Bytes(at, some) if !bytes.is_empty() => {
+        FileForgery::Any(any) => bytes.clone_from(any),
+        FileForgery::Bytes(at, some) if !bytes.is_empty() => {
             let at = at.index(bytes.len());
             bytes.iter_mut().skip(at).zip(some).for_each(|(byte, new)| *byte = *new);
         }
-        Forgery::CutTo(at) => bytes.truncate(at.index(bytes.len() + 1)),
-        Forgery::Longer(more) => bytes.extend(more),
-        Forgery::Number(at, to) if bytes.len() >= 8 => {
+        FileForgery::CutTo(at) => bytes.truncate(at.index(bytes.len() + 1)),
+        FileForgery::Longer(more) => bytes.extend(more),
+        FileForgery::Number(at, to) if bytes.len() >= 8 => {
             // Most numbers that matter stand in front. What a stage remembers, behind, is its own.
             let state = if name.ends_with(".index") { bytes.len().min(4096) } else { 0 };
             let words = ((bytes.len() - state) / 4).max(2) - 1;
@@ -216,7 +216,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &Forgery) {
             bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());
             make_whole(name, &mut bytes, at);
         }
-        Forgery::Other(which) => {
+        FileForgery::Other(which) => {
             let names = disk.names();
             bytes = disk.bytes(&names[which.index(names.len())]);
         }
@@ -230,7 +230,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &Forgery) {
 fn live(disk: &MemoryDisk) -> Result<(), String> {
     let clock = manual_clock();
     clock.advance(Duration::from_secs(60));
-    let rig = Rig::open(disk, options(), &clock).map_err(|error| error.to_string())?;
+    let rig = StoreFixture::open(disk, options(), &clock).map_err(|error| error.to_string())?;
     for id in (0..LOGS).map(LogId) {
         let Ok(log) = rig.store.log(id) else { continue };
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX).unwrap_or_default() {
@@ -240,8 +240,8 @@ fn live(disk: &MemoryDisk) -> Result<(), String> {
         let _ = (log.tip_at(Cut::below(tip.stamp)), log.bytes(), log.horizon());
         let _ = rig.append(vec![append(id.0, b"more")], Durability::Synced);
     }
-    let _ = (rig.store.tend(), rig.store.give_up(&[(LogId(2), Offset(3))]));
-    let _ = (rig.store.free(), rig.store.free(), rig.store.tend());
+    let _ = (rig.store.run_maintenance(), rig.store.advance_log_start(&[(LogId(2), Offset(3))]));
+    let _ = (rig.store.reclaim(), rig.store.reclaim(), rig.store.run_maintenance());
     Ok(())
 }
 
@@ -263,7 +263,7 @@ fn store() -> &'static MemoryDisk {
 proptest! {
     #![proptest_config(config())]
     #[test]
-    fn f16_any_file_with_any_bytes_is_told_of_and_ends_no_process(
+    fn f16_any_file_with_any_bytes_is_reported_and_ends_no_process(
         which in any::<prop::sample::Index>(),
         forgeries in prop::collection::vec(forgery(), 1..3),
     ) {
@@ -314,7 +314,7 @@ fn a_forgery_that_changes_nothing_changes_nothing() {
 /// written, and loses the header before it, what poses as frames in it must not say what was synced.
 #[test]
 fn a_payload_cannot_pose_as_frames() {
-    let frame = |position: u64| Frame {
+    let frame = |position: u64| FrameHeader {
         length: 0,
         payload_crc: 0,
         stamp: Hlc::MAX,
@@ -330,12 +330,12 @@ fn a_payload_cannot_pose_as_frames() {
     // Without the salt, and as a store that has none.
     for sealed in [false, true] {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let rig = Rig::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();
+        let rig = StoreFixture::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();
         rig.append(vec![append(1, &[1; 40])], Durability::Synced).remove(0).unwrap();
         let torn = rig.store.stats().journal_end.load(Ordering::Relaxed);
         let position = torn + FRAME_BYTES as u64;
         let posing = match sealed {
-            true => frame(position).encode_sealed(position, 0),
+            true => frame(position).encode_salted(position, 0),
             false => frame(position).encode(position),
         };
         rig.append(vec![append(1, &posing)], Durability::Written).remove(0).unwrap();
@@ -344,7 +344,7 @@ fn a_payload_cannot_pose_as_frames() {
         let (name, at) = ("00000000000000000000.journal", (torn + SEGMENT_HEADER_BYTES) as usize);
         let header_is_lost = IoSlice::new(&[0; FRAME_BYTES]);
         killed.open(name).unwrap().write_at(&mut [header_is_lost], at as u64).unwrap();
-        let rig = Rig::open(&killed, options(), &clock).unwrap();
+        let rig = StoreFixture::open(&killed, options(), &clock).unwrap();
         assert_eq!(rig.all([LogId(1)]).len(), 1, "the torn one is gone, and nothing else");
     }
 }

@@ -6,7 +6,7 @@
 mod harness;
 
 use bytes::Bytes;
-use harness::{Rig, append, append_with_head, in_files_by_hand, manual_clock};
+use harness::{StoreFixture, append, append_with_header, in_files_stepped, manual_clock};
 use storage::disk::MemoryDisk;
 use storage::{Durability, LogId, Options};
 
@@ -19,13 +19,13 @@ fn segments(disk: &MemoryDisk) -> Vec<String> {
 fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies() {
     for count in 1..6 {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let options = Options { segment_frames_max: 1, ..in_files_by_hand() };
-        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let options = Options { segment_frames_max: 1, ..in_files_stepped() };
+        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         for _ in 0..count {
             rig.append(vec![append(1, b"written")], Durability::Written).remove(0).unwrap();
         }
         let left = |disk: &MemoryDisk| {
-            Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
+            StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
         };
         assert_eq!(left(&disk), 0, "{count}");
         rig.append(vec![append(2, b"synced")], Durability::Synced).remove(0).unwrap();
@@ -37,7 +37,7 @@ fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies
 fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
     let written = |options: Options| {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         let mut counts = Vec::new();
         for _ in 0..7 {
             rig.append(vec![append(1, &[7; 20])], Durability::Synced).remove(0).unwrap();
@@ -45,11 +45,11 @@ fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
         }
         counts
     };
-    let frames = |segment_frames_max| Options { segment_frames_max, ..in_files_by_hand() };
+    let frames = |segment_frames_max| Options { segment_frames_max, ..in_files_stepped() };
     assert_eq!(written(frames(1)), [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(written(frames(3)), [1, 1, 1, 2, 2, 2, 3]);
     // A frame of 20 bytes takes 104.
-    let bytes = |segment_bytes_max| Options { segment_bytes_max, ..in_files_by_hand() };
+    let bytes = |segment_bytes_max| Options { segment_bytes_max, ..in_files_stepped() };
     assert_eq!(written(bytes(208)), [1, 1, 2, 2, 3, 3, 4]);
     assert_eq!(written(bytes(207)), [1, 2, 3, 4, 5, 6, 7]);
     // One that is longer than a segment has one of its own.
@@ -58,12 +58,12 @@ fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
 
 /// A life goes on in the segment of the one before, and counts what is in it.
 #[test]
-fn frames_of_the_life_before_are_counted() {
+fn frames_of_the_previous_incarnation_are_counted() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { segment_frames_max: 3, ..in_files_by_hand() };
+    let options = Options { segment_frames_max: 3, ..in_files_stepped() };
     let mut counts = Vec::new();
     for _ in 0..7 {
-        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         rig.append(vec![append(1, b"a")], Durability::Synced).remove(0).unwrap();
         counts.push(segments(&disk).len());
     }
@@ -75,14 +75,14 @@ fn frames_of_the_life_before_are_counted() {
 #[test]
 fn payloads_of_any_length_read_as_they_were_written() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let lengths = (0..70).chain(500..530).chain(1000..1050).chain(2030..2060).chain(4080..4110);
     let lengths = lengths.chain(8180..8200).chain([65_535, 65_536, 65_537, 262_144, 1 << 20]);
     let payload = |length: usize| (0..length).map(|i| (i % 251) as u8).collect::<Vec<u8>>();
     let mut expected: Vec<Vec<u8>> = Vec::new();
     for length in lengths {
         let body = payload(length);
-        let appends = vec![append(1, &body), append_with_head(1, &body), append(1, b"x")];
+        let appends = vec![append(1, &body), append_with_header(1, &body), append(1, b"x")];
         let done = rig.append(appends, Durability::Synced);
         assert!(done.iter().all(Result::is_ok), "{length}");
         expected.extend([body.clone(), body, b"x".to_vec()]);
@@ -97,7 +97,7 @@ fn payloads_of_any_length_read_as_they_were_written() {
     };
     check(rig.read(LogId(1)).into_iter().map(|seen| seen.payload).collect());
     drop(rig);
-    let rig = Rig::open(&disk.after_crash(|_| 0), in_files_by_hand(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk.after_crash(|_| 0), in_files_stepped(), &clock).unwrap();
     check(rig.replayed.iter().map(|seen| seen.payload.clone()).collect());
 }
 
@@ -109,11 +109,11 @@ fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
     let frame = |length: usize| 80 + length.next_multiple_of(8);
     let opened = |segment_bytes_max| {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let options = Options { segment_bytes_max, ..in_files_by_hand() };
-        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let options = Options { segment_bytes_max, ..in_files_stepped() };
+        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         (disk, rig)
     };
-    let write = |rig: &Rig, length: usize| {
+    let write = |rig: &StoreFixture, length: usize| {
         rig.append(vec![append(1, &vec![7; length])], Durability::Synced).remove(0).unwrap();
     };
     let length = |disk: &MemoryDisk| disk.bytes(&segments(disk)[0]).len();
@@ -129,8 +129,8 @@ fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
     write(&rig, 20);
     assert_eq!(length(&disk), end + frame(20) + AHEAD);
     // Nothing stands beyond the end of a segment that is sealed.
-    rig.store.seal();
-    rig.settle();
+    rig.store.roll_segment();
+    rig.step_until_idle();
     assert_eq!(length(&disk), end + frame(20));
     let (disk, rig) = opened(AHEAD as u64 / 2);
     write(&rig, 20);

@@ -2,10 +2,10 @@
 
 mod harness;
 
-use harness::{Rig, append, manual_clock};
+use harness::{StoreFixture, append, manual_clock};
 use hlc::UserTime;
 use storage::disk::MemoryDisk;
-use storage::{Append, Durability, LogId, Offset, Options};
+use storage::{Durability, LogAppend, LogId, Offset, Options};
 
 const LOG: LogId = LogId(5);
 const ENTRIES: u64 = 1000;
@@ -17,9 +17,9 @@ fn time(nth: u64) -> UserTime {
 
 #[test]
 fn the_latest_of_many_entries_is_found_wherever_it_is_and_of_equals_the_first() {
-    let rig = Rig::open(&MemoryDisk::new(), Options::default(), &manual_clock());
+    let rig = StoreFixture::open(&MemoryDisk::new(), Options::default(), &manual_clock());
     let rig = rig.expect("it opens");
-    let entry = |nth| Append { user: (time(nth), time(nth)), ..append(LOG.0, b"x") };
+    let entry = |nth| LogAppend { user: (time(nth), time(nth)), ..append(LOG.0, b"x") };
     for result in rig.append((0..ENTRIES).map(entry).collect(), Durability::Written) {
         result.expect("it is appended");
     }

@@ -10,19 +10,19 @@ use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use harness::{Rig, append, manual_clock};
+use harness::{StoreFixture, append, manual_clock};
 use parking_lot::Mutex;
 use storage::disk::{Disk, DiskFile, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
 fn options() -> Options {
-    Options { uncovered_parts_max: 0, proofs: false, ..harness::in_files_by_hand() }
+    Options { uncovered_segments_max: 0, proofs: false, ..harness::in_files_stepped() }
 }
 
-fn seal(rig: &Rig) {
-    rig.store.seal();
+fn roll_segment(rig: &StoreFixture) {
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
 }
 
 fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
@@ -34,36 +34,36 @@ fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
 #[test]
 fn an_idle_log_stays_although_many_others_are_in_use() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options { idle_logs_max: 2, ..options() }, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options { idle_logs_max: 2, ..options() }, &clock).unwrap();
     for log in 0..4 {
         rig.append(vec![append(log, b"x")], Durability::Synced);
     }
-    seal(&rig);
+    roll_segment(&rig);
     let _used: Vec<_> = (0..3).map(|log| rig.store.log(LogId(log)).unwrap()).collect();
     let idle = Arc::downgrade(&rig.store.log(LogId(3)).unwrap());
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     assert!(idle.upgrade().is_some(), "one idle log, where two may be, was dropped");
 }
 
-struct Watching;
+struct NoopWatcher;
 
-impl storage::log::Watcher for Watching {
-    fn grew(&self) {}
+impl storage::log::LogWatcher for NoopWatcher {
+    fn on_append(&self) {}
 }
 
 /// Who watched and left without being told keeps the log in memory for ever.
 #[test]
 fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     rig.append(vec![append(1, b"x")], Durability::Synced);
-    seal(&rig);
-    let watcher: Arc<dyn storage::log::Watcher> = Arc::new(Watching);
+    roll_segment(&rig);
+    let watcher: Arc<dyn storage::log::LogWatcher> = Arc::new(NoopWatcher);
     let log = rig.store.log(LogId(1)).unwrap();
     log.watch(&watcher);
     let weak = Arc::downgrade(&log);
     drop((log, watcher));
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     assert!(weak.upgrade().is_none(), "it is held by nobody, and watched by nobody");
 }
 
@@ -71,10 +71,10 @@ fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
 #[test]
 fn links_in_a_circle_are_an_error_and_no_endless_search() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
         rig.append(vec![append(1, b"x")], Durability::Synced);
-        seal(&rig);
+        roll_segment(&rig);
     }
     rig.store.close();
     let mut names: Vec<String> =
@@ -92,7 +92,7 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
     write(&disk, &name, &bytes);
     let (sender, read) = mpsc::channel();
     std::thread::spawn(move || {
-        let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+        let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
         let log = rig.store.log(LogId(1)).unwrap();
         let _ =
             sender.send(log.read(Offset(0), Offset(u64::MAX), usize::MAX).map(|read| read.len()));
@@ -106,13 +106,13 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
 #[test]
 fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
         for log in 1..3 {
             rig.append(vec![append(log, &[log as u8; 100])], Durability::Synced);
         }
     }
-    seal(&rig);
+    roll_segment(&rig);
     let end = rig.store.log(LogId(2)).unwrap().end();
     assert_eq!(end, Offset(3));
     rig.store.close();
@@ -123,14 +123,14 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let at = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
     write(&disk, &filed, &bytes[..at - 32 - storage::journal::FRAME_BYTES]);
     disk.remove(&filed.replace(".filed", ".index")).unwrap();
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let error = rig.store.log(LogId(2)).unwrap_err().to_string();
     rig.store.close();
     drop(rig);
     if error.contains("remove *.heads") {
         disk.remove(&heads).unwrap();
     }
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let appended = rig.append(vec![append(2, b"new")], Durability::Synced);
     if let Ok(appended) = &appended[0] {
         assert!(appended.base >= end, "given out twice: {:?}, after: {error}", appended.base);
@@ -139,13 +139,13 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
 
 /// One part whose data is rotten, so that its index cannot be made anew, and which a table covers.
 #[test]
-fn head_tables_go_on_although_one_index_cannot_be_made_anew() {
+fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let no_cache = Options { index_bytes_max: 0, uncovered_parts_max: 1, ..options() };
-    let rig = Rig::open(&disk, no_cache, &clock).unwrap();
+    let no_cache = Options { index_bytes_max: 0, uncovered_segments_max: 1, ..options() };
+    let rig = StoreFixture::open(&disk, no_cache, &clock).unwrap();
     for _ in 0..3 {
         rig.append(vec![append(1, b"rots")], Durability::Synced);
-        seal(&rig);
+        roll_segment(&rig);
     }
     let tables = || disk.names().iter().filter(|name| name.ends_with(".heads")).cloned().max();
     let before = tables();
@@ -154,32 +154,32 @@ fn head_tables_go_on_although_one_index_cannot_be_made_anew() {
     drop(rig);
     let clock = manual_clock();
     clock.advance(Duration::from_secs(60));
-    let rig = Rig::open(&disk, no_cache, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, no_cache, &clock).unwrap();
     let first = format!("{:020}", 0);
-    disk.rot(&format!("{first}.index"), 4096 + 50, 1);
-    disk.rot(&format!("{first}.journal"), 64 + 20, 1);
+    disk.corrupt(&format!("{first}.index"), 4096 + 50, 1);
+    disk.corrupt(&format!("{first}.journal"), 64 + 20, 1);
     let log = rig.store.log(LogId(1)).unwrap();
-    assert!(log.read(Offset(0), Offset(1), usize::MAX).is_err(), "it is rotten");
+    assert!(log.read(Offset(0), Offset(1), usize::MAX).is_err(), "it is corrupt");
     drop(log);
     for _ in 0..20 {
         rig.append(vec![append(2, b"x")], Durability::Synced);
-        rig.store.seal();
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
-        let _ = rig.store.tend();
+        let _ = rig.store.run_maintenance();
     }
-    assert_ne!(tables(), before, "20 parts later there is no other head table");
+    assert_ne!(tables(), before, "20 segments later there is no other latest-run table");
 }
 
 /// A table that lacks a log, and has another twice, is whole and wrong: the log is found where it was long
 /// ago, or not at all. A check must say so: nothing else does.
 #[test]
-fn a_check_tells_of_a_head_table_that_lacks_a_log() {
+fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for log in 1..3 {
         rig.append(vec![append(log, b"x")], Durability::Synced);
     }
-    seal(&rig);
+    roll_segment(&rig);
     rig.store.close();
     drop(rig);
     let name = disk.names().into_iter().find(|name| name.ends_with(".heads")).unwrap();
@@ -192,7 +192,7 @@ fn a_check_tells_of_a_head_table_that_lacks_a_log() {
     bytes[4096..4096 + 4].copy_from_slice(&crc.to_le_bytes());
     write(&disk, &name, &bytes);
     let problems = storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems;
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let end = rig.store.log(LogId(2)).unwrap().end();
     assert!(!problems.is_empty(), "log 2 ends at {end:?} now, and the check says nothing");
 }
@@ -202,19 +202,19 @@ thread_local! {
     static UNREADABLE: Cell<bool> = const { Cell::new(false) };
 }
 
-type Hook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
+type ReadHook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
 
 /// A disk that does something else before it reads a place of a file, once.
-struct Hooked(MemoryDisk, Hook);
+struct ReadHookDisk(MemoryDisk, ReadHook);
 
-struct HookedFile(Arc<dyn DiskFile>, String, Hook);
+struct ReadHookFile(Arc<dyn DiskFile>, String, ReadHook);
 
-impl Disk for Hooked {
+impl Disk for ReadHookDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.0.create(name)
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(HookedFile(self.0.open(name)?, name.to_owned(), Arc::clone(&self.1))))
+        Ok(Arc::new(ReadHookFile(self.0.open(name)?, name.to_owned(), Arc::clone(&self.1))))
     }
     fn list(&self) -> io::Result<Vec<String>> {
         self.0.list()
@@ -225,12 +225,12 @@ impl Disk for Hooked {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.0.rename(from, to)
     }
-    fn sync_names(&self) -> io::Result<()> {
-        self.0.sync_names()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.sync_directory()
     }
 }
 
-impl DiskFile for HookedFile {
+impl DiskFile for ReadHookFile {
     fn length(&self) -> io::Result<u64> {
         self.0.length()
     }
@@ -254,8 +254,8 @@ impl DiskFile for HookedFile {
     fn allocate(&self, length: u64) -> io::Result<()> {
         self.0.allocate(length)
     }
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.punch(range)
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.punch_hole(range)
     }
     fn sync(&self) -> io::Result<()> {
         self.0.sync()
@@ -263,46 +263,46 @@ impl DiskFile for HookedFile {
 }
 
 #[test]
-fn no_offset_is_given_out_twice_because_an_index_was_made_anew_while_heads_were_gathered() {
+fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_tables_were_merged() {
     const LOGS: u64 = 130;
     const ASKED: u64 = 100;
     let options = Options {
         tail_bytes_max: 0,
         index_bytes_max: 0,
         idle_logs_max: 0,
-        uncovered_parts_max: 1,
-        tended_by_hand: true,
-        driven_by_hand: true,
+        uncovered_segments_max: 1,
+        manual_maintenance: true,
+        manual_stepping: true,
         proofs: false,
         ..Options::default()
     };
-    let (memory, clock, hook) = (MemoryDisk::new(), manual_clock(), Hook::default());
+    let (memory, clock, hook) = (MemoryDisk::new(), manual_clock(), ReadHook::default());
     let open = || {
-        let disk = Arc::new(Hooked(memory.clone(), Arc::clone(&hook)));
-        Arc::new(Rig::open_on(disk, options, clock.clone()).unwrap())
+        let disk = Arc::new(ReadHookDisk(memory.clone(), Arc::clone(&hook)));
+        Arc::new(StoreFixture::open_on(disk, options, clock.clone()).unwrap())
     };
-    let seal = |rig: &Rig| {
-        rig.store.seal();
+    let seal = |rig: &StoreFixture| {
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
     };
     let rig = open();
     for log in 1..=LOGS {
         rig.append(vec![append(log, b"first")], Durability::Synced);
     }
     seal(&rig);
-    rig.store.give_up(&[(LogId(1), Offset(1))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     clock.advance(std::time::Duration::from_secs(2));
     rig.frontier();
     rig.store.close();
     drop(rig);
     clock.advance(std::time::Duration::from_secs(60));
     let rig = open();
-    rig.append(vec![append(1000, b"another part")], Durability::Synced);
+    rig.append(vec![append(1000, b"another segment")], Durability::Synced);
     // Runs stand in blocks 5 to 9, 30 each. Block 8 rots. While heads of block 6 are read, somebody asks
     // for a log in block 8, and comes upon that.
     let name = format!("{:020}.index", 0);
-    memory.rot(&name, 8 * 4096 + 100, 1);
+    memory.corrupt(&name, 8 * 4096 + 100, 1);
     let asking = Arc::clone(&rig);
     let ask = move || {
         let ask = move || asking.store.log(LogId(ASKED)).map(|log| log.end());
@@ -310,8 +310,8 @@ fn no_offset_is_given_out_twice_because_an_index_was_made_anew_while_heads_were_
     };
     *hook.lock() = Some((name, 6 * 4096, Box::new(ask)));
     seal(&rig);
-    assert!(hook.lock().is_none(), "heads were gathered");
-    let ends = |rig: &Rig| -> Vec<u64> {
+    assert!(hook.lock().is_none(), "latest-run tables were merged");
+    let ends = |rig: &StoreFixture| -> Vec<u64> {
         let is_lost = |log: &u64| rig.store.log(LogId(*log)).unwrap().end() != Offset(1);
         (1..=LOGS).filter(is_lost).collect()
     };
@@ -324,27 +324,27 @@ fn no_offset_is_given_out_twice_because_an_index_was_made_anew_while_heads_were_
 
 /// A head table is soft: where a sector of it cannot be read, the indexes still say where logs are.
 #[test]
-fn a_bad_sector_in_a_head_table_makes_no_log_unreadable() {
+fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
     let options = Options {
         tail_bytes_max: 0,
         index_bytes_max: 0,
         idle_logs_max: 0,
-        uncovered_parts_max: 0,
-        tended_by_hand: true,
-        driven_by_hand: true,
+        uncovered_segments_max: 0,
+        manual_maintenance: true,
+        manual_stepping: true,
         proofs: false,
         ..Options::default()
     };
-    let disk = Arc::new(Hooked(MemoryDisk::new(), Hook::default()));
-    let rig = Rig::open_on(disk, options, manual_clock()).unwrap();
+    let disk = Arc::new(ReadHookDisk(MemoryDisk::new(), ReadHook::default()));
+    let rig = StoreFixture::open_on(disk, options, manual_clock()).unwrap();
     rig.append(vec![append(1, b"first")], Durability::Synced);
-    rig.store.seal();
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
-    rig.store.tend().unwrap();
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
+    rig.store.run_maintenance().unwrap();
     UNREADABLE.set(true);
     let first = rig.store.log(LogId(1)).map(|log| log.end());
-    let tended = rig.store.tend();
+    let tended = rig.store.run_maintenance();
     let then = rig.store.log(LogId(1)).map(|log| log.end());
     UNREADABLE.set(false);
     assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");

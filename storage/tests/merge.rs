@@ -9,47 +9,47 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Random, Rig, append, manual_clock};
+use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, ManualClock};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
 const LOGS: u64 = 5;
 /// The parts that are as large as they may become here, and those that wait for more.
-const PARTS_MAX: usize = 24;
+const SEGMENTS_MAX: usize = 24;
 
 fn options() -> Options {
     Options {
         segment_frames_max: 12,
-        uncovered_parts_max: 1,
+        uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_by_hand()
+        ..harness::in_files_stepped()
     }
 }
 
 /// What can be asked of the logs, without a word of where it stands.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct LogContents {
     payloads: Vec<(u64, u64, Vec<u8>)>,
     tips: Vec<(u64, Hlc, Offset, u128)>,
 }
 
-fn told(rig: &Rig, cuts: &[Hlc]) -> Told {
-    try_told(rig, cuts).unwrap()
+fn contents(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
+    try_contents(rig, cuts).unwrap()
 }
 
 /// The same, while what is damaged is made anew.
-fn told_in_the_end(rig: &Rig, cuts: &[Hlc]) -> Told {
+fn contents_after_rebuild(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     for _ in 0..8 {
-        if let Ok(told) = try_told(rig, cuts) {
+        if let Ok(told) = try_contents(rig, cuts) {
             return told;
         }
-        let _ = rig.store.tend();
+        let _ = rig.store.run_maintenance();
     }
-    told(rig, cuts)
+    contents(rig, cuts)
 }
 
-fn try_told(rig: &Rig, cuts: &[Hlc]) -> io::Result<Told> {
+fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> io::Result<LogContents> {
     let (mut payloads, mut tips) = (Vec::new(), Vec::new());
     for id in 0..LOGS {
         let log = rig.store.log(LogId(id))?;
@@ -62,10 +62,10 @@ fn try_told(rig: &Rig, cuts: &[Hlc]) -> io::Result<Told> {
             tips.push((id, *cut, tip.end, tip.chain));
         }
     }
-    Ok(Told { payloads, tips })
+    Ok(LogContents { payloads, tips })
 }
 
-fn write(rig: &Rig, clock: &ManualClock, random: &mut Random, count: usize) {
+fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut StoreTestRng, count: usize) {
     for _ in 0..count {
         clock.advance(Duration::from_millis(7));
         let log = if random.one_in(3) { random.below(LOGS) } else { 1 };
@@ -75,7 +75,12 @@ fn write(rig: &Rig, clock: &ManualClock, random: &mut Random, count: usize) {
 }
 
 /// Writes many segments and tends only at times, so that parts of several ages are merged.
-fn grow(rig: &Rig, clock: &ManualClock, random: &mut Random, rounds: usize) -> Vec<Hlc> {
+fn grow(
+    rig: &StoreFixture,
+    clock: &ManualClock,
+    random: &mut StoreTestRng,
+    rounds: usize,
+) -> Vec<Hlc> {
     let mut cuts = Vec::new();
     for round in 0..rounds {
         write(rig, clock, random, 30);
@@ -83,7 +88,7 @@ fn grow(rig: &Rig, clock: &ManualClock, random: &mut Random, rounds: usize) -> V
         if round % 6 == 0 {
             cuts.push(cut);
         }
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     cuts
 }
@@ -97,67 +102,77 @@ fn files(disk: &MemoryDisk, kind: &str) -> usize {
 }
 
 #[test]
-fn many_small_segments_become_few_parts_and_every_answer_stays() {
+fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
     for seed in harness::seeds(2) {
-        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(seed));
+        let (disk, clock, mut random) =
+            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
         let apart = Options { merge_bytes_min: 0, ..options() };
-        let rig = Rig::open(&disk, apart, &clock).unwrap();
+        let rig = StoreFixture::open(&disk, apart, &clock).unwrap();
         let cuts = grow(&rig, &clock, &mut random, 60);
-        let before = told(&rig, &cuts);
-        assert!(rig.store.parts().len() > 100, "{}", rig.store.parts().len());
+        let before = contents(&rig, &cuts);
+        assert!(rig.store.sealed_segments().len() > 100, "{}", rig.store.sealed_segments().len());
         drop(rig);
-        let rig = Rig::open(&disk, options(), &clock).unwrap();
-        assert_eq!(told(&rig, &cuts), before);
-        rig.store.tend().unwrap();
-        assert!(rig.store.parts().len() <= PARTS_MAX, "{} parts", rig.store.parts().len());
-        assert_eq!(told(&rig, &cuts), before);
+        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&rig, &cuts), before);
+        rig.store.run_maintenance().unwrap();
+        assert!(
+            rig.store.sealed_segments().len() <= SEGMENTS_MAX,
+            "{} segments",
+            rig.store.sealed_segments().len()
+        );
+        assert_eq!(contents(&rig, &cuts), before);
         for _ in 0..3 {
-            rig.store.free().unwrap();
+            rig.store.reclaim().unwrap();
         }
-        assert_eq!(told(&rig, &cuts), before);
-        assert_eq!(files(&disk, ".index"), rig.store.parts().len());
+        assert_eq!(contents(&rig, &cuts), before);
+        assert_eq!(files(&disk, ".index"), rig.store.sealed_segments().len());
         // What is written behind it is found with it, also by those who look it up anew.
         let more = grow(&rig, &clock, &mut random, 20);
         let cuts: Vec<Hlc> = cuts.into_iter().chain(more).collect();
-        let before = told(&rig, &cuts);
+        let before = contents(&rig, &cuts);
         drop(rig);
         assert_eq!(problems(&disk), [""; 0]);
-        let rig = Rig::open(&disk, options(), &clock).unwrap();
-        assert_eq!(told(&rig, &cuts), before);
+        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&rig, &cuts), before);
         // A third more is kept.
-        let parts_max = PARTS_MAX + PARTS_MAX / 3;
-        assert!(rig.store.parts().len() <= parts_max, "{} parts", rig.store.parts().len());
+        let parts_max = SEGMENTS_MAX + SEGMENTS_MAX / 3;
+        assert!(
+            rig.store.sealed_segments().len() <= parts_max,
+            "{} segments",
+            rig.store.sealed_segments().len()
+        );
     }
 }
 
 #[test]
-fn an_index_of_a_merged_part_is_made_anew() {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(7));
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+fn an_index_of_a_merged_segment_is_rebuilt() {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(7));
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let cuts = grow(&rig, &clock, &mut random, 60);
     assert!(rig.store.history_stats().merged.load(Ordering::Relaxed) > 20);
-    let before = told(&rig, &cuts);
+    let before = contents(&rig, &cuts);
     drop(rig);
     for name in disk.names().iter().filter(|name| name.ends_with(".index")) {
         let without = disk.after_kill();
         without.remove(name).unwrap();
-        let rig = Rig::open(&without, options(), &clock).unwrap();
-        assert_eq!(told(&rig, &cuts), before, "without {name}");
+        let rig = StoreFixture::open(&without, options(), &clock).unwrap();
+        assert_eq!(contents(&rig, &cuts), before, "without {name}");
         drop(rig);
         assert_eq!(problems(&without), [""; 0], "without {name}");
         let rotten = disk.after_kill();
-        rotten.rot(name, 4096 + 50, 0x40);
-        let rig = Rig::open(&rotten, options(), &clock).unwrap();
-        assert_eq!(told_in_the_end(&rig, &cuts), before, "rot in {name}");
+        rotten.corrupt(name, 4096 + 50, 0x40);
+        let rig = StoreFixture::open(&rotten, options(), &clock).unwrap();
+        assert_eq!(contents_after_rebuild(&rig, &cuts), before, "corruption in {name}");
     }
 }
 
 /// What is kept at the end of a long life takes what it would have taken if nothing else had been there.
 #[test]
-fn what_was_given_up_leaves_few_files_and_little_space() {
+fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
     for seed in harness::seeds(2) {
-        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(seed));
-        let rig = Rig::open(&disk, options(), &clock).unwrap();
+        let (disk, clock, mut random) =
+            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
+        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
         let mut cuts = Vec::new();
         for _ in 0..25 {
             cuts.extend(grow(&rig, &clock, &mut random, 5));
@@ -166,25 +181,26 @@ fn what_was_given_up_leaves_few_files_and_little_space() {
                 let end = rig.store.log(LogId(id)).unwrap().end().0;
                 (LogId(id), Offset(end.saturating_sub(if id == 1 { 300 } else { 40 })))
             });
-            rig.store.give_up(&starts.collect::<Vec<_>>()).unwrap();
+            rig.store.advance_log_start(&starts.collect::<Vec<_>>()).unwrap();
             for _ in 0..2 {
-                rig.store.free().unwrap();
+                rig.store.reclaim().unwrap();
             }
-            rig.store.tend().unwrap();
+            rig.store.run_maintenance().unwrap();
         }
         for _ in 0..3 {
-            rig.store.free().unwrap();
-            rig.store.tend().unwrap();
+            rig.store.reclaim().unwrap();
+            rig.store.run_maintenance().unwrap();
         }
-        let parts = rig.store.parts().len();
-        assert!(parts <= PARTS_MAX + 6, "{parts} parts");
-        let before = told(&rig, &cuts);
+        let parts = rig.store.sealed_segments().len();
+        assert!(parts <= SEGMENTS_MAX + 6, "{parts} segments");
+        let before = contents(&rig, &cuts);
         let kept = before.payloads.len() as u64;
-        let indexed: u64 = rig.store.parts().iter().map(|part| part.index().header.entries).sum();
+        let indexed: u64 =
+            rig.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
         assert!(indexed < 2 * kept, "{indexed} entries in indexes, where {kept} are kept");
         drop(rig);
         assert_eq!(problems(&disk), [""; 0]);
-        let rig = Rig::open(&disk, options(), &clock).unwrap();
-        assert_eq!(told(&rig, &cuts), before);
+        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&rig, &cuts), before);
     }
 }

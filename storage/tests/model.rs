@@ -10,17 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{Rig, Verdict, append, append_with_head, manual_clock};
+use harness::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
 use storage::disk::{Disk, MemoryDisk};
-use storage::index::Tip;
-use storage::{Append, AppendError, Compacted, Durability, Kept, LogId, Offset, Options, Piece};
+use storage::index::LogTip;
+use storage::{
+    AppendError, CompactedEntry, CompactionHorizon, Durability, EntryPayload, LogAppend, LogId,
+    Offset, Options,
+};
 
 const LOGS: usize = 3;
 
 #[derive(Clone, Debug)]
-struct Known {
+struct LogModelEntry {
     base: u64,
     end: u64,
     stamp: Hlc,
@@ -31,37 +34,37 @@ struct Known {
 }
 
 /// The entries of each log, by base offset.
-type Model = [BTreeMap<u64, Known>; LOGS];
+type LogModel = [BTreeMap<u64, LogModelEntry>; LOGS];
 
 #[derive(Clone, Debug)]
-struct Wanted {
+struct LogAppendSpec {
     log: usize,
     count: u32,
     user: (i64, i64),
     rest: Vec<u8>,
-    head: bool,
+    has_header: bool,
     refuse: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
-    Append(Vec<Vec<Wanted>>, bool),
+enum LogModelStep {
+    Append(Vec<Vec<LogAppendSpec>>, bool),
     Advance(u64),
     SetBack(u64),
     /// Reopens; without the index files for which a bit is set.
     Reopen(u64),
-    Seal,
-    Tend,
-    GiveUp(usize, u16),
-    Free,
+    RollSegment,
+    RunMaintenance,
+    AdvanceLogStart(usize, u16),
+    Reclaim,
     /// Puts some of a log's entries in place of its beginning, shortened: those for which a bit is set.
-    Replace(usize, u16, u64),
+    ReplacePrefix(usize, u16, u64),
     /// Damages a byte of one of the index files that there are.
-    Rot(u16, u16),
+    Corrupt(u16, u16),
 }
 
 #[derive(Clone, Debug)]
-struct Question {
+struct LogModelQuery {
     log: usize,
     /// As fractions of what there is, so that they shrink well and mean something in any log.
     from: u16,
@@ -72,42 +75,42 @@ struct Question {
     bytes: usize,
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn append_spec() -> impl Strategy<Value = LogAppendSpec> {
     let length = prop_oneof![8 => 0usize..120, 1 => 2040usize..2100];
     let rest = length.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
     (0..LOGS, 1u32..4, -20i64..20, 0i64..6, rest, any::<bool>(), 0u8..8).prop_map(
-        |(log, count, user, spread, rest, head, luck)| Wanted {
+        |(log, count, user, spread, rest, head, luck)| LogAppendSpec {
             log,
             count,
             user: (user, user + spread),
             rest,
-            head,
+            has_header: head,
             refuse: luck == 0,
         },
     )
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let request = prop::collection::vec(wanted(), 1..4);
+fn step() -> impl Strategy<Value = LogModelStep> {
+    let request = prop::collection::vec(append_spec(), 1..4);
     let group = prop::collection::vec(request, 1..4);
     prop_oneof![
-        8 => (group, any::<bool>()).prop_map(|(group, synced)| Step::Append(group, synced)),
-        2 => (0u64..900).prop_map(Step::Advance),
-        1 => (0u64..700).prop_map(Step::SetBack),
-        1 => prop_oneof![Just(0u64), any::<u64>()].prop_map(Step::Reopen),
-        1 => Just(Step::Seal),
-        3 => Just(Step::Tend),
-        1 => (0..LOGS, any::<u16>()).prop_map(|(log, at)| Step::GiveUp(log, at)),
-        1 => Just(Step::Free),
+        8 => (group, any::<bool>()).prop_map(|(group, synced)| LogModelStep::Append(group, synced)),
+        2 => (0u64..900).prop_map(LogModelStep::Advance),
+        1 => (0u64..700).prop_map(LogModelStep::SetBack),
+        1 => prop_oneof![Just(0u64), any::<u64>()].prop_map(LogModelStep::Reopen),
+        1 => Just(LogModelStep::RollSegment),
+        3 => Just(LogModelStep::RunMaintenance),
+        1 => (0..LOGS, any::<u16>()).prop_map(|(log, at)| LogModelStep::AdvanceLogStart(log, at)),
+        1 => Just(LogModelStep::Reclaim),
         2 => (0..LOGS, any::<u16>(), any::<u64>())
-            .prop_map(|(log, at, kept)| Step::Replace(log, at, kept)),
-        1 => (any::<u16>(), any::<u16>()).prop_map(|(file, at)| Step::Rot(file, at)),
+            .prop_map(|(log, at, kept)| LogModelStep::ReplacePrefix(log, at, kept)),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(file, at)| LogModelStep::Corrupt(file, at)),
     ]
 }
 
-fn question() -> impl Strategy<Value = Question> {
+fn query() -> impl Strategy<Value = LogModelQuery> {
     (0..LOGS, any::<u16>(), any::<u16>(), any::<u16>(), -1i64..=1, -25i64..25, 0usize..400)
-        .prop_map(|(log, from, until, stamp, nudge, user, bytes)| Question {
+        .prop_map(|(log, from, until, stamp, nudge, user, bytes)| LogModelQuery {
             log,
             from,
             until,
@@ -118,21 +121,29 @@ fn question() -> impl Strategy<Value = Question> {
         })
 }
 
-fn append_of(wanted: &Wanted, epoch: u32) -> Append<Verdict> {
+fn append_of(wanted: &LogAppendSpec, epoch: u32) -> LogAppend<StageVerdict> {
     let log = wanted.log as u64;
-    let plain =
-        if wanted.head { append_with_head(log, &wanted.rest) } else { append(log, &wanted.rest) };
-    Append {
+    let plain = if wanted.has_header {
+        append_with_header(log, &wanted.rest)
+    } else {
+        append(log, &wanted.rest)
+    };
+    LogAppend {
         count: wanted.count,
         epoch,
         kind: epoch as u8,
         user: (UserTime(wanted.user.0), UserTime(wanted.user.1)),
-        note: if wanted.refuse { Verdict::Refuse } else { Verdict::Accept },
+        note: if wanted.refuse { StageVerdict::Refuse } else { StageVerdict::Accept },
         ..plain
     }
 }
 
-fn learn(model: &mut Model, wanted: &Wanted, epoch: u32, result: &harness::TestResult) {
+fn record_append(
+    model: &mut LogModel,
+    wanted: &LogAppendSpec,
+    epoch: u32,
+    result: &harness::StageAppendResult,
+) {
     let log = &mut model[wanted.log];
     let end = log.last_key_value().map_or(0, |(_, last)| last.end);
     match result {
@@ -140,12 +151,12 @@ fn learn(model: &mut Model, wanted: &Wanted, epoch: u32, result: &harness::TestR
             assert!(!wanted.refuse);
             assert_eq!(appended.base, Offset(end), "offsets are dense");
             let mut bytes = Vec::new();
-            if wanted.head {
+            if wanted.has_header {
                 bytes.extend_from_slice(&end.to_le_bytes());
                 bytes.extend_from_slice(&appended.stamp.bits().to_le_bytes());
             }
             bytes.extend_from_slice(&wanted.rest);
-            let known = Known {
+            let known = LogModelEntry {
                 base: end,
                 end: end + u64::from(wanted.count),
                 stamp: appended.stamp,
@@ -162,16 +173,16 @@ fn learn(model: &mut Model, wanted: &Wanted, epoch: u32, result: &harness::TestR
     }
 }
 
-fn read(piece: &Piece) -> (u64, Bytes) {
+fn read(piece: &EntryPayload) -> (u64, Bytes) {
     (piece.entry.base.0, piece.read().unwrap())
 }
 
-fn told(known: &Known) -> (u64, Bytes) {
+fn expected_payload(known: &LogModelEntry) -> (u64, Bytes) {
     (known.base, known.bytes.clone())
 }
 
-fn ask(rig: &Rig, model: &Model, question: &Question) {
-    let known: Vec<&Known> = model[question.log].values().collect();
+fn check_query(rig: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
+    let known: Vec<&LogModelEntry> = model[question.log].values().collect();
     let log = rig.store.log(LogId(question.log as u64)).unwrap();
     let end = known.last().map_or(0, |last| last.end);
     let horizon = log.horizon();
@@ -207,10 +218,10 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     let reaching = known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
     assert_eq!(
         log.first_reaching(UserTime(question.user), Offset(from)).unwrap().as_ref().map(read),
-        reaching.map(|entry| told(entry))
+        reaching.map(|entry| expected_payload(entry))
     );
 
-    let mut latest: Option<&Known> = None;
+    let mut latest: Option<&LogModelEntry> = None;
     for entry in known.iter().filter(|entry| entry.base >= from && entry.end <= until) {
         if latest.is_none_or(|latest| entry.user_max > latest.user_max) {
             latest = Some(entry);
@@ -218,7 +229,7 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     }
     assert_eq!(
         log.latest_by_user_time(Offset(from), Offset(until)).unwrap().as_ref().map(read),
-        latest.map(told)
+        latest.map(expected_payload)
     );
 
     let (mut expected, mut bytes) = (Vec::new(), 0);
@@ -227,7 +238,7 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
         if expected.is_empty()
             || (bytes < question.bytes && bytes + entry.bytes.len() <= question.bytes)
         {
-            expected.push(told(entry));
+            expected.push(expected_payload(entry));
         } else {
             // Nothing after the first that does not fit.
             bytes = usize::MAX / 2;
@@ -249,7 +260,7 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     }
 }
 
-fn tips(rig: &Rig) -> Vec<Tip> {
+fn tips(rig: &StoreFixture) -> Vec<LogTip> {
     (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).unwrap().tip()).collect()
 }
 
@@ -260,26 +271,30 @@ fn indexes(disk: &MemoryDisk) -> Vec<String> {
 }
 
 /// Whether all of a log can be read by index.
-fn is_readable(rig: &Rig, log: usize) -> bool {
+fn is_readable(rig: &StoreFixture, log: usize) -> bool {
     let Ok(log) = rig.store.log(LogId(log as u64)) else { return false };
     let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
     let found = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
-    let cuts = rig.store.parts().iter().all(|part| log.tip_at(Cut::below(part.last_stamp)).is_ok());
+    let cuts = rig
+        .store
+        .sealed_segments()
+        .iter()
+        .all(|part| log.tip_at(Cut::below(part.last_stamp)).is_ok());
     all.is_ok() && found && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
 }
 
 /// Does `act`; once more if it came upon damage in an index that nobody has read since: runs of what was
 /// given up are read only to free it. It is made anew then.
-fn mending<T>(rig: &Rig, act: impl Fn() -> std::io::Result<T>) -> T {
+fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> std::io::Result<T>) -> T {
     act().unwrap_or_else(|error| {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
         act().unwrap()
     })
 }
 
 /// Remembers the chain of what was appended last, as the log gave it then.
-fn learn_chains(model: &mut Model, rig: &Rig) {
+fn record_chains(model: &mut LogModel, rig: &StoreFixture) {
     for (log, known) in model.iter_mut().enumerate() {
         let log = rig.store.log(LogId(log as u64)).unwrap();
         for (_, entry) in known.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
@@ -288,19 +303,19 @@ fn learn_chains(model: &mut Model, rig: &Rig) {
     }
 }
 
-fn replace(rig: &Rig, model: &mut Model, log: usize, at: u16, kept: u64) {
+fn replace_prefix(rig: &StoreFixture, model: &mut LogModel, log: usize, at: u16, kept: u64) {
     let held = rig.store.log(LogId(log as u64)).unwrap();
     let known = &mut model[log];
     let nth = known.len() * at as usize / (1 << 16);
     let stamp = known.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
     let cut = Cut::below(stamp.next());
-    let (until, stamp) = mending(rig, || rig.store.replaceable(held.id, cut));
+    let (until, stamp) = retry_after_rebuild(rig, || rig.store.replaceable_prefix(held.id, cut));
     if until.0 == 0 {
         return;
     }
-    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
+    let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
     let pieces = held.read(held.start(), until, usize::MAX).unwrap();
-    let replaced = rig.store.replace(
+    let replaced = rig.store.replace_prefix(
         held.id,
         until,
         &mut |emit| {
@@ -313,7 +328,7 @@ fn replace(rig: &Rig, model: &mut Model, log: usize, at: u16, kept: u64) {
                 let bytes = piece.read()?;
                 let payload = bytes.slice(..bytes.len() / 2);
                 known.get_mut(&base).unwrap().bytes = payload.clone();
-                emit(Kept { entry: piece.entry, payload })?;
+                emit(CompactedEntry { entry: piece.entry, payload })?;
             }
             Ok(compacted)
         },
@@ -329,37 +344,37 @@ proptest! {
     /// F7, F9, F12, B3.
     #[test]
     fn a_log_answers_as_a_plain_map_does(
-        steps in prop::collection::vec((step(), prop::collection::vec(question(), 0..6)), 1..30),
+        steps in prop::collection::vec((step(), prop::collection::vec(query(), 0..6)), 1..30),
     ) {
         let options = Options {
             segment_bytes_max: 2048,
             tail_bytes_max: 1500,
             idle_logs_max: 0,
-            uncovered_parts_max: 1,
+            uncovered_segments_max: 1,
             merge_bytes_min: 32 << 10,
-            tended_by_hand: true,
+            manual_maintenance: true,
             ..Options::default()
         };
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let mut rig = Rig::open(&disk, options, &clock).unwrap();
-        let mut model = Model::default();
+        let mut rig = StoreFixture::open(&disk, options, &clock).unwrap();
+        let mut model = LogModel::default();
         let mut rotten = BTreeSet::new();
         for (epoch, (step, questions)) in (0u32..).zip(steps) {
             match step {
-                Step::Append(group, synced) => {
+                LogModelStep::Append(group, synced) => {
                     let how = if synced { Durability::Synced } else { Durability::Written };
-                    let appends = |request: &Vec<Wanted>| {
+                    let appends = |request: &Vec<LogAppendSpec>| {
                         (request.iter().map(|wanted| append_of(wanted, epoch)).collect(), how)
                     };
                     let results = rig.append_as_one_group(group.iter().map(appends).collect());
                     for (wanted, result) in group.iter().flatten().zip(results.iter().flatten()) {
-                        learn(&mut model, wanted, epoch, result);
+                        record_append(&mut model, wanted, epoch, result);
                     }
-                    learn_chains(&mut model, &rig);
+                    record_chains(&mut model, &rig);
                 }
-                Step::Advance(ms) => clock.advance(Duration::from_millis(ms)),
-                Step::SetBack(ms) => clock.step_to(SysTime(clock.read().wall.0 - ms)),
-                Step::Reopen(lost) => {
+                LogModelStep::Advance(ms) => clock.advance(Duration::from_millis(ms)),
+                LogModelStep::SetBack(ms) => clock.step_to(SysTime(clock.read().wall.0 - ms)),
+                LogModelStep::Reopen(lost) => {
                     let before = tips(&rig);
                     let frontier = rig.frontier();
                     drop(rig);
@@ -368,40 +383,40 @@ proptest! {
                             disk.remove(&name).unwrap();
                         }
                     }
-                    rig = Rig::open(&disk, options, &clock).unwrap();
+                    rig = StoreFixture::open(&disk, options, &clock).unwrap();
                     prop_assert_eq!(tips(&rig), before, "the same history has the same chain");
                     prop_assert!(rig.frontier() >= frontier);
                 }
-                Step::Seal => rig.store.seal(),
-                Step::Tend => rig.store.tend().unwrap(),
-                Step::GiveUp(log, at) => {
+                LogModelStep::RollSegment => rig.store.roll_segment(),
+                LogModelStep::RunMaintenance => rig.store.run_maintenance().unwrap(),
+                LogModelStep::AdvanceLogStart(log, at) => {
                     let log = rig.store.log(LogId(log as u64)).unwrap();
                     let start = log.end().0 * u64::from(at) / u64::from(u16::MAX);
-                    mending(&rig, || rig.store.give_up(&[(log.id, Offset(start))]));
+                    retry_after_rebuild(&rig, || rig.store.advance_log_start(&[(log.id, Offset(start))]));
                     prop_assert!(log.start() >= Offset(start));
                 }
-                Step::Free => drop(mending(&rig, || rig.store.free())),
-                Step::Replace(log, at, kept) => replace(&rig, &mut model, log, at, kept),
-                Step::Rot(file, at) => {
+                LogModelStep::Reclaim => drop(retry_after_rebuild(&rig, || rig.store.reclaim())),
+                LogModelStep::ReplacePrefix(log, at, kept) => replace_prefix(&rig, &mut model, log, at, kept),
+                LogModelStep::Corrupt(file, at) => {
                     let names = indexes(&disk);
                     if let Some(name) = names.get(file as usize % names.len().max(1)) {
                         drop(rig);
                         rotten.insert(name.clone());
                         let length = disk.bytes(name).len();
-                        disk.rot(name, length * at as usize / (1 << 16), 0x20);
-                        rig = Rig::open(&disk, options, &clock).unwrap();
+                        disk.corrupt(name, length * at as usize / (1 << 16), 0x20);
+                        rig = StoreFixture::open(&disk, options, &clock).unwrap();
                         // What is damaged is found by whoever reads it, and made anew before the next.
                         for _ in 0..64 {
                             if (0..LOGS).all(|log| is_readable(&rig, log)) {
                                 break;
                             }
-                            rig.store.tend().unwrap();
+                            rig.store.run_maintenance().unwrap();
                         }
                     }
                 }
             }
             for question in &questions {
-                ask(&rig, &model, question);
+                check_query(&rig, &model, question);
             }
         }
         drop(rig);

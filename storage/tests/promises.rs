@@ -9,21 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use harness::{BEGIN, Rig, append, manual_clock};
-use hlc::{ClockDiscipline, Cut, Fence, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
+use harness::{BEGIN, StoreFixture, append, manual_clock};
+use hlc::{
+    ClockDiscipline, ClockFence, Cut, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock,
+};
 use storage::disk::MemoryDisk;
 use storage::timekeeper::{BoundFile, TimeError};
-use storage::{Append, AppendError, Durability, LogId, Offset, Options};
+use storage::{AppendError, Durability, LogAppend, LogId, Offset, Options};
 
 const LOG: LogId = LogId(1);
 
-fn write(rig: &Rig, payload: &[u8]) -> Hlc {
+fn write(rig: &StoreFixture, payload: &[u8]) -> Hlc {
     let result = rig.append(vec![append(LOG.0, payload)], Durability::Written).remove(0);
     result.expect("a healthy store takes an append").stamp
 }
 
 /// What a read at a cut gives: its end, and what identifies its content.
-fn answer(rig: &Rig, cut: Cut) -> (Offset, u128) {
+fn answer(rig: &StoreFixture, cut: Cut) -> (Offset, u128) {
     let tip = rig.store.log(LOG).unwrap().tip_at(cut).unwrap();
     (tip.end, tip.chain)
 }
@@ -32,7 +34,7 @@ fn answer(rig: &Rig, cut: Cut) -> (Offset, u128) {
 #[test]
 fn b2_of_2000_reads_followed_by_a_write_in_the_same_millisecond_none_changes() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let mut given = Vec::new();
     for _ in 0..2000 {
         clock.advance(Duration::from_millis(1));
@@ -52,7 +54,7 @@ fn b2_of_2000_reads_followed_by_a_write_in_the_same_millisecond_none_changes() {
 #[test]
 fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
     let disk = Arc::new(MemoryDisk::new());
-    let rig = Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let rig = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
     let mut given = Vec::new();
     for _ in 0..2000 {
         let cut = Cut::through(rig.store.timekeeper().frontier());
@@ -67,7 +69,7 @@ fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
 #[test]
 fn f9_answers_given_while_others_write_are_final() {
     let disk = Arc::new(MemoryDisk::new());
-    let rig = Arc::new(Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
+    let rig = Arc::new(StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
     let done = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2)
@@ -89,7 +91,9 @@ fn f9_answers_given_while_others_write_are_final() {
         .collect();
     while asked.load(Ordering::SeqCst) < 2000 {
         let results: Vec<_> = (0..4)
-            .map(|_| rig.begin((0..5).map(|_| append(LOG.0, b"x")).collect(), Durability::Synced))
+            .map(|_| {
+                rig.begin_append((0..5).map(|_| append(LOG.0, b"x")).collect(), Durability::Synced)
+            })
             .collect();
         for receiver in results {
             receiver.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -107,14 +111,14 @@ fn f9_answers_given_while_others_write_are_final() {
 fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = |tail_bytes_max| Options { tail_bytes_max, ..Options::default() };
-    let mut rig = Rig::open(&disk, options(1 << 20), &clock).unwrap();
+    let mut rig = StoreFixture::open(&disk, options(1 << 20), &clock).unwrap();
     let mut cuts = Vec::new();
     for index in 0..50u8 {
         write(&rig, &[index; 40]);
         clock.advance(Duration::from_millis(u64::from(index % 3)));
         cuts.push(Cut::through(rig.frontier()));
     }
-    let hash = |rig: &Rig| -> Vec<_> {
+    let hash = |rig: &StoreFixture| -> Vec<_> {
         let bytes = |cut: Cut| {
             let pieces = rig
                 .store
@@ -131,7 +135,7 @@ fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
     for tail_bytes_max in [1 << 20, 0, 500] {
         assert_eq!(hash(&rig), first);
         drop(rig);
-        rig = Rig::open(&disk, options(tail_bytes_max), &clock).unwrap();
+        rig = StoreFixture::open(&disk, options(tail_bytes_max), &clock).unwrap();
         assert_eq!(hash(&rig), first);
     }
 }
@@ -140,7 +144,7 @@ fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
 #[test]
 fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let mut ends = Vec::new();
     for _ in 0..3 {
         clock.advance(Duration::from_millis(10));
@@ -159,11 +163,11 @@ fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
 #[test]
 fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let log = rig.store.log(LOG).unwrap();
     let write_at = |user: i64| {
         let user = (UserTime(user), UserTime(user));
-        let written = Append { user, ..append(LOG.0, b"x") };
+        let written = LogAppend { user, ..append(LOG.0, b"x") };
         rig.append(vec![written], Durability::Written).remove(0).unwrap().base
     };
     let reaching = |user, from| {
@@ -184,18 +188,18 @@ fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
 
 /// B5: FFFS began again at (0, 0).
 #[test]
-fn b5_stamps_and_frontier_rise_over_lives_whose_clock_is_set_back() {
+fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
     let disk = MemoryDisk::new();
     let mut promised = Hlc::ZERO;
     // Each life begins with its clock where somebody set it, and goes on until it has caught up.
     for wall in [0i64, -400, 3000, -20_000, -90_000_000, 5] {
         let clock = Arc::new(ManualClock::at(SysTime(BEGIN.0.saturating_add_signed(wall))));
-        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
         assert!(rig.frontier() >= promised, "{wall}");
         let results = rig.append(vec![append(LOG.0, b"x")], Durability::Written);
         match &results[0] {
             Ok(appended) => assert!(appended.stamp > promised, "{wall}"),
-            Err(AppendError::Time(TimeError::Fenced(Fence::Behind { behind_ms }))) => {
+            Err(AppendError::Time(TimeError::Fenced(ClockFence::Behind { behind_ms }))) => {
                 assert!(*behind_ms > 500, "{wall}");
                 assert!(rig.frontier() >= promised);
                 clock.advance(Duration::from_millis(*behind_ms));
@@ -208,7 +212,7 @@ fn b5_stamps_and_frontier_rise_over_lives_whose_clock_is_set_back() {
     }
     let stamps: Vec<Hlc> = {
         let clock = Arc::new(ManualClock::at(BEGIN));
-        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
         rig.replayed.iter().map(|seen| seen.stamp).collect()
     };
     assert!(stamps.len() == 6 && stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
@@ -218,10 +222,10 @@ fn b5_stamps_and_frontier_rise_over_lives_whose_clock_is_set_back() {
 #[test]
 fn b5_the_first_stamps_after_a_crash_do_not_run_ahead_of_the_clock() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     write(&rig, b"a");
     let crashed = disk.after_kill();
-    let rig = Rig::open(&crashed, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&crashed, Options::default(), &clock).unwrap();
     assert!(clock.read().wall > BEGIN, "it paused");
     let stamp = write(&rig, b"b");
     assert!(stamp.time().0 <= clock.read().wall.0 + 1, "{stamp} at {:?}", clock.read().wall);
@@ -233,13 +237,13 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
     const APPENDS: u32 = 500_000;
     const BATCH: u32 = 2_000;
     let disk = Arc::new(MemoryDisk::new());
-    let rig = Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let rig = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
     let began = OsClock.read().steady;
     let waiting: Vec<_> = (0..APPENDS / BATCH)
         .map(|batch| {
             let appends =
                 (0..BATCH).map(|index| append(LOG.0, &(batch * BATCH + index).to_le_bytes()));
-            rig.begin(appends.collect(), Durability::Written)
+            rig.begin_append(appends.collect(), Durability::Written)
         })
         .collect();
     for receiver in waiting {
@@ -259,7 +263,7 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
 #[test]
 fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     rig.append(vec![append(LOG.0, b"first")], Durability::Synced);
     let (before, syncs) = (disk.operations(), rig.store.stats().syncs.load(Ordering::SeqCst));
     let requests = (0..100).map(|_| (vec![append(LOG.0, b"x")], Durability::Synced)).collect();
@@ -282,22 +286,22 @@ fn ahead(days: u64) -> SysTime {
     SysTime(BEGIN.0 + days * DAY)
 }
 
-fn is_behind(rig: &Rig) -> bool {
-    matches!(rig.store.timekeeper().fence(), Some(Fence::Behind { .. }))
+fn is_behind(rig: &StoreFixture) -> bool {
+    matches!(rig.store.timekeeper().fence(), Some(ClockFence::Behind { .. }))
 }
 
 /// A bound that went with the jump would be the floor of the next life's stamps.
 #[test]
 fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let options = Options { driven_by_hand: true, ..Options::default() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let options = Options { manual_stepping: true, ..Options::default() };
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     write(&rig, b"a");
     clock.advance(Duration::from_secs(60));
     rig.store.timekeeper().frontier();
     assert!(rig.store.timekeeper().is_renewing(), "a later bound was asked for");
     clock.step_to(ahead(8));
-    rig.settle();
+    rig.step_until_idle();
     let bound = BoundFile::read(&disk).unwrap().unwrap().bound;
     assert!(bound < Hlc::at(ahead(1)), "{bound}");
 }
@@ -305,14 +309,14 @@ fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
 #[test]
 fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_it() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     assert_eq!(rig.store.timekeeper().confirmed_now(), Some(BEGIN), "a new store has no past");
     let first = write(&rig, b"a");
     rig.store.close();
     clock.step_to(ahead(8));
     // Starting again ends no doubt, however a life ends.
     for closes in [true, false, true] {
-        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
         assert_eq!(rig.store.timekeeper().confirmed_now(), None);
         assert_eq!(rig.store.timekeeper().fence(), None, "writes go on");
         assert!(write(&rig, b"b") > first);
@@ -322,24 +326,24 @@ fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_i
         }
         clock.advance(Duration::from_secs(5));
     }
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let doubt = rig.store.timekeeper().doubt().unwrap();
     assert!(doubt.ahead_ms > 8 * DAY - 10_000, "{doubt}");
     assert_eq!(rig.store.timekeeper().confirm(), None);
     assert_eq!(rig.store.timekeeper().confirmed_now(), Some(clock.read().wall));
     rig.store.close();
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
-    assert!(rig.store.timekeeper().confirmed_now().is_some(), "and the next life knows");
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert!(rig.store.timekeeper().confirmed_now().is_some(), "and the next incarnation knows");
 }
 
 #[test]
 fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     write(&rig, b"a");
     rig.store.close();
     clock.step_to(ahead(8));
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     assert_eq!(rig.store.timekeeper().confirmed_now(), None);
     let error_max = Some(Duration::from_micros(2001));
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max });
@@ -347,7 +351,7 @@ fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
     // Also one that is found so at the start.
     rig.store.close();
     clock.step_to(ahead(16));
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     assert_eq!(rig.store.timekeeper().doubt(), None);
 }
 
@@ -355,17 +359,17 @@ fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
 #[test]
 fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     write(&rig, b"a");
     rig.store.close();
     clock.step_to(ahead(8));
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let wrong = write(&rig, b"b");
     let frontier = rig.frontier();
     let then = answer(&rig, Cut::through(frontier));
     rig.store.close();
     clock.step_to(SysTime(BEGIN.0 + 60_000));
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     assert!(is_behind(&rig), "and nothing is old by it");
     assert_eq!(rig.store.timekeeper().confirmed_now(), None);
     assert_eq!(rig.store.timekeeper().confirm(), None);
@@ -376,11 +380,11 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     let precision = rig.store.timekeeper().precision();
     assert!(precision.ahead_ms > 8 * DAY - 120_000, "{precision:?}");
     // What was given out is closed, or ends with a group; it is no future.
-    assert_eq!(rig.store.timekeeper().until(Cut::through(stamp)), Duration::ZERO);
-    assert!(rig.store.timekeeper().until(Cut::before(ahead(9))) > Duration::from_secs(60));
-    rig.settle();
+    assert_eq!(rig.store.timekeeper().time_until(Cut::through(stamp)), Duration::ZERO);
+    assert!(rig.store.timekeeper().time_until(Cut::before(ahead(9))) > Duration::from_secs(60));
+    rig.step_until_idle();
     for closes in [false, true] {
-        let rig = Rig::open(&disk.after_kill(), Options::default(), &clock).unwrap();
+        let rig = StoreFixture::open(&disk.after_kill(), Options::default(), &clock).unwrap();
         assert_eq!(rig.store.timekeeper().fence(), None, "what was confirmed stays so");
         assert!(rig.store.timekeeper().confirmed_now().is_some());
         assert!(write(&rig, b"d") > stamp);
@@ -393,7 +397,7 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
 #[test]
 fn a_measured_precision_is_the_kernel_s_and_the_setting_at_most() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let measured = |is_synchronised, error_us: Option<u64>| {
         let error_max = error_us.map(Duration::from_micros);
         clock.set_discipline(ClockDiscipline { is_synchronised, error_max });

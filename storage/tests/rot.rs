@@ -12,12 +12,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{Random, Rig, append, manual_clock};
+use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, ManualClock, OsClock};
 use parking_lot::{Condvar, Mutex};
-use storage::disk::{Disk, DiskFile, Fault, MemoryDisk};
+use storage::disk::{Disk, DiskFault, DiskFile, MemoryDisk};
 use storage::{
-    AppendError, Compacted, Durability, HistoryError, Kept, LogId, Offset, OpenError, Options,
+    AppendError, CompactedEntry, CompactionHorizon, Durability, HistoryError, LogId, Offset,
+    OpenError, Options,
 };
 
 const LOGS: u64 = 4;
@@ -28,8 +29,8 @@ fn options() -> Options {
         tail_bytes_max: 0,
         index_bytes_max: 0,
         idle_logs_max: 0,
-        uncovered_parts_max: 1,
-        tended_by_hand: true,
+        uncovered_segments_max: 1,
+        manual_maintenance: true,
         ..Options::default()
     }
 }
@@ -38,13 +39,13 @@ fn logs() -> impl Iterator<Item = LogId> {
     (0..LOGS).map(LogId)
 }
 
-type Known = BTreeMap<(u64, u64), Bytes>;
+type WrittenPayloads = BTreeMap<(u64, u64), Bytes>;
 
 /// A store that has a file of each kind, stopped by a loss of power, and what is in it.
-fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Known) {
-    let (disk, mut random) = (MemoryDisk::new(), Random::new(7));
-    let rig = Rig::open(&disk, options(), clock).unwrap();
-    let write = |from: u64, until: u64, random: &mut Random| {
+fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, WrittenPayloads) {
+    let (disk, mut random) = (MemoryDisk::new(), StoreTestRng::new(7));
+    let rig = StoreFixture::open(&disk, options(), clock).unwrap();
+    let write = |from: u64, until: u64, random: &mut StoreTestRng| {
         for nth in from..until {
             // The last log falls silent, so that nothing of it stands behind what may be lost.
             let log = if nth >= 24 { nth % (LOGS - 1) } else { nth % LOGS };
@@ -53,30 +54,30 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Know
         }
     };
     let seal = || {
-        rig.store.seal();
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
     };
     write(0, 24, &mut random);
     seal();
-    rig.store.tend().unwrap();
-    let (until, stamp) = rig.store.replaceable(LogId(1), Cut::ALL).unwrap();
+    rig.store.run_maintenance().unwrap();
+    let (until, stamp) = rig.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
     let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
-    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace(
+    let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
+    let replaced = rig.store.replace_prefix(
         LogId(1),
         until,
         &mut |emit| {
             for piece in pieces.iter().skip(1) {
-                emit(Kept { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
+                emit(CompactedEntry { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
             }
             Ok(compacted)
         },
         &mut |_| true,
     );
     assert!(replaced.unwrap());
-    rig.store.give_up(&[(LogId(0), Offset(4))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
     for _ in 0..3 {
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
     }
     write(24, 36, &mut random);
     seal();
@@ -85,13 +86,15 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Know
         rig.append(vec![append(2, &random.bytes(700))], Durability::Synced);
     }
     seal();
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     write(36, 40, &mut random);
     // What was filed is gone where it stood before.
-    rig.store.free().unwrap();
-    rig.store.free().unwrap();
-    assert!(rig.store.history_stats().punched_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0);
-    let known = known(&rig).unwrap();
+    rig.store.reclaim().unwrap();
+    rig.store.reclaim().unwrap();
+    assert!(
+        rig.store.history_stats().reclaimed_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0
+    );
+    let known = read_payloads(&rig).unwrap();
     // The bound file knows the manifest, and what was synced.
     clock.advance(Duration::from_secs(2));
     rig.frontier();
@@ -101,8 +104,8 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Know
 }
 
 /// All that is kept, by log and offset; an error if any of it cannot be read.
-fn known(rig: &Rig) -> io::Result<Known> {
-    let mut known = Known::new();
+fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
+    let mut known = WrittenPayloads::new();
     for id in logs() {
         let log = rig.store.log(id)?;
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX)? {
@@ -113,14 +116,14 @@ fn known(rig: &Rig) -> io::Result<Known> {
 }
 
 /// Reads all, again and again while what was damaged is made anew.
-fn known_in_the_end(rig: &Rig) -> io::Result<Known> {
+fn read_payloads_after_rebuild(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
     for _ in 0..8 {
-        if let Ok(known) = known(rig) {
+        if let Ok(known) = read_payloads(rig) {
             return Ok(known);
         }
-        let _ = rig.store.tend();
+        let _ = rig.store.run_maintenance();
     }
-    known(rig)
+    read_payloads(rig)
 }
 
 fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
@@ -128,9 +131,9 @@ fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
     for name in disk.names() {
         let is_base = name.starts_with("log-");
         let kind = match name.rsplit_once('.').map_or("", |(_, kind)| kind) {
-            "index" if is_base => "index of a base",
+            "index" if is_base => "index of a compacted prefix",
             "index" => "index",
-            "filed" if is_base => "base",
+            "filed" if is_base => "compacted prefix",
             "filed" => "filed",
             "journal" => "journal",
             "heads" => "heads",
@@ -151,11 +154,17 @@ fn is_soft(kind: &str) -> bool {
 }
 
 /// What is found on a disk is what was written, or an error that names the file.
-fn examine(disk: &MemoryDisk, clock: &Arc<ManualClock>, written: &Known, soft: bool, file: &str) {
-    let rig = match Rig::open(disk, options(), clock) {
+fn check_corrupt_file(
+    disk: &MemoryDisk,
+    clock: &Arc<ManualClock>,
+    written: &WrittenPayloads,
+    soft: bool,
+    file: &str,
+) {
+    let rig = match StoreFixture::open(disk, options(), clock) {
         Ok(rig) => rig,
         Err(error) => {
-            assert!(!soft, "soft files are made anew: {file}: {error}");
+            assert!(!soft, "soft files are rebuilt: {file}: {error}");
             let said = error.to_string();
             // Of a segment that is not there, the position is known.
             let start = file.trim_end_matches(".journal").trim_start_matches('0');
@@ -165,13 +174,13 @@ fn examine(disk: &MemoryDisk, clock: &Arc<ManualClock>, written: &Known, soft: b
             return;
         }
     };
-    match known_in_the_end(&rig) {
+    match read_payloads_after_rebuild(&rig) {
         Ok(found) => {
             let lost: Vec<_> = written.iter().filter(|(at, _)| !found.contains_key(at)).collect();
             assert!(found == *written, "{file}: {:?}", lost.first());
         }
         Err(error) => {
-            assert!(!soft, "soft files are made anew: {file}: {error}");
+            assert!(!soft, "soft files are rebuilt: {file}: {error}");
             assert!(error.to_string().contains(file), "{file}: {error}");
         }
     }
@@ -184,7 +193,7 @@ fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
     let (disk, written) = a_disk_with_every_kind_of_file(&clock);
     let kinds = kinds(&disk);
     assert_eq!(kinds.len(), 9, "{kinds:?}");
-    let mut random = Random::new(3);
+    let mut random = StoreTestRng::new(3);
     for (kind, names) in kinds {
         for name in names {
             let length = disk.bytes(&name).len() as u64;
@@ -194,24 +203,24 @@ fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
             for at in ends.chain(more).filter(|at| *at < length) {
                 // What lies between the slots of the bound is not read.
                 let disk = disk.after_kill();
-                disk.rot(&name, at as usize, 1 << random.below(8));
-                examine(&disk, &clock, &written, is_soft(kind), &name);
+                disk.corrupt(&name, at as usize, 1 << random.below(8));
+                check_corrupt_file(&disk, &clock, &written, is_soft(kind), &name);
             }
         }
     }
 }
 
 #[test]
-fn f16_a_lost_file_of_any_kind_is_named_or_made_anew() {
+fn f16_a_lost_file_of_any_kind_is_named_or_rebuilt() {
     let clock = manual_clock();
     let (disk, written) = a_disk_with_every_kind_of_file(&clock);
     for (kind, names) in kinds(&disk) {
         for name in names {
             let disk = disk.after_kill();
             disk.remove(&name).unwrap();
-            examine(&disk, &clock, &written, is_soft(kind), &name);
+            check_corrupt_file(&disk, &clock, &written, is_soft(kind), &name);
             if !is_soft(kind) {
-                assert!(Rig::open(&disk, options(), &clock).is_err(), "{name} is missed");
+                assert!(StoreFixture::open(&disk, options(), &clock).is_err(), "{name} is missed");
             }
         }
     }
@@ -219,7 +228,7 @@ fn f16_a_lost_file_of_any_kind_is_named_or_made_anew() {
 
 /// All that is soft may be gone at once; and each two of them may be damaged.
 #[test]
-fn f16_all_indexes_are_made_anew_together() {
+fn f16_all_indexes_are_rebuilt_together() {
     let clock = manual_clock();
     let (disk, written) = a_disk_with_every_kind_of_file(&clock);
     let soft: Vec<String> = kinds(&disk)
@@ -229,7 +238,7 @@ fn f16_all_indexes_are_made_anew_together() {
         .collect();
     let without = disk.after_kill();
     soft.iter().for_each(|name| without.remove(name).unwrap());
-    examine(&without, &clock, &written, true, "all");
+    check_corrupt_file(&without, &clock, &written, true, "all");
     for one in &soft {
         for other in soft.iter().filter(|other| *other > one) {
             // The blocks of runs, of one; the header, or the runs, of the other.
@@ -237,9 +246,9 @@ fn f16_all_indexes_are_made_anew_together() {
                 let disk = disk.after_kill();
                 for (name, at) in [(one, 4200), (other, 4200 * back / 4096)] {
                     let length = disk.bytes(name).len();
-                    disk.rot(name, at.min(length - 1), 4);
+                    disk.corrupt(name, at.min(length - 1), 4);
                 }
-                examine(&disk, &clock, &written, true, one);
+                check_corrupt_file(&disk, &clock, &written, true, one);
             }
         }
     }
@@ -247,7 +256,7 @@ fn f16_all_indexes_are_made_anew_together() {
 
 /// An index is made from its filed file: what that has lost is missed, be it the end of a run.
 #[test]
-fn f16_an_index_is_not_made_of_a_filed_file_that_lost_a_frame() {
+fn f16_an_index_is_not_made_of_a_sorted_segment_that_lost_a_frame() {
     let clock = manual_clock();
     let (disk, written) = a_disk_with_every_kind_of_file(&clock);
     for name in kinds(&disk).remove("filed").unwrap() {
@@ -255,9 +264,9 @@ fn f16_an_index_is_not_made_of_a_filed_file_that_lost_a_frame() {
         let frames = (64..bytes.len() - 4).filter(|at| bytes[*at..at + 4] == *b"FFJ1");
         for at in frames {
             let disk = disk.after_kill();
-            disk.rot(&name, at + 20, 1);
+            disk.corrupt(&name, at + 20, 1);
             disk.remove(&format!("{}.index", name.trim_end_matches(".filed"))).unwrap();
-            examine(&disk, &clock, &written, false, &name);
+            check_corrupt_file(&disk, &clock, &written, false, &name);
         }
     }
 }
@@ -266,15 +275,15 @@ fn f16_an_index_is_not_made_of_a_filed_file_that_lost_a_frame() {
 #[test]
 fn m3_a_manifest_that_is_missing_or_old_is_refused() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
         rig.append(vec![append(1, &[1; 500])], Durability::Synced);
-        rig.store.seal();
+        rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     let old = disk.bytes("manifest");
-    rig.store.give_up(&[(LogId(1), Offset(1))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     drop(rig);
     assert!(!disk.names().iter().any(|name| name.ends_with(".filed")));
     let restored = disk.after_kill();
@@ -284,26 +293,26 @@ fn m3_a_manifest_that_is_missing_or_old_is_refused() {
             let file = restored.create("manifest").unwrap();
             file.write_at(&mut [io::IoSlice::new(&bytes)], 0).unwrap();
         }
-        let error = Rig::open(&restored, options(), &clock).unwrap_err();
+        let error = StoreFixture::open(&restored, options(), &clock).unwrap_err();
         assert!(matches!(error, OpenError::History(HistoryError::Manifest(_))), "{error}");
         assert!(error.to_string().contains("journal/manifest"), "{error}");
     }
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
 }
 
 /// Whoever holds a piece for longer than two rounds gets an error, and no zeros.
 #[test]
-fn a_piece_of_a_run_that_was_freed_meanwhile_is_an_error_or_what_was_written() {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(5));
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_written() {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(5));
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let payloads: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(1000)).collect();
     for payload in &payloads {
         rig.append(vec![append(1, payload), append(2, payload)], Durability::Synced);
     }
-    rig.store.seal();
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(20), usize::MAX).unwrap();
     let read = |count: usize| {
         let read = pieces.iter().zip(&payloads).filter(|(piece, payload)| match piece.read() {
@@ -315,34 +324,34 @@ fn a_piece_of_a_run_that_was_freed_meanwhile_is_an_error_or_what_was_written() {
         });
         assert!(read.count() >= count);
     };
-    rig.store.give_up(&[(LogId(1), Offset(20))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
     read(20);
-    rig.store.free().unwrap();
+    rig.store.reclaim().unwrap();
     read(20);
-    rig.store.free().unwrap();
-    rig.store.free().unwrap();
-    assert!(pieces.iter().any(|piece| piece.read().is_err()), "space was given back");
+    rig.store.reclaim().unwrap();
+    rig.store.reclaim().unwrap();
+    assert!(pieces.iter().any(|piece| piece.read().is_err()), "space was reclaimed");
     read(0);
 }
 
 /// The power goes when space was given back and the manifest does not say so yet.
 #[test]
-fn f16_a_crash_between_giving_back_space_and_saying_so_is_survived_without_indexes_too() {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(5));
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+fn f16_a_crash_between_reclaiming_space_and_recording_it_is_survived_without_indexes_too() {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(5));
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..20 {
         let payload = random.bytes(1000);
         rig.append(vec![append(1, &payload), append(2, &payload)], Durability::Synced);
     }
-    rig.store.seal();
+    rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
-    rig.store.tend().unwrap();
-    rig.store.give_up(&[(LogId(1), Offset(20))]).unwrap();
-    rig.store.free().unwrap();
-    let written = known(&rig).unwrap();
+    rig.store.run_maintenance().unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
+    rig.store.reclaim().unwrap();
+    let written = read_payloads(&rig).unwrap();
     // The first operation is the punch.
-    disk.arm(Fault::CrashAt(disk.operations() + 1));
-    rig.store.free().unwrap_err();
+    disk.arm(DiskFault::CrashAt(disk.operations() + 1));
+    rig.store.reclaim().unwrap_err();
     let crashed = disk.after_crash(|count| count - 1);
     drop(rig);
     for without_indexes in [false, true] {
@@ -352,25 +361,25 @@ fn f16_a_crash_between_giving_back_space_and_saying_so_is_survived_without_index
             let indexes = names.iter().filter(|name| name.ends_with(".index"));
             indexes.for_each(|name| disk.remove(name).unwrap());
         }
-        let rig = Rig::open(&disk, options(), &clock).unwrap();
-        assert!(known(&rig).unwrap() == written);
+        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert!(read_payloads(&rig).unwrap() == written);
         // Nothing is freed before it is known to be proved.
-        rig.store.tend().unwrap();
-        let freed = rig.store.free().unwrap();
+        rig.store.run_maintenance().unwrap();
+        let freed = rig.store.reclaim().unwrap();
         // An index that was made anew does not know where it stood.
-        assert!(freed.punched_bytes > 0 || without_indexes, "it is given back again: {freed:?}");
+        assert!(freed.reclaimed_bytes > 0 || without_indexes, "it is reclaimed again: {freed:?}");
     }
 }
 
 /// A disk on which files of one kind are not made before they are let.
-struct Gate {
+struct FileCreationGate {
     disk: MemoryDisk,
     kind: &'static str,
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
 
-impl Gate {
+impl FileCreationGate {
     fn wait_until_reached(&self) {
         let mut state = self.state.lock();
         while !state.0 {
@@ -384,7 +393,7 @@ impl Gate {
     }
 }
 
-impl Disk for Gate {
+impl Disk for FileCreationGate {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state.lock();
         if name.ends_with(self.kind) {
@@ -413,8 +422,8 @@ impl Disk for Gate {
         self.disk.rename(from, to)
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        self.disk.sync_names()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
     }
 }
 
@@ -423,10 +432,10 @@ impl Disk for Gate {
 fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     let state = Mutex::new((false, false));
     let (kind, changed) = (".proof", Condvar::new());
-    let gate = Arc::new(Gate { disk: MemoryDisk::new(), kind, state, changed });
+    let gate = Arc::new(FileCreationGate { disk: MemoryDisk::new(), kind, state, changed });
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
     let disk = Arc::clone(&gate) as Arc<dyn Disk>;
-    let rig = Rig::open_on(disk, options, Arc::new(OsClock)).unwrap();
+    let rig = StoreFixture::open_on(disk, options, Arc::new(OsClock)).unwrap();
     let one = || rig.append(vec![append(1, &[1; 1500])], Durability::Written);
     one();
     one();
@@ -435,7 +444,7 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     for _ in 0..4 {
         one();
     }
-    let last = rig.begin(vec![append(1, &[1; 1500])], Durability::Written);
+    let last = rig.begin_append(vec![append(1, &[1; 1500])], Durability::Written);
     let (sender, closed) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -458,10 +467,10 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
 fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index() {
     let disk = MemoryDisk::new();
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
-    let rig = Rig::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
+    let rig = StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
     let one = || rig.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
     one().unwrap();
-    disk.arm(Fault::FullAt(disk.held_bytes() + 20_000));
+    disk.arm(DiskFault::FullAt(disk.used_bytes() + 20_000));
     let mut refused = 0;
     while refused < 5 {
         match one() {
@@ -473,8 +482,8 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
     let log = rig.store.log(LogId(1)).unwrap();
     let held = log.end();
     assert_eq!(rig.read(LogId(1)).len() as u64, held.0, "reads go on");
-    assert_eq!(rig.store.stopped(), None);
-    disk.make_room();
+    assert_eq!(rig.store.stop_reason(), None);
+    disk.remove_capacity_limit();
     // The thread that indexes tries again after a while.
     while one().is_err() {
         std::thread::yield_now();
@@ -484,46 +493,47 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
 
 /// Giving up makes room: there is room for a manifest, or some is kept for it; else it says what is missing.
 #[test]
-fn f16_room_is_made_on_a_full_disk_by_giving_up() {
+fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..100 {
         rig.append(vec![append(1, &[1; 900]), append(2, &[2; 900])], Durability::Synced);
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     // What was kept is gone, and there is no room for it again.
-    disk.arm(Fault::FullAt(disk.held_bytes()));
-    rig.store.give_up(&[(LogId(1), Offset(1))]).unwrap();
-    disk.arm(Fault::FullAt(disk.held_bytes()));
-    let error = rig.store.give_up(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap_err();
+    disk.arm(DiskFault::FullAt(disk.used_bytes()));
+    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    disk.arm(DiskFault::FullAt(disk.used_bytes()));
+    let error =
+        rig.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(error.to_string().contains("journal/manifest, which takes"), "{error}");
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
-    disk.arm(Fault::FullAt(disk.held_bytes() + 2000));
-    rig.store.give_up(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();
-    let full = disk.held_bytes();
+    disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
+    rig.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();
+    let full = disk.used_bytes();
     for _ in 0..3 {
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
     }
-    assert!(disk.held_bytes() < full / 2, "{} of {full} are held", disk.held_bytes());
-    disk.make_room();
+    assert!(disk.used_bytes() < full / 2, "{} of {full} are held", disk.used_bytes());
+    disk.remove_capacity_limit();
     rig.append(vec![append(1, &[3; 900])], Durability::Synced).remove(0).unwrap();
 }
 
 /// A horizon behind what a crash leaves would have offsets given out again.
 #[test]
-fn f18_what_is_given_up_on_a_full_disk_was_synced_before() {
+fn f18_a_log_start_that_advances_on_a_full_disk_was_synced_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { segment_frames_max: 4, ..options() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     for _ in 0..4 {
         rig.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
     }
     // Room for a manifest, and none for the header of a segment: the next append needs one.
-    disk.arm(Fault::FullAt(disk.held_bytes() + 2000));
+    disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
     rig.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
-    rig.store.give_up(&[(LogId(1), Offset(4))]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), Offset(4))]).unwrap();
     let crashed = disk.after_crash(|_| 0);
-    let log = Rig::open(&crashed, options, &clock).unwrap().store.log(LogId(1)).unwrap();
+    let log = StoreFixture::open(&crashed, options, &clock).unwrap().store.log(LogId(1)).unwrap();
     assert_eq!((log.start(), log.end()), (Offset(4), Offset(4)));
 }

@@ -7,29 +7,31 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Rig, append, manual_clock};
+use harness::{StoreFixture, append, manual_clock};
 use hlc::{Cut, Hlc};
 use storage::disk::{Disk, MemoryDisk};
-use storage::{Appended, Compacted, Durability, Emit, Kept, LogId, Offset, Options};
+use storage::{
+    AppendReceipt, CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options,
+};
 
 fn options() -> Options {
-    Options { tended_by_hand: true, proofs: false, tail_bytes_max: 0, ..Options::default() }
+    Options { manual_maintenance: true, proofs: false, tail_bytes_max: 0, ..Options::default() }
 }
 
-fn put(rig: &Rig, log: u64, payload: &[u8]) -> Appended {
+fn put(rig: &StoreFixture, log: u64, payload: &[u8]) -> AppendReceipt {
     rig.append(vec![append(log, payload)], Durability::Synced).pop().unwrap().unwrap()
 }
 
-fn seal(rig: &Rig) {
-    rig.store.seal();
+fn roll_segment(rig: &StoreFixture) {
+    rig.store.roll_segment();
     rig.store.sync().unwrap();
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
 }
 
-fn free_all(rig: &Rig) {
+fn reclaim_all(rig: &StoreFixture) {
     for _ in 0..3 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
 }
 
@@ -40,9 +42,9 @@ fn index_of(data: &str) -> String {
 
 /// F9: a stretch of which nothing is left was filed, and lost its stamps with its entries.
 #[test]
-fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_stretch() {
+fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_segment() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let mut stamps: Vec<Hlc> = Vec::new();
     for log in [1, 2] {
         for n in 0..10u8 {
@@ -50,90 +52,91 @@ fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_stretch() {
             stamps.extend((log == 1).then_some(stamp));
             clock.advance(Duration::from_millis(10));
         }
-        seal(&rig);
+        roll_segment(&rig);
     }
-    let ends = |rig: &Rig| -> Vec<u64> {
+    let ends = |rig: &StoreFixture| -> Vec<u64> {
         let log = rig.store.log(LogId(1)).unwrap();
         stamps.iter().map(|stamp| log.offset_at(Cut::through(*stamp)).unwrap().0).collect()
     };
     let before: Vec<u64> = (1..=10).collect();
     assert_eq!(ends(&rig), before);
-    rig.store.give_up(&[(LogId(2), Offset(10))]).unwrap();
-    free_all(&rig);
+    rig.store.advance_log_start(&[(LogId(2), Offset(10))]).unwrap();
+    reclaim_all(&rig);
     assert_eq!(ends(&rig), before);
     for n in 0..10u8 {
         put(&rig, 1, &[n; 100]);
         clock.advance(Duration::from_millis(10));
     }
-    seal(&rig);
+    roll_segment(&rig);
     assert_eq!(ends(&rig), before);
     drop(rig);
-    assert_eq!(ends(&Rig::open(&disk, options(), &clock).unwrap()), before);
+    assert_eq!(ends(&StoreFixture::open(&disk, options(), &clock).unwrap()), before);
 }
 
 /// An index that was made anew and refused was found by the next start, and believed.
 #[test]
 fn f16_frames_that_are_gone_are_missed_at_every_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..2 {
         for n in 0..30u8 {
             put(&rig, 1, &[n; 1000]);
             put(&rig, 2, &[n; 1000]);
         }
-        seal(&rig);
+        roll_segment(&rig);
     }
     rig.store.close();
     drop(rig);
     let filed = disk.names().into_iter().filter(|name| name.ends_with(".filed")).min().unwrap();
     // The index is lost where it begins, and the last frames of log 2 read as zeros, as holes do.
-    disk.rot(&index_of(&filed), 20, 1);
+    disk.corrupt(&index_of(&filed), 20, 1);
     let bytes = disk.bytes(&filed);
     let from = bytes.len() - 12 * (1000 + 112);
     for (at, byte) in bytes.iter().enumerate().skip(from).filter(|(_, byte)| **byte != 0) {
-        disk.rot(&filed, at, *byte);
+        disk.corrupt(&filed, at, *byte);
     }
     for start in 0..3 {
-        let refused = Rig::open(&disk, options(), &clock).expect_err("frames are gone").to_string();
+        let refused =
+            StoreFixture::open(&disk, options(), &clock).expect_err("frames are gone").to_string();
         assert!(refused.contains(&filed), "start {start}: {refused}");
     }
 }
 
 /// Three stretches: log 1 has entries in the first and the third, and all of it is given up.
-fn with_a_log_freed_behind_a_stretch(disk: &MemoryDisk) -> String {
-    let rig = Rig::open(disk, options(), &manual_clock()).unwrap();
+fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
+    let rig = StoreFixture::open(disk, options(), &manual_clock()).unwrap();
     put(&rig, 2, b"m");
     (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
-    seal(&rig);
+    roll_segment(&rig);
     (0..5u8).for_each(|n| drop(rig.append(vec![append(2, &[n; 1000])], Durability::Synced)));
-    seal(&rig);
+    roll_segment(&rig);
     for n in 0..5u8 {
         put(&rig, 1, &[n; 100]);
         put(&rig, 2, &[n; 3000]);
     }
-    seal(&rig);
+    roll_segment(&rig);
     put(&rig, 2, b"end");
-    seal(&rig);
-    rig.store.give_up(&[(LogId(1), Offset(10))]).unwrap();
-    free_all(&rig);
-    let second = rig.store.parts()[1].data().name.clone();
+    roll_segment(&rig);
+    rig.store.advance_log_start(&[(LogId(1), Offset(10))]).unwrap();
+    reclaim_all(&rig);
+    let second = rig.store.sealed_segments()[1].data().name.clone();
     rig.store.close();
     index_of(&second)
 }
 
 /// What was given up in a later stretch was taken for damage in this one.
 #[test]
-fn a_lost_index_is_made_anew_where_a_log_was_given_up_in_a_later_stretch() {
+fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
     for at in [20, 4096 + 50] {
         let disk = MemoryDisk::new();
-        let index = with_a_log_freed_behind_a_stretch(&disk);
-        disk.rot(&index, at, 1);
+        let index = with_a_log_reclaimed_behind_a_segment(&disk);
+        disk.corrupt(&index, at, 1);
         for _ in 0..2 {
-            let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+            let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
             let log = rig.store.log(LogId(2)).unwrap();
             // The first that comes upon a damaged block says so; then it is mended.
             let _ = log.read(Offset(0), Offset(u64::MAX), usize::MAX);
-            rig.store.tend().unwrap();
+            rig.store.run_maintenance().unwrap();
             assert_eq!(rig.read(LogId(2)).len(), 12);
         }
     }
@@ -142,39 +145,39 @@ fn a_lost_index_is_made_anew_where_a_log_was_given_up_in_a_later_stretch() {
 /// An index that was made anew listed a log of which nothing is looked for in its stretch any more, the
 /// next one did not, and the check took that for damage.
 #[test]
-fn indexes_made_anew_agree_about_a_log_of_which_something_stands_in_for_the_beginning() {
+fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
     let disk = MemoryDisk::new();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for log in [1, 2, 1, 2] {
         put(&rig, log, b"payload");
-        seal(&rig);
+        roll_segment(&rig);
     }
     let log = rig.store.log(LogId(1)).unwrap();
-    let (until, _) = rig.store.replaceable(log.id, Cut::ALL).unwrap();
-    let mut fill = |emit: Emit<'_>| {
-        let last = log.piece_at(Offset(1))?.expect("an entry");
+    let (until, _) = rig.store.replaceable_prefix(log.id, Cut::ALL).unwrap();
+    let mut fill = |emit: EntrySink<'_>| {
+        let last = log.payload_at(Offset(1))?.expect("an entry");
         let compacted_to = last.entry.stamp.next();
-        emit(Kept { entry: last.entry, payload: last.read()? })?;
-        Ok(Compacted { compacted_to, clean_to: until })
+        emit(CompactedEntry { entry: last.entry, payload: last.read()? })?;
+        Ok(CompactionHorizon { compacted_to, clean_to: until })
     };
-    assert!(rig.store.replace(log.id, until, &mut fill, &mut |_| true).unwrap());
+    assert!(rig.store.replace_prefix(log.id, until, &mut fill, &mut |_| true).unwrap());
     drop(rig);
     let indexes = disk.names().into_iter().filter(|name| name.ends_with(".index"));
     indexes.take(2).for_each(|name| disk.remove(&name).unwrap());
-    drop(Rig::open(&disk, options(), &manual_clock()).unwrap());
+    drop(StoreFixture::open(&disk, options(), &manual_clock()).unwrap());
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
 /// A store that had been closed said that all was synced, and gave up behind the end of its journal.
 #[test]
-fn a_store_that_is_closed_gives_nothing_up() {
+fn a_store_that_is_closed_advances_no_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
     rig.store.close();
     rig.store.sync().unwrap_err();
-    rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap_err();
+    rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap_err();
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(0));
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
@@ -182,17 +185,17 @@ fn a_store_that_is_closed_gives_nothing_up() {
 /// The index of the newest stretch is made anew without what was given up, and that of the one before still
 /// has a run of the log: how far it had come is what the manifest says.
 #[test]
-fn a_log_of_which_all_was_given_up_goes_on_where_it_ended() {
+fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     let disk = MemoryDisk::new();
-    let options = Options { idle_logs_max: 0, uncovered_parts_max: 0, ..options() };
-    let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+    let options = Options { idle_logs_max: 0, uncovered_segments_max: 0, ..options() };
+    let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
     for _ in 0..2 {
-        put(&rig, 1, b"given up");
+        put(&rig, 1, b"truncated");
         put(&rig, 2, b"kept");
-        seal(&rig);
+        roll_segment(&rig);
     }
     let tip = rig.store.log(LogId(1)).unwrap().tip();
-    rig.store.give_up(&[(LogId(1), tip.end)]).unwrap();
+    rig.store.advance_log_start(&[(LogId(1), tip.end)]).unwrap();
     rig.store.close();
     drop(rig);
     let soft = |name: &String| name.ends_with(".index") || name.ends_with(".heads");
@@ -201,7 +204,7 @@ fn a_log_of_which_all_was_given_up_goes_on_where_it_ended() {
     names.retain(|name| name != "00000000000000000000.index");
     assert!(names.len() >= 2, "{names:?}");
     names.iter().for_each(|name| disk.remove(name).unwrap());
-    let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
     assert_eq!(rig.store.log(LogId(1)).unwrap().tip(), tip);
     put(&rig, 1, b"goes on");
     let log = rig.store.log(LogId(1)).unwrap();

@@ -8,13 +8,15 @@ mod harness;
 use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 
-use harness::{Rig, append, append_with_head, manual_clock};
-use storage::check::{Change, Changed, Report, Verification};
-use storage::disk::{Disk, Fault, MemoryDisk};
+use harness::{StoreFixture, append, append_with_header, manual_clock};
+use storage::check::{ChangedFrame, CheckReport, FrameChange, VerificationReport};
+use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::journal::segment_name;
-use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGMENT_HEADER_BYTES};
+use storage::journal::{
+    FRAME_BYTES, FrameHeader, FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScannedFrame,
+};
 use storage::proof::{
-    Digest, PROOF_HEADER_BYTES, PlacedProof, ProofHeader, SigningKey, chain_before, proof_name,
+    Digest, PROOF_HEADER_BYTES, ProofHeader, ProofLocation, SigningKey, chain_before, proof_name,
     write_proof,
 };
 use storage::{Durability, LogId, Offset, Options};
@@ -42,7 +44,7 @@ fn spans(disk: &MemoryDisk) -> Vec<Range<u64>> {
 
 /// The header of the only proof in a file.
 fn proof_header(disk: &MemoryDisk, name: &str) -> ProofHeader {
-    let placed = PlacedProof::read_all(&*disk.open(name).unwrap()).unwrap();
+    let placed = ProofLocation::read_all(&*disk.open(name).unwrap()).unwrap();
     assert_eq!(placed.len(), 1);
     placed[0].header
 }
@@ -57,13 +59,13 @@ fn prove(disk: &MemoryDisk, key: Option<&SigningKey>) {
 /// Nothing is indexed and filed before a test says so.
 fn options() -> Options {
     let segment_bytes_max = (FRAME * PER_SEGMENT) as u64;
-    Options { segment_bytes_max, tended_by_hand: true, ..Options::default() }
+    Options { segment_bytes_max, manual_maintenance: true, ..Options::default() }
 }
 
 /// Three sealed segments of eight frames each and one that is not, closed in order.
 fn a_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
@@ -82,11 +84,11 @@ fn a_proved_store() -> MemoryDisk {
     disk
 }
 
-fn verified(disk: &MemoryDisk) -> Report {
+fn verified(disk: &MemoryDisk) -> CheckReport {
     storage::check::verify(disk, &[key().verifying_key()], &mut |_| {}).unwrap()
 }
 
-fn verification(report: &Report) -> &Verification {
+fn verification(report: &CheckReport) -> &VerificationReport {
     report.verification.as_ref().unwrap()
 }
 
@@ -101,7 +103,7 @@ fn replace(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
 }
 
 /// Frame `index` of segment `segment`, and what else is in the file.
-struct Forgery<'a> {
+struct FrameForgery<'a> {
     disk: &'a MemoryDisk,
     name: String,
     bytes: Vec<u8>,
@@ -109,12 +111,12 @@ struct Forgery<'a> {
     position: u64,
 }
 
-impl<'a> Forgery<'a> {
-    fn of(disk: &'a MemoryDisk, segment: usize, index: usize) -> Forgery<'a> {
+impl<'a> FrameForgery<'a> {
+    fn of(disk: &'a MemoryDisk, segment: usize, index: usize) -> FrameForgery<'a> {
         let name = segment_name(position(segment, 0));
         let bytes = disk.bytes(&name);
         let position = position(segment, index);
-        Forgery { disk, name, bytes, at: HEADER + index * FRAME, position }
+        FrameForgery { disk, name, bytes, at: HEADER + index * FRAME, position }
     }
 
     fn frame(&self) -> &[u8] {
@@ -150,13 +152,14 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
         // The last but one, so that a longer payload still fits before the segment's end.
         let (segment, index) = (1, PER_SEGMENT - 2);
         let disk = good.after_kill();
-        let mut forgery = Forgery::of(&disk, segment, index);
+        let mut forgery = FrameForgery::of(&disk, segment, index);
         forgery.frame_mut()[at] ^= 0x08;
         // Of the checksums themselves one is wrong, and the other made right.
         if at != 4 && at != 5 && at != 6 && at != 7 && !(12..16).contains(&at) {
             forgery.make_whole();
         }
-        let reads = Frame::decode(forgery.frame().first_chunk().unwrap(), forgery.position).is_ok();
+        let reads =
+            FrameHeader::decode(forgery.frame().first_chunk().unwrap(), forgery.position).is_ok();
         forgery.put();
         let report = verified(&disk);
         let verification = verification(&report);
@@ -164,8 +167,8 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
         assert_eq!(changed.position, position(segment, index), "byte {at}");
         assert_eq!(changed.file, segment_name(position(segment, 0)), "byte {at}");
         // A length that leads out of the segment leaves nothing to read there.
-        let is_seen = reads && changed.change == Change::Altered;
-        assert_eq!(changed.says.is_some(), is_seen, "byte {at}: {changed}");
+        let is_seen = reads && changed.change == FrameChange::Altered;
+        assert_eq!(changed.current_header.is_some(), is_seen, "byte {at}: {changed}");
         let named = report.problems.iter().any(|problem| {
             problem.contains("history was changed")
                 && problem.contains(&format!("position={}", changed.position))
@@ -182,7 +185,7 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
 fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() {
     let disk = a_proved_store();
     for index in [5, 2, 6] {
-        let mut forgery = Forgery::of(&disk, 2, index);
+        let mut forgery = FrameForgery::of(&disk, 2, index);
         forgery.frame_mut()[FRAME_BYTES + 9] ^= 1;
         forgery.make_whole();
         forgery.put();
@@ -191,8 +194,9 @@ fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() 
     let verdict = &verification(&report).proofs[2];
     assert_eq!((verdict.verified, verdict.changed), (5, 3));
     // Frame 18 of all: the seventh of log 0.
-    let Changed { position: at, change, says, .. } = verdict.first_changed.as_ref().unwrap();
-    assert_eq!((*at, *change), (position(2, 2), Change::Altered));
+    let ChangedFrame { position: at, change, current_header: says, .. } =
+        verdict.first_changed.as_ref().unwrap();
+    assert_eq!((*at, *change), (position(2, 2), FrameChange::Altered));
     let (log, offset, stamp) = says.unwrap();
     assert_eq!((log.0, offset.0), (0, 6));
     let problem = report.problems.iter().find(|problem| problem.contains("changed")).unwrap();
@@ -203,12 +207,12 @@ fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() 
 #[test]
 fn f41_two_frames_that_change_places_are_both_noticed() {
     let disk = a_proved_store();
-    let (mut first, second) = (Forgery::of(&disk, 0, 3), Forgery::of(&disk, 0, 4));
+    let (mut first, second) = (FrameForgery::of(&disk, 0, 3), FrameForgery::of(&disk, 0, 4));
     let (one, other) = (first.frame().to_vec(), second.frame().to_vec());
     first.frame_mut().copy_from_slice(&other);
     first.make_whole();
     first.put();
-    let mut second = Forgery::of(&disk, 0, 4);
+    let mut second = FrameForgery::of(&disk, 0, 4);
     second.frame_mut().copy_from_slice(&one);
     second.make_whole();
     second.put();
@@ -223,7 +227,7 @@ fn f41_frames_that_were_taken_out_or_put_in_are_noticed() {
     let good = a_proved_store();
     // Taken out: the bytes of two frames become one frame's payload.
     let disk = good.after_kill();
-    let mut forgery = Forgery::of(&disk, 0, 6);
+    let mut forgery = FrameForgery::of(&disk, 0, 6);
     let length = (FRAME + PAYLOAD) as u32;
     let (position_6, at) = (forgery.position, forgery.at);
     let bytes = &mut forgery.bytes;
@@ -239,10 +243,10 @@ fn f41_frames_that_were_taken_out_or_put_in_are_noticed() {
     assert_eq!(verdict.first_changed.unwrap().position, position(0, 6));
     // Put in: a frame inside of what was another's payload.
     let disk = good.after_kill();
-    let mut forgery = Forgery::of(&disk, 0, 6);
+    let mut forgery = FrameForgery::of(&disk, 0, 6);
     let inner = forgery.position + 240;
     let mut frame =
-        Frame::decode(forgery.frame().first_chunk().unwrap(), forgery.position).unwrap();
+        FrameHeader::decode(forgery.frame().first_chunk().unwrap(), forgery.position).unwrap();
     frame.length = 160;
     let short = frame.encode(forgery.position);
     forgery.frame_mut()[..FRAME_BYTES].copy_from_slice(&short);
@@ -259,7 +263,7 @@ fn f41_a_segment_forged_with_its_proof_is_told_by_the_signature_and_by_the_next_
     let good = a_proved_store();
     for forger in [None, Some(SigningKey::from_bytes(&[8; 32]))] {
         let disk = good.after_kill();
-        let mut forgery = Forgery::of(&disk, 1, 0);
+        let mut forgery = FrameForgery::of(&disk, 1, 0);
         forgery.frame_mut()[FRAME_BYTES] ^= 1;
         forgery.make_whole();
         forgery.put();
@@ -287,7 +291,7 @@ fn f41_the_whole_history_forged_with_the_right_fields_and_a_copied_signature_is_
     let disk = a_proved_store();
     let signed: Vec<ProofHeader> =
         spans(&disk).iter().map(|span| proof_header(&disk, &proof_name(span.start))).collect();
-    let mut forgery = Forgery::of(&disk, 0, 0);
+    let mut forgery = FrameForgery::of(&disk, 0, 0);
     forgery.frame_mut()[FRAME_BYTES] ^= 1;
     forgery.make_whole();
     forgery.put();
@@ -376,7 +380,7 @@ fn the_wrong_key_is_named_for_every_proof_and_no_key_accepts_what_is_whole() {
     prove(&disk, None);
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
-    let head = verification(&report).head().unwrap();
+    let head = verification(&report).chain_head().unwrap();
     assert_eq!(head.0, position(3, 0));
     assert_ne!(head.1, Digest::BIRTH);
     let unsigned = verified(&disk).problems;
@@ -384,7 +388,7 @@ fn the_wrong_key_is_named_for_every_proof_and_no_key_accepts_what_is_whole() {
 }
 
 #[test]
-fn a_check_goes_on_behind_damage_and_names_every_place() {
+fn a_check_goes_on_behind_corruption_and_names_every_place() {
     let disk = a_store();
     // A header, a payload, a magic number, in three segments; and a whole stretch.
     let header = position(0, 2);
@@ -394,12 +398,12 @@ fn a_check_goes_on_behind_damage_and_names_every_place() {
     for (segment, at, bytes) in [(0, header + 20, 1), (1, payload + 100, 1), (2, magic, 1)] {
         let at = (at - position(segment, 0)) as usize + HEADER;
         for index in 0..bytes {
-            disk.rot(&segment_name(position(segment, 0)), at + index, 0x10);
+            disk.corrupt(&segment_name(position(segment, 0)), at + index, 0x10);
         }
     }
     let at = (stretch.start - position(1, 0)) as usize + HEADER;
     for index in 0..2 * FRAME {
-        disk.rot(&segment_name(position(1, 0)), at + index, 0xff);
+        disk.corrupt(&segment_name(position(1, 0)), at + index, 0xff);
     }
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!((report.frames, report.segments), (26 - 5, 4));
@@ -427,7 +431,7 @@ fn a_segment_that_is_gone_is_a_problem_and_the_others_are_read() {
 }
 
 #[test]
-fn a_reader_finds_every_frame_behind_any_damage_and_says_what_lies_between() {
+fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between() {
     let disk = a_store();
     let name = segment_name(0);
     let good = disk.bytes(&name);
@@ -437,7 +441,7 @@ fn a_reader_finds_every_frame_behind_any_damage_and_says_what_lies_between() {
         let file = disk.open(&name).unwrap();
         let mut frames = FrameReader::new(file, span.clone(), SEGMENT_HEADER_BYTES);
         let mut all = Vec::new();
-        while let Some(found) = frames.next_found().unwrap() {
+        while let Some(found) = frames.next_item().unwrap() {
             all.push(found);
         }
         all
@@ -450,18 +454,18 @@ fn a_reader_finds_every_frame_behind_any_damage_and_says_what_lies_between() {
         let mut position = span.start;
         for found in &all {
             let (from, to) = match found {
-                Found::Frame(FoundFrame { position, frame, .. }) => {
+                JournalScanItem::Frame(ScannedFrame { position, frame, .. }) => {
                     (*position, frame.end(*position))
                 }
-                Found::Damaged { position, until, .. } => (*position, *until),
+                JournalScanItem::Corrupt { position, until, .. } => (*position, *until),
             };
             assert_eq!(from, position, "byte {at}");
             position = to;
         }
         assert_eq!(position, span.end, "byte {at}");
-        let whole = all
-            .iter()
-            .filter(|found| matches!(found, Found::Frame(found) if found.payload_is_whole));
+        let whole = all.iter().filter(
+            |found| matches!(found, JournalScanItem::Frame(found) if found.payload_is_whole),
+        );
         assert_eq!(whole.count(), PER_SEGMENT - 1, "byte {at}");
     }
 }
@@ -474,10 +478,10 @@ fn has(disk: &MemoryDisk, ending: &str) -> Vec<String> {
 }
 
 /// A proved store whose sealed segments were filed since.
-fn a_filed_store() -> MemoryDisk {
+fn a_sorted_store() -> MemoryDisk {
     let disk = a_proved_store();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.tend().unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     assert_eq!((has(&disk, ".filed").len(), has(&disk, ".proof").len()), (3, 3));
     disk
@@ -489,7 +493,7 @@ fn first_frame(filed: &[u8]) -> usize {
 }
 
 /// Makes all checksums of a filed frame right again; its position is the one in front of it.
-fn make_filed_whole(filed: &mut [u8], at: usize) {
+fn make_sorted_whole(filed: &mut [u8], at: usize) {
     let crc = crc32c::crc32c(&filed[at + FRAME_BYTES..at + FRAME]);
     filed[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
     let crc = crc32c::crc32c(&filed[at - 32..at - 24]);
@@ -501,12 +505,12 @@ fn make_filed_whole(filed: &mut [u8], at: usize) {
 }
 
 /// Changes the first frame of a filed file, with its checksums.
-fn forge_filed(disk: &MemoryDisk, nth: usize) -> String {
+fn forge_sorted(disk: &MemoryDisk, nth: usize) -> String {
     let name = has(disk, ".filed").remove(nth);
     let mut bytes = disk.bytes(&name);
     let at = first_frame(&bytes);
     bytes[at + FRAME_BYTES] ^= 1;
-    make_filed_whole(&mut bytes, at);
+    make_sorted_whole(&mut bytes, at);
     replace(disk, &name, &bytes);
     name
 }
@@ -522,13 +526,13 @@ fn said(disk: &MemoryDisk, keys: bool) -> Vec<String> {
 
 /// A filed file was proved before it was filed: it hides behind no proof that was taken away.
 #[test]
-fn f41_a_filed_file_whose_proof_was_taken_away_is_named_whichever_it_is() {
+fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
     for keys in [false, true] {
         // The oldest, the newest, and all.
         for gone in [0..1, 2..3, 0..2, 1..3, 0..3] {
-            let disk = a_filed_store();
+            let disk = a_sorted_store();
             let proofs = has(&disk, ".proof");
-            let names: Vec<String> = gone.clone().map(|nth| forge_filed(&disk, nth)).collect();
+            let names: Vec<String> = gone.clone().map(|nth| forge_sorted(&disk, nth)).collect();
             proofs[gone.clone()].iter().for_each(|name| disk.remove(name).unwrap());
             let said = said(&disk, keys);
             for name in names {
@@ -537,8 +541,8 @@ fn f41_a_filed_file_whose_proof_was_taken_away_is_named_whichever_it_is() {
             }
         }
         // A proof that looks as if it had not been finished.
-        let disk = a_filed_store();
-        let name = forge_filed(&disk, 2);
+        let disk = a_sorted_store();
+        let name = forge_sorted(&disk, 2);
         let proof = has(&disk, ".proof").remove(2);
         let bytes = disk.bytes(&proof);
         replace(&disk, &proof, &vec![0; bytes.len()]);
@@ -548,8 +552,8 @@ fn f41_a_filed_file_whose_proof_was_taken_away_is_named_whichever_it_is() {
 }
 
 #[test]
-fn f41_a_filed_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() {
-    let disk = a_filed_store();
+fn f41_a_sorted_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() {
+    let disk = a_sorted_store();
     let name = &has(&disk, ".filed")[1];
     let good = disk.bytes(name);
     let at = first_frame(&good);
@@ -557,10 +561,10 @@ fn f41_a_filed_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() 
         let mut bad = good.clone();
         bad[at - 32..at - 24].copy_from_slice(&position.to_le_bytes());
         bad[at + FRAME_BYTES] ^= 1;
-        make_filed_whole(&mut bad, at);
+        make_sorted_whole(&mut bad, at);
         replace(&disk, name, &bad);
         let problems = verified(&disk).problems;
-        let what = format!("another stretch. file={name}, position={position}");
+        let what = format!("another range of the journal. file={name}, position={position}");
         assert!(problems.iter().any(|problem| problem.contains(&what)), "{problems:?}");
     }
 }
@@ -568,10 +572,10 @@ fn f41_a_filed_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() 
 /// Proofs of what is no longer there tell that it was.
 #[test]
 fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
-    let disk = a_filed_store();
+    let disk = a_sorted_store();
     let manifest = storage::manifest::Manifest::read(&disk).unwrap();
     let mut short = manifest.clone();
-    let last = short.parts.pop().unwrap();
+    let last = short.segments.pop().unwrap();
     short.indexed_to = last.start;
     replace(&disk, "manifest", &short.encode());
     for name in has(&disk, ".journal") {
@@ -582,7 +586,7 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
     let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
     assert!(said.iter().any(names), "{said:?}");
     // So does a chain that has lost its beginning.
-    let disk = a_filed_store();
+    let disk = a_sorted_store();
     disk.remove(&proof_name(0)).unwrap();
     let said = verified(&disk).problems;
     assert!(
@@ -592,11 +596,11 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
 }
 
 #[test]
-fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
-    let disk = a_filed_store();
+fn g15_history_stays_verifiable_when_it_is_sorted() {
+    let disk = a_sorted_store();
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
-    assert_eq!((report.frames, report.filed, report.segments), (26, 3, 1));
+    assert_eq!((report.frames, report.sorted_segments, report.segments), (26, 3, 1));
     assert_eq!(verification(&report).verified(), 24);
     // A payload of the second file, forged with its checksums.
     let name = &has(&disk, ".filed")[1];
@@ -607,8 +611,8 @@ fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     bad[at + FRAME_BYTES + 3] ^= 1;
     replace(&disk, name, &bad);
     let report = verified(&disk);
-    assert!(report.problems.iter().any(|problem| problem.contains("is damaged")));
-    make_filed_whole(&mut bad, at);
+    assert!(report.problems.iter().any(|problem| problem.contains("is corrupt")));
+    make_sorted_whole(&mut bad, at);
     replace(&disk, name, &bad);
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);
@@ -630,15 +634,15 @@ fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
 }
 
 #[test]
-fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
-    let disk = a_filed_store();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+fn f41_history_stays_verifiable_when_the_log_start_advances() {
+    let disk = a_sorted_store();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     // Log 0 whole, and of log 1 what the first segment and a half have.
     let starts = [(LogId(0), rig.store.log(LogId(0)).unwrap().end()), (LogId(1), Offset(4))];
-    rig.store.give_up(&starts).unwrap();
+    rig.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     rig.store.close();
     let report = verified(&disk);
@@ -646,12 +650,12 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     let count = verification(&report).verified();
     assert!((8..=24).contains(&count), "{count}");
     // All of it, so that whole files are removed: the chain is still whole.
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.give_up(&starts).unwrap();
+    rig.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     rig.store.close();
     assert!(has(&disk, ".filed").len() < 3);
@@ -659,26 +663,26 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     assert_eq!(report.problems, [""; 0]);
     let verification = verification(&report);
     assert_eq!(verification.proofs.len(), 3);
-    assert!(verification.head().is_some());
+    assert!(verification.chain_head().is_some());
     // Proofs of what is gone are cut, and only those.
     let filed = has(&disk, ".filed");
     for proof in &verification.proofs {
         let is_gone = !filed.iter().any(|name| name.starts_with(&format!("{:020}.", proof.start)));
         let is_short = disk.bytes(&proof.file).len() == PROOF_HEADER_BYTES;
-        assert_eq!((proof.is_cut, is_short), (is_gone, is_gone), "{}", proof.file);
+        assert_eq!((proof.is_pruned, is_short), (is_gone, is_gone), "{}", proof.file);
     }
 }
 
 #[test]
 fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
-    let disk = a_filed_store();
+    let disk = a_sorted_store();
     let before: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.tend().unwrap();
-    rig.store.give_up(&starts).unwrap();
+    rig.store.run_maintenance().unwrap();
+    rig.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
     }
     rig.store.close();
     let after: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
@@ -689,12 +693,12 @@ fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
     let names = has(&disk, ".proof");
     replace(&disk, &names[1], &before[1]);
     assert_eq!(verified(&disk).problems, [""; 0]);
-    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     let again: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
     assert_eq!(again, after);
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
-    let cut = verification(&report).proofs.iter().map(|proof| proof.is_cut);
+    let cut = verification(&report).proofs.iter().map(|proof| proof.is_pruned);
     assert_eq!(cut.collect::<Vec<_>>(), [true, true, false]);
     // One of them gone, or another's: the chain tells.
     disk.remove(&names[1]).unwrap();
@@ -702,8 +706,8 @@ fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
 }
 
 #[test]
-fn f41_leaves_that_were_cut_off_although_their_frames_are_here_are_a_problem() {
-    for disk in [a_proved_store(), a_filed_store()] {
+fn f41_leaves_that_were_pruned_although_their_frames_are_here_are_a_problem() {
+    for disk in [a_proved_store(), a_sorted_store()] {
         let name = proof_name(position(1, 0));
         let header = ProofHeader { entries: 0, ..proof_header(&disk, &name) };
         replace(&disk, &name, &header.encode());
@@ -713,35 +717,35 @@ fn f41_leaves_that_were_cut_off_although_their_frames_are_here_are_a_problem() {
         assert!(report.problems[0].starts_with(&name), "{:?}", report.problems);
         assert_eq!(verification(&report).verified(), 16);
         // A start does not prove them anew: who changed them would have their proof.
-        let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-        rig.store.tend().unwrap();
+        let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+        rig.store.run_maintenance().unwrap();
         rig.store.close();
         assert_eq!(disk.bytes(&name).len(), PROOF_HEADER_BYTES);
     }
 }
 
 #[test]
-fn f41_nothing_is_freed_before_it_is_proved() {
+fn f41_nothing_is_reclaimed_before_it_is_proved() {
     let disk = MemoryDisk::new();
     let unproved = Options { proofs: false, ..options() };
-    let rig = Rig::open(&disk, unproved, &manual_clock()).unwrap();
+    let rig = StoreFixture::open(&disk, unproved, &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
         rig.append(vec![append(0, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     assert_eq!((has(&disk, ".proof").len(), has(&disk, ".journal").len()), (0, 4));
     // Proofs are switched on, and two segments are given up before there are any.
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.give_up(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.advance_log_start(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
     for _ in 0..3 {
-        assert_eq!(rig.store.free().unwrap(), storage::Freed::default());
+        assert_eq!(rig.store.reclaim().unwrap(), storage::ReclaimStats::default());
     }
     assert_eq!(has(&disk, ".journal").len(), 4);
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     assert_eq!(has(&disk, ".proof").len(), 3);
     for _ in 0..3 {
-        rig.store.free().unwrap();
+        rig.store.reclaim().unwrap();
     }
     assert_eq!((has(&disk, ".journal").len(), has(&disk, ".filed").len()), (2, 0));
     rig.store.close();
@@ -749,32 +753,32 @@ fn f41_nothing_is_freed_before_it_is_proved() {
     assert_eq!(report.problems, [""; 0]);
     let verification = verification(&report);
     assert_eq!(verification.verified(), PER_SEGMENT as u64);
-    let cut: Vec<bool> = verification.proofs.iter().map(|proof| proof.is_cut).collect();
+    let cut: Vec<bool> = verification.proofs.iter().map(|proof| proof.is_pruned).collect();
     assert_eq!(cut, [true, true, false]);
 }
 
 #[test]
-fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
-    let disk = a_filed_store();
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
+    let disk = a_sorted_store();
+    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.give_up(&starts).unwrap();
+    rig.store.advance_log_start(&starts).unwrap();
     // In the last, what was filed anew because nothing of it is kept takes the old one's place.
     for _ in 0..5 {
-        rig.store.free().unwrap();
-        rig.store.tend().unwrap();
+        rig.store.reclaim().unwrap();
+        rig.store.run_maintenance().unwrap();
     }
     let filed = has(&disk, ".filed");
-    assert_eq!(filed.len(), 1, "the last part stays, and is empty: {filed:?}");
+    assert_eq!(filed.len(), 1, "the last segment stays, and is empty: {filed:?}");
     for index in 0..PER_SEGMENT as u8 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
-    let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_cut).collect();
+    let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_pruned).collect();
     assert_eq!(cut, [true, true, false, false]);
 }
 
@@ -794,13 +798,13 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
     let lengths = (0..140).chain([300, 1024, 4096, 9000, 0, 3000]);
     // The second life goes on in a segment of which the first has written a part.
     for _ in 0..2 {
-        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         for length in lengths.clone() {
             let bytes = vec![length as u8; length];
-            let both = vec![append(7, &bytes), append_with_head(7, &bytes)];
+            let both = vec![append(7, &bytes), append_with_header(7, &bytes)];
             assert!(rig.append(both, Durability::Synced).iter().all(Result::is_ok));
         }
-        rig.store.tend().unwrap();
+        rig.store.run_maintenance().unwrap();
         rig.store.close();
     }
     let spans = spans(&disk);
@@ -814,38 +818,38 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
 #[test]
 fn g15_what_a_disk_changes_before_the_proof_is_written_differs_from_it() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 + 2 {
         rig.append(vec![append(1, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
     }
-    let mut forgery = Forgery::of(&disk, 0, 3);
+    let mut forgery = FrameForgery::of(&disk, 0, 3);
     forgery.frame_mut()[FRAME_BYTES + 5] ^= 1;
     forgery.make_whole();
     let file = disk.open(&forgery.name).unwrap();
     file.write_at(&mut [IoSlice::new(&forgery.bytes)], 0).unwrap();
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     let changed = verification(&report).first_changed().unwrap();
-    assert_eq!((changed.position, changed.change), (position(0, 3), Change::Altered));
+    assert_eq!((changed.position, changed.change), (position(0, 3), FrameChange::Altered));
     assert_eq!(verification(&report).verified(), PER_SEGMENT as u64 - 1);
 }
 
 #[test]
 fn g15_a_group_that_the_disk_refused_has_no_leaves() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let one = || vec![append(1, &[3; PAYLOAD])];
     rig.append(one(), Durability::Written).remove(0).unwrap();
-    disk.arm(Fault::FullAt(disk.held_bytes()));
+    disk.arm(DiskFault::FullAt(disk.used_bytes()));
     let refused =
         rig.append(vec![append(1, &[4; PAYLOAD]), append(1, &[5; 40])], Durability::Written);
     assert!(refused.iter().all(Result::is_err));
-    disk.make_room();
+    disk.remove_capacity_limit();
     for _ in 0..PER_SEGMENT {
         rig.append(one(), Durability::Written).remove(0).unwrap();
     }
-    rig.store.tend().unwrap();
+    rig.store.run_maintenance().unwrap();
     rig.store.close();
     let span = spans(&disk).remove(0);
     let made = disk.bytes(&proof_name(span.start));

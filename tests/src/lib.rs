@@ -21,7 +21,7 @@ pub mod mount;
 pub mod wire;
 
 /// How long anything may take before a test calls it stuck.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The binary, built as these tests were.
 pub fn freezeframe() -> &'static Path {
@@ -40,11 +40,11 @@ pub fn freezeframe() -> &'static Path {
 }
 
 /// A directory of its own for a test, removed with it.
-pub struct Directory(PathBuf);
+pub struct TestDirectory(PathBuf);
 
-impl Directory {
+impl TestDirectory {
     /// A new, empty directory.
-    pub fn new() -> Directory {
+    pub fn new() -> TestDirectory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "freezeframe-test-{}-{}",
@@ -53,7 +53,7 @@ impl Directory {
         );
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a temporary directory can be made");
-        Directory(path)
+        TestDirectory(path)
     }
 
     /// Where it is.
@@ -62,13 +62,13 @@ impl Directory {
     }
 }
 
-impl Default for Directory {
-    fn default() -> Directory {
-        Directory::new()
+impl Default for TestDirectory {
+    fn default() -> TestDirectory {
+        TestDirectory::new()
     }
 }
 
-impl Drop for Directory {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -76,7 +76,7 @@ impl Drop for Directory {
 
 /// How a run of the binary ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandOutput {
     /// Its exit code; `None` after a signal.
     pub code: Option<i32>,
     /// What it printed.
@@ -85,7 +85,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl Ended {
+impl CommandOutput {
     /// What it printed, as text.
     ///
     /// # Panics
@@ -99,7 +99,7 @@ impl Ended {
 ///
 /// # Panics
 /// It does not end.
-pub fn run(arguments: &[&str], input: &str) -> Ended {
+pub fn run(arguments: &[&str], input: &str) -> CommandOutput {
     let mut command = Command::new(freezeframe());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("the binary runs");
@@ -108,11 +108,11 @@ pub fn run(arguments: &[&str], input: &str) -> Ended {
     std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(input.as_bytes())));
     let stdout = read_all(process.stdout.take().expect("it is piped"));
     let stderr = read_all(process.stderr.take().expect("it is piped"));
-    let status = wait(&mut process, PATIENCE).unwrap_or_else(|error| {
+    let status = wait_for_exit(&mut process, TIMEOUT).unwrap_or_else(|error| {
         let _ = process.kill();
         panic!("freezeframe {}: {error:#}", arguments.join(" "))
     });
-    Ended {
+    CommandOutput {
         code: status.code(),
         bytes: stdout.join().expect("it was read"),
         stderr: String::from_utf8_lossy(&stderr.join().expect("it was read")).into_owned(),
@@ -131,7 +131,7 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec
 ///
 /// # Errors
 /// It did not.
-pub fn wait(process: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
+pub fn wait_for_exit(process: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
     let handle = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
     ensure!(readable(&handle, patience)?, "the process did not end within {patience:?}");
     Ok(process.wait()?)
@@ -148,7 +148,7 @@ fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
 /// # Panics
 /// There is no such process.
 pub fn resident_bytes(pid: u32) -> u64 {
-    memory(pid, "VmRSS:")
+    memory_field(pid, "VmRSS:")
 }
 
 /// The most that [`resident_bytes`] has been.
@@ -156,11 +156,11 @@ pub fn resident_bytes(pid: u32) -> u64 {
 /// # Panics
 /// There is no such process.
 pub fn resident_bytes_peak(pid: u32) -> u64 {
-    memory(pid, "VmHWM:")
+    memory_field(pid, "VmHWM:")
 }
 
-fn memory(pid: u32, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+fn memory_field(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has memory");
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib << 10
@@ -170,9 +170,9 @@ fn memory(pid: u32, name: &str) -> u64 {
 ///
 /// # Errors
 /// It does not answer.
-pub fn get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect(http)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -182,40 +182,44 @@ pub fn get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
 }
 
 /// A server in a process of its own. What it says is shown if the test fails.
-pub struct Server {
+pub struct TestServer {
     process: Child,
-    said: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
     /// Where it serves Kafka's clients.
     pub kafka: SocketAddr,
     /// Where it serves its admin port.
     pub http: SocketAddr,
 }
 
-impl Server {
+impl TestServer {
     /// Starts a server on `data`, with more arguments, and waits until it is ready.
     ///
     /// # Errors
     /// It did not start; the error holds what it said.
-    pub fn start(data: &Path, arguments: &[&str]) -> anyhow::Result<Server> {
-        Server::start_by(Command::new(freezeframe()), data, arguments)
+    pub fn start(data: &Path, arguments: &[&str]) -> anyhow::Result<TestServer> {
+        TestServer::start_command(Command::new(freezeframe()), data, arguments)
     }
 
     /// The same, in a process that may open so many files and sockets.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// As [`TestServer::start`].
     pub fn start_with_descriptors(
         limit: u32,
         data: &Path,
         arguments: &[&str],
-    ) -> anyhow::Result<Server> {
+    ) -> anyhow::Result<TestServer> {
         let mut command = Command::new("sh");
         command.args(["-c", r#"ulimit -n "$1" && shift && exec "$@""#, "sh", &limit.to_string()]);
         command.arg(freezeframe());
-        Server::start_by(command, data, arguments)
+        TestServer::start_command(command, data, arguments)
     }
 
-    fn start_by(mut command: Command, data: &Path, arguments: &[&str]) -> anyhow::Result<Server> {
+    fn start_command(
+        mut command: Command,
+        data: &Path,
+        arguments: &[&str],
+    ) -> anyhow::Result<TestServer> {
         let mut process = command
             .arg("serve")
             .arg("--data-dir")
@@ -228,7 +232,7 @@ impl Server {
             .spawn()
             .context("start the server")?;
         let stdout = process.stdout.take().context("its output")?;
-        if !readable(&stdout, PATIENCE)? {
+        if !readable(&stdout, TIMEOUT)? {
             process.kill()?;
             bail!("the server neither says that it is ready nor ends");
         }
@@ -249,9 +253,9 @@ impl Server {
         let said = Arc::new(Mutex::new(Vec::new()));
         if let Some(stderr) = process.stderr.take() {
             let said = Arc::clone(&said);
-            std::thread::spawn(move || listen(stderr, &said));
+            std::thread::spawn(move || collect_stderr(stderr, &said));
         }
-        Ok(Server { process, said, kafka, http })
+        Ok(TestServer { process, stderr: said, kafka, http })
     }
 
     /// Its process.
@@ -263,8 +267,8 @@ impl Server {
     ///
     /// # Panics
     /// Somebody panicked with it.
-    pub fn said(&self) -> String {
-        String::from_utf8_lossy(&self.said.lock().expect("nobody panics with it")).into_owned()
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.lock().expect("nobody panics with it")).into_owned()
     }
 
     /// Whether it is still the process that was started, and alive.
@@ -288,23 +292,23 @@ impl Server {
     /// It cannot be signalled, or does not stop.
     pub fn stop(mut self) -> anyhow::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.process), Signal::TERM)?;
-        wait(&mut self.process, PATIENCE)
+        wait_for_exit(&mut self.process, TIMEOUT)
     }
 }
 
-fn listen(mut stderr: impl Read, said: &Mutex<Vec<u8>>) {
+fn collect_stderr(mut stderr: impl Read, said: &Mutex<Vec<u8>>) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = stderr.read(&mut bytes) {
         said.lock().expect("nobody panics with it").extend_from_slice(&bytes[..count]);
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking()
-            && let Ok(said) = self.said.lock()
+            && let Ok(said) = self.stderr.lock()
         {
             eprintln!("the server said:\n{}", String::from_utf8_lossy(&said));
         }

@@ -8,17 +8,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use rustix::mount::UnmountFlags;
 
-use crate::{Directory, PATIENCE, Server, freezeframe};
+use crate::{TIMEOUT, TestDirectory, TestServer, freezeframe};
 
 /// A server with its tree mounted, and where.
-pub struct Mounted {
-    directory: Directory,
-    server: Option<Server>,
+pub struct TestMount {
+    directory: TestDirectory,
+    server: Option<TestServer>,
     arguments: Vec<String>,
 }
 
 /// Says something even if the test passes.
-pub fn say(text: &str) {
+pub fn print_notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -49,53 +49,53 @@ pub fn is_installed(program: &str) -> bool {
 ///
 /// # Panics
 /// It does not start although it could.
-pub fn start(test: &str, arguments: &[&str]) -> Option<Mounted> {
+pub fn start(test: &str, arguments: &[&str]) -> Option<TestMount> {
     if let Err(why) = can_mount() {
-        say(&format!("SKIPPED {test}: {why}"));
+        print_notice(&format!("SKIPPED {test}: {why}"));
         return None;
     }
-    let directory = Directory::new();
+    let directory = TestDirectory::new();
     std::fs::create_dir(directory.path().join("mount")).expect("a directory can be made");
     let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    let mut mounted = Mounted { directory, server: None, arguments };
-    mounted.begin().expect("the server starts and mounts");
+    let mut mounted = TestMount { directory, server: None, arguments };
+    mounted.start_server().expect("the server starts and mounts");
     Some(mounted)
 }
 
-impl Mounted {
+impl TestMount {
     /// Starts the server again.
     ///
     /// # Errors
     /// It does not start.
-    pub fn begin(&mut self) -> anyhow::Result<()> {
-        let at = self.at("");
+    pub fn start_server(&mut self) -> anyhow::Result<()> {
+        let at = self.path("");
         let mount = at.to_str().context("a path in text")?.to_owned();
         let mut arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         arguments.extend(["--mount", &mount]);
-        self.server = Some(Server::start(&self.data(), &arguments)?);
+        self.server = Some(TestServer::start(&self.data_dir(), &arguments)?);
         Ok(())
     }
 
     /// A path in the mount.
-    pub fn at(&self, path: &str) -> PathBuf {
+    pub fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join("mount").join(path)
     }
 
     /// A path beside it, on an ordinary file system.
-    pub fn beside(&self, path: &str) -> PathBuf {
+    pub fn outside_path(&self, path: &str) -> PathBuf {
         self.directory.path().join(path)
     }
 
     /// Where the data lies.
-    pub fn data(&self) -> PathBuf {
-        self.beside("data")
+    pub fn data_dir(&self) -> PathBuf {
+        self.outside_path("data")
     }
 
     /// The server.
     ///
     /// # Panics
     /// It is not running.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &TestServer {
         self.server.as_ref().expect("it runs")
     }
 
@@ -120,8 +120,8 @@ impl Mounted {
     ///
     /// # Panics
     /// It does not run.
-    pub fn command(&self, words: &[&str]) -> crate::Ended {
-        let data = self.data();
+    pub fn run_command(&self, words: &[&str]) -> crate::CommandOutput {
+        let data = self.data_dir();
         let mut arguments = words.to_vec();
         arguments.extend(["--data-dir", data.to_str().expect("a path in text")]);
         crate::run(&arguments, "")
@@ -132,19 +132,19 @@ impl Mounted {
     /// # Errors
     /// It is in use.
     pub fn remount(&self) -> anyhow::Result<()> {
-        let at = self.at("");
+        let at = self.path("");
         let at = at.to_str().context("a path in text")?.trim_end_matches('/');
         for verb in ["umount", "mount"] {
-            let ended = self.command(&[verb, at]);
+            let ended = self.run_command(&[verb, at]);
             ensure!(ended.code == Some(0), "{verb}: {}", ended.stderr);
         }
         Ok(())
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TestMount {
     fn drop(&mut self) {
-        let at = self.at("");
+        let at = self.path("");
         let _ = rustix::mount::unmount(&at, UnmountFlags::DETACH);
         drop(self.server.take());
         // What was killed before it could.
@@ -188,10 +188,10 @@ pub fn shell(directory: &Path, script: &str) -> String {
 ///
 /// # Panics
 /// It does not, for too long.
-pub fn until(what: &str, mut claim: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !claim() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -17,47 +17,47 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// The correlation id of every request.
-const CORRELATION: i32 = 7;
+const CORRELATION_ID: i32 = 7;
 
 /// A connection.
-pub struct Wire(TcpStream);
+pub struct RawKafkaConnection(TcpStream);
 
 /// A request's frame, its length in front.
 ///
 /// # Panics
 /// The request cannot be said in this version.
-pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
+pub fn encode_frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()
         .with_request_api_key(R::KEY)
         .with_request_api_version(version)
-        .with_correlation_id(CORRELATION)
+        .with_correlation_id(CORRELATION_ID)
         .with_client_id(Some(StrBytes::from_static_str("test")))
         .encode(&mut body, R::header_version(version))
         .and_then(|()| request.encode(&mut body, version))
         .expect("a request of this version");
-    framed(&body)
+    length_prefixed(&body)
 }
 
 /// `body` behind its length.
-pub fn framed(body: &[u8]) -> Vec<u8> {
+pub fn length_prefixed(body: &[u8]) -> Vec<u8> {
     [&(body.len() as i32).to_be_bytes(), body].concat()
 }
 
-impl Wire {
+impl RawKafkaConnection {
     /// Connects.
     ///
     /// # Panics
     /// Nobody listens there.
-    pub fn connect(address: SocketAddr) -> Wire {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a limit can be set");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a limit can be set");
+    pub fn connect(address: SocketAddr) -> RawKafkaConnection {
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT).expect("somebody listens");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a limit can be set");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("a limit can be set");
         stream.set_nodelay(true).expect("it can be set");
-        Wire(stream)
+        RawKafkaConnection(stream)
     }
 
     /// Sends bytes as they are.
@@ -69,7 +69,7 @@ impl Wire {
     }
 
     /// Says that no more will be sent.
-    pub fn end(&self) {
+    pub fn shutdown_write(&self) {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
@@ -89,11 +89,11 @@ impl Wire {
     ///
     /// # Errors
     /// None comes, or it does not read.
-    pub fn answer<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+    pub fn receive_response<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
         let mut bytes = self.receive()?;
         let header = ResponseHeader::decode(&mut bytes, R::Response::header_version(version))
             .map_err(io::Error::other)?;
-        assert_eq!(header.correlation_id, CORRELATION, "answers name their requests");
+        assert_eq!(header.correlation_id, CORRELATION_ID, "answers name their requests");
         let response = R::Response::decode(&mut bytes, version).map_err(io::Error::other)?;
         assert!(bytes.is_empty(), "{} bytes after the answer", bytes.len());
         Ok(response)
@@ -103,16 +103,16 @@ impl Wire {
     ///
     /// # Errors
     /// None comes, or it does not read.
-    pub fn ask<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
-        self.send(&frame(version, request))?;
-        self.answer::<R>(version)
+    pub fn call<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
+        self.send(&encode_frame(version, request))?;
+        self.receive_response::<R>(version)
     }
 
     /// What the server says before it ends the connection.
     ///
     /// # Panics
     /// It does not end it.
-    pub fn last_words(&mut self) -> Vec<u8> {
+    pub fn read_until_closed(&mut self) -> Vec<u8> {
         let (mut words, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
             match self.0.read(&mut bytes) {
@@ -129,17 +129,19 @@ impl Wire {
     ///
     /// # Panics
     /// It is not made.
-    pub fn create(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
+    pub fn create_topic(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
         let configs = configs.iter().map(|(name, value)| {
-            CreatableTopicConfig::default().with_name(string(name)).with_value(Some(string(value)))
+            CreatableTopicConfig::default()
+                .with_name(str_bytes(name))
+                .with_value(Some(str_bytes(value)))
         });
         let topic = CreatableTopic::default()
-            .with_name(name(topic))
+            .with_name(topic_name(topic))
             .with_num_partitions(partitions)
             .with_replication_factor(1)
             .with_configs(configs.collect());
         let request = CreateTopicsRequest::default().with_topics(vec![topic]);
-        let made = self.ask(5, &request).expect("an answer");
+        let made = self.call(5, &request).expect("an answer");
         assert_eq!(made.topics[0].error_code, 0, "{:?}", made.topics[0].error_message);
     }
 
@@ -148,7 +150,7 @@ impl Wire {
     /// # Panics
     /// No answer comes.
     pub fn produce(&mut self, topic: &str, partition: i32, records: &Bytes) -> (i16, i64) {
-        let answer = self.ask(9, &produce(topic, partition, records)).expect("an answer");
+        let answer = self.call(9, &produce_request(topic, partition, records)).expect("an answer");
         let answer = &answer.responses[0].partition_responses[0];
         (answer.error_code, answer.base_offset)
     }
@@ -158,8 +160,8 @@ impl Wire {
     /// # Panics
     /// No answer comes.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> (i16, i64, Bytes) {
-        let request = fetch(topic, partition, offset, Duration::ZERO);
-        let answer = self.ask(12, &request).expect("an answer");
+        let request = fetch_request(topic, partition, offset, Duration::ZERO);
+        let answer = self.call(12, &request).expect("an answer");
         let answer = answer.responses[0].partitions[0].clone();
         (answer.error_code, answer.high_watermark, answer.records.unwrap_or_default())
     }
@@ -169,36 +171,39 @@ impl Wire {
     /// # Panics
     /// No answer comes.
     pub fn offset_at(&mut self, topic: &str, partition: i32, time_ms: i64) -> (i16, i64) {
-        let answer = self.ask(6, &list_offsets(topic, partition, time_ms)).expect("an answer");
+        let answer =
+            self.call(6, &list_offsets_request(topic, partition, time_ms)).expect("an answer");
         let answer = &answer.topics[0].partitions[0];
         (answer.error_code, answer.offset)
     }
 }
 
-fn string(text: &str) -> StrBytes {
+fn str_bytes(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
 /// A topic's name, as the codec has it.
-pub fn name(text: &str) -> TopicName {
-    TopicName(string(text))
+pub fn topic_name(text: &str) -> TopicName {
+    TopicName(str_bytes(text))
 }
 
 /// A request to produce, acknowledged once it is on disk.
-pub fn produce(topic: &str, partition: i32, records: &Bytes) -> ProduceRequest {
+pub fn produce_request(topic: &str, partition: i32, records: &Bytes) -> ProduceRequest {
     let data =
         PartitionProduceData::default().with_index(partition).with_records(Some(records.clone()));
-    let topic = TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![data]);
+    let topic =
+        TopicProduceData::default().with_name(topic_name(topic)).with_partition_data(vec![data]);
     ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic])
 }
 
 /// A request to fetch that waits for one byte.
-pub fn fetch(topic: &str, partition: i32, offset: i64, wait: Duration) -> FetchRequest {
+pub fn fetch_request(topic: &str, partition: i32, offset: i64, wait: Duration) -> FetchRequest {
     let partition = FetchPartition::default()
         .with_partition(partition)
         .with_fetch_offset(offset)
         .with_partition_max_bytes(8 << 20);
-    let topic = FetchTopic::default().with_topic(name(topic)).with_partitions(vec![partition]);
+    let topic =
+        FetchTopic::default().with_topic(topic_name(topic)).with_partitions(vec![partition]);
     FetchRequest::default()
         .with_max_wait_ms(wait.as_millis() as i32)
         .with_min_bytes(1)
@@ -207,9 +212,10 @@ pub fn fetch(topic: &str, partition: i32, offset: i64, wait: Duration) -> FetchR
 }
 
 /// A request for the first offset at or after a time.
-pub fn list_offsets(topic: &str, partition: i32, time_ms: i64) -> ListOffsetsRequest {
+pub fn list_offsets_request(topic: &str, partition: i32, time_ms: i64) -> ListOffsetsRequest {
     let partition =
         ListOffsetsPartition::default().with_partition_index(partition).with_timestamp(time_ms);
-    let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let topic =
+        ListOffsetsTopic::default().with_name(topic_name(topic)).with_partitions(vec![partition]);
     ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic])
 }

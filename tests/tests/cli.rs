@@ -6,51 +6,51 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tests::{Directory, Ended, PATIENCE, Server, run};
+use tests::{CommandOutput, TIMEOUT, TestDirectory, TestServer, run};
 
 /// A server, and the command line of somebody who uses it.
-struct Shell {
+struct CliShell {
     bootstrap: String,
-    _server: Server,
-    data: Directory,
+    _server: TestServer,
+    data: TestDirectory,
 }
 
-impl Shell {
-    fn new() -> Shell {
-        let data = Directory::new();
-        let server = Server::start(data.path(), &[]).expect("it starts");
-        Shell { bootstrap: server.kafka.to_string(), _server: server, data }
+impl CliShell {
+    fn new() -> CliShell {
+        let data = TestDirectory::new();
+        let server = TestServer::start(data.path(), &[]).expect("it starts");
+        CliShell { bootstrap: server.kafka.to_string(), _server: server, data }
     }
 
-    fn run(&self, arguments: &[&str], input: &str) -> Ended {
+    fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
         run(&[&["--bootstrap", &self.bootstrap], arguments].concat(), input)
     }
 
     /// What a command that works prints.
-    fn prints(&self, arguments: &[&str]) -> String {
-        self.takes(arguments, "")
+    fn stdout_of(&self, arguments: &[&str]) -> String {
+        self.run_with_input(arguments, "")
     }
 
-    fn takes(&self, arguments: &[&str], input: &str) -> String {
+    fn run_with_input(&self, arguments: &[&str], input: &str) -> String {
         let ended = self.run(arguments, input);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
         ended.stdout().to_owned()
     }
 
     /// A command that fails with `code`, prints nothing, and says all of `words`.
-    fn fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
+    fn assert_fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
         let ended = self.run(arguments, "a line\n");
-        must_fail(&ended, code, words);
+        assert_failed(&ended, code, words);
     }
 
     /// The moment up to which the server can answer.
     fn now(&self) -> String {
-        let cut = self.prints(&["cut", "--at", "now", "--when", "frontier", "--json"]);
+        let cut = self.stdout_of(&["cut", "--at", "now", "--when", "frontier", "--json"]);
         json(&cut)["at"].as_str().expect("a moment").to_owned()
     }
 }
 
-fn must_fail(ended: &Ended, code: i32, words: &[&str]) {
+fn assert_failed(ended: &CommandOutput, code: i32, words: &[&str]) {
     assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{}", ended.stderr);
     for word in words {
         assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
@@ -66,18 +66,21 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "orders"]);
-    assert_eq!(shell.takes(&["produce", "orders"], "one\ntwo\n"), "");
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "orders"]);
+    assert_eq!(shell.run_with_input(&["produce", "orders"], "one\ntwo\n"), "");
     let then = shell.now();
-    assert_eq!(shell.takes(&["produce", "orders", "--compression", "zstd"], "three\nfour"), "");
-    assert_eq!(shell.prints(&["cat", "orders"]), "one\ntwo\nthree\nfour\n");
-    assert_eq!(shell.prints(&["cat", "orders/0"]), "one\ntwo\nthree\nfour\n");
-    assert_eq!(shell.prints(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
-    assert_eq!(shell.prints(&["cat", "orders", "--at", &then]), "one\ntwo\n");
+    assert_eq!(
+        shell.run_with_input(&["produce", "orders", "--compression", "zstd"], "three\nfour"),
+        ""
+    );
+    assert_eq!(shell.stdout_of(&["cat", "orders"]), "one\ntwo\nthree\nfour\n");
+    assert_eq!(shell.stdout_of(&["cat", "orders/0"]), "one\ntwo\nthree\nfour\n");
+    assert_eq!(shell.stdout_of(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
+    assert_eq!(shell.stdout_of(&["cat", "orders", "--at", &then]), "one\ntwo\n");
     let now = shell.now();
-    assert_eq!(shell.prints(&["cat", &format!("orders@{then}..{now}")]), "three\nfour\n");
-    let lines = shell.prints(&["cat", &format!("orders@{then}"), "--format", "jsonl"]);
+    assert_eq!(shell.stdout_of(&["cat", &format!("orders@{then}..{now}")]), "three\nfour\n");
+    let lines = shell.stdout_of(&["cat", &format!("orders@{then}"), "--format", "jsonl"]);
     let records: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(records.len(), 2);
@@ -88,12 +91,12 @@ fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
         assert!(record["timestamp"].as_i64().expect("a time") > 1_700_000_000_000);
     }
     // What is printed can be produced again, and is the same but for its place.
-    shell.prints(&["topics", "create", "copy"]);
-    shell.takes(&["produce", "copy", "--json"], &lines);
-    let copied = shell.prints(&["cat", "copy", "--format", "jsonl"]);
+    shell.stdout_of(&["topics", "create", "copy"]);
+    shell.run_with_input(&["produce", "copy", "--json"], &lines);
+    let copied = shell.stdout_of(&["cat", "copy", "--format", "jsonl"]);
     assert_eq!(copied.replace(r#""topic":"copy""#, r#""topic":"orders""#), lines);
     let raw = shell.run(&["cat", &format!("orders/0@{then}"), "--format", "raw"], "");
-    let headers: Vec<_> = kafka_records::Batches::new(&raw.bytes)
+    let headers: Vec<_> = kafka_records::BatchIterator::new(&raw.bytes)
         .map(|batch| batch.expect("a whole batch").0)
         .collect();
     assert_eq!(headers.iter().map(|header| header.record_count).sum::<i32>(), 2);
@@ -103,93 +106,94 @@ fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
 
 #[test]
 fn a_pin_is_set_listed_holds_and_is_removed() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "orders"]);
-    shell.takes(&["produce", "orders"], "one\ntwo\n");
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "orders"]);
+    shell.run_with_input(&["produce", "orders"], "one\ntwo\n");
     let then = shell.now();
-    assert_eq!(shell.prints(&["pins"]), "");
+    assert_eq!(shell.stdout_of(&["pins"]), "");
     let set = shell.run(&["pins", "set", "audit", "--at", &then, "--for", "7d"], "");
     assert_eq!((set.code, set.stdout()), (Some(0), ""), "{}", set.stderr);
     assert!(set.stderr.contains(&format!("pinned {then} as audit until 2")), "{}", set.stderr);
-    shell.prints(&["pins", "set", "b", "--at", &then, "--for", "90s", "--topic", "orders"]);
-    let listed = shell.prints(&["pins"]);
+    shell.stdout_of(&["pins", "set", "b", "--at", &then, "--for", "90s", "--topic", "orders"]);
+    let listed = shell.stdout_of(&["pins"]);
     let cells: Vec<Vec<&str>> = listed.lines().map(|line| line.split('\t').collect()).collect();
     assert_eq!(cells.len(), 2, "{listed}");
     assert_eq!((cells[0][0], cells[0][1], cells[0][3]), ("audit", then.as_str(), "*"));
     assert_eq!((cells[1][0], cells[1][3]), ("b", "orders"));
-    assert_eq!(shell.prints(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
-    shell.prints(&["pins", "remove", "audit"]);
-    let left = json(&shell.prints(&["pins", "list", "--json"]));
+    assert_eq!(shell.stdout_of(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
+    shell.stdout_of(&["pins", "remove", "audit"]);
+    let left = json(&shell.stdout_of(&["pins", "list", "--json"]));
     assert_eq!((&left["name"], &left["topics"]), (&"b".into(), &serde_json::json!(["orders"])));
-    shell.fails(&["pins", "remove", "audit"], 1, &["no pin of that name", "pin=audit"]);
+    shell.assert_fails(&["pins", "remove", "audit"], 1, &["no pin of that name", "pin=audit"]);
     let later = shell.now();
-    shell.fails(
+    shell.assert_fails(
         &["pins", "set", "b", "--at", &later, "--for", "1h"],
         1,
         &["remove it first", &then],
     );
-    shell.fails(&["pins", "set", "a b", "--at", &then, "--for", "1h"], 1, &["pin name"]);
-    shell.fails(&["pins", "set", "c", "--at", &then, "--for", "7"], 2, &["its unit"]);
+    shell.assert_fails(&["pins", "set", "a b", "--at", &then, "--for", "1h"], 1, &["pin name"]);
+    shell.assert_fails(&["pins", "set", "c", "--at", &then, "--for", "7"], 2, &["its unit"]);
 }
 
 #[test]
 fn a_moment_of_user_time_gives_the_exact_set() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "t"]);
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "t"]);
     let lines = [(300, "c"), (100, "a"), (400, "d"), (200, "b")]
         .map(|(time, value)| format!("{{\"timestamp\":{time},\"value\":\"{value}\"}}\n"));
-    shell.takes(&["produce", "t", "--json"], &lines.concat());
-    assert_eq!(shell.prints(&["cat", "t@u300"]), "a\nb\n");
-    assert_eq!(shell.prints(&["cat", "t@u200..u400"]), "c\nb\n");
+    shell.run_with_input(&["produce", "t", "--json"], &lines.concat());
+    assert_eq!(shell.stdout_of(&["cat", "t@u300"]), "a\nb\n");
+    assert_eq!(shell.stdout_of(&["cat", "t@u200..u400"]), "c\nb\n");
     // The moment that it says it answered for gives the same for ever.
     let ended = shell.run(&["cat", "t@u401"], "");
     assert_eq!((ended.code, ended.stdout()), (Some(0), "c\na\nd\nb\n"));
     let pinned = ended.stderr.split_whitespace().find(|word| word.starts_with("u401@s"));
     let pinned = pinned.expect("it says for which moment").trim_end_matches(';');
-    shell.takes(&["produce", "t", "--json"], "{\"timestamp\":1,\"value\":\"late\"}\n");
-    assert_eq!(shell.prints(&["cat", &format!("t@{pinned}")]), "c\na\nd\nb\n");
-    assert_eq!(shell.prints(&["cat", "t@u401"]), "c\na\nd\nb\nlate\n");
-    shell.fails(&["cat", "t@u300", "--format", "raw"], 2, &["raw"]);
+    shell.run_with_input(&["produce", "t", "--json"], "{\"timestamp\":1,\"value\":\"late\"}\n");
+    assert_eq!(shell.stdout_of(&["cat", &format!("t@{pinned}")]), "c\na\nd\nb\n");
+    assert_eq!(shell.stdout_of(&["cat", "t@u401"]), "c\na\nd\nb\nlate\n");
+    shell.assert_fails(&["cat", "t@u300", "--format", "raw"], 2, &["raw"]);
 }
 
 #[test]
 fn ls_and_topics_show_what_there_is_and_what_there_was() {
-    let shell = Shell::new();
-    assert_eq!(shell.prints(&["ls", "--json"]), "");
-    shell.prints(&["topics", "create", "a", "--partitions", "2"]);
-    shell.takes(&["produce", "a", "--partition", "1"], "x\ny\nz\n");
+    let shell = CliShell::new();
+    assert_eq!(shell.stdout_of(&["ls", "--json"]), "");
+    shell.stdout_of(&["topics", "create", "a", "--partitions", "2"]);
+    shell.run_with_input(&["produce", "a", "--partition", "1"], "x\ny\nz\n");
     let then = shell.now();
-    shell.takes(&["produce", "a", "--partition", "1"], "later\n");
-    shell.prints(&["topics", "create", "b"]);
-    assert_eq!(shell.prints(&["ls"]), "a\t2\nb\t1\n");
+    shell.run_with_input(&["produce", "a", "--partition", "1"], "later\n");
+    shell.stdout_of(&["topics", "create", "b"]);
+    assert_eq!(shell.stdout_of(&["ls"]), "a\t2\nb\t1\n");
     assert_eq!(
-        shell.prints(&["ls", "--json"]),
+        shell.stdout_of(&["ls", "--json"]),
         "{\"topic\":\"a\",\"partitions\":2}\n{\"topic\":\"b\",\"partitions\":1}\n"
     );
-    assert_eq!(shell.prints(&["ls", "--at", &then]), "a\t2\n");
-    let listed = shell.prints(&["ls", &format!("a@{then}"), "--json"]);
+    assert_eq!(shell.stdout_of(&["ls", "--at", &then]), "a\t2\n");
+    let listed = shell.stdout_of(&["ls", &format!("a@{then}"), "--json"]);
     let ends: Vec<Value> = listed
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["end"].clone())
         .collect();
     assert_eq!(ends, [Value::from(0), Value::from(3)]);
-    let one: Value = serde_json::from_str(&shell.prints(&["ls", "a/1", "--json"])).expect("JSON");
+    let one: Value =
+        serde_json::from_str(&shell.stdout_of(&["ls", "a/1", "--json"])).expect("JSON");
     assert_eq!((&one["start"], &one["end"]), (&0.into(), &4.into()));
-    shell.prints(&["topics", "delete", "a"]);
-    assert_eq!(shell.prints(&["ls"]), "b\t1\n");
-    let topics = shell.prints(&["topics", "list", "--at", &then]);
+    shell.stdout_of(&["topics", "delete", "a"]);
+    assert_eq!(shell.stdout_of(&["ls"]), "b\t1\n");
+    let topics = shell.stdout_of(&["topics", "list", "--at", &then]);
     let names: Vec<_> = topics.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(names, ["a"]);
-    assert_eq!(shell.prints(&["cat", &format!("a@{then}")]), "x\ny\nz\n");
+    assert_eq!(shell.stdout_of(&["cat", &format!("a@{then}")]), "x\ny\nz\n");
 }
 
 #[test]
 fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "t", "--partitions", "3"]);
-    shell.takes(&["produce", "t"], "x\ny\n");
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "t", "--partitions", "3"]);
+    shell.run_with_input(&["produce", "t"], "x\ny\n");
     let then = shell.now();
-    let first = json(&shell.prints(&["cut", "--at", &then, "--json"]));
+    let first = json(&shell.stdout_of(&["cut", "--at", &then, "--json"]));
     let mut keys: Vec<&str> =
         first.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
@@ -222,23 +226,23 @@ fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for
     }
     let ends: i64 = partitions.iter().filter_map(|held| held["end"].as_i64()).sum();
     assert_eq!(ends, 2);
-    shell.takes(&["produce", "t"], "later\n");
-    shell.prints(&["topics", "create", "other"]);
-    let again = json(&shell.prints(&["cut", "--at", &then, "--json"]));
+    shell.run_with_input(&["produce", "t"], "later\n");
+    shell.stdout_of(&["topics", "create", "other"]);
+    let again = json(&shell.stdout_of(&["cut", "--at", &then, "--json"]));
     assert_eq!((&again["hash"], &again["partitions"]), (&first["hash"], &first["partitions"]));
-    let now = json(&shell.prints(&["cut", "--at", "now", "--json"]));
+    let now = json(&shell.stdout_of(&["cut", "--at", "now", "--json"]));
     assert_ne!(now["hash"], first["hash"]);
-    let table = shell.prints(&["cut", "--at", &then]);
+    let table = shell.stdout_of(&["cut", "--at", &then]);
     assert_eq!(table.lines().count(), 3, "{table}");
     assert!(table.lines().all(|line| line.split('\t').count() == 4), "{table}");
 }
 
 #[test]
 fn a_reader_that_has_enough_ends_cat_quietly() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "t"]);
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "t"]);
     let lines: String = (0..200_000).map(|line| format!("line {line} of many\n")).collect();
-    shell.takes(&["produce", "t"], &lines);
+    shell.run_with_input(&["produce", "t"], &lines);
     let mut cat = Command::new(tests::freezeframe())
         .args(["--bootstrap", &shell.bootstrap, "cat", "t"])
         .stdin(Stdio::null())
@@ -252,15 +256,15 @@ fn a_reader_that_has_enough_ends_cat_quietly() {
     head.read_line(&mut line).expect("a line");
     drop(head);
     assert_eq!(line, "line 0 of many\n");
-    let status = tests::wait(&mut cat, PATIENCE).expect("it ends");
+    let status = tests::wait_for_exit(&mut cat, TIMEOUT).expect("it ends");
     let mut said = String::new();
     cat.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
     assert_eq!((status.code(), said.as_str()), (Some(0), ""));
-    assert_eq!(shell.prints(&["cat", "t"]).len(), lines.len(), "and without a head it is whole");
+    assert_eq!(shell.stdout_of(&["cat", "t"]).len(), lines.len(), "and without a head it is whole");
 }
 
 #[test]
-fn a_server_that_is_not_there_or_is_no_server_is_told_apart_and_what_to_do() {
+fn a_server_that_is_not_there_and_one_that_is_no_server_have_their_own_errors() {
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.local_addr().expect("an address").to_string()
@@ -273,62 +277,66 @@ fn a_server_that_is_not_there_or_is_no_server_is_told_apart_and_what_to_do() {
         }
     }
     let ended = run(&["--bootstrap", "not an address", "ls"], "");
-    must_fail(&ended, 1, &["HOST:PORT"]);
+    assert_failed(&ended, 1, &["HOST:PORT"]);
     // An HTTP server answers, and not as Kafka does.
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
     let ended = run(&["--bootstrap", &server.http.to_string(), "ls"], "");
-    must_fail(&ended, 1, &[&server.http.to_string()]);
+    assert_failed(&ended, 1, &[&server.http.to_string()]);
 }
 
 #[test]
 fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "t"]);
-    shell.takes(&["produce", "t"], "x\n");
-    shell.fails(&["cat", "nowhere"], 1, &["there is no topic nowhere"]);
-    shell.fails(
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "t"]);
+    shell.run_with_input(&["produce", "t"], "x\n");
+    shell.assert_fails(&["cat", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.assert_fails(
         &["produce", "nowhere"],
         1,
         &["there is no topic nowhere", "topics create nowhere"],
     );
-    shell.prints(&["topics", "create", "orders"]);
-    shell.fails(&["cat", "ordres"], 1, &["there is no topic ordres; did you mean orders?"]);
-    shell.fails(&["produce", "order"], 1, &["topics create order; did you mean orders?"]);
-    shell.prints(&["topics", "delete", "orders"]);
-    shell.fails(&["ls", "nowhere"], 1, &["there is no topic nowhere"]);
-    shell.fails(&["topics", "delete", "nowhere"], 1, &["there is no topic nowhere"]);
-    shell.fails(&["cat", "t/7"], 1, &["no partition 7", "it has 1"]);
-    shell.fails(&["topics", "create", "t"], 1, &["TopicAlreadyExists"]);
-    shell.fails(&["cat", "t@s1"], 1, &["there was no such topic at that moment"]);
-    shell.fails(&["cut", "--at", "s1", "--topic", "t"], 1, &["no such topic at that moment"]);
-    shell.fails(&["cat", "t@s9999999999999"], 1, &["the moment lies in the future"]);
-    shell.fails(&["cut", "--at", "s9999999999999"], 1, &["the moment lies in the future"]);
+    shell.stdout_of(&["topics", "create", "orders"]);
+    shell.assert_fails(&["cat", "ordres"], 1, &["there is no topic ordres; did you mean orders?"]);
+    shell.assert_fails(&["produce", "order"], 1, &["topics create order; did you mean orders?"]);
+    shell.stdout_of(&["topics", "delete", "orders"]);
+    shell.assert_fails(&["ls", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.assert_fails(&["topics", "delete", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.assert_fails(&["cat", "t/7"], 1, &["no partition 7", "it has 1"]);
+    shell.assert_fails(&["topics", "create", "t"], 1, &["TopicAlreadyExists"]);
+    shell.assert_fails(&["cat", "t@s1"], 1, &["there was no such topic at that moment"]);
+    shell.assert_fails(
+        &["cut", "--at", "s1", "--topic", "t"],
+        1,
+        &["no such topic at that moment"],
+    );
+    shell.assert_fails(&["cat", "t@s9999999999999"], 1, &["the moment lies in the future"]);
+    shell.assert_fails(&["cut", "--at", "s9999999999999"], 1, &["the moment lies in the future"]);
     // A command line that does not read: 2, and how it would.
-    shell.fails(&["cat", "t@nonsense"], 2, &["time=nonsense", "milliseconds since 1970"]);
-    shell.fails(&["cut", "--at", "soon"], 2, &["soon"]);
-    shell.fails(&["cut", "--at", "s1..s2"], 2, &["one moment"]);
-    shell.fails(&["cat", "t@s5..s4"], 2, &["empty"]);
-    shell.fails(&["cat", "../etc/passwd"], 2, &["../etc/passwd"]);
-    shell.fails(&["cat", "t@s5", "--at", "s6"], 2, &["twice"]);
-    shell.fails(&["cut"], 2, &["--at"]);
-    shell.fails(&["no-such-command"], 2, &["no-such-command"]);
-    assert_eq!(shell.prints(&["ls"]), "t\t1\n", "nothing was made on the way");
+    shell.assert_fails(&["cat", "t@nonsense"], 2, &["time=nonsense", "milliseconds since 1970"]);
+    shell.assert_fails(&["cut", "--at", "soon"], 2, &["soon"]);
+    shell.assert_fails(&["cut", "--at", "s1..s2"], 2, &["one moment"]);
+    shell.assert_fails(&["cat", "t@s5..s4"], 2, &["empty"]);
+    shell.assert_fails(&["cat", "../etc/passwd"], 2, &["../etc/passwd"]);
+    shell.assert_fails(&["cat", "t@s5", "--at", "s6"], 2, &["twice"]);
+    shell.assert_fails(&["cut"], 2, &["--at"]);
+    shell.assert_fails(&["no-such-command"], 2, &["no-such-command"]);
+    assert_eq!(shell.stdout_of(&["ls"]), "t\t1\n", "nothing was made on the way");
 }
 
 #[test]
 fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
-    let shell = Shell::new();
-    shell.prints(&["topics", "create", "t"]);
-    shell.takes(&["produce", "t"], "hello inspector\n");
+    let shell = CliShell::new();
+    shell.stdout_of(&["topics", "create", "t"]);
+    shell.run_with_input(&["produce", "t"], "hello inspector\n");
     let data = shell.data.path();
     let file = |name: &str| data.join(name).to_str().expect("text").to_owned();
     let journal = file("journal/00000000000000000000.journal");
-    let identity = shell.prints(&["inspect", &file("FREEZEFRAME")]);
+    let identity = shell.stdout_of(&["inspect", &file("FREEZEFRAME")]);
     assert!(identity.contains("\nformat\t") && identity.contains("\ncluster\t"), "{identity}");
-    let lock = shell.prints(&["inspect", &file("LOCK")]);
+    let lock = shell.stdout_of(&["inspect", &file("LOCK")]);
     assert!(lock.contains(&shell._server.pid().to_string()), "{lock}");
-    let bound = shell.prints(&["inspect", &file("journal/bound"), "--json"]);
+    let bound = shell.stdout_of(&["inspect", &file("journal/bound"), "--json"]);
     let slots: Vec<Value> =
         bound.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(slots.len(), 2);
@@ -336,7 +344,7 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     assert_eq!((counts, &slots[1]["closed"]), (1, &false.into()), "{bound}");
     // The first two frames: the topic, and the batch. Zeros written ahead follow.
     let frames = |arguments: &[&str]| -> Vec<Value> {
-        let text = shell.prints(&[&["inspect", &journal, "--json"], arguments].concat());
+        let text = shell.stdout_of(&[&["inspect", &journal, "--json"], arguments].concat());
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
     let all = frames(&["--frames", "2"]);
@@ -353,7 +361,7 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     assert_eq!(from[1]["position"], batch["position"]);
     let hello: String = b"hello".iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(from[1]["payload"].as_str().expect("hex").contains(&hello));
-    let text = shell.prints(&["inspect", &journal, "--from", &position, "--payload"]);
+    let text = shell.stdout_of(&["inspect", &journal, "--from", &position, "--payload"]);
     let row = text.lines().find(|line| line.starts_with(&format!("{position}\t"))).expect("a row");
     let cells: Vec<&str> = row.split('\t').collect();
     assert_eq!((cells.len(), cells[8]), (9, "ok"), "{row}");
@@ -362,10 +370,10 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
 }
 
 #[test]
-fn inspect_prints_what_is_sealed_and_filed_and_what_of_it_is_damaged() {
-    let data = Directory::new();
+fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
+    let data = TestDirectory::new();
     let arguments = ["--set", "storage.segment-bytes=1MiB"];
-    let server = Server::start(data.path(), &arguments).expect("it starts");
+    let server = TestServer::start(data.path(), &arguments).expect("it starts");
     let bootstrap = server.kafka.to_string();
     let lines: String = (0..10_000).map(|line| format!("line {line} of many\n")).collect();
     // Topics in turn, so that filing by log gains something.
@@ -385,12 +393,12 @@ fn inspect_prints_what_is_sealed_and_filed_and_what_of_it_is_damaged() {
         ended.stdout().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
     // The manifest is written behind the writer's back: until it names a part.
-    let mut until = PATIENCE.as_millis() / 5;
+    let mut until = TIMEOUT.as_millis() / 5;
     let part = loop {
         if journal.join("manifest").exists() {
             let manifest = lines("manifest", &[]);
             assert_eq!(manifest[0]["whole"], true, "{manifest:?}");
-            if let Some(part) = manifest.iter().find(|line| line["what"] == "part") {
+            if let Some(part) = manifest.iter().find(|line| line["what"] == "sealed-segment") {
                 break part.clone();
             }
         }
@@ -428,9 +436,9 @@ fn inspect_prints_what_is_sealed_and_filed_and_what_of_it_is_damaged() {
     };
     rot(&index, 4096 + 50);
     let damaged = lines(&index, &["--frames", "1000000"]);
-    assert_eq!(damaged[0]["damaged_blocks"], serde_json::json!([1]));
+    assert_eq!(damaged[0]["corrupt_blocks"], serde_json::json!([1]));
     assert_eq!(damaged.iter().filter(|line| line["what"] == "run").count(), runs.len() - 1);
-    assert!(damaged.iter().any(|line| line["what"] == "damage"), "{damaged:?}");
+    assert!(damaged.iter().any(|line| line["what"] == "corruption"), "{damaged:?}");
     let directory = data.path().to_str().expect("text");
     let ended = run(&["check", directory, "--json"], "");
     let report = json(ended.stdout());
@@ -440,17 +448,17 @@ fn inspect_prints_what_is_sealed_and_filed_and_what_of_it_is_damaged() {
     assert!(problem.contains("it is soft") && problem.contains(&index), "{problem}");
     rot("manifest", 20);
     let damaged = run(&["inspect", &path("manifest")], "");
-    assert!(damaged.stdout().contains("damaged") && damaged.stdout().contains(&file));
+    assert!(damaged.stdout().contains("corrupt") && damaged.stdout().contains(&file));
     let whole = lines(&file, &[]).len();
     rot(&file, 64 + 40);
     let damaged = lines(&file, &[]);
-    assert!(damaged.iter().any(|line| line["what"] == "damage"), "{file}");
-    assert_eq!(damaged.len(), whole, "one is damaged, and all others are there");
+    assert!(damaged.iter().any(|line| line["what"] == "corruption"), "{file}");
+    assert_eq!(damaged.len(), whole, "one is corrupt, and all others are there");
 }
 
 #[test]
-fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
-    let directory = Directory::new();
+fn inspect_says_what_a_corrupt_file_holds_and_refuses_what_is_none_of_ours() {
+    let directory = TestDirectory::new();
     let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
     let write =
         |name: &str, bytes: &[u8]| std::fs::write(path(name), bytes).expect("it is written");
@@ -458,26 +466,26 @@ fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
     write("empty", b"");
     for name in ["notes.txt", "empty"] {
         let words = [&path(name), "no file of a freezeframe data directory"];
-        must_fail(&run(&["inspect", &path(name)], ""), 1, &words.map(|word| word as &str));
+        assert_failed(&run(&["inspect", &path(name)], ""), 1, &words.map(|word| word as &str));
     }
     let folder = directory.path().to_str().expect("text");
-    must_fail(&run(&["inspect", folder], ""), 1, &["is a directory"]);
-    must_fail(&run(&["inspect", &path("nowhere")], ""), 1, &["nowhere"]);
-    must_fail(&run(&["inspect"], ""), 2, &["FILE"]);
+    assert_failed(&run(&["inspect", folder], ""), 1, &["is a directory"]);
+    assert_failed(&run(&["inspect", &path("nowhere")], ""), 1, &["nowhere"]);
+    assert_failed(&run(&["inspect"], ""), 2, &["FILE"]);
     // Ours by name, and broken in every way: no panic, and it says so.
     for (name, bytes, words) in [
         ("00000000000000000008.journal", &[][..], "not whole"),
         ("00000000000000000016.journal", &[0xff; 5000], "no frame begins here"),
         ("00000000000000000024.proof", &[0; 300], "not finished"),
         ("00000000000000000032.proof", &[0xff; 300], "header is not whole"),
-        ("bound", &[0xff; 100], "damaged"),
+        ("bound", &[0xff; 100], "corrupt"),
         ("manifest", &[][..], "nothing can be read"),
-        ("00000000000000000040.index", &[], "damaged"),
-        ("00000000000000000048.1.index", &[0xff; 9000], "damaged"),
+        ("00000000000000000040.index", &[], "corrupt"),
+        ("00000000000000000048.1.index", &[0xff; 9000], "corrupt"),
         ("00000000000000000056.1.filed", &[], "not whole"),
         ("log-00000000000000000002.7.filed", &[0xff; 9000], "no frame begins here"),
-        ("FREEZEFRAME", &[0xff; 100], "damaged"),
-        ("LOCK", b"\x1b[31m17", "damaged"),
+        ("FREEZEFRAME", &[0xff; 100], "corrupt"),
+        ("LOCK", b"\x1b[31m17", "corrupt"),
     ] {
         write(name, bytes);
         let ended = run(&["inspect", &path(name)], "");
@@ -500,13 +508,13 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
         MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
         -----END PUBLIC KEY-----\n";
-    let (keys, data) = (Directory::new(), Directory::new());
+    let (keys, data) = (TestDirectory::new(), TestDirectory::new());
     let path = |name: &str| keys.path().join(name).to_str().expect("text").to_owned();
     std::fs::write(path("private"), PRIVATE).expect("it is written");
     std::fs::write(path("public"), PUBLIC).expect("it is written");
     let key = format!("storage.signing-key={}", path("private"));
     let arguments = ["--set", "storage.segment-bytes=1MiB", "--set", &key];
-    let server = Server::start(data.path(), &arguments).expect("it starts");
+    let server = TestServer::start(data.path(), &arguments).expect("it starts");
     let bootstrap = server.kafka.to_string();
     let lines: String = (0..300_000).map(|line| format!("line {line} of many\n")).collect();
     assert_eq!(run(&["--bootstrap", &bootstrap, "topics", "create", "t"], "").code, Some(0));
@@ -514,7 +522,7 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     let proof = data.path().join("journal/00000000000000000000.proof");
     let proof = proof.to_str().expect("text");
     // Proofs are written behind the writer's back: until the first is whole.
-    let mut until = PATIENCE.as_millis() / 5;
+    let mut until = TIMEOUT.as_millis() / 5;
     let header = loop {
         let ended = run(&["inspect", proof, "--json", "--frames", "0"], "");
         if ended.code == Some(0) && ended.stdout().contains("signed_by") {
@@ -534,7 +542,7 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     let journal = data.path().join("journal");
     let sealed = ["00000000000000000000.1.filed", "00000000000000000000.journal"];
     let sealed = sealed.map(|name| journal.join(name)).into_iter().find(|file| file.exists());
-    let sealed = sealed.expect("the first stretch is there");
+    let sealed = sealed.expect("the first segment is there");
     let mut bytes = std::fs::read(&sealed).expect("it is read");
     let at = bytes.windows(7).position(|word| word == b"line 17").expect("a record");
     bytes[at] ^= 1;
@@ -548,7 +556,7 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
 
 #[test]
 fn the_clock_is_looked_at_and_confirmed_without_http() {
-    let shell = Shell::new();
+    let shell = CliShell::new();
     let data_dir = shell.data.path().to_str().expect("a path that is text");
     let clock = |command, more: &[&str]| {
         run(&[&["clock", command, "--data-dir", data_dir], more].concat(), "")
@@ -559,38 +567,42 @@ fn the_clock_is_looked_at_and_confirmed_without_http() {
     assert_eq!((&confirmed["fenced"], &confirmed["unconfirmed"]), (&Value::Null, &Value::Null));
     assert!(confirmed["clock_error_ms"].as_u64() <= confirmed["skew_ms"].as_u64(), "{confirmed}");
     let nowhere = run(&["clock", "status", "--data-dir", "/no/such/directory"], "");
-    must_fail(&nowhere, 1, &["--data-dir"]);
+    assert_failed(&nowhere, 1, &["--data-dir"]);
 }
 
 #[test]
 fn what_is_wrong_is_said_once_and_in_a_person_s_words() {
-    let shell = Shell::new();
+    let shell = CliShell::new();
     let setting = "freezeframe.user.time=json:/at";
-    shell.prints(&["topics", "create", "events", "--config", setting]);
+    shell.stdout_of(&["topics", "create", "events", "--config", setting]);
     let refused = shell.run(&["produce", "events"], "none\n");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert_eq!(refused.stderr.matches("no user time can be read").count(), 1, "{}", refused.stderr);
     assert!(!refused.stderr.contains("RecordError("), "{}", refused.stderr);
     // Seconds, as `date +%s` prints them.
-    shell.fails(
+    shell.assert_fails(
         &["cat", "events@s1795251600"],
         2,
         &["looks like seconds", "did you mean 1795251600000"],
     );
-    shell.fails(&["cut", "--at", "1795251600"], 2, &["did you mean 1795251600000"]);
+    shell.assert_fails(&["cut", "--at", "1795251600"], 2, &["did you mean 1795251600000"]);
     let soon = shell.run(&["cut", "--at", "s9999999999999"], "");
     assert!(soon.stderr.contains("moment=s9999999999999, now=s1"), "{}", soon.stderr);
     let now = shell.run(&["cut", "--at", "now"], "");
     assert_eq!(now.stderr.lines().filter(|line| line.starts_with("at ")).count(), 1, "{now:?}");
-    let directory = Directory::new();
+    let directory = TestDirectory::new();
     let module = directory.path().join("long.wasm");
     std::fs::write(&module, vec![0; 600 << 10]).expect("it is written");
     let module = module.to_str().expect("text");
-    shell.fails(&["plugins", "add", "p", module], 1, &["too long for a plug-in", "bytes=614400"]);
+    shell.assert_fails(
+        &["plugins", "add", "p", module],
+        1,
+        &["too long for a plug-in", "bytes=614400"],
+    );
 }
 
 /// What a shell is offered for the last of `words`.
-fn offered(bootstrap: &str, words: &[&str]) -> Ended {
+fn completions(bootstrap: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new(tests::freezeframe());
     command
         .env("FREEZEFRAME_COMPLETE", "bash")
@@ -601,17 +613,17 @@ fn offered(bootstrap: &str, words: &[&str]) -> Ended {
         .args(words);
     let output = command.output().expect("it runs");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ended { code: output.status.code(), bytes: output.stdout, stderr }
+    CommandOutput { code: output.status.code(), bytes: output.stdout, stderr }
 }
 
 #[test]
 fn a_shell_is_offered_the_names_that_the_server_has_and_nothing_is_said_without_one() {
-    let shell = Shell::new();
+    let shell = CliShell::new();
     for topic in ["orders", "order-lines", "payments"] {
-        shell.prints(&["topics", "create", topic]);
+        shell.stdout_of(&["topics", "create", topic]);
     }
     let names = |words: &[&str]| {
-        let ended = offered(&shell.bootstrap, &[&["freezeframe"], words].concat());
+        let ended = completions(&shell.bootstrap, &[&["freezeframe"], words].concat());
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{words:?}");
         let mut names: Vec<String> = ended.stdout().lines().map(str::to_owned).collect();
         names.sort();
@@ -627,8 +639,8 @@ fn a_shell_is_offered_the_names_that_the_server_has_and_nothing_is_said_without_
     }
     assert_eq!(names(&["cat", "/topics/ord"]), ["/topics/order-lines/", "/topics/orders/"]);
     assert_eq!(names(&["--bootstrap", &shell.bootstrap, "ls", "pay"]), ["payments"]);
-    let script = shell.prints(&["completions", "bash"]);
+    let script = shell.stdout_of(&["completions", "bash"]);
     assert!(script.contains("FREEZEFRAME_COMPLETE"), "{script}");
-    let nobody = offered("127.0.0.1:1", &["freezeframe", "cat", "ord"]);
+    let nobody = completions("127.0.0.1:1", &["freezeframe", "cat", "ord"]);
     assert_eq!((nobody.code, nobody.stdout(), nobody.stderr.as_str()), (Some(0), "", ""));
 }

@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::wire::Wire;
-use tests::{PATIENCE, freezeframe, wait};
+use tests::wire::RawKafkaConnection;
+use tests::{TIMEOUT, freezeframe, wait_for_exit};
 
 /// A demo that has shown all that it has, and stays.
-struct Demo {
+struct DemoProcess {
     process: Child,
     kafka: SocketAddr,
     data: PathBuf,
 }
 
-impl Demo {
-    fn start() -> Demo {
+impl DemoProcess {
+    fn start() -> DemoProcess {
         let mut command = Command::new(freezeframe());
         command.args(["demo", "--stay"]).stdin(Stdio::null()).stderr(Stdio::null());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
@@ -29,11 +29,11 @@ impl Demo {
         let data = PathBuf::from(data.trim_end_matches(')'));
         let shown = lines.map_while(Result::ok).any(|line| line.starts_with("Serving until"));
         assert!(shown, "it shows all and stays");
-        Demo { process, kafka, data }
+        DemoProcess { process, kafka, data }
     }
 }
 
-impl Drop for Demo {
+impl Drop for DemoProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -44,24 +44,24 @@ impl Drop for Demo {
 #[test]
 fn a_demo_that_is_told_to_end_takes_its_server_and_its_data_with_it() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut demo = Demo::start();
-        let mut client = Wire::connect(demo.kafka);
+        let mut demo = DemoProcess::start();
+        let mut client = RawKafkaConnection::connect(demo.kafka);
         assert!(demo.data.exists());
-        kill_process(Pid::from_child(&demo.process), signal).expect("it lives");
-        let status = wait(&mut demo.process, PATIENCE).expect("it ends");
+        kill_process(Pid::from_child(&demo.process), signal).expect("it runs");
+        let status = wait_for_exit(&mut demo.process, TIMEOUT).expect("it ends");
         assert_eq!(status.code(), Some(0), "{signal:?}");
-        assert!(client.last_words().is_empty(), "its server has ended");
+        assert!(client.read_until_closed().is_empty(), "its server has ended");
         assert!(!demo.data.exists(), "{}", demo.data.display());
     }
 }
 
 #[test]
 fn a_demo_that_is_killed_takes_its_server_with_it() {
-    let mut demo = Demo::start();
-    let mut client = Wire::connect(demo.kafka);
-    demo.process.kill().expect("it lives");
-    wait(&mut demo.process, PATIENCE).expect("it ends");
-    assert!(client.last_words().is_empty(), "its server ends the connection, and itself");
-    let again = std::net::TcpStream::connect_timeout(&demo.kafka, PATIENCE);
+    let mut demo = DemoProcess::start();
+    let mut client = RawKafkaConnection::connect(demo.kafka);
+    demo.process.kill().expect("it runs");
+    wait_for_exit(&mut demo.process, TIMEOUT).expect("it ends");
+    assert!(client.read_until_closed().is_empty(), "its server ends the connection, and itself");
+    let again = std::net::TcpStream::connect_timeout(&demo.kafka, TIMEOUT);
     assert!(again.is_err(), "nobody listens there any more");
 }

@@ -3,17 +3,17 @@
 use std::net::TcpStream;
 
 use bytes::Bytes;
-use kafka_records::{BatchBuilder, Batches, Codec};
-use tests::wire::Wire;
-use tests::{Directory, Server, get};
+use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
+use tests::wire::RawKafkaConnection;
+use tests::{TestDirectory, TestServer, http_get};
 
 /// Few: 64 are kept for the journal and 128 for the rest.
-const LIMIT: u32 = 256;
+const DESCRIPTORS_MAX: u32 = 256;
 const CLIENTS: usize = 400;
 
 fn batch(nth: i64) -> Bytes {
     let value = vec![b'x'; 100 << 10];
-    BatchBuilder::new(Codec::None).record(nth, None, Some(&value), &[]).build()
+    BatchBuilder::new(CompressionType::None).record(nth, None, Some(&value), &[]).build()
 }
 
 /// How often a message was said.
@@ -23,12 +23,12 @@ fn count(said: &str, message: &str) -> usize {
 
 #[test]
 fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let arguments = ["--set", "storage.segment-bytes=1MiB"];
-    let mut server =
-        Server::start_with_descriptors(LIMIT, data.path(), &arguments).expect("the server starts");
-    let mut good = Wire::connect(server.kafka);
-    good.create("t", 1, &[]);
+    let mut server = TestServer::start_with_descriptors(DESCRIPTORS_MAX, data.path(), &arguments)
+        .expect("the server starts");
+    let mut good = RawKafkaConnection::connect(server.kafka);
+    good.create_topic("t", 1, &[]);
     let mut crowd: Vec<TcpStream> = Vec::new();
     let mut written = 0;
     for _ in 0..4 {
@@ -40,18 +40,18 @@ fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
             assert_eq!(good.produce("t", 0, &batch(written)), (0, written));
             written += 1;
         }
-        let (status, said) = get(server.http, "/healthz").expect("the admin port answers");
+        let (status, said) = http_get(server.http, "/healthz").expect("the admin port answers");
         assert_eq!((status, said.as_str()), (200, "ok\n"));
     }
     let mut read = 0;
     while read < written {
         let (error, end, batches) = good.fetch("t", 0, read);
         assert_eq!((error, end), (0, written));
-        let last = Batches::new(&batches).last().expect("a batch").expect("a whole one");
+        let last = BatchIterator::new(&batches).last().expect("a batch").expect("a whole one");
         read = last.0.last_offset() + 1;
     }
     assert!(server.is_running());
-    let said = server.said();
+    let said = server.stderr();
     assert!(said.contains("max.connections"), "what it lacks was said at the start: {said}");
     // Hundreds were refused.
     let warnings = count(&said, "connections are not accepted");
@@ -62,8 +62,8 @@ fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
 
 #[test]
 fn the_admin_port_answers_while_others_sit_on_it() {
-    let data = Directory::new();
-    let mut server = Server::start(data.path(), &[]).expect("the server starts");
+    let data = TestDirectory::new();
+    let mut server = TestServer::start(data.path(), &[]).expect("the server starts");
     let mut crowd = Vec::new();
     for nth in 0..200 {
         let mut stream = TcpStream::connect(server.http).expect("it listens");
@@ -76,11 +76,11 @@ fn the_admin_port_answers_while_others_sit_on_it() {
         let _ = std::io::Write::write_all(&mut stream, sent.as_bytes());
         crowd.push(stream);
         if nth % 20 == 0 {
-            let (status, _) = get(server.http, "/healthz").expect("it answers");
+            let (status, _) = http_get(server.http, "/healthz").expect("it answers");
             assert_eq!(status, 200);
         }
     }
-    let (status, _) = get(server.http, "/metrics").expect("it answers");
+    let (status, _) = http_get(server.http, "/metrics").expect("it answers");
     assert_eq!(status, 200);
     assert!(server.is_running());
 }

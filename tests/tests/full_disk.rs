@@ -14,11 +14,11 @@ use kafka_protocol::messages::offset_commit_request::{
 };
 use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest};
 use kafka_protocol::protocol::StrBytes;
-use kafka_records::{BatchBuilder, Codec};
+use kafka_records::{BatchBuilder, CompressionType};
 use rustix::mount::{MountFlags, UnmountFlags};
-use tests::mount::say;
-use tests::wire::{Wire, name};
-use tests::{Directory, Server, get};
+use tests::mount::print_notice;
+use tests::wire::{RawKafkaConnection, topic_name};
+use tests::{TestDirectory, TestServer, http_get};
 
 const SETTINGS: &[&str] = &[
     "--set=storage.segment-bytes=1MiB",
@@ -26,23 +26,23 @@ const SETTINGS: &[&str] = &[
     "--set=log.retention.check.interval.ms=50",
     "--set=log.segment.delete.delay.ms=50",
 ];
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A small disk.
-struct Disk {
-    _directory: Directory,
+struct SmallDisk {
+    _directory: TestDirectory,
     path: PathBuf,
 }
 
-impl Disk {
-    fn mount(test: &str, size: &CStr) -> Option<Disk> {
-        let directory = Directory::new();
+impl SmallDisk {
+    fn mount(test: &str, size: &CStr) -> Option<SmallDisk> {
+        let directory = TestDirectory::new();
         let path = directory.path().join("disk");
         fs::create_dir(&path).expect("a directory can be made");
         match rustix::mount::mount("none", &path, "tmpfs", MountFlags::empty(), size) {
-            Ok(()) => Some(Disk { _directory: directory, path }),
+            Ok(()) => Some(SmallDisk { _directory: directory, path }),
             Err(error) => {
-                say(&format!("SKIPPED {test}: no disk can be mounted: {error}"));
+                print_notice(&format!("SKIPPED {test}: no disk can be mounted: {error}"));
                 None
             }
         }
@@ -63,39 +63,39 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.path, UnmountFlags::DETACH);
     }
 }
 
 fn batch(bytes: usize) -> Bytes {
-    let mut batch = BatchBuilder::new(Codec::None);
+    let mut batch = BatchBuilder::new(CompressionType::None);
     batch.record(1_700_000_000_000, None, Some(&vec![7; bytes]), &[]);
     batch.build()
 }
 
-fn end(wire: &mut Wire, topic: &str) -> i64 {
+fn end(wire: &mut RawKafkaConnection, topic: &str) -> i64 {
     wire.offset_at(topic, 0, -1).1
 }
 
 /// Reads the records at both ends of a topic.
-fn read(wire: &mut Wire, topic: &str, first: i64) {
+fn read(wire: &mut RawKafkaConnection, topic: &str, first: i64) {
     for offset in [first, end(wire, topic) - 1] {
         let (error, _, records) = wire.fetch(topic, 0, offset);
         assert!(error == 0 && !records.is_empty(), "{topic} at {offset}: {error}");
     }
 }
 
-fn until(what: &str, mut claim: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !claim() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         std::thread::yield_now();
     }
 }
 
-fn delete(server: &Server, topic: &str) {
+fn delete(server: &TestServer, topic: &str) {
     let bootstrap = server.kafka.to_string();
     let ended = tests::run(&["topics", "delete", topic, "--bootstrap", &bootstrap], "");
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -110,12 +110,12 @@ fn check(data: &Path) {
 #[test]
 fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_killed() {
     let test = "f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_killed";
-    let Some(disk) = Disk::mount(test, c"size=24m") else { return };
+    let Some(disk) = SmallDisk::mount(test, c"size=24m") else { return };
     let data = disk.path.join("data");
-    let server = Server::start(&data, SETTINGS).expect("there is room");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(&data, SETTINGS).expect("there is room");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     for topic in ["kept", "gone", "late"] {
-        wire.create(topic, 1, &[]);
+        wire.create_topic(topic, 1, &[]);
     }
     // A file holds records of one of them, or of both: those of one go as a whole.
     for topic in ["kept", "gone"] {
@@ -126,7 +126,7 @@ fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_ki
     disk.fill();
     // What fits into files that are there is taken.
     let mut refused = 0;
-    until("a full disk refuses", || {
+    wait_until("a full disk refuses", || {
         refused = wire.produce("late", 0, &batch(100_000)).0;
         refused != 0
     });
@@ -135,48 +135,49 @@ fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_ki
     read(&mut wire, "gone", 0);
     server.kill().expect("it can be killed");
 
-    let server = Server::start(&data, SETTINGS).expect("it starts on a full disk");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(&data, SETTINGS).expect("it starts on a full disk");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     read(&mut wire, "kept", 0);
     delete(&server, "gone");
-    until("space is given back", || disk.free_bytes() > 3 << 20);
-    until("writes are taken again", || wire.produce("late", 0, &batch(1000)).0 == 0);
+    wait_until("space is given back", || disk.free_bytes() > 3 << 20);
+    wait_until("writes are taken again", || wire.produce("late", 0, &batch(1000)).0 == 0);
     assert_eq!(end(&mut wire, "kept"), 50);
     read(&mut wire, "kept", 0);
     server.kill().expect("it can be killed");
     check(&data);
 
     // Room that others give back is as good.
-    let server = Server::start(&data, SETTINGS).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(&data, SETTINGS).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     disk.fill();
-    until("a full disk refuses", || wire.produce("late", 0, &batch(100_000)).0 != 0);
+    wait_until("a full disk refuses", || wire.produce("late", 0, &batch(100_000)).0 != 0);
     fs::remove_file(disk.path.join("ballast")).expect("it is there");
-    until("writes are taken again", || wire.produce("late", 0, &batch(100_000)).0 == 0);
+    wait_until("writes are taken again", || wire.produce("late", 0, &batch(100_000)).0 == 0);
     server.stop().expect("it stops");
     check(&data);
 }
 
 const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
 
-fn commit(wire: &mut Wire, offset: i64) {
+fn commit(wire: &mut RawKafkaConnection, offset: i64) {
     let partition = OffsetCommitRequestPartition::default()
         .with_committed_offset(offset)
         .with_committed_metadata(Some(StrBytes::from_string("m".repeat(4000))));
-    let topic =
-        OffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
     let group = GroupId(StrBytes::from_string(format!("g{}", offset % 7)));
     let request = OffsetCommitRequest::default().with_group_id(group).with_topics(vec![topic]);
-    let answer = wire.ask(8, &request).expect("an answer");
+    let answer = wire.call(8, &request).expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0, "a commit is in the journal");
 }
 
 /// What a group has committed; `None` while it is being loaded.
-fn committed(wire: &mut Wire, group: i64) -> Option<i64> {
+fn committed(wire: &mut RawKafkaConnection, group: i64) -> Option<i64> {
     let request = OffsetFetchRequest::default()
         .with_group_id(GroupId(StrBytes::from_string(format!("g{group}"))))
         .with_topics(None);
-    let answer = wire.ask(7, &request).expect("an answer");
+    let answer = wire.call(7, &request).expect("an answer");
     match answer.error_code {
         0 => answer.topics.first().map(|topic| topic.partitions[0].committed_offset),
         code => {
@@ -186,17 +187,21 @@ fn committed(wire: &mut Wire, group: i64) -> Option<i64> {
     }
 }
 
-fn metric(server: &Server, name: &str) -> u64 {
-    let (_, page) = get(server.http, "/metrics").expect("an answer");
+fn metric(server: &TestServer, name: &str) -> u64 {
+    let (_, page) = http_get(server.http, "/metrics").expect("an answer");
     let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.and_then(|number| number.parse().ok()).expect("a number")
 }
 
 /// Commits and produces until `is_enough`; the last offset that was committed.
-fn load(wire: &mut Wire, from: i64, mut is_enough: impl FnMut(&mut Wire, i64) -> bool) -> i64 {
+fn write_until(
+    wire: &mut RawKafkaConnection,
+    from: i64,
+    mut is_enough: impl FnMut(&mut RawKafkaConnection, i64) -> bool,
+) -> i64 {
     let begun = Instant::now();
     for offset in from.. {
-        assert!(begun.elapsed() < PATIENCE, "the catalog's disk is full");
+        assert!(begun.elapsed() < TIMEOUT, "the catalog's disk is full");
         commit(wire, offset);
         assert_eq!(wire.produce("t", 0, &batch(100)).0, 0);
         // Never one of before.
@@ -209,9 +214,9 @@ fn load(wire: &mut Wire, from: i64, mut is_enough: impl FnMut(&mut Wire, i64) ->
     unreachable!("there are numbers enough")
 }
 
-fn must_have(wire: &mut Wire, last: i64) {
+fn assert_committed(wire: &mut RawKafkaConnection, last: i64) {
     for offset in last - 6..=last {
-        until("the catalog is made anew", || {
+        wait_until("the catalog is rebuilt", || {
             let held = committed(wire, offset % 7);
             assert!(held.is_none_or(|held| held == offset), "{held:?} of {offset}");
             held.is_some()
@@ -222,41 +227,41 @@ fn must_have(wire: &mut Wire, last: i64) {
 #[test]
 fn a_full_disk_under_the_catalog_ends_no_service_and_a_kill_in_the_midst_of_it_loses_nothing() {
     let test = "a_full_disk_under_the_catalog_ends_no_service";
-    let Some(disk) = Disk::mount(test, c"size=64m") else { return };
-    let directory = Directory::new();
+    let Some(disk) = SmallDisk::mount(test, c"size=64m") else { return };
+    let directory = TestDirectory::new();
     let data = directory.path().join("data");
-    let server = Server::start(&data, &[]).expect("it starts");
-    Wire::connect(server.kafka).create("t", 1, &[]);
+    let server = TestServer::start(&data, &[]).expect("it starts");
+    RawKafkaConnection::connect(server.kafka).create_topic("t", 1, &[]);
     server.stop().expect("it stops");
     // From now on it has a disk of its own.
     let (catalog, there) = (data.join("catalog"), disk.path.join("catalog"));
     fs::remove_dir_all(&catalog).expect("it is soft");
     fs::create_dir(&there).expect("there is room");
     std::os::unix::fs::symlink(&there, &catalog).expect("a link can be made");
-    let server = Server::start(&data, &[]).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
-    let last = load(&mut wire, 1, |_, offset| offset == 300);
+    let server = TestServer::start(&data, &[]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    let last = write_until(&mut wire, 1, |_, offset| offset == 300);
     disk.fill();
     // Killed when somebody is first told to ask again, or has an answer from another catalog.
-    let last = load(&mut wire, last + 1, |wire, offset| {
+    let last = write_until(&mut wire, last + 1, |wire, offset| {
         committed(wire, offset % 7).is_none()
             || metric(&server, "freezeframe_catalog_rebuilds_total") > 0
     });
     server.kill().expect("it can be killed");
 
-    let server = Server::start(&data, &[]).expect("it starts where the catalog has no room");
-    let mut wire = Wire::connect(server.kafka);
-    must_have(&mut wire, last);
-    let last = load(&mut wire, last + 1, |_, offset| offset == last + 300);
-    let in_memory = |server: &Server| metric(server, "freezeframe_catalog_in_memory") == 1;
-    until("there is no room for a catalog", || in_memory(&server));
-    must_have(&mut wire, last);
+    let server = TestServer::start(&data, &[]).expect("it starts where the catalog has no room");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    assert_committed(&mut wire, last);
+    let last = write_until(&mut wire, last + 1, |_, offset| offset == last + 300);
+    let in_memory = |server: &TestServer| metric(server, "freezeframe_catalog_in_memory") == 1;
+    wait_until("there is no room for a catalog", || in_memory(&server));
+    assert_committed(&mut wire, last);
     assert_eq!(server.stop().expect("it stops").code(), Some(0));
 
     fs::remove_file(disk.path.join("ballast")).expect("it is there");
-    let server = Server::start(&data, &[]).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
-    must_have(&mut wire, last);
+    let server = TestServer::start(&data, &[]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    assert_committed(&mut wire, last);
     assert!(!in_memory(&server));
     server.stop().expect("it stops");
     check(&data);

@@ -8,34 +8,34 @@ use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest};
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
-use tests::wire::{Wire, name};
-use tests::{Directory, Ended, Server, get, run};
+use tests::wire::{RawKafkaConnection, topic_name};
+use tests::{CommandOutput, TestDirectory, TestServer, http_get, run};
 
 /// A server, and somebody at its prompt.
-struct Shell {
-    server: Server,
+struct GroupShell {
+    server: TestServer,
 }
 
-impl Shell {
-    fn on(data: &Directory) -> Shell {
-        Shell { server: Server::start(data.path(), &[]).expect("it starts") }
+impl GroupShell {
+    fn on(data: &TestDirectory) -> GroupShell {
+        GroupShell { server: TestServer::start(data.path(), &[]).expect("it starts") }
     }
 
-    fn run(&self, arguments: &[&str], input: &str) -> Ended {
+    fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
         run(&[&["--bootstrap", &self.server.kafka.to_string()], arguments].concat(), input)
     }
 
-    fn prints(&self, arguments: &[&str]) -> String {
-        self.takes(arguments, "")
+    fn stdout_of(&self, arguments: &[&str]) -> String {
+        self.run_with_input(arguments, "")
     }
 
-    fn takes(&self, arguments: &[&str], input: &str) -> String {
+    fn run_with_input(&self, arguments: &[&str], input: &str) -> String {
         let ended = self.run(arguments, input);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
         ended.stdout().to_owned()
     }
 
-    fn fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
+    fn assert_fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
         let ended = self.run(arguments, "");
         assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{}", ended.stderr);
         for word in words {
@@ -44,7 +44,7 @@ impl Shell {
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.prints(arguments)).expect("JSON")
+        serde_json::from_str(&self.stdout_of(arguments)).expect("JSON")
     }
 
     fn now(&self) -> String {
@@ -52,8 +52,8 @@ impl Shell {
         cut["at"].as_str().expect("a moment").to_owned()
     }
 
-    fn wire(&self) -> Wire {
-        Wire::connect(self.server.kafka)
+    fn wire(&self) -> RawKafkaConnection {
+        RawKafkaConnection::connect(self.server.kafka)
     }
 }
 
@@ -62,65 +62,66 @@ fn group_id(group: &str) -> GroupId {
 }
 
 /// As a stock client commits that is in no group.
-fn commit(wire: &mut Wire, group: &str, partition: i32, offset: i64) {
+fn commit(wire: &mut RawKafkaConnection, group: &str, partition: i32, offset: i64) {
     let partition = OffsetCommitRequestPartition::default()
         .with_partition_index(partition)
         .with_committed_offset(offset);
-    let topic =
-        OffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
     let request =
         OffsetCommitRequest::default().with_group_id(group_id(group)).with_topics(vec![topic]);
-    let answer = wire.ask(8, &request).expect("an answer");
+    let answer = wire.call(8, &request).expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
 /// Where a stock client would go on: −1 where its own policy decides.
-fn goes_on_at(wire: &mut Wire, group: &str, partitions: &[i32]) -> Vec<i64> {
+fn resume_offsets(wire: &mut RawKafkaConnection, group: &str, partitions: &[i32]) -> Vec<i64> {
     let topic = OffsetFetchRequestTopic::default()
-        .with_name(name("t"))
+        .with_name(topic_name("t"))
         .with_partition_indexes(partitions.to_vec());
     let request =
         OffsetFetchRequest::default().with_group_id(group_id(group)).with_topics(Some(vec![topic]));
-    let answer = wire.ask(7, &request).expect("an answer");
+    let answer = wire.call(7, &request).expect("an answer");
     let partitions = &answer.topics[0].partitions;
     partitions.iter().map(|partition| partition.committed_offset).collect()
 }
 
 #[test]
-fn a_group_goes_on_at_the_moment_it_was_set_to_also_in_the_next_life() {
-    let data = Directory::new();
-    let shell = Shell::on(&data);
-    shell.prints(&["topics", "create", "t", "--partitions", "2"]);
-    shell.takes(&["produce", "t", "--partition", "0"], "a\nb\n");
-    shell.takes(&["produce", "t", "--partition", "1"], "c\n");
+fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
+    let data = TestDirectory::new();
+    let shell = GroupShell::on(&data);
+    shell.stdout_of(&["topics", "create", "t", "--partitions", "2"]);
+    shell.run_with_input(&["produce", "t", "--partition", "0"], "a\nb\n");
+    shell.run_with_input(&["produce", "t", "--partition", "1"], "c\n");
     let then = shell.now();
-    shell.takes(&["produce", "t", "--partition", "0"], "d\ne\n");
+    shell.run_with_input(&["produce", "t", "--partition", "0"], "d\ne\n");
     let mut wire = shell.wire();
     commit(&mut wire, "g", 0, 4);
     let committed = shell.now();
-    assert_eq!(goes_on_at(&mut wire, "g", &[0, 1, 2]), [4, -1, -1]);
-    let dry = shell.prints(&["groups", "seek", "g", "--at", &then, "--dry-run"]);
+    assert_eq!(resume_offsets(&mut wire, "g", &[0, 1, 2]), [4, -1, -1]);
+    let dry = shell.stdout_of(&["groups", "seek", "g", "--at", &then, "--dry-run"]);
     assert_eq!(dry, "t\t0\t4\t2\nt\t1\t-\t1\n");
-    assert_eq!(goes_on_at(&mut wire, "g", &[0, 1]), [4, -1]);
+    assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [4, -1]);
     let done = shell.run(&["groups", "seek", "g", "--at", &then], "");
     assert_eq!((done.code, done.stdout()), (Some(0), dry.as_str()), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("g is set to {then}")), "{}", done.stderr);
-    assert_eq!(goes_on_at(&mut wire, "g", &[0, 1]), [2, 1]);
-    let grown = shell.takes(&["topics", "create", "u"], "");
+    assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [2, 1]);
+    let grown = shell.run_with_input(&["topics", "create", "u"], "");
     assert_eq!(grown, "");
-    let Shell { server } = shell;
+    let GroupShell { server } = shell;
     server.kill().expect("it can be killed");
-    let shell = Shell::on(&data);
+    let shell = GroupShell::on(&data);
     let mut wire = shell.wire();
-    assert_eq!(goes_on_at(&mut wire, "g", &[0, 1]), [2, 1], "all of it survived");
-    let restored = shell.prints(&["groups", "restore", "g", "--at", &committed]);
+    assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [2, 1], "all of it survived");
+    let restored = shell.stdout_of(&["groups", "restore", "g", "--at", &committed]);
     assert_eq!(restored, "t\t0\t2\t4\nt\t1\t1\t-\n");
-    assert_eq!(goes_on_at(&mut wire, "g", &[0, 1]), [4, -1]);
+    assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [4, -1]);
     // By user time, of a group that never committed anything.
     let seek = ["groups", "seek", "new", "--at", "u5", "--topic", "t", "--json"];
     let set = shell.json(&seek);
     assert!(set["at"].as_str().expect("text").starts_with("u5@s"), "{set}");
-    assert_eq!(goes_on_at(&mut wire, "new", &[0, 1]), [0, 0]);
+    assert_eq!(resume_offsets(&mut wire, "new", &[0, 1]), [0, 0]);
     let described = shell.run(&["groups", "describe", "new", "--at", &shell.now()], "");
     assert_eq!(described.code, Some(0), "{}", described.stderr);
     assert!(described.stderr.contains("t was set to u5@s"), "{}", described.stderr);
@@ -128,41 +129,41 @@ fn a_group_goes_on_at_the_moment_it_was_set_to_also_in_the_next_life() {
 
 #[test]
 fn what_cannot_be_set_is_said_in_a_sentence() {
-    let data = Directory::new();
-    let shell = Shell::on(&data);
-    shell.prints(&["topics", "create", "t"]);
+    let data = TestDirectory::new();
+    let shell = GroupShell::on(&data);
+    shell.stdout_of(&["topics", "create", "t"]);
     let now = shell.now();
     let seek = |group: &'static str, at: &str, code: i32, words: &[&str]| {
-        shell.fails(&["groups", "seek", group, "--at", at], code, words);
+        shell.assert_fails(&["groups", "seek", group, "--at", at], code, words);
     };
     seek("none", &now, 1, &["has committed nothing", "with --topic"]);
     seek("none", "soon", 2, &["not a time"]);
     seek("none", "s5..s6", 2, &["one moment"]);
     let restore = ["groups", "restore", "none", "--at", &now];
-    shell.fails(&restore, 1, &["had committed nothing at that moment"]);
-    shell.fails(&["groups", "restore", "g", "--at", "u5"], 2, &["system times"]);
-    shell.fails(&["groups", "describe", "none", "--at", &now], 1, &["no such group"]);
-    shell.fails(&["diff", &now, &now], 2, &["the window is empty"]);
-    shell.fails(&["diff", "u5", "u6"], 2, &["system time"]);
-    shell.fails(&["diff", &now], 2, &["two moments"]);
-    shell.fails(&["diff", "s5", &now, "--topic", "none"], 1, &["no such topic"]);
-    shell.fails(&["diff", "s5", "s9999999999999"], 1, &["lies in the future"]);
-    shell.fails(&["cut", "--at", "s5..s6"], 2, &["one moment"]);
+    shell.assert_fails(&restore, 1, &["had committed nothing at that moment"]);
+    shell.assert_fails(&["groups", "restore", "g", "--at", "u5"], 2, &["system times"]);
+    shell.assert_fails(&["groups", "describe", "none", "--at", &now], 1, &["no such group"]);
+    shell.assert_fails(&["diff", &now, &now], 2, &["the window is empty"]);
+    shell.assert_fails(&["diff", "u5", "u6"], 2, &["system time"]);
+    shell.assert_fails(&["diff", &now], 2, &["two moments"]);
+    shell.assert_fails(&["diff", "s5", &now, "--topic", "none"], 1, &["no such topic"]);
+    shell.assert_fails(&["diff", "s5", "s9999999999999"], 1, &["lies in the future"]);
+    shell.assert_fails(&["cut", "--at", "s5..s6"], 2, &["one moment"]);
 }
 
 #[test]
-fn what_differs_is_told_in_lines_and_the_same_for_ever() {
-    let data = Directory::new();
-    let shell = Shell::on(&data);
-    shell.prints(&["topics", "create", "t", "--partitions", "2"]);
+fn what_differs_is_printed_in_lines_and_the_same_for_ever() {
+    let data = TestDirectory::new();
+    let shell = GroupShell::on(&data);
+    shell.stdout_of(&["topics", "create", "t", "--partitions", "2"]);
     let from = shell.now();
-    shell.takes(&["produce", "t", "--partition", "1"], "one\ntwo\n");
-    shell.prints(&["topics", "create", "new", "--config", "retention.ms=5000"]);
+    shell.run_with_input(&["produce", "t", "--partition", "1"], "one\ntwo\n");
+    shell.stdout_of(&["topics", "create", "new", "--config", "retention.ms=5000"]);
     let mut wire = shell.wire();
     commit(&mut wire, "g", 1, 1);
-    shell.prints(&["pins", "set", "p", "--at", &from, "--for", "1h"]);
+    shell.stdout_of(&["pins", "set", "p", "--at", &from, "--for", "1h"]);
     let until = shell.now();
-    let printed = shell.prints(&["diff", &from, &until]);
+    let printed = shell.stdout_of(&["diff", &from, &until]);
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split('\t').collect()).collect();
     let shown: Vec<[&str; 4]> = rows.iter().map(|row| [row[0], row[1], row[2], row[3]]).collect();
     let expected = [
@@ -173,48 +174,49 @@ fn what_differs_is_told_in_lines_and_the_same_for_ever() {
     ];
     assert_eq!(shown, expected);
     assert!(rows[1][4].starts_with("2 records, "), "{printed}");
-    let only = shell.prints(&["diff", &from, &until, "--only", "pins", "--only", "offsets"]);
+    let only = shell.stdout_of(&["diff", &from, &until, "--only", "pins", "--only", "offsets"]);
     let firsts: Vec<&str> = only.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(firsts, ["pin set", "committed"]);
     // What comes later is not in it.
-    shell.takes(&["produce", "t"], "later\n");
-    shell.prints(&["topics", "delete", "new"]);
-    let lines = shell.prints(&["diff", &format!("{from}..{until}"), "--json"]);
-    assert_eq!(shell.prints(&["diff", &from, &until]), printed);
+    shell.run_with_input(&["produce", "t"], "later\n");
+    shell.stdout_of(&["topics", "delete", "new"]);
+    let lines = shell.stdout_of(&["diff", &format!("{from}..{until}"), "--json"]);
+    assert_eq!(shell.stdout_of(&["diff", &from, &until]), printed);
     let kinds: Vec<String> = lines
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["kind"].to_string())
         .collect();
     assert_eq!(kinds, [r#""topic_created""#, r#""appended""#, r#""pin_set""#, r#""offset""#]);
-    let later = shell.prints(&["diff", &until, &shell.now(), "--topic", "new"]);
+    let later = shell.stdout_of(&["diff", &until, &shell.now(), "--topic", "new"]);
     assert!(later.starts_with("topic deleted\tnew\t1 partition\t-\t"), "{later}");
     // Over HTTP it is the same document.
     let path = format!("/v1/diff?from={from}&until={until}");
-    let (status, body) = get(shell.server.http, &path).expect("an answer");
+    let (status, body) = http_get(shell.server.http, &path).expect("an answer");
     let page: Value = serde_json::from_str(&body).expect("JSON");
     let changes = page["changes"].as_array().expect("changes").iter();
     let over_http: Vec<String> = changes.map(|change| change["kind"].to_string()).collect();
     assert_eq!((status, over_http), (200, kinds));
-    let (status, body) = get(shell.server.http, "/v1/cut?at=s9999999999999").expect("an answer");
+    let (status, body) =
+        http_get(shell.server.http, "/v1/cut?at=s9999999999999").expect("an answer");
     let refused: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((status, &refused["error"]["code"]), (400, &Value::from("far_future")));
 }
 
 #[test]
-fn a_cut_by_user_time_says_as_known_when_and_repeats_in_the_next_life() {
-    let data = Directory::new();
-    let shell = Shell::on(&data);
-    shell.prints(&["topics", "create", "t"]);
+fn a_cut_by_user_time_says_as_known_when_and_repeats_after_a_restart() {
+    let data = TestDirectory::new();
+    let shell = GroupShell::on(&data);
+    shell.stdout_of(&["topics", "create", "t"]);
     let line = |time: i64| format!("{{\"timestamp\":{time},\"value\":\"v\"}}\n");
-    shell.takes(&["produce", "t", "--json"], &[300, 100, 400].map(line).concat());
+    shell.run_with_input(&["produce", "t", "--json"], &[300, 100, 400].map(line).concat());
     let first = shell.json(&["cut", "--at", "u400", "--json"]);
     assert_eq!((&first["kind"], &first["closed"]), (&"prefix".into(), &false.into()));
     assert_eq!(first["partitions"][0]["end"], 2);
     let at = first["at"].as_str().expect("a moment").to_owned();
     assert!(at.starts_with("u400@s"), "{at}");
-    shell.takes(&["produce", "t", "--json"], &line(1));
+    shell.run_with_input(&["produce", "t", "--json"], &line(1));
     shell.server.kill().expect("it can be killed");
-    let shell = Shell::on(&data);
+    let shell = GroupShell::on(&data);
     let again = shell.json(&["cut", "--at", &at, "--json"]);
     assert_eq!((&again["hash"], &again["at"]), (&first["hash"], &first["at"]));
     let said = shell.run(&["cut", "--at", &at], "");

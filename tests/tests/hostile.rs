@@ -10,9 +10,14 @@ use kafka_protocol::messages::{
     ApiVersionsRequest, CreateTopicsRequest, JoinGroupRequest, MetadataRequest, ProduceRequest,
 };
 use kafka_protocol::protocol::Request;
-use kafka_records::{BatchBuilder, BatchHeader, Batches, Codec, HEADER_BYTES, set_crc};
-use tests::wire::{Wire, fetch, frame, framed, list_offsets, produce};
-use tests::{Directory, Server, resident_bytes, resident_bytes_peak};
+use kafka_records::{
+    BatchBuilder, BatchHeader, BatchIterator, CompressionType, HEADER_BYTES, set_crc,
+};
+use tests::wire::{
+    RawKafkaConnection, encode_frame, fetch_request, length_prefixed, list_offsets_request,
+    produce_request,
+};
+use tests::{TestDirectory, TestServer, resident_bytes, resident_bytes_peak};
 
 const MIB: u64 = 1 << 20;
 /// What a record says of itself, where that does not matter.
@@ -24,44 +29,44 @@ const UNSUPPORTED_VERSION: i16 = 35;
 const INVALID_RECORD: i16 = 87;
 
 fn batch(value: &[u8]) -> Bytes {
-    BatchBuilder::new(Codec::None).record(TIME_MS, None, Some(value), &[]).build()
+    BatchBuilder::new(CompressionType::None).record(TIME_MS, None, Some(value), &[]).build()
 }
 
 /// A server, and a good client that was there first.
-struct Victim {
-    server: Server,
-    good: Wire,
+struct HostileTestServer {
+    server: TestServer,
+    good: RawKafkaConnection,
     written: i64,
-    _data: Directory,
+    _data: TestDirectory,
 }
 
-impl Victim {
-    fn new(arguments: &[&str]) -> Victim {
-        let data = Directory::new();
-        let server = Server::start(data.path(), arguments).expect("the server starts");
-        let mut good = Wire::connect(server.kafka);
-        good.create("good", 1, &[]);
-        let mut victim = Victim { server, good, written: 0, _data: data };
-        victim.still_serves();
+impl HostileTestServer {
+    fn new(arguments: &[&str]) -> HostileTestServer {
+        let data = TestDirectory::new();
+        let server = TestServer::start(data.path(), arguments).expect("the server starts");
+        let mut good = RawKafkaConnection::connect(server.kafka);
+        good.create_topic("good", 1, &[]);
+        let mut victim = HostileTestServer { server, good, written: 0, _data: data };
+        victim.assert_serves();
         victim
     }
 
-    fn connect(&self) -> Wire {
-        Wire::connect(self.server.kafka)
+    fn connect(&self) -> RawKafkaConnection {
+        RawKafkaConnection::connect(self.server.kafka)
     }
 
     /// Sends `bytes`, then no more; the server must end the connection without a word.
-    fn must_hang_up_on(&self, what: &str, bytes: &[u8]) {
+    fn assert_disconnects(&self, what: &str, bytes: &[u8]) {
         let mut wire = self.connect();
         let _ = wire.send(bytes);
-        wire.end();
-        let words = wire.last_words();
+        wire.shutdown_write();
+        let words = wire.read_until_closed();
         assert!(words.is_empty(), "{what} was answered: {words:?}");
     }
 
     /// The good client, and a new one, write and read.
-    fn still_serves(&mut self) {
-        let mut new = Wire::connect(self.server.kafka);
+    fn assert_serves(&mut self) {
+        let mut new = RawKafkaConnection::connect(self.server.kafka);
         for wire in [&mut self.good, &mut new] {
             let value = format!("value {}", self.written);
             assert_eq!(wire.produce("good", 0, &batch(value.as_bytes())), (0, self.written));
@@ -75,7 +80,7 @@ impl Victim {
 }
 
 /// Bytes that look random, the same in every run.
-fn noise(seed: u64, count: usize) -> Vec<u8> {
+fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {
         state ^= state << 13;
@@ -95,7 +100,7 @@ fn request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
     bytes.put_i32(7);
     bytes.put_i16(-1);
     bytes.put_slice(body);
-    framed(&bytes)
+    length_prefixed(&bytes)
 }
 
 /// The same with tagged fields in the header, of which there are none: version 2.
@@ -105,7 +110,7 @@ fn flexible_request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn bytes_that_are_no_frames_end_their_own_connection_only() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     for (what, length) in [
         ("a negative length", -1),
         ("the most negative length", i32::MIN),
@@ -113,58 +118,70 @@ fn bytes_that_are_no_frames_end_their_own_connection_only() {
         ("a length just above the limit", (100 << 20) + 1),
         ("an empty frame", 0),
     ] {
-        victim.must_hang_up_on(what, &length.to_be_bytes());
+        victim.assert_disconnects(what, &length.to_be_bytes());
     }
-    victim.must_hang_up_on("a frame without room for a header", &framed(&[0, 3, 0]));
-    victim.must_hang_up_on("half a length", &[0, 0]);
+    victim.assert_disconnects("a frame without room for a header", &length_prefixed(&[0, 3, 0]));
+    victim.assert_disconnects("half a length", &[0, 0]);
     for seed in 1..=100 {
         let what = format!("noise of seed {seed}");
-        victim.must_hang_up_on(&what, &noise(seed, 1 + 7 * seed as usize));
-        victim.must_hang_up_on(&what, &framed(&noise(seed, 1 + 7 * seed as usize)));
+        victim.assert_disconnects(&what, &random_bytes(seed, 1 + 7 * seed as usize));
+        victim.assert_disconnects(
+            &what,
+            &length_prefixed(&random_bytes(seed, 1 + 7 * seed as usize)),
+        );
     }
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 #[test]
 fn requests_that_are_not_served_end_the_connection_but_api_versions_says_what_is() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     for key in [-1, 4, 7, 9999, i16::MAX] {
-        victim.must_hang_up_on(&format!("API {key}"), &request(key, 0, &[]));
+        victim.assert_disconnects(&format!("API {key}"), &request(key, 0, &[]));
     }
     for (key, version) in [(0, 2), (0, 99), (1, 3), (1, 99), (3, -1), (3, 99), (3, i16::MIN)] {
-        victim.must_hang_up_on(&format!("API {key} v{version}"), &request(key, version, &[0; 64]));
+        victim
+            .assert_disconnects(&format!("API {key} v{version}"), &request(key, version, &[0; 64]));
     }
     let mut wire = victim.connect();
     wire.send(&flexible_request(18, 99, &[1, 1, 0])).expect("it can be sent");
-    let answer = wire.answer::<ApiVersionsRequest>(0).expect("an answer in version 0");
+    let answer = wire.receive_response::<ApiVersionsRequest>(0).expect("an answer in version 0");
     assert_eq!(answer.error_code, UNSUPPORTED_VERSION);
     assert!(answer.api_keys.iter().any(|api| api.api_key == 18), "it says what it serves");
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 #[test]
 fn a_body_cut_short_anywhere_ends_the_connection() {
-    fn cuts<R: Request>(victim: &Victim, version: i16, request: &R) {
-        let whole = frame(version, request);
+    fn assert_truncations_disconnect<R: Request>(
+        victim: &HostileTestServer,
+        version: i16,
+        request: &R,
+    ) {
+        let whole = encode_frame(version, request);
         for length in (8..whole.len() - 4).rev().step_by(2) {
             let what = format!("API {} v{version} of {length} bytes", R::KEY);
-            victim.must_hang_up_on(&what, &framed(&whole[4..4 + length]));
+            victim.assert_disconnects(&what, &length_prefixed(&whole[4..4 + length]));
         }
     }
-    let mut victim = Victim::new(&[]);
-    cuts(&victim, 9, &produce("good", 0, &batch(b"never")));
-    cuts(&victim, 12, &fetch("good", 0, 0, Duration::ZERO));
-    cuts(&victim, 6, &list_offsets("good", 0, 1));
-    cuts(&victim, 12, &MetadataRequest::default());
-    cuts(&victim, 1, &MetadataRequest::default().with_topics(Some(vec![])));
-    cuts(&victim, 7, &CreateTopicsRequest::default());
-    cuts(&victim, 9, &JoinGroupRequest::default());
-    victim.still_serves();
+    let mut victim = HostileTestServer::new(&[]);
+    assert_truncations_disconnect(&victim, 9, &produce_request("good", 0, &batch(b"never")));
+    assert_truncations_disconnect(&victim, 12, &fetch_request("good", 0, 0, Duration::ZERO));
+    assert_truncations_disconnect(&victim, 6, &list_offsets_request("good", 0, 1));
+    assert_truncations_disconnect(&victim, 12, &MetadataRequest::default());
+    assert_truncations_disconnect(
+        &victim,
+        1,
+        &MetadataRequest::default().with_topics(Some(vec![])),
+    );
+    assert_truncations_disconnect(&victim, 7, &CreateTopicsRequest::default());
+    assert_truncations_disconnect(&victim, 9, &JoinGroupRequest::default());
+    victim.assert_serves();
 }
 
 #[test]
 fn counts_that_the_bytes_do_not_bear_out_reserve_no_memory() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     let before = resident_bytes_peak(victim.server.pid());
     // As an unsigned varint: 0x7fffffff elements, and as many as can be said.
     let huge: [&[u8]; 2] = [&[0x80, 0x80, 0x80, 0x80, 0x08], &[0xff, 0xff, 0xff, 0xff, 0x0f]];
@@ -178,26 +195,29 @@ fn counts_that_the_bytes_do_not_bear_out_reserve_no_memory() {
         ];
         for (what, key, version, body) in bombs {
             let body = [&body[..], &[0; 32]].concat();
-            victim.must_hang_up_on(what, &flexible_request(key, version, &body));
+            victim.assert_disconnects(what, &flexible_request(key, version, &body));
         }
         // In the header itself: tagged fields.
         let header = request(3, 12, &[count, &[0; 16]].concat());
-        victim.must_hang_up_on("tagged fields of a header", &header);
+        victim.assert_disconnects("tagged fields of a header", &header);
     }
     for count in [i32::MAX, -2, 1 << 24] {
         let body = [&count.to_be_bytes()[..], &[0; 32]].concat();
-        victim.must_hang_up_on("Metadata's topics", &request(3, 1, &body));
+        victim.assert_disconnects("Metadata's topics", &request(3, 1, &body));
     }
     // A name longer than its frame.
-    victim.must_hang_up_on("a client's name", &framed(&[0, 3, 0, 1, 0, 0, 0, 7, 0x7f, 0xff, b'a']));
+    victim.assert_disconnects(
+        "a client's name",
+        &length_prefixed(&[0, 3, 0, 1, 0, 0, 0, 7, 0x7f, 0xff, b'a']),
+    );
     let grown = resident_bytes_peak(victim.server.pid()).saturating_sub(before);
     assert!(grown < 64 * MIB, "it grew by {} MiB", grown / MIB);
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 #[test]
 fn questions_about_the_past_that_nest_too_deep_or_are_too_long_are_refused() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     let key = i16::from_be_bytes(*b"FF");
     let mut wire = victim.connect();
     for document in ["[".repeat(1 << 19), r#"{"op":"cut","at":"#.repeat(10_000), String::new()] {
@@ -210,18 +230,18 @@ fn questions_about_the_past_that_nest_too_deep_or_are_too_long_are_refused() {
     let answer = wire.receive().expect("a refusal");
     let answer: serde_json::Value = serde_json::from_slice(&answer[4..]).expect("JSON");
     assert_eq!(answer["error"]["code"], "too_large", "{answer}");
-    victim.must_hang_up_on("another version", &request(key, 1, b"{}"));
-    victim.still_serves();
+    victim.assert_disconnects("another version", &request(key, 1, b"{}"));
+    victim.assert_serves();
 }
 
 /// `batch` with its header changed, and the checksum made right again.
 fn with_header(batch: &Bytes, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
     let mut header = BatchHeader::parse(batch).expect("a batch");
     change(&mut header);
-    sealed(header, &batch[HEADER_BYTES..])
+    with_checksum(header, &batch[HEADER_BYTES..])
 }
 
-fn sealed(header: BatchHeader, rest: &[u8]) -> Bytes {
+fn with_checksum(header: BatchHeader, rest: &[u8]) -> Bytes {
     let mut bytes = header.to_bytes();
     set_crc(&mut bytes, rest);
     [&bytes, rest].concat().into()
@@ -229,9 +249,9 @@ fn sealed(header: BatchHeader, rest: &[u8]) -> Bytes {
 
 #[test]
 fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     let mut wire = victim.connect();
-    wire.create("t", 1, &[("max.message.bytes", "1000")]);
+    wire.create_topic("t", 1, &[("max.message.bytes", "1000")]);
     let good = batch(b"good");
     let flipped = |at: usize| {
         let mut bytes = good.to_vec();
@@ -272,7 +292,7 @@ fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
         ("an unknown codec", with_header(&good, |header| header.attributes |= 7), INVALID_RECORD),
         (
             "what is no gzip",
-            sealed(BatchHeader { length, attributes: 1, ..header }, rest),
+            with_checksum(BatchHeader { length, attributes: 1, ..header }, rest),
             INVALID_RECORD,
         ),
         ("too large", batch(&[b'x'; 1000]), MESSAGE_TOO_LARGE),
@@ -282,7 +302,7 @@ fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
     }
     assert_eq!(wire.fetch("t", 0, 0), (0, 0, Bytes::new()), "nothing was written");
     assert_eq!(wire.produce("t", 0, &good), (0, 0));
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 /// A batch of one record, packed by zstd: blocks of one byte repeated, as many as `unpacked` takes.
@@ -298,63 +318,64 @@ fn zstd_bomb(unpacked: u64) -> Bytes {
     }
     let header = BatchHeader::parse(&batch(b"")).expect("a batch");
     let length = (HEADER_BYTES - 12 + packed.len()) as i32;
-    sealed(BatchHeader { length, attributes: 4, ..header }, &packed)
+    with_checksum(BatchHeader { length, attributes: 4, ..header }, &packed)
 }
 
 #[test]
 fn a_compression_bomb_is_refused_and_does_not_exhaust_memory() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     let bomb = zstd_bomb(8 << 30);
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
-    let mut wires: Vec<Wire> = (0..4).map(|_| victim.connect()).collect();
-    wires[0].create("bomb", 1, &[]);
+    let mut wires: Vec<RawKafkaConnection> = (0..4).map(|_| victim.connect()).collect();
+    wires[0].create_topic("bomb", 1, &[]);
     for wire in &mut wires {
-        wire.send(&frame(8, &produce("bomb", 0, &bomb))).expect("it can be sent");
+        wire.send(&encode_frame(8, &produce_request("bomb", 0, &bomb))).expect("it can be sent");
     }
     for wire in &mut wires {
-        let answer = wire.answer::<ProduceRequest>(8).expect("an answer");
+        let answer = wire.receive_response::<ProduceRequest>(8).expect("an answer");
         let answer = &answer.responses[0].partition_responses[0];
         assert_eq!((answer.error_code, answer.base_offset), (MESSAGE_TOO_LARGE, -1), "{answer:?}");
     }
     assert_eq!(wires[0].fetch("bomb", 0, 0), (0, 0, Bytes::new()), "nothing was written");
     let peak = resident_bytes_peak(victim.server.pid());
     assert!(peak < 640 * MIB, "{} MiB", peak / MIB);
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 #[test]
 fn a_batch_that_unpacks_to_more_than_was_allowed_since_harms_nothing_around_it() {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("the server starts");
-    let mut wire = Wire::connect(server.kafka);
-    wire.create("t", 1, &[]);
-    let large = BatchBuilder::new(Codec::Zstd)
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("the server starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 1, &[]);
+    let large = BatchBuilder::new(CompressionType::Zstd)
         .record(2000, None, Some(&vec![b'x'; 2 << 20]), &[])
         .record(3000, None, None, &[])
         .build();
-    let at = |time_ms| BatchBuilder::new(Codec::None).record(time_ms, None, None, &[]).build();
+    let at =
+        |time_ms| BatchBuilder::new(CompressionType::None).record(time_ms, None, None, &[]).build();
     assert_eq!(wire.produce("t", 0, &at(1000)), (0, 0));
     assert_eq!(wire.produce("t", 0, &large), (0, 1));
     assert_eq!(wire.produce("t", 0, &at(4000)), (0, 3));
     assert_eq!(wire.offset_at("t", 0, 2001), (0, 2));
     assert_eq!(server.stop().expect("it stops").code(), Some(0));
     let arguments = ["--set", "limits.unpacked-bytes=1MiB"];
-    let server = Server::start(data.path(), &arguments).expect("the server starts");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(data.path(), &arguments).expect("the server starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     assert_eq!(wire.offset_at("t", 0, 1000), (0, 0));
     assert_eq!(wire.offset_at("t", 0, 3001), (0, 3));
     assert_eq!(wire.produce("t", 0, &large), (MESSAGE_TOO_LARGE, -1));
     assert_eq!(wire.produce("t", 0, &at(5000)), (0, 4), "it can still be written");
     let (error, end, batches) = wire.fetch("t", 0, 0);
-    let counts = Batches::new(&batches).map(|batch| batch.expect("a batch").0.record_count);
+    let counts = BatchIterator::new(&batches).map(|batch| batch.expect("a batch").0.record_count);
     assert_eq!((error, end, counts.sum::<i32>()), (0, 5, 5), "and read");
     assert_eq!(wire.fetch("t.__at.u1001", 0, 0).0, 0);
 }
 
 #[test]
 fn more_half_sent_requests_than_there_is_room_for_do_not_keep_others_out() {
-    let mut victim = Victim::new(&[]);
-    let mut half_open: Vec<Wire> = (0..400).map(|_| victim.connect()).collect();
+    let mut victim = HostileTestServer::new(&[]);
+    let mut half_open: Vec<RawKafkaConnection> = (0..400).map(|_| victim.connect()).collect();
     for wire in &mut half_open {
         wire.send(&(90_i32 << 20).to_be_bytes()).expect("it can be sent");
         wire.send(&[0; 100 << 10]).expect("it can be sent");
@@ -363,7 +384,7 @@ fn more_half_sent_requests_than_there_is_room_for_do_not_keep_others_out() {
     let large = batch(&vec![b'x'; 500 << 10]);
     assert_eq!(victim.good.produce("good", 0, &large), (0, victim.written));
     victim.written += 1;
-    victim.still_serves();
+    victim.assert_serves();
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let resident = resident_bytes(victim.server.pid());
     assert!(resident < 300 * MIB, "{} MiB", resident / MIB);
@@ -371,8 +392,8 @@ fn more_half_sent_requests_than_there_is_room_for_do_not_keep_others_out() {
 
 #[test]
 fn connections_that_announce_gigabytes_and_send_little_cost_little_and_block_nobody() {
-    let mut victim = Victim::new(&[]);
-    let mut half_open: Vec<Wire> = (0..40).map(|_| victim.connect()).collect();
+    let mut victim = HostileTestServer::new(&[]);
+    let mut half_open: Vec<RawKafkaConnection> = (0..40).map(|_| victim.connect()).collect();
     for sent in [1 << 10, 100 << 10] {
         for wire in &mut half_open {
             if sent == 1 << 10 {
@@ -382,7 +403,7 @@ fn connections_that_announce_gigabytes_and_send_little_cost_little_and_block_nob
         }
         let begun = Instant::now();
         for _ in 0..10 {
-            victim.still_serves();
+            victim.assert_serves();
         }
         // Larger than what is free of the budget for what arrives.
         let large = batch(&vec![b'x'; 500 << 10]);
@@ -393,22 +414,22 @@ fn connections_that_announce_gigabytes_and_send_little_cost_little_and_block_nob
         assert!(resident < 300 * MIB, "{} MiB", resident / MIB);
     }
     drop(half_open);
-    victim.still_serves();
+    victim.assert_serves();
 }
 
 #[test]
 fn a_client_that_does_not_read_its_answers_is_not_read_from_for_ever() {
-    let mut victim = Victim::new(&[]);
+    let mut victim = HostileTestServer::new(&[]);
     let mut wire = victim.connect();
-    wire.create("large", 1, &[]);
+    wire.create_topic("large", 1, &[]);
     assert_eq!(wire.produce("large", 0, &batch(&vec![b'x'; 900 << 10])), (0, 0));
     let mut deaf = victim.connect();
-    let ask = frame(12, &fetch("large", 0, 0, Duration::ZERO));
+    let ask = encode_frame(12, &fetch_request("large", 0, 0, Duration::ZERO));
     for _ in 0..500 {
         deaf.send(&ask).expect("small requests fit into the socket's buffers");
     }
     for _ in 0..10 {
-        victim.still_serves();
+        victim.assert_serves();
     }
     // 450 MiB of answers are due.
     let resident = resident_bytes(victim.server.pid());
@@ -417,26 +438,27 @@ fn a_client_that_does_not_read_its_answers_is_not_read_from_for_ever() {
 
 #[test]
 fn more_connections_than_are_allowed_are_refused_and_the_others_go_on() {
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let mut server =
-        Server::start(data.path(), &["--set", "max.connections=4"]).expect("the server starts");
+        TestServer::start(data.path(), &["--set", "max.connections=4"]).expect("the server starts");
     let metadata = MetadataRequest::default();
-    let mut open: Vec<Wire> = (0..4).map(|_| Wire::connect(server.kafka)).collect();
+    let mut open: Vec<RawKafkaConnection> =
+        (0..4).map(|_| RawKafkaConnection::connect(server.kafka)).collect();
     for wire in &mut open {
-        wire.ask(12, &metadata).expect("within the limit");
+        wire.call(12, &metadata).expect("within the limit");
     }
     for _ in 0..20 {
-        let mut wire = Wire::connect(server.kafka);
-        let _ = wire.send(&frame(12, &metadata));
-        assert!(wire.last_words().is_empty(), "beyond the limit");
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        let _ = wire.send(&encode_frame(12, &metadata));
+        assert!(wire.read_until_closed().is_empty(), "beyond the limit");
     }
     for wire in &mut open {
-        wire.ask(12, &metadata).expect("those who were there go on");
+        wire.call(12, &metadata).expect("those who were there go on");
     }
     // Who leaves makes room, once the server has seen it.
     open.pop();
     let begun = Instant::now();
-    while Wire::connect(server.kafka).ask(12, &metadata).is_err() {
+    while RawKafkaConnection::connect(server.kafka).call(12, &metadata).is_err() {
         assert!(begun.elapsed() < Duration::from_secs(10), "there is room again");
     }
     assert!(server.is_running());

@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::history::When;
-use client::{Acks, Client, FetchOptions, NewTopic, OffsetAt, Options};
+use client::history::PendingMomentPolicy;
+use client::{Client, FetchOptions, NewTopic, OffsetSpec, Options, RequiredAcks};
 use hlc::{Cut, Moment};
-use kafka_records::{BatchBuilder, Codec, Limit, records};
-use tests::{Directory, Server};
+use kafka_records::{BatchBuilder, CompressionType, DecompressionLimit, records};
+use tests::{TestDirectory, TestServer};
 
-const LIVES: usize = 6;
+const INCARNATIONS: usize = 6;
 const WRITERS: usize = 4;
 const PARTITIONS: i32 = 8;
 const TOPIC: &str = "load";
 
 /// What a writer was told: partition, offset, value.
-type Acknowledged = Vec<(i32, i64, String)>;
+type AcknowledgedRecords = Vec<(i32, i64, String)>;
 
-async fn connect(server: &Server) -> Client {
+async fn connect(server: &TestServer) -> Client {
     Client::connect(&server.kafka.to_string(), Options::default())
         .await
         .expect("the server answers")
@@ -33,7 +33,7 @@ async fn write(
     writer: usize,
     life: usize,
     stop: Arc<AtomicBool>,
-) -> Acknowledged {
+) -> AcknowledgedRecords {
     let mut acknowledged = Vec::new();
     for round in 0.. {
         if stop.load(Ordering::Relaxed) {
@@ -41,11 +41,13 @@ async fn write(
         }
         let partition = (round + writer as i32) % PARTITIONS;
         let value = format!("{life}/{writer}/{round}");
-        let mut batch = BatchBuilder::new(Codec::None);
+        let mut batch = BatchBuilder::new(CompressionType::None);
         batch.record(1_700_000_000_000, None, Some(value.as_bytes()), &[]);
         let batches = BTreeMap::from([(partition, batch.build())]);
-        let answer =
-            tokio::time::timeout(Duration::from_secs(5), client.produce(TOPIC, Acks::All, batches));
+        let answer = tokio::time::timeout(
+            Duration::from_secs(5),
+            client.produce(TOPIC, RequiredAcks::All, batches),
+        );
         match answer.await {
             Ok(Ok(placed)) => acknowledged.push((partition, placed[0].base_offset, value)),
             _ => break,
@@ -57,7 +59,7 @@ async fn write(
 async fn read_all(client: &mut Client) -> BTreeMap<(i32, i64), String> {
     let mut found = BTreeMap::new();
     for partition in 0..PARTITIONS {
-        let ends = client.offsets(TOPIC, &[partition], OffsetAt::Latest).await.expect("the end");
+        let ends = client.offsets(TOPIC, &[partition], OffsetSpec::Latest).await.expect("the end");
         let end = ends[&partition].expect("a log has an end");
         let mut next = 0;
         while next < end {
@@ -66,9 +68,9 @@ async fn read_all(client: &mut Client) -> BTreeMap<(i32, i64), String> {
                 .await
                 .expect("a fetch");
             for part in fetched {
-                for (header, bytes) in kafka_records::Batches::new(&part.batches).flatten() {
+                for (header, bytes) in kafka_records::BatchIterator::new(&part.batches).flatten() {
                     let batch = Bytes::copy_from_slice(bytes);
-                    let limit = Limit { decompressed_bytes_max: 1 << 20 };
+                    let limit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
                     for record in records(&batch, limit).expect("a batch").flatten() {
                         let value = record.value.unwrap_or_default();
                         let value = String::from_utf8_lossy(&value).into_owned();
@@ -85,15 +87,15 @@ async fn read_all(client: &mut Client) -> BTreeMap<(i32, i64), String> {
 #[tokio::test]
 async fn nothing_acknowledged_is_lost_and_no_cut_changes_when_the_process_is_killed_again_and_again()
  {
-    tokio::task::LocalSet::new().run_until(lives()).await;
+    tokio::task::LocalSet::new().run_until(run_incarnations()).await;
 }
 
-async fn lives() {
-    let data = Directory::new();
-    let mut acknowledged: Acknowledged = Vec::new();
+async fn run_incarnations() {
+    let data = TestDirectory::new();
+    let mut acknowledged: AcknowledgedRecords = Vec::new();
     let mut cuts: Vec<(Moment, String)> = Vec::new();
-    for life in 0..LIVES {
-        let server = Server::start(data.path(), &[]).expect("the server starts after a kill");
+    for life in 0..INCARNATIONS {
+        let server = TestServer::start(data.path(), &[]).expect("the server starts after a kill");
         let mut client = connect(&server).await;
         if life == 0 {
             let topic = NewTopic {
@@ -104,13 +106,13 @@ async fn lives() {
             client.create_topic(&topic).await.expect("the topic is made");
         }
         for (moment, hash) in &cuts {
-            let cut = client.cut(moment, None, When::Refuse, Duration::ZERO).await;
-            assert_eq!(&cut.expect("a past cut").hash, hash, "at {moment} in life {life}");
+            let cut = client.cut(moment, None, PendingMomentPolicy::Refuse, Duration::ZERO).await;
+            assert_eq!(&cut.expect("a past cut").hash, hash, "at {moment} in incarnation {life}");
         }
         let found = read_all(&mut client).await;
         for (partition, offset, value) in &acknowledged {
             let there = found.get(&(*partition, *offset));
-            assert_eq!(there, Some(value), "lost: {partition}/{offset} in life {life}");
+            assert_eq!(there, Some(value), "lost: {partition}/{offset} in incarnation {life}");
         }
         let stop = Arc::new(AtomicBool::new(false));
         let mut writers = Vec::new();
@@ -121,7 +123,10 @@ async fn lives() {
         // Cuts while it is being written to; the last one just before the end.
         for _ in 0..20 {
             let at = Moment::Sys(Cut::ALL);
-            let cut = client.cut(&at, None, When::Frontier, Duration::ZERO).await.expect("a cut");
+            let cut = client
+                .cut(&at, None, PendingMomentPolicy::Frontier, Duration::ZERO)
+                .await
+                .expect("a cut");
             assert!(cut.partitions.len() == PARTITIONS as usize);
             cuts.push((cut.at.parse().expect("a moment"), cut.hash));
         }
@@ -131,9 +136,13 @@ async fn lives() {
             acknowledged.extend(writer.await.expect("a writer ends"));
         }
     }
-    assert!(acknowledged.len() > LIVES * WRITERS, "the load was real: {}", acknowledged.len());
+    assert!(
+        acknowledged.len() > INCARNATIONS * WRITERS,
+        "the load was real: {}",
+        acknowledged.len()
+    );
     let status = {
-        let server = Server::start(data.path(), &[]).expect("it starts once more");
+        let server = TestServer::start(data.path(), &[]).expect("it starts once more");
         server.stop().expect("it can be stopped")
     };
     assert!(status.success(), "SIGTERM ends it with 0: {status}");

@@ -20,9 +20,9 @@ use kafka_protocol::messages::{
     OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::StrBytes;
-use kafka_records::{BatchBuilder, Batches, Codec};
-use tests::wire::{Wire, fetch, frame, name};
-use tests::{Directory, Ended, PATIENCE, Server, get, run};
+use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
+use tests::wire::{RawKafkaConnection, encode_frame, fetch_request, topic_name};
+use tests::{CommandOutput, TIMEOUT, TestDirectory, TestServer, http_get, run};
 
 const TIME_MS: i64 = 1_700_000_000_000;
 const CORRUPT_MESSAGE: i16 = 2;
@@ -30,18 +30,20 @@ const MEMBER_ID_REQUIRED: i16 = 79;
 const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
 
 fn batch(value: &str) -> Bytes {
-    BatchBuilder::new(Codec::None).record(TIME_MS, None, Some(value.as_bytes()), &[]).build()
+    BatchBuilder::new(CompressionType::None)
+        .record(TIME_MS, None, Some(value.as_bytes()), &[])
+        .build()
 }
 
 /// Runs a server that is not to start.
-fn serve(data: &Path, arguments: &[&str]) -> Ended {
+fn serve(data: &Path, arguments: &[&str]) -> CommandOutput {
     let data = data.to_str().expect("a path that is text");
     let given = ["serve", "--data-dir", data, "--kafka", "127.0.0.1:0", "--zookeeper", "off"];
     run(&[&given[..], arguments].concat(), "")
 }
 
 /// It did not start, and said why in words that hold all of `words`.
-fn must_be_refused(ended: &Ended, words: &[&str]) {
+fn assert_start_refused(ended: &CommandOutput, words: &[&str]) {
     assert_eq!((ended.code, ended.stdout()), (Some(1), ""), "{}", ended.stderr);
     for word in words {
         assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
@@ -68,7 +70,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn the_ready_line_is_all_that_standard_output_ever_holds() {
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let mut process = Command::new(tests::freezeframe())
         .args(["serve", "--kafka", "127.0.0.1:0", "--zookeeper", "off", "--http", "127.0.0.1:0"])
         .arg("--data-dir")
@@ -89,20 +91,20 @@ fn the_ready_line_is_all_that_standard_output_ever_holds() {
         address
     };
     let (kafka, http) = (address(kafka, "kafka="), address(http, "http="));
-    let mut wire = Wire::connect(kafka);
-    wire.create("t", 1, &[]);
+    let mut wire = RawKafkaConnection::connect(kafka);
+    wire.create_topic("t", 1, &[]);
     assert_eq!(wire.produce("t", 0, &batch("a")), (0, 0));
-    assert_eq!(get(http, "/readyz").expect("an answer").0, 200);
+    assert_eq!(http_get(http, "/readyz").expect("an answer").0, 200);
     let pid = rustix::process::Pid::from_child(&process);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
-    assert_eq!(tests::wait(&mut process, PATIENCE).expect("it ends").code(), Some(0));
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    assert_eq!(tests::wait_for_exit(&mut process, TIMEOUT).expect("it ends").code(), Some(0));
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).expect("its end");
     assert_eq!(rest, "");
 }
 
 /// Joins a group, alone.
-fn join(wire: &mut Wire, group: &str) -> (String, i32) {
+fn join(wire: &mut RawKafkaConnection, group: &str) -> (String, i32) {
     let group_id = GroupId(StrBytes::from_string(group.to_owned()));
     let protocol = JoinGroupRequestProtocol::default()
         .with_name(StrBytes::from_static_str("range"))
@@ -113,15 +115,15 @@ fn join(wire: &mut Wire, group: &str) -> (String, i32) {
         .with_rebalance_timeout_ms(60_000)
         .with_protocol_type(StrBytes::from_static_str("consumer"))
         .with_protocols(vec![protocol]);
-    let told = wire.ask(5, &request).expect("an answer");
+    let told = wire.call(5, &request).expect("an answer");
     assert_eq!(told.error_code, MEMBER_ID_REQUIRED);
-    let joined = wire.ask(5, &request.with_member_id(told.member_id)).expect("an answer");
+    let joined = wire.call(5, &request.with_member_id(told.member_id)).expect("an answer");
     assert_eq!(joined.error_code, 0);
     let request = SyncGroupRequest::default()
         .with_group_id(group_id)
         .with_generation_id(joined.generation_id)
         .with_member_id(joined.member_id.clone());
-    assert_eq!(wire.ask(3, &request).expect("an answer").error_code, 0);
+    assert_eq!(wire.call(3, &request).expect("an answer").error_code, 0);
     (joined.member_id.to_string(), joined.generation_id)
 }
 
@@ -129,22 +131,23 @@ fn join(wire: &mut Wire, group: &str) -> (String, i32) {
 fn wait_for_requests(http: SocketAddr, api: &str, count: u64) {
     let begun = Instant::now();
     loop {
-        let (_, metrics) = get(http, "/metrics").expect("an answer");
+        let (_, metrics) = http_get(http, "/metrics").expect("an answer");
         let name = format!("freezeframe_requests_total{{api=\"{api}\"}} ");
         let told = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok());
         if told.is_some_and(|told| told >= count) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "no {count} requests of {api} in:\n{metrics}");
+        assert!(begun.elapsed() < TIMEOUT, "no {count} requests of {api} in:\n{metrics}");
     }
 }
 
 #[test]
 fn sigterm_ends_it_at_once_if_nobody_waits_for_an_answer() {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
-    let mut idle: Vec<Wire> = (0..50).map(|_| Wire::connect(server.kafka)).collect();
-    idle[0].create("t", 1, &[]);
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let mut idle: Vec<RawKafkaConnection> =
+        (0..50).map(|_| RawKafkaConnection::connect(server.kafka)).collect();
+    idle[0].create_topic("t", 1, &[]);
     join(&mut idle[1], "g");
     for wire in &mut idle[2..] {
         assert_eq!(wire.produce("t", 0, &batch("a")).0, 0);
@@ -153,24 +156,24 @@ fn sigterm_ends_it_at_once_if_nobody_waits_for_an_answer() {
     assert_eq!(server.stop().expect("it stops").code(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
     for wire in &mut idle {
-        assert!(wire.last_words().is_empty());
+        assert!(wire.read_until_closed().is_empty());
     }
 }
 
 #[test]
 fn sigterm_ends_it_with_0_and_soon_although_clients_wait_and_are_in_groups() {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
-    let mut idle = Wire::connect(server.kafka);
-    idle.create("t", 1, &[]);
-    let mut member = Wire::connect(server.kafka);
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let mut idle = RawKafkaConnection::connect(server.kafka);
+    idle.create_topic("t", 1, &[]);
+    let mut member = RawKafkaConnection::connect(server.kafka);
     join(&mut member, "g");
-    let mut polls = Wire::connect(server.kafka);
-    let poll = frame(12, &fetch("t", 0, 0, Duration::from_secs(30)));
+    let mut polls = RawKafkaConnection::connect(server.kafka);
+    let poll = encode_frame(12, &fetch_request("t", 0, 0, Duration::from_secs(30)));
     polls.send(&poll).expect("it can be sent");
     wait_for_requests(server.http, "Fetch", 1);
     // Waits for the member above to join again.
-    let mut joins = Wire::connect(server.kafka);
+    let mut joins = RawKafkaConnection::connect(server.kafka);
     let http = server.http;
     let joining = std::thread::spawn(move || {
         let group_id = GroupId(StrBytes::from_static_str("g"));
@@ -183,7 +186,7 @@ fn sigterm_ends_it_with_0_and_soon_although_clients_wait_and_are_in_groups() {
             .with_protocol_type(StrBytes::from_static_str("consumer"))
             .with_protocols(vec![protocol]);
         // Before version 4 a member need not call twice.
-        let _ = joins.ask(3, &request);
+        let _ = joins.call(3, &request);
     });
     wait_for_requests(http, "JoinGroup", 3);
     let begun = Instant::now();
@@ -191,62 +194,68 @@ fn sigterm_ends_it_with_0_and_soon_although_clients_wait_and_are_in_groups() {
     let took = begun.elapsed();
     assert_eq!(status.code(), Some(0));
     assert!(took < Duration::from_secs(7), "it took {took:?}");
-    assert!(idle.last_words().is_empty());
+    assert!(idle.read_until_closed().is_empty());
     joining.join().expect("it was answered, or its connection ended");
-    let server = Server::start(data.path(), &[]).expect("it starts again");
-    assert_eq!(Wire::connect(server.kafka).produce("t", 0, &batch("a")), (0, 0));
+    let server = TestServer::start(data.path(), &[]).expect("it starts again");
+    assert_eq!(RawKafkaConnection::connect(server.kafka).produce("t", 0, &batch("a")), (0, 0));
 }
 
 #[test]
 fn a_data_directory_that_is_in_use_names_who_uses_it() {
-    let data = Directory::new();
-    let mut server = Server::start(data.path(), &[]).expect("it starts");
+    let data = TestDirectory::new();
+    let mut server = TestServer::start(data.path(), &[]).expect("it starts");
     let ended = serve(data.path(), &[]);
-    must_be_refused(&ended, &["in use", &format!("pid={}", server.pid()), "use another directory"]);
+    assert_start_refused(
+        &ended,
+        &["in use", &format!("pid={}", server.pid()), "use another directory"],
+    );
     let check = run(&["check", data.path().to_str().expect("text")], "");
-    must_be_refused(&check, &["in use", &format!("pid={}", server.pid())]);
+    assert_start_refused(&check, &["in use", &format!("pid={}", server.pid())]);
     assert!(server.is_running());
-    assert_eq!(get(server.http, "/readyz").expect("an answer").0, 200);
+    assert_eq!(http_get(server.http, "/readyz").expect("an answer").0, 200);
 }
 
 #[test]
 fn directories_of_another_version_or_of_somebody_else_are_left_as_they_are() {
-    let other = Directory::new();
-    drop(Server::start(other.path(), &[]).expect("it starts"));
+    let other = TestDirectory::new();
+    drop(TestServer::start(other.path(), &[]).expect("it starts"));
     let identity = other.path().join("FREEZEFRAME");
     let text = fs::read_to_string(&identity).expect("it says what it is");
     fs::write(&identity, text.replace("format 5", "format 6")).expect("it can be written");
     let before = contents(&other.path().join("journal"));
-    must_be_refused(&serve(other.path(), &[]), &["format 6", "format 5"]);
+    assert_start_refused(&serve(other.path(), &[]), &["format 6", "format 5"]);
     assert_eq!(contents(&other.path().join("journal")), before);
 
-    let foreign = Directory::new();
+    let foreign = TestDirectory::new();
     fs::write(foreign.path().join("thesis.txt"), "three years of work").expect("it can be written");
     let before = contents(foreign.path());
-    must_be_refused(&serve(foreign.path(), &[]), &["not empty", "no freezeframe data directory"]);
+    assert_start_refused(
+        &serve(foreign.path(), &[]),
+        &["not empty", "no freezeframe data directory"],
+    );
     assert_eq!(contents(foreign.path()), before);
 
     let file = foreign.path().join("thesis.txt");
-    must_be_refused(&serve(&file, &[]), &["thesis.txt"]);
+    assert_start_refused(&serve(&file, &[]), &["thesis.txt"]);
     assert_eq!(contents(foreign.path()), before);
 }
 
 #[test]
 fn a_port_that_is_taken_says_which_and_how_to_choose_another() {
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     for option in ["--kafka", "--http"] {
         let given = ["serve", "--data-dir", data.path().to_str().expect("text")];
         let other = if option == "--kafka" { "--http" } else { "--kafka" };
         let ended = run(&[&given[..], &[option, &address, other, "127.0.0.1:0"]].concat(), "");
-        must_be_refused(&ended, &["stop the process that has the port", &address, option]);
+        assert_start_refused(&ended, &["stop the process that has the port", &address, option]);
     }
 }
 
 #[test]
 fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let file = data.path().join("freezeframe.toml");
     fs::write(&file, "[storage]\ntail-bites = \"64MiB\"\n[kafka]\n\"num.partitions\" = \"many\"\n")
         .expect("it can be written");
@@ -265,20 +274,20 @@ fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
         "--set log.retention.hours",
         "num.partitions",
     ];
-    must_be_refused(&ended, &words);
+    assert_start_refused(&ended, &words);
     let ended = serve(&home, &["--set", "no.such.setting=1"]);
-    must_be_refused(&ended, &["no.such.setting"]);
+    assert_start_refused(&ended, &["no.such.setting"]);
     let ended = serve(&home, &["--set", "ssl.keystore.location=/etc/keys"]);
-    must_be_refused(&ended, &["neither encryption nor authentication"]);
+    assert_start_refused(&ended, &["neither encryption nor authentication"]);
     assert!(!home.exists(), "nothing was made");
 }
 
 /// A data directory whose journal holds a topic and ten records, closed in order.
-fn with_records() -> Directory {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
-    wire.create("t", 1, &[]);
+fn with_records() -> TestDirectory {
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 1, &[]);
     for index in 0..10 {
         assert_eq!(wire.produce("t", 0, &batch(&format!("value {index}"))), (0, index));
     }
@@ -287,21 +296,21 @@ fn with_records() -> Directory {
 }
 
 /// The first file of a journal, and its bytes.
-fn journal_file(data: &Directory) -> (PathBuf, Vec<u8>) {
+fn journal_file(data: &TestDirectory) -> (PathBuf, Vec<u8>) {
     contents(&data.path().join("journal")).into_iter().next().expect("a journal has a file")
 }
 
-fn place_of(haystack: &[u8], needle: &[u8]) -> usize {
+fn position_of(haystack: &[u8], needle: &[u8]) -> usize {
     haystack.windows(needle.len()).position(|window| window == needle).expect("it is there")
 }
 
 /// A server refuses to start and leaves the journal as it is. (The catalog is derived from it, and
 /// its library tidies up whenever it is opened.)
-fn must_refuse_damage(data: &Directory, file: &Path) {
+fn assert_corruption_refused(data: &TestDirectory, file: &Path) {
     let before = contents(&data.path().join("journal"));
     let file = file.file_name().and_then(|name| name.to_str()).expect("text");
-    let words = ["damaged", file, "position=", "nothing was changed", "backup"];
-    must_be_refused(&serve(data.path(), &[]), &words);
+    let words = ["corrupt", file, "position=", "nothing was changed", "backup"];
+    assert_start_refused(&serve(data.path(), &[]), &words);
     assert_eq!(contents(&data.path().join("journal")), before, "nothing was changed");
     let check = run(&["check", data.path().to_str().expect("text")], "");
     assert_eq!(check.code, Some(1), "{}", check.stderr);
@@ -310,23 +319,23 @@ fn must_refuse_damage(data: &Directory, file: &Path) {
 }
 
 #[test]
-fn damage_to_what_was_acknowledged_is_reported_and_nothing_is_changed() {
+fn corruption_of_what_was_acknowledged_is_reported_and_nothing_is_changed() {
     let data = with_records();
     let (file, good) = journal_file(&data);
     // The header of the frame that holds the fifth record, and that of the whole file.
-    let payload = place_of(&good, b"value 4");
+    let payload = position_of(&good, b"value 4");
     let header = good[..payload].windows(4).rposition(|word| word == b"FFJ1").expect("a frame");
     for at in [header, header + 5, header + 30, 0, 20] {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         fs::write(&file, &bad).expect("it can be written");
-        must_refuse_damage(&data, &file);
+        assert_corruption_refused(&data, &file);
     }
     fs::write(&file, &good[..header + 10]).expect("it can be written");
-    must_refuse_damage(&data, &file);
+    assert_corruption_refused(&data, &file);
     fs::write(&file, &good).expect("it can be written");
-    let server = Server::start(data.path(), &[]).expect("whole again, it starts");
-    assert_eq!(Wire::connect(server.kafka).fetch("t", 0, 0).1, 10);
+    let server = TestServer::start(data.path(), &[]).expect("whole again, it starts");
+    assert_eq!(RawKafkaConnection::connect(server.kafka).fetch("t", 0, 0).1, 10);
 }
 
 #[test]
@@ -342,7 +351,7 @@ fn a_flipped_byte_of_a_record_is_found_by_check() {
         (Some(0), &true.into(), &true.into())
     );
     let (file, mut bytes) = journal_file(&data);
-    let at = place_of(&bytes, b"value 4");
+    let at = position_of(&bytes, b"value 4");
     bytes[at] ^= 1;
     fs::write(&file, &bytes).expect("it can be written");
     let check = run(&["check", directory], "");
@@ -357,54 +366,55 @@ fn a_flipped_byte_of_a_record_is_found_by_check() {
 fn a_flipped_byte_of_a_record_is_not_served_and_is_counted() {
     let data = with_records();
     let (file, mut bytes) = journal_file(&data);
-    let at = place_of(&bytes, b"value 4");
+    let at = position_of(&bytes, b"value 4");
     bytes[at] ^= 1;
     fs::write(&file, &bytes).expect("it can be written");
-    let server = Server::start(data.path(), &[]).expect("a start does not read records");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(data.path(), &[]).expect("a start does not read records");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     let mut fetch = |offset| {
         let (error, _, batches) = wire.fetch("t", 0, offset);
-        (error, Batches::new(&batches).count())
+        (error, BatchIterator::new(&batches).count())
     };
     assert_eq!(fetch(0), (0, 4), "what stands before it");
     assert_eq!(fetch(4), (CORRUPT_MESSAGE, 0));
     assert_eq!(fetch(5), (0, 5), "what stands behind it");
-    let (_, metrics) = get(server.http, "/metrics").expect("an answer");
-    assert!(metrics.contains("\nfreezeframe_rotten_reads_total 2\n"), "{metrics}");
+    let (_, metrics) = http_get(server.http, "/metrics").expect("an answer");
+    assert!(metrics.contains("\nfreezeframe_corrupt_reads_total 2\n"), "{metrics}");
     let address = server.kafka.to_string();
     let cat = run(&["cat", "--bootstrap", &address, "t/0"], "");
-    assert_ne!(cat.code, Some(0), "it is not told as the whole: {}", cat.stdout());
+    assert_ne!(cat.code, Some(0), "it is not printed as complete: {}", cat.stdout());
     assert!(cat.stderr.contains("CorruptMessage (2)"), "{}", cat.stderr);
 }
 
 #[test]
 fn check_of_what_is_no_data_directory_says_so() {
-    let empty = Directory::new();
+    let empty = TestDirectory::new();
     let check = run(&["check", empty.path().to_str().expect("text")], "");
-    must_be_refused(&check, &["no freezeframe data directory"]);
+    assert_start_refused(&check, &["no freezeframe data directory"]);
     assert!(contents(empty.path()).is_empty(), "nothing was made");
     let check = run(&["check", "/no/such/directory"], "");
-    must_be_refused(&check, &["/no/such/directory"]);
+    assert_start_refused(&check, &["/no/such/directory"]);
 }
 
-fn commit(wire: &mut Wire, group: &str, offset: i64) {
+fn commit(wire: &mut RawKafkaConnection, group: &str, offset: i64) {
     let partition = OffsetCommitRequestPartition::default()
         .with_committed_offset(offset)
         .with_committed_metadata(Some(StrBytes::from_static_str("noted")));
-    let topic =
-        OffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![partition]);
     let request = OffsetCommitRequest::default()
         .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
         .with_topics(vec![topic]);
-    let answer = wire.ask(8, &request).expect("an answer");
+    let answer = wire.call(8, &request).expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
-fn committed(wire: &mut Wire, group: &str) -> Vec<(i32, i64, Option<String>)> {
+fn committed(wire: &mut RawKafkaConnection, group: &str) -> Vec<(i32, i64, Option<String>)> {
     let request = OffsetFetchRequest::default()
         .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
         .with_topics(None);
-    let answer = wire.ask(7, &request).expect("an answer");
+    let answer = wire.call(7, &request).expect("an answer");
     let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);
     partitions
         .map(|held| {
@@ -414,18 +424,18 @@ fn committed(wire: &mut Wire, group: &str) -> Vec<(i32, i64, Option<String>)> {
         .collect()
 }
 
-fn retention(wire: &mut Wire) -> Option<String> {
+fn retention(wire: &mut RawKafkaConnection) -> Option<String> {
     let resource = DescribeConfigsResource::default()
         .with_resource_type(2)
         .with_resource_name(StrBytes::from_static_str("t"))
         .with_configuration_keys(Some(vec![StrBytes::from_static_str("retention.ms")]));
     let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
-    let answer = wire.ask(4, &request).expect("an answer");
+    let answer = wire.call(4, &request).expect("an answer");
     answer.results[0].configs[0].value.as_ref().map(|value| value.to_string())
 }
 
 fn numbered(producer: (i64, i16), first: i32, count: i32) -> Bytes {
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     builder.producer(producer.0, producer.1, first);
     for index in first..first + count {
         builder.record(TIME_MS, None, Some(format!("numbered {index}").as_bytes()), &[]);
@@ -435,12 +445,12 @@ fn numbered(producer: (i64, i16), first: i32, count: i32) -> Bytes {
 
 #[test]
 fn topics_records_offsets_and_the_numbers_of_producers_outlive_stops_and_kills() {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
-    wire.create("t", 3, &[("retention.ms", "123456789")]);
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 3, &[("retention.ms", "123456789")]);
     let ask_id = InitProducerIdRequest::default().with_transactional_id(None);
-    let id = wire.ask(4, &ask_id).expect("an answer");
+    let id = wire.call(4, &ask_id).expect("an answer");
     assert_eq!(id.error_code, 0);
     let producer = (id.producer_id.0, id.producer_epoch);
     assert_eq!(wire.produce("t", 0, &numbered(producer, 0, 3)), (0, 0));
@@ -450,45 +460,58 @@ fn topics_records_offsets_and_the_numbers_of_producers_outlive_stops_and_kills()
     assert_eq!(server.stop().expect("it stops").code(), Some(0));
 
     for life in 0..2 {
-        let server = Server::start(data.path(), &[]).expect("it starts again");
-        let mut wire = Wire::connect(server.kafka);
-        let metadata = wire.ask(12, &MetadataRequest::default().with_topics(None)).expect("topics");
+        let server = TestServer::start(data.path(), &[]).expect("it starts again");
+        let mut wire = RawKafkaConnection::connect(server.kafka);
+        let metadata =
+            wire.call(12, &MetadataRequest::default().with_topics(None)).expect("topics");
         assert_eq!((metadata.topics.len(), metadata.topics[0].partitions.len()), (1, 3));
         assert_eq!(retention(&mut wire).as_deref(), Some("123456789"));
-        assert_eq!(wire.fetch("t", 0, 0), (0, 5, before.clone()), "byte for byte, in life {life}");
+        assert_eq!(
+            wire.fetch("t", 0, 0),
+            (0, 5, before.clone()),
+            "byte for byte, in incarnation {life}"
+        );
         assert_eq!(committed(&mut wire, "g"), [(0, 4, Some("noted".to_owned()))]);
         // The client did not hear of its last batches: it sends them again, and they are there once.
-        assert_eq!(wire.produce("t", 0, &numbered(producer, 3, 2)), (0, 3), "in life {life}");
-        assert_eq!(wire.produce("t", 0, &numbered(producer, 0, 3)), (0, 0), "in life {life}");
+        assert_eq!(
+            wire.produce("t", 0, &numbered(producer, 3, 2)),
+            (0, 3),
+            "in incarnation {life}"
+        );
+        assert_eq!(
+            wire.produce("t", 0, &numbered(producer, 0, 3)),
+            (0, 0),
+            "in incarnation {life}"
+        );
         let gap = wire.produce("t", 0, &numbered(producer, 9, 1));
-        assert_eq!(gap, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "in life {life}");
+        assert_eq!(gap, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "in incarnation {life}");
         assert_eq!(wire.fetch("t", 0, 5).1, 5, "nothing was appended");
-        let other = wire.ask(4, &ask_id).expect("an answer");
+        let other = wire.call(4, &ask_id).expect("an answer");
         assert_ne!(other.producer_id.0, producer.0, "no id is given twice");
         server.kill().expect("it can be killed");
     }
-    let server = Server::start(data.path(), &[]).expect("it starts after a kill");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(data.path(), &[]).expect("it starts after a kill");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     assert_eq!(wire.produce("t", 0, &numbered(producer, 5, 1)), (0, 5), "the numbering goes on");
     commit(&mut wire, "g", 6);
     server.kill().expect("it can be killed");
-    let server = Server::start(data.path(), &[]).expect("it starts after a kill");
-    let mut wire = Wire::connect(server.kafka);
+    let server = TestServer::start(data.path(), &[]).expect("it starts after a kill");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
     assert_eq!(committed(&mut wire, "g"), [(0, 6, Some("noted".to_owned()))]);
     assert_eq!(wire.fetch("t", 0, 0).1, 6);
 }
 
 #[test]
-fn the_admin_port_tells_health_readiness_and_what_was_counted() {
-    let data = Directory::new();
-    let server = Server::start(data.path(), &[]).expect("it starts");
-    assert_eq!(get(server.http, "/healthz").expect("an answer"), (200, "ok\n".to_owned()));
-    assert_eq!(get(server.http, "/readyz").expect("an answer"), (200, "ok\n".to_owned()));
-    assert_eq!(get(server.http, "/nothing").expect("an answer").0, 404);
-    let mut wire = Wire::connect(server.kafka);
-    wire.create("t", 3, &[]);
+fn the_admin_port_shows_health_readiness_and_what_was_counted() {
+    let data = TestDirectory::new();
+    let server = TestServer::start(data.path(), &[]).expect("it starts");
+    assert_eq!(http_get(server.http, "/healthz").expect("an answer"), (200, "ok\n".to_owned()));
+    assert_eq!(http_get(server.http, "/readyz").expect("an answer"), (200, "ok\n".to_owned()));
+    assert_eq!(http_get(server.http, "/nothing").expect("an answer").0, 404);
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("t", 3, &[]);
     assert_eq!(wire.produce("t", 0, &batch("a")), (0, 0));
-    let (status, metrics) = get(server.http, "/metrics").expect("an answer");
+    let (status, metrics) = http_get(server.http, "/metrics").expect("an answer");
     assert_eq!(status, 200);
     for line in [
         "freezeframe_ready 1",

@@ -15,20 +15,20 @@ use rustix::fs::{
     statvfs, utimensat,
 };
 use rustix::io::Errno;
-use tests::mount::{self, Mounted, is_installed, moment, say, shell, until};
+use tests::mount::{self, TestMount, is_installed, moment, print_notice, shell, wait_until};
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
     let error = result.expect_err("it is refused");
     Errno::from_raw_os_error(error.raw_os_error().expect("the kernel says why"))
 }
 
-fn produce(mounted: &Mounted, topic: &str, lines: &str) {
+fn produce(mounted: &TestMount, topic: &str, lines: &str) {
     let kafka = mounted.server().kafka.to_string();
     let ended = tests::run(&["--bootstrap", &kafka, "produce", topic, "--partition", "0"], lines);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
-fn create_topic(mounted: &Mounted, topic: &str) {
+fn create_topic(mounted: &TestMount, topic: &str) {
     let kafka = mounted.server().kafka.to_string();
     let ended = tests::run(&["--bootstrap", &kafka, "topics", "create", topic], "");
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -53,7 +53,7 @@ printf 'CC=gcc\nOBJECTS=$(patsubst %%.c,%%.o,$(wildcard lib/*.c))\nprogram: src/
 #[test]
 fn a_git_checkout_and_a_c_build_work_in_it() {
     let Some(mounted) = mount::start("git and make", &[]) else { return };
-    let files = mounted.at("files");
+    let files = mounted.path("files");
     shell(&files, C_PROJECT);
     let script = r#"
         cd project
@@ -66,7 +66,7 @@ fn a_git_checkout_and_a_c_build_work_in_it() {
         git checkout -q - && git log --oneline | wc -l
         git clone -q . ../clone && cd ../clone && git fsck --no-progress && make -s && ./program"#;
     if !["git", "gcc", "make", "ar"].into_iter().all(is_installed) {
-        say("SKIPPED git and make: git, gcc, make and ar are not all installed");
+        print_notice("SKIPPED git and make: git, gcc, make and ar are not all installed");
         return;
     }
     let said = shell(&files, script);
@@ -80,7 +80,7 @@ const LISTING: &str = "find . -mindepth 1 -printf '%P %y %m %U %G %n %l %T@' \
 #[test]
 fn copies_hold_all_that_the_originals_do() {
     let Some(mounted) = mount::start("cp, tar and rsync", &[]) else { return };
-    let (files, beside) = (mounted.at("files"), mounted.beside("tree"));
+    let (files, beside) = (mounted.path("files"), mounted.outside_path("tree"));
     fs::create_dir(&beside).unwrap();
     shell(
         &beside,
@@ -99,7 +99,7 @@ fn copies_hold_all_that_the_originals_do() {
     ];
     for (tool, command) in tools {
         if !is_installed(tool) {
-            say(&format!("SKIPPED copies by {tool}: it is not installed"));
+            print_notice(&format!("SKIPPED copies by {tool}: it is not installed"));
             continue;
         }
         let copy = files.join(tool);
@@ -110,7 +110,7 @@ fn copies_hold_all_that_the_originals_do() {
     }
     let before = moment();
     shell(&files, "rm -r cp && mkdir cp && echo new > cp/a");
-    let past = mounted.at(&format!(".at/{before}/files/cp"));
+    let past = mounted.path(&format!(".at/{before}/files/cp"));
     let (then, from) = (past.to_str().unwrap(), beside.to_str().unwrap());
     shell(&files, &format!("diff -r --no-dereference --exclude=pipe {then} {from}"));
 }
@@ -119,9 +119,9 @@ fn copies_hold_all_that_the_originals_do() {
 fn a_database_is_written_in_it_and_read_as_it_was() {
     let Some(mounted) = mount::start("sqlite3", &[]) else { return };
     if !is_installed("sqlite3") {
-        return say("SKIPPED sqlite3: it is not installed");
+        return print_notice("SKIPPED sqlite3: it is not installed");
     }
-    let files = mounted.at("files");
+    let files = mounted.path("files");
     let sql = |what: &str| shell(&files, &format!("sqlite3 db \"{what}\"")).trim().to_owned();
     sql("create table t(n integer primary key, v text); pragma journal_mode=wal;");
     for mode in ["wal", "delete"] {
@@ -132,7 +132,7 @@ fn a_database_is_written_in_it_and_read_as_it_was() {
     let before = moment();
     sql("delete from t where n % 2 = 0; vacuum;");
     assert_eq!(sql("select count(*) from t; pragma integrity_check;"), "2000\nok");
-    let past = mounted.at(&format!(".at/{before}/files/db"));
+    let past = mounted.path(&format!(".at/{before}/files/db"));
     let count = format!("sqlite3 'file:{}?immutable=1' 'select count(*) from t'", past.display());
     assert_eq!(shell(&files, &count).trim(), "4000");
 }
@@ -142,7 +142,7 @@ fn a_database_is_written_in_it_and_read_as_it_was() {
 #[test]
 fn names_follow_the_rules_of_posix() {
     let Some(mounted) = mount::start("rules of names", &[]) else { return };
-    let at = |name: &str| mounted.at("files").join(name);
+    let at = |name: &str| mounted.path("files").join(name);
     fs::write(at("a"), "a").unwrap();
     fs::create_dir_all(at("d/e")).unwrap();
     assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(at("a"))), Errno::EXIST);
@@ -156,9 +156,9 @@ fn names_follow_the_rules_of_posix() {
     assert_eq!(errno(fs::symlink_metadata(at(&"x".repeat(1000)))), Errno::NAMETOOLONG);
     for name in [&b"\x01\xff\n%@"[..], b"a@b", b"..."] {
         let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
-        fs::write(mounted.at("files").join(name), "odd").unwrap();
+        fs::write(mounted.path("files").join(name), "odd").unwrap();
         assert!(fs::read_dir(at("")).unwrap().any(|entry| entry.unwrap().file_name() == name));
-        assert_eq!(fs::read(mounted.at("files").join(name)).unwrap(), b"odd");
+        assert_eq!(fs::read(mounted.path("files").join(name)).unwrap(), b"odd");
     }
     fs::hard_link(at("a"), at("d/a")).unwrap();
     assert_eq!(
@@ -181,7 +181,7 @@ fn names_follow_the_rules_of_posix() {
 #[test]
 fn what_is_open_stays_though_its_name_goes() {
     let Some(mounted) = mount::start("open files", &[]) else { return };
-    let at = |name: &str| mounted.at("files").join(name);
+    let at = |name: &str| mounted.path("files").join(name);
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).open(at("a")).unwrap();
     file.write_at(b"before", 0).unwrap();
@@ -198,7 +198,7 @@ fn what_is_open_stays_though_its_name_goes() {
 #[test]
 fn bytes_follow_the_rules_of_posix() {
     let Some(mounted) = mount::start("rules of bytes", &[]) else { return };
-    let at = |name: &str| mounted.at("files").join(name);
+    let at = |name: &str| mounted.path("files").join(name);
     // What several append to is torn by nobody.
     let appenders: Vec<_> = (0..4)
         .map(|who| {
@@ -245,7 +245,7 @@ fn bytes_follow_the_rules_of_posix() {
 #[test]
 fn attributes_follow_the_rules_of_posix() {
     let Some(mounted) = mount::start("rules of attributes", &[]) else { return };
-    let at = |name: &str| mounted.at("files").join(name);
+    let at = |name: &str| mounted.path("files").join(name);
     fs::write(at("old"), "x").unwrap();
     fs::write(at("a"), "x").unwrap();
     fs::set_permissions(at("a"), fs::Permissions::from_mode(0o4755)).unwrap();
@@ -284,12 +284,12 @@ fn attributes_follow_the_rules_of_posix() {
 fn permissions_are_those_of_the_modes() {
     let Some(mounted) = mount::start("permissions", &[]) else { return };
     if !rustix::process::geteuid().is_root() {
-        return say("SKIPPED permissions: only root can act as others");
+        return print_notice("SKIPPED permissions: only root can act as others");
     }
     const NOBODY: u32 = 65534;
-    let at = |name: &str| mounted.at("files").join(name);
+    let at = |name: &str| mounted.path("files").join(name);
     // Others than root can come as far as the mount.
-    for path in [mounted.beside(""), mounted.at("")] {
+    for path in [mounted.outside_path(""), mounted.path("")] {
         let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     }
     let nobody = |script: &str| {
@@ -326,7 +326,7 @@ fn permissions_are_those_of_the_modes() {
 fn a_large_directory_is_listed_whole_while_it_changes() {
     let Some(mounted) = mount::start("large directories", &[]) else { return };
     const COUNT: usize = 3000;
-    let directory = mounted.at("files/large");
+    let directory = mounted.path("files/large");
     fs::create_dir(&directory).unwrap();
     for nth in 0..COUNT {
         File::create(directory.join(format!("stays-{nth:05}"))).unwrap();
@@ -354,7 +354,7 @@ fn a_large_directory_is_listed_whole_while_it_changes() {
 #[test]
 fn what_was_synced_survives_a_kill() {
     let Some(mut mounted) = mount::start("durability", &[]) else { return };
-    let at = |mounted: &Mounted, name: &str| mounted.at("files").join(name);
+    let at = |mounted: &TestMount, name: &str| mounted.path("files").join(name);
     fs::write(at(&mounted, "a"), "old").unwrap();
     // As careful programs do it.
     let mut file = File::create(at(&mounted, "a.new")).unwrap();
@@ -367,7 +367,7 @@ fn what_was_synced_survives_a_kill() {
     // The mount of the server that was killed is dead, and the next one takes it away.
     let refused = errno(fs::metadata(at(&mounted, "a")));
     assert!(matches!(refused, Errno::NOTCONN | Errno::CONNABORTED), "{refused}");
-    mounted.begin().unwrap();
+    mounted.start_server().unwrap();
     assert_eq!(fs::read_to_string(at(&mounted, "a")).unwrap(), "new");
     assert!(!at(&mounted, "a.new").exists());
 }
@@ -378,15 +378,15 @@ fn what_was_synced_survives_a_kill() {
 fn f44_one_program_has_a_hundred_moments_of_a_file_open() {
     let Some(mounted) = mount::start("a hundred moments", &[]) else { return };
     create_topic(&mounted, "t");
-    let path = mounted.at("files/a");
+    let path = mounted.path("files/a");
     let mut open = Vec::new();
     for nth in 0..100_u32 {
         fs::write(&path, format!("{nth}").repeat(10)).unwrap();
         let moment = moment();
         let name = if nth % 2 == 0 {
-            mounted.at(&format!(".at/{moment}/files/a"))
+            mounted.path(&format!(".at/{moment}/files/a"))
         } else {
-            mounted.at(&format!("files/a@{moment}"))
+            mounted.path(&format!("files/a@{moment}"))
         };
         open.push((nth, File::open(name).unwrap()));
     }
@@ -405,7 +405,7 @@ fn f43_programs_read_topics_as_files_now_and_then() {
     produce(&mounted, "orders", &lines(0..500));
     let before = moment();
     produce(&mounted, "orders", &lines(500..700));
-    let root = mounted.at("");
+    let root = mounted.path("");
     let count = |path: &str| shell(&root, &format!("wc -l < '{path}'")).trim().to_owned();
     assert_eq!(count("topics/orders/0.values"), "700");
     assert_eq!(count(&format!(".at/{before}/topics/orders/0.values")), "500");
@@ -429,7 +429,7 @@ fn f43_programs_read_topics_as_files_now_and_then() {
         );
         assert_eq!(shell(&root, &script).trim(), (0..500).sum::<u32>().to_string());
     } else {
-        say("SKIPPED sqlite3 on JSON lines: it is not installed");
+        print_notice("SKIPPED sqlite3 on JSON lines: it is not installed");
     }
 }
 
@@ -439,7 +439,7 @@ fn a_growing_partition_is_followed() {
     create_topic(&mounted, "t");
     produce(&mounted, "t", "first\n");
     let mut command = Command::new("tail");
-    command.args(["-n", "+1", "-s", "0.05", "-f"]).arg(mounted.at("topics/t/0.values"));
+    command.args(["-n", "+1", "-s", "0.05", "-f"]).arg(mounted.path("topics/t/0.values"));
     let mut tail = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(tail.stdout.take().unwrap());
     let mut next = || {
@@ -448,7 +448,7 @@ fn a_growing_partition_is_followed() {
         line
     };
     assert_eq!(next(), "first\n");
-    let mut held = File::open(mounted.at("topics/t/0.values")).unwrap();
+    let mut held = File::open(mounted.path("topics/t/0.values")).unwrap();
     assert_eq!(held.seek(SeekFrom::End(0)).unwrap(), 6);
     for nth in 0..5 {
         produce(&mounted, "t", &format!("line {nth}\n"));
@@ -467,18 +467,18 @@ fn all_but_files_of_the_present_is_read_only() {
     let Some(mounted) = mount::start("read only", &[]) else { return };
     create_topic(&mounted, "t");
     produce(&mounted, "t", "x\n");
-    fs::write(mounted.at("files/a"), "a").unwrap();
+    fs::write(mounted.path("files/a"), "a").unwrap();
     let moment = moment();
     let past = format!(".at/{moment}/files");
     for directory in ["", "topics", "topics/t", &past] {
-        let new = mounted.at(directory).join("new");
+        let new = mounted.path(directory).join("new");
         assert_eq!(errno(File::create(&new)), Errno::ROFS, "{directory}");
         assert_eq!(errno(fs::create_dir(&new)), Errno::ROFS, "{directory}");
-        let moved = fs::rename(mounted.at("files/a"), &new);
+        let moved = fs::rename(mounted.path("files/a"), &new);
         assert!(matches!(errno(moved), Errno::ROFS | Errno::XDEV), "{directory}");
     }
     for file in ["topics/t/0.log", &format!("{past}/a"), &format!("files/a@{moment}")] {
-        let path = mounted.at(file);
+        let path = mounted.path(file);
         assert_eq!(errno(OpenOptions::new().write(true).open(&path)), Errno::ROFS, "{file}");
         assert_eq!(errno(fs::remove_file(&path)), Errno::ROFS, "{file}");
         let mode = fs::Permissions::from_mode(0o777);
@@ -490,14 +490,14 @@ fn all_but_files_of_the_present_is_read_only() {
         ("files/b@s5", Errno::NOENT),
         ("topics/nope", Errno::NOENT),
     ] {
-        assert_eq!(errno(fs::metadata(mounted.at(name))), refused, "{name}");
+        assert_eq!(errno(fs::metadata(mounted.path(name))), refused, "{name}");
     }
 }
 
 // ---- Mounting ----
 
-fn refused(mounted: &Mounted, words: &[&str]) -> String {
-    let ended = mounted.command(words);
+fn assert_refused(mounted: &TestMount, words: &[&str]) -> String {
+    let ended = mounted.run_command(words);
     assert_eq!(ended.code, Some(1), "{words:?}: {}", ended.stderr);
     ended.stderr
 }
@@ -509,58 +509,61 @@ fn text(path: &Path) -> &str {
 #[test]
 fn a_mount_point_that_will_not_do_is_refused_and_why_is_said() {
     let Some(mounted) = mount::start("mount points", &[]) else { return };
-    let beside = |name: &str| mounted.beside(name);
+    let beside = |name: &str| mounted.outside_path(name);
     fs::create_dir_all(beside("full/x")).unwrap();
     fs::write(beside("file"), "").unwrap();
-    let (at, full, file, missing) = (mounted.at(""), beside("full"), beside("file"), beside("no"));
+    let (at, full, file, missing) =
+        (mounted.path(""), beside("full"), beside("file"), beside("no"));
     for (path, why) in [
         (text(&at), "mounted there already"),
         (text(&full), "not empty"),
         (text(&file), "not a directory"),
         (text(&missing), "does not exist"),
-        (text(&mounted.data()), "lie in each other"),
-        (text(&mounted.data().join("journal")), "lie in each other"),
-        (text(&mounted.beside("")), "lie in each other"),
+        (text(&mounted.data_dir()), "lie in each other"),
+        (text(&mounted.data_dir().join("journal")), "lie in each other"),
+        (text(&mounted.outside_path("")), "lie in each other"),
     ] {
-        let said = refused(&mounted, &["mount", path]);
+        let said = assert_refused(&mounted, &["mount", path]);
         assert!(said.contains(why), "{path}: {said}");
     }
-    assert!(refused(&mounted, &["umount", text(&full)]).contains("nothing mounted there"));
+    assert!(assert_refused(&mounted, &["umount", text(&full)]).contains("nothing mounted there"));
     let ended = tests::run(&["mount", text(&full), "--data-dir", text(&full)], "");
     assert!(ended.stderr.contains("no server runs"), "{}", ended.stderr);
-    let mode = fs::metadata(mounted.data().join("control.sock")).unwrap().mode();
+    let mode = fs::metadata(mounted.data_dir().join("control.sock")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner can ask");
 }
 
 #[test]
-fn several_mounts_show_the_same_and_go_when_they_are_told() {
+fn several_mounts_show_the_same_and_are_unmounted_on_request() {
     let Some(mut mounted) = mount::start("several mounts", &[]) else { return };
-    let (other, first) = (mounted.beside("other"), mounted.at("files"));
+    let (other, first) = (mounted.outside_path("other"), mounted.path("files"));
     fs::create_dir(&other).unwrap();
-    let ended = mounted.command(&["mount", text(&other)]);
+    let ended = mounted.run_command(&["mount", text(&other)]);
     assert_eq!((ended.code, ended.stdout().trim()), (Some(0), text(&other)));
-    assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 2);
+    assert_eq!(mounted.run_command(&["mount"]).stdout().lines().count(), 2);
     // Both have looked, and keep what they saw until they are told.
     let second = other.join("files");
     fs::write(first.join("a"), "one").unwrap();
-    until("the other sees a new file", || fs::read(second.join("a")).ok() == Some(b"one".into()));
+    wait_until("the other sees a new file", || {
+        fs::read(second.join("a")).ok() == Some(b"one".into())
+    });
     fs::write(second.join("a"), "two, and longer").unwrap();
-    until("a change", || fs::read(first.join("a")).unwrap() == b"two, and longer");
+    wait_until("a change", || fs::read(first.join("a")).unwrap() == b"two, and longer");
     OpenOptions::new().append(true).open(first.join("a")).unwrap().write_all(b"!").unwrap();
-    until("more", || fs::read(second.join("a")).unwrap() == b"two, and longer!");
+    wait_until("more", || fs::read(second.join("a")).unwrap() == b"two, and longer!");
     fs::remove_file(second.join("a")).unwrap();
-    until("that it is gone", || !first.join("a").exists());
+    wait_until("that it is gone", || !first.join("a").exists());
 
     let held = File::create(second.join("held")).unwrap();
-    assert!(refused(&mounted, &["umount", text(&other)]).contains("in use"));
-    assert_eq!(mounted.command(&["umount", "--lazy", text(&other)]).code, Some(0));
+    assert!(assert_refused(&mounted, &["umount", text(&other)]).contains("in use"));
+    assert_eq!(mounted.run_command(&["umount", "--lazy", text(&other)]).code, Some(0));
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
     held.write_at(b"goes on", 0).unwrap();
     assert_eq!(fs::read(first.join("held")).unwrap(), b"goes on");
     drop(held);
     mounted.stop();
-    assert_eq!(fs::read_dir(mounted.at("")).unwrap().count(), 0, "it is unmounted");
-    assert!(!mounted.data().join("control.sock").exists());
+    assert_eq!(fs::read_dir(mounted.path("")).unwrap().count(), 0, "it is unmounted");
+    assert!(!mounted.data_dir().join("control.sock").exists());
 }
 
 /// Of one mount: four that serve the kernel, one that waits for them, and one that tells the kernel what changed.
@@ -570,7 +573,7 @@ const THREADS: usize = 6;
 fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
     let Some(mounted) = mount::start("taken away by others", &[]) else { return };
     if !rustix::process::geteuid().is_root() {
-        return say("SKIPPED taken away by others: only root can");
+        return print_notice("SKIPPED taken away by others: only root can");
     }
     let process = format!("/proc/{}", mounted.server().pid());
     let count = |directory: &str, is_it: &dyn Fn(&Path) -> bool| {
@@ -586,34 +589,34 @@ fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
     let devices =
         || count("fd", &|fd| fs::read_link(fd).is_ok_and(|path| path == Path::new("/dev/fuse")));
     // A thread has its name once it runs.
-    until("all threads of a mount run", || threads() == THREADS);
-    let (of_one, other) = ((threads(), devices()), mounted.beside("other"));
+    wait_until("all threads of a mount run", || threads() == THREADS);
+    let (of_one, other) = ((threads(), devices()), mounted.outside_path("other"));
     fs::create_dir(&other).unwrap();
     for _ in 0..3 {
-        assert_eq!(mounted.command(&["mount", text(&other)]).code, Some(0));
-        fs::write(mounted.at("files/a"), "told to both").unwrap();
+        assert_eq!(mounted.run_command(&["mount", text(&other)]).code, Some(0));
+        fs::write(mounted.path("files/a"), "told to both").unwrap();
         assert!(threads() > of_one.0 && devices() > of_one.1);
         rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH).unwrap();
-        until("it is gone", || (threads(), devices()) == of_one);
-        assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 1);
+        wait_until("it is gone", || (threads(), devices()) == of_one);
+        assert_eq!(mounted.run_command(&["mount"]).stdout().lines().count(), 1);
     }
 }
 
 #[test]
 fn a_mount_says_whose_it_is_when_it_is_taken_away() {
     let Some(mounted) = mount::start("a mount's server", &[]) else { return };
-    let (other, link) = (mounted.beside("an other"), mounted.beside("link"));
+    let (other, link) = (mounted.outside_path("an other"), mounted.outside_path("link"));
     fs::create_dir(&other).unwrap();
     symlink(&other, &link).unwrap();
     for by in [&other, &link] {
-        assert_eq!(mounted.command(&["mount", text(&other)]).code, Some(0));
+        assert_eq!(mounted.run_command(&["mount", text(&other)]).code, Some(0));
         let ended = tests::run(&["umount", text(by)], "");
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 1);
+        assert_eq!(mounted.run_command(&["mount"]).stdout().lines().count(), 1);
     }
     let ended = tests::run(&["umount", text(&other)], "");
     assert!(ended.code == Some(1) && ended.stderr.contains("--data-dir"), "{}", ended.stderr);
-    let nowhere = mounted.beside("nowhere");
+    let nowhere = mounted.outside_path("nowhere");
     let ended = tests::run(&["mount", text(&other), "--data-dir", text(&nowhere)], "");
     assert!(ended.code == Some(1) && ended.stderr.contains("there is no data directory"));
 }
@@ -622,18 +625,18 @@ fn a_mount_says_whose_it_is_when_it_is_taken_away() {
 fn who_waits_for_a_moment_keeps_nobody_else_waiting() {
     // One second from now is waited for; more of them than there are threads.
     let Some(mounted) = mount::start("waiting", &[]) else { return };
-    fs::write(mounted.at("files/a"), "x").unwrap();
+    fs::write(mounted.path("files/a"), "x").unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let soon = now.as_millis() + 1500;
     let waiting: Vec<_> = (0..12)
         .map(|nth| {
-            let path = mounted.at(&format!(".at/s{}/files/a", soon + nth));
+            let path = mounted.path(&format!(".at/s{}/files/a", soon + nth));
             std::thread::spawn(move || (fs::read(path), std::time::Instant::now()))
         })
         .collect();
     let mut served = std::time::Instant::now();
     for nth in 0..50 {
-        let path = mounted.at(&format!("files/{nth}"));
+        let path = mounted.path(&format!("files/{nth}"));
         fs::write(&path, "y").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"y");
         served = std::time::Instant::now();
@@ -646,7 +649,7 @@ fn who_waits_for_a_moment_keeps_nobody_else_waiting() {
     let mut options = OpenOptions::new();
     options.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
     assert_eq!(
-        options.read(true).open(mounted.at("files/a")).unwrap().metadata().unwrap().len(),
+        options.read(true).open(mounted.path("files/a")).unwrap().metadata().unwrap().len(),
         1
     );
 }

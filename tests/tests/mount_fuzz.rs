@@ -18,7 +18,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, chmodat,
     fallocate, renameat_with, setxattr, utimensat,
 };
-use tests::mount::{self, Mounted, is_installed, moment, say};
+use tests::mount::{self, TestMount, is_installed, moment, print_notice};
 
 const OPERATIONS: usize = 1200;
 const REMEMBER_EVERY: usize = 60;
@@ -29,9 +29,9 @@ const NAMES: [&str; 12] =
     ["a", "b", "c", "d/a", "d/b", "d/e/a", "f/x", "f", "d", "d/e", "link", "f/\u{fc}\u{1}"];
 
 /// Numbers that follow from a seed.
-struct Random(u64);
+struct FuzzRng(u64);
 
-impl Random {
+impl FuzzRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -44,7 +44,7 @@ impl Random {
         self.next() % bound
     }
 
-    fn chance(&mut self, one_in: u64) -> bool {
+    fn one_in(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }
 
@@ -53,7 +53,7 @@ impl Random {
     }
 
     /// Mostly small, sometimes at the edge of a page.
-    fn place(&mut self) -> u64 {
+    fn random_offset(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(50) * 4096,
             1 => self.below(100),
@@ -77,18 +77,18 @@ impl Random {
 }
 
 /// What one side answers: something to compare, or an error's number.
-type Answer = Result<String, i32>;
+type OperationResult = Result<String, i32>;
 
-fn answer<T: std::fmt::Debug>(result: std::io::Result<T>) -> Answer {
+fn io_result<T: std::fmt::Debug>(result: std::io::Result<T>) -> OperationResult {
     result.map(|value| format!("{value:?}")).map_err(|error| error.raw_os_error().unwrap_or(-1))
 }
 
-fn number<T: std::fmt::Debug>(result: rustix::io::Result<T>) -> Answer {
+fn errno_result<T: std::fmt::Debug>(result: rustix::io::Result<T>) -> OperationResult {
     result.map(|value| format!("{value:?}")).map_err(rustix::io::Errno::raw_os_error)
 }
 
 /// A program that writes to files through mappings, which a safe program cannot.
-struct Mapper {
+struct MmapProcess {
     process: Child,
     ask: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -118,10 +118,10 @@ for line in sys.stdin:
     sys.stdout.flush()
 ";
 
-impl Mapper {
-    fn start() -> Option<Mapper> {
+impl MmapProcess {
+    fn start() -> Option<MmapProcess> {
         if !is_installed("python3") {
-            say("mappings are not fuzzed: python3 is not installed");
+            print_notice("mappings are not fuzzed: python3 is not installed");
             return None;
         }
         let mut process = Command::new("python3")
@@ -132,10 +132,10 @@ impl Mapper {
             .expect("python3 runs");
         let ask = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped"));
-        Some(Mapper { process, ask, answers })
+        Some(MmapProcess { process, ask, answers })
     }
 
-    fn write(&mut self, path: &Path, at: u64, length: usize, byte: u8) -> Answer {
+    fn write(&mut self, path: &Path, at: u64, length: usize, byte: u8) -> OperationResult {
         writeln!(self.ask, "{}\t{at}\t{length}\t{byte}", path.display()).expect("it listens");
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("it answers");
@@ -143,7 +143,7 @@ impl Mapper {
     }
 }
 
-impl Drop for Mapper {
+impl Drop for MmapProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -152,26 +152,26 @@ impl Drop for Mapper {
 
 /// What is at a path, as far as it must be the same on both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Seen {
+struct PathState {
     what: String,
     bytes: Vec<u8>,
 }
 
 /// What an ordinary file system of this machine can do, so that only that is compared.
 #[derive(Clone, Copy)]
-struct Ordinary {
+struct FileSystemFeatures {
     counts_directories: bool,
     punches: bool,
     zeroes: bool,
 }
 
-impl Ordinary {
-    fn of(directory: &Path) -> Ordinary {
+impl FileSystemFeatures {
+    fn of(directory: &Path) -> FileSystemFeatures {
         fs::create_dir_all(directory.join("probe/a")).unwrap();
         let file = File::create(directory.join("probe/b")).unwrap();
         file.write_at(&[1; 8192], 0).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let ordinary = Ordinary {
+        let ordinary = FileSystemFeatures {
             counts_directories: fs::metadata(directory.join("probe")).unwrap().nlink() == 3,
             punches: fallocate(&file, punch, 0, 4096).is_ok(),
             zeroes: fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 4096).is_ok(),
@@ -181,7 +181,7 @@ impl Ordinary {
     }
 }
 
-fn see(path: &Path, ordinary: Ordinary, past: bool) -> Seen {
+fn read_path(path: &Path, ordinary: FileSystemFeatures, past: bool) -> PathState {
     let metadata = fs::symlink_metadata(path).unwrap();
     let kind = metadata.file_type();
     let links = if kind.is_dir() && !ordinary.counts_directories { 0 } else { metadata.nlink() };
@@ -205,10 +205,14 @@ fn see(path: &Path, ordinary: Ordinary, past: bool) -> Seen {
     if metadata.mtime() < 1_500_000_000 {
         what += &format!(" modified={}.{:09}", metadata.mtime(), metadata.mtime_nsec());
     }
-    Seen { what, bytes }
+    PathState { what, bytes }
 }
 
-fn see_all(root: &Path, ordinary: Ordinary, past: bool) -> BTreeMap<PathBuf, Seen> {
+fn read_tree(
+    root: &Path,
+    ordinary: FileSystemFeatures,
+    past: bool,
+) -> BTreeMap<PathBuf, PathState> {
     let mut seen = BTreeMap::new();
     let mut left = vec![root.to_owned()];
     while let Some(directory) = left.pop() {
@@ -217,21 +221,24 @@ fn see_all(root: &Path, ordinary: Ordinary, past: bool) -> BTreeMap<PathBuf, See
             if fs::symlink_metadata(&path).unwrap().is_dir() {
                 left.push(path.clone());
             }
-            seen.insert(path.strip_prefix(root).unwrap().to_owned(), see(&path, ordinary, past));
+            seen.insert(
+                path.strip_prefix(root).unwrap().to_owned(),
+                read_path(&path, ordinary, past),
+            );
         }
     }
     seen
 }
 
 fn assert_same(
-    ours: &BTreeMap<PathBuf, Seen>,
-    theirs: &BTreeMap<PathBuf, Seen>,
+    ours: &BTreeMap<PathBuf, PathState>,
+    theirs: &BTreeMap<PathBuf, PathState>,
     when: &dyn Fn() -> String,
 ) {
     if ours == theirs {
         return;
     }
-    let names = |seen: &BTreeMap<PathBuf, Seen>| seen.keys().cloned().collect::<Vec<_>>();
+    let names = |seen: &BTreeMap<PathBuf, PathState>| seen.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(ours), names(theirs), "names. {}", when());
     for (path, our) in ours {
         let their = &theirs[path];
@@ -242,20 +249,20 @@ fn assert_same(
 }
 
 /// Both sides, and what is open on both.
-struct Pair {
+struct FileSystemPair {
     roots: [PathBuf; 2],
     open: Vec<([File; 2], String)>,
-    mapper: Option<Mapper>,
-    ordinary: Ordinary,
+    mapper: Option<MmapProcess>,
+    features: FileSystemFeatures,
 }
 
-impl Pair {
-    fn both(&mut self, mut act: impl FnMut(&Path) -> Answer) -> [Answer; 2] {
+impl FileSystemPair {
+    fn on_both(&mut self, mut act: impl FnMut(&Path) -> OperationResult) -> [OperationResult; 2] {
         let [ours, theirs] = &self.roots;
         [act(ours), act(theirs)]
     }
 
-    fn open_both(&mut self, name: &str, options: &OpenOptions) -> [Answer; 2] {
+    fn open_on_both(&mut self, name: &str, options: &OpenOptions) -> [OperationResult; 2] {
         let paths = self.roots.each_ref().map(|root| root.join(name));
         let opened = paths.map(|path| options.open(path));
         let answers = opened.each_ref().map(|opened| match opened {
@@ -268,45 +275,52 @@ impl Pair {
         answers
     }
 
-    fn at_handle(&self, nth: usize, act: impl Fn(&File) -> Answer) -> [Answer; 2] {
+    fn on_handle(
+        &self,
+        nth: usize,
+        act: impl Fn(&File) -> OperationResult,
+    ) -> [OperationResult; 2] {
         let ([ours, theirs], _) = &self.open[nth];
         [act(ours), act(theirs)]
     }
 
     /// One random operation: what it was, and what each side said.
-    fn step(&mut self, random: &mut Random) -> (String, [Answer; 2]) {
+    fn step(&mut self, random: &mut FuzzRng) -> (String, [OperationResult; 2]) {
         let what = random.below(if self.open.is_empty() { 17 } else { 40 });
         let name = random.name();
         match what {
             0..=5 => self.open_some(random, name),
-            6 => {
-                (format!("mkdir {name}"), self.both(|root| answer(fs::create_dir(root.join(name)))))
-            }
-            7 => {
-                (format!("rmdir {name}"), self.both(|root| answer(fs::remove_dir(root.join(name)))))
-            }
+            6 => (
+                format!("mkdir {name}"),
+                self.on_both(|root| io_result(fs::create_dir(root.join(name)))),
+            ),
+            7 => (
+                format!("rmdir {name}"),
+                self.on_both(|root| io_result(fs::remove_dir(root.join(name)))),
+            ),
             8 => (
                 format!("unlink {name}"),
-                self.both(|root| answer(fs::remove_file(root.join(name)))),
+                self.on_both(|root| io_result(fs::remove_file(root.join(name)))),
             ),
             9 | 10 => self.rename(random, name),
             11 => {
                 let to = random.name();
-                let link = |root: &Path| answer(fs::hard_link(root.join(name), root.join(to)));
-                (format!("link {name} {to}"), self.both(link))
+                let link = |root: &Path| io_result(fs::hard_link(root.join(name), root.join(to)));
+                (format!("link {name} {to}"), self.on_both(link))
             }
             12 => {
                 let to = random.name();
                 (
                     format!("symlink {name} {to}"),
-                    self.both(|root| answer(symlink(to, root.join(name)))),
+                    self.on_both(|root| io_result(symlink(to, root.join(name)))),
                 )
             }
             13 => {
                 let mode = Mode::from_raw_mode(random.below(0o2000) as u32 | 0o600);
-                let set =
-                    |root: &Path| number(chmodat(CWD, root.join(name), mode, AtFlags::empty()));
-                (format!("chmod {name} {mode:?}"), self.both(set))
+                let set = |root: &Path| {
+                    errno_result(chmodat(CWD, root.join(name), mode, AtFlags::empty()))
+                };
+                (format!("chmod {name} {mode:?}"), self.on_both(set))
             }
             14 => self.set_times(random, name),
             15 => self.map(random, name),
@@ -314,56 +328,57 @@ impl Pair {
                 let value = random.bytes();
                 let value = &value[..value.len().min(300)];
                 let set = |root: &Path| {
-                    number(setxattr(root.join(name), "user.fuzz", value, XattrFlags::empty()))
+                    errno_result(setxattr(root.join(name), "user.fuzz", value, XattrFlags::empty()))
                 };
-                (format!("setxattr {name}"), self.both(set))
+                (format!("setxattr {name}"), self.on_both(set))
             }
             _ => self.use_handle(random),
         }
     }
 
-    fn open_some(&mut self, random: &mut Random, name: &str) -> (String, [Answer; 2]) {
+    fn open_some(&mut self, random: &mut FuzzRng, name: &str) -> (String, [OperationResult; 2]) {
         if self.open.len() >= OPEN_MAX {
             let (_, name) = self.open.swap_remove(random.below(OPEN_MAX as u64) as usize);
             return (format!("close {name}"), [Ok(String::new()), Ok(String::new())]);
         }
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        let (create, append) = (!random.chance(3), random.chance(4));
-        let (new, truncate) = (random.chance(5), random.chance(6) && !append);
+        let (create, append) = (!random.one_in(3), random.one_in(4));
+        let (new, truncate) = (random.one_in(5), random.one_in(6) && !append);
         options.append(append).write(true).create(create).create_new(new).truncate(truncate);
         options.mode(0o640);
         let what =
             format!("open {name} create={create} new={new} append={append} truncate={truncate}");
-        (what, self.open_both(name, &options))
+        (what, self.open_on_both(name, &options))
     }
 
-    fn rename(&mut self, random: &mut Random, name: &str) -> (String, [Answer; 2]) {
+    fn rename(&mut self, random: &mut FuzzRng, name: &str) -> (String, [OperationResult; 2]) {
         let to = random.name();
         let flags = match random.below(4) {
             0 => RenameFlags::NOREPLACE,
             1 => RenameFlags::EXCHANGE,
             _ => RenameFlags::empty(),
         };
-        let rename =
-            |root: &Path| number(renameat_with(CWD, root.join(name), CWD, root.join(to), flags));
-        (format!("rename {name} {to} {flags:?}"), self.both(rename))
+        let rename = |root: &Path| {
+            errno_result(renameat_with(CWD, root.join(name), CWD, root.join(to), flags))
+        };
+        (format!("rename {name} {to} {flags:?}"), self.on_both(rename))
     }
 
-    fn set_times(&mut self, random: &mut Random, name: &str) -> (String, [Answer; 2]) {
+    fn set_times(&mut self, random: &mut FuzzRng, name: &str) -> (String, [OperationResult; 2]) {
         let time = Timespec {
             tv_sec: random.below(1_400_000_000) as i64,
             tv_nsec: random.below(1_000_000_000) as i64,
         };
         let times = Timestamps { last_access: time, last_modification: time };
         let set = |root: &Path| {
-            number(utimensat(CWD, root.join(name), &times, AtFlags::SYMLINK_NOFOLLOW))
+            errno_result(utimensat(CWD, root.join(name), &times, AtFlags::SYMLINK_NOFOLLOW))
         };
-        (format!("utimens {name} {}", time.tv_sec), self.both(set))
+        (format!("utimens {name} {}", time.tv_sec), self.on_both(set))
     }
 
-    fn map(&mut self, random: &mut Random, name: &str) -> (String, [Answer; 2]) {
-        let (at, length, byte) = (random.place(), random.length(), random.below(255) as u8);
+    fn map(&mut self, random: &mut FuzzRng, name: &str) -> (String, [OperationResult; 2]) {
+        let (at, length, byte) = (random.random_offset(), random.length(), random.below(255) as u8);
         let paths = self.roots.each_ref().map(|root| root.join(name));
         let what = format!("map {name} {at} {length}");
         match &mut self.mapper {
@@ -375,36 +390,36 @@ impl Pair {
         }
     }
 
-    fn use_handle(&mut self, random: &mut Random) -> (String, [Answer; 2]) {
+    fn use_handle(&mut self, random: &mut FuzzRng) -> (String, [OperationResult; 2]) {
         let nth = random.below(self.open.len() as u64) as usize;
-        let (place, length) = (random.place(), random.length());
+        let (place, length) = (random.random_offset(), random.length());
         let name = self.open[nth].1.clone();
         match random.below(16) {
             0..=5 => {
                 let bytes = random.bytes();
-                let write = |file: &File| answer(file.write_at(&bytes, place));
-                (format!("write {name} {place} {}", bytes.len()), self.at_handle(nth, write))
+                let write = |file: &File| io_result(file.write_at(&bytes, place));
+                (format!("write {name} {place} {}", bytes.len()), self.on_handle(nth, write))
             }
             6..=8 => {
                 let read = |file: &File| {
                     let mut bytes = vec![0; length];
-                    answer(file.read_at(&mut bytes, place).map(|count| {
+                    io_result(file.read_at(&mut bytes, place).map(|count| {
                         bytes.truncate(count);
                         bytes
                     }))
                 };
-                (format!("read {name} {place} {length}"), self.at_handle(nth, read))
+                (format!("read {name} {place} {length}"), self.on_handle(nth, read))
             }
             9 | 10 => {
-                let resize = |file: &File| answer(file.set_len(place));
-                (format!("truncate {name} {place}"), self.at_handle(nth, resize))
+                let resize = |file: &File| io_result(file.set_len(place));
+                (format!("truncate {name} {place}"), self.on_handle(nth, resize))
             }
             11 | 12 => self.allocate(random, nth, place, length as u64),
             13 => {
-                let size = |file: &File| answer(file.metadata().map(|metadata| metadata.len()));
-                (format!("fstat {name}"), self.at_handle(nth, size))
+                let size = |file: &File| io_result(file.metadata().map(|metadata| metadata.len()));
+                (format!("fstat {name}"), self.on_handle(nth, size))
             }
-            14 => (format!("fsync {name}"), self.at_handle(nth, |file| answer(file.sync_all()))),
+            14 => (format!("fsync {name}"), self.on_handle(nth, |file| io_result(file.sync_all()))),
             _ => {
                 drop(self.open.swap_remove(nth));
                 (format!("close {name}"), [Ok(String::new()), Ok(String::new())])
@@ -414,52 +429,62 @@ impl Pair {
 
     fn allocate(
         &mut self,
-        random: &mut Random,
+        random: &mut FuzzRng,
         nth: usize,
         place: u64,
         length: u64,
-    ) -> (String, [Answer; 2]) {
+    ) -> (String, [OperationResult; 2]) {
         let flags = match random.below(4) {
-            0 if self.ordinary.punches => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            1 if self.ordinary.zeroes => FallocateFlags::ZERO_RANGE,
-            2 if self.ordinary.zeroes => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            0 if self.features.punches => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            1 if self.features.zeroes => FallocateFlags::ZERO_RANGE,
+            2 if self.features.zeroes => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
             3 => FallocateFlags::KEEP_SIZE,
             _ => FallocateFlags::empty(),
         };
-        let allocate = |file: &File| number(fallocate(file, flags, place, length));
-        (format!("fallocate {place} {length} {flags:?}"), self.at_handle(nth, allocate))
+        let allocate = |file: &File| errno_result(fallocate(file, flags, place, length));
+        (format!("fallocate {place} {length} {flags:?}"), self.on_handle(nth, allocate))
     }
 }
 
-struct Run {
-    mounted: Mounted,
-    pair: Pair,
-    remembered: Vec<(String, BTreeMap<PathBuf, Seen>)>,
-    done: Vec<String>,
+struct MountFuzzRun {
+    mounted: TestMount,
+    pair: FileSystemPair,
+    remembered: Vec<(String, BTreeMap<PathBuf, PathState>)>,
+    operations: Vec<String>,
     seed: u64,
 }
 
-impl Run {
-    fn begin(mounted: Mounted, seed: u64) -> Run {
-        let roots = [mounted.at("files"), mounted.beside("ordinary")];
+impl MountFuzzRun {
+    fn start(mounted: TestMount, seed: u64) -> MountFuzzRun {
+        let roots = [mounted.path("files"), mounted.outside_path("ordinary")];
         fs::create_dir(&roots[1]).unwrap();
-        let ordinary = Ordinary::of(&roots[1]);
-        let pair = Pair { roots, open: Vec::new(), mapper: Mapper::start(), ordinary };
-        Run { mounted, pair, remembered: Vec::new(), done: Vec::new(), seed }
+        let ordinary = FileSystemFeatures::of(&roots[1]);
+        let pair = FileSystemPair {
+            roots,
+            open: Vec::new(),
+            mapper: MmapProcess::start(),
+            features: ordinary,
+        };
+        MountFuzzRun { mounted, pair, remembered: Vec::new(), operations: Vec::new(), seed }
     }
 
     fn when(&self) -> String {
-        let last = self.done.len().saturating_sub(30);
-        format!("FREEZEFRAME_FUZZ_SEED={} after:\n{}", self.seed, self.done[last..].join("\n"))
+        let last = self.operations.len().saturating_sub(30);
+        format!(
+            "FREEZEFRAME_FUZZ_SEED={} after:\n{}",
+            self.seed,
+            self.operations[last..].join("\n")
+        )
     }
 
-    fn step(&mut self, random: &mut Random) {
+    fn step(&mut self, random: &mut FuzzRng) {
         let (what, [ours, theirs]) = self.pair.step(random);
         let shown = if ours.is_ok() { "ok".to_owned() } else { format!("{ours:?}") };
-        self.done.push(format!("{} {what}: {shown}", self.done.len()));
+        self.operations.push(format!("{} {what}: {shown}", self.operations.len()));
         if ours != theirs {
-            let short =
-                |answer: Answer| answer.map(|value| value.chars().take(200).collect::<String>());
+            let short = |answer: OperationResult| {
+                answer.map(|value| value.chars().take(200).collect::<String>())
+            };
             let (ours, theirs) = (short(ours), short(theirs));
             panic!("ours: {ours:?}, theirs: {theirs:?}. {}", self.when());
         }
@@ -467,21 +492,23 @@ impl Run {
 
     fn compare(&self) {
         let [ours, theirs] = &self.pair.roots;
-        let [ours, theirs] =
-            [see_all(ours, self.pair.ordinary, false), see_all(theirs, self.pair.ordinary, false)];
+        let [ours, theirs] = [
+            read_tree(ours, self.pair.features, false),
+            read_tree(theirs, self.pair.features, false),
+        ];
         assert_same(&ours, &theirs, &|| self.when());
     }
 
     fn remember(&mut self) {
         let moment = moment();
-        self.done.push(format!("remember {moment}"));
-        self.remembered.push((moment, see_all(&self.pair.roots[1], self.pair.ordinary, true)));
+        self.operations.push(format!("remember {moment}"));
+        self.remembered.push((moment, read_tree(&self.pair.roots[1], self.pair.features, true)));
     }
 
     fn compare_past(&self) {
         for (moment, then) in &self.remembered {
-            let root = self.mounted.at(&format!(".at/{moment}/files"));
-            let found = see_all(&root, self.pair.ordinary, true);
+            let root = self.mounted.path(&format!(".at/{moment}/files"));
+            let found = read_tree(&root, self.pair.features, true);
             assert_same(&found, then, &|| format!("as of {moment}. {}", self.when()));
         }
     }
@@ -498,7 +525,7 @@ fn f20_random_operations_do_the_same_as_on_an_ordinary_file_system_and_stay_read
     let seed = setting("FREEZEFRAME_FUZZ_SEED").unwrap_or(clock.as_nanos() as u64);
     let operations = setting("FREEZEFRAME_FUZZ_OPERATIONS").map_or(OPERATIONS, |it| it as usize);
     println!("FREEZEFRAME_FUZZ_SEED={seed}");
-    let (mut random, mut run) = (Random(seed), Run::begin(mounted, seed));
+    let (mut random, mut run) = (FuzzRng(seed), MountFuzzRun::start(mounted, seed));
     for nth in 1..=operations {
         run.step(&mut random);
         if nth % COMPARE_EVERY == 0 {
@@ -507,17 +534,17 @@ fn f20_random_operations_do_the_same_as_on_an_ordinary_file_system_and_stay_read
         if nth % REMEMBER_EVERY == 0 {
             run.remember();
         }
-        if random.chance(300) {
+        if random.one_in(300) {
             run.pair.open.clear();
             run.mounted.remount().unwrap();
-            run.done.push("remount".to_owned());
+            run.operations.push("remount".to_owned());
         }
     }
     run.compare();
     run.compare_past();
     run.pair.open.clear();
     run.mounted.stop();
-    run.mounted.begin().unwrap();
+    run.mounted.start_server().unwrap();
     run.compare();
     run.compare_past();
 }

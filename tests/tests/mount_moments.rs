@@ -15,22 +15,22 @@ use kafka_protocol::messages::delete_records_request::{
 };
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use tests::mount::{self, Mounted, moment, until};
-use tests::wire::{Wire, name};
+use tests::mount::{self, TestMount, moment, wait_until};
+use tests::wire::{RawKafkaConnection, topic_name};
 
-fn freezeframe(mounted: &Mounted, words: &[&str], input: &str) {
+fn freezeframe(mounted: &TestMount, words: &[&str], input: &str) {
     let kafka = mounted.server().kafka.to_string();
     let ended = tests::run(&[&["--bootstrap", &kafka], words].concat(), input);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
-fn delete_records(mounted: &Mounted, topic: &str, before: i64) {
+fn delete_records(mounted: &TestMount, topic: &str, before: i64) {
     let partition = DeleteRecordsPartition::default().with_partition_index(0).with_offset(before);
     let topic =
-        DeleteRecordsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+        DeleteRecordsTopic::default().with_name(topic_name(topic)).with_partitions(vec![partition]);
     let request = DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
-    let mut wire = Wire::connect(mounted.server().kafka);
-    let answer = wire.ask::<DeleteRecordsRequest>(2, &request).unwrap();
+    let mut wire = RawKafkaConnection::connect(mounted.server().kafka);
+    let answer = wire.call::<DeleteRecordsRequest>(2, &request).unwrap();
     assert_eq!(answer.topics[0].partitions[0].error_code, 0, "{answer:?}");
 }
 
@@ -46,7 +46,7 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
 }
 
 #[test]
-fn a_moment_whose_first_records_are_given_up_is_another_file_and_an_open_one_stays_itself() {
+fn a_moment_whose_first_records_are_deleted_is_another_file_and_an_open_one_stays_itself() {
     let Some(mounted) = mount::start("moments whose start moves", &[]) else { return };
     freezeframe(&mounted, &["topics", "create", "t"], "");
     // Longer than a page, and more than the kernel reads at once.
@@ -57,7 +57,7 @@ fn a_moment_whose_first_records_are_given_up_is_another_file_and_an_open_one_sta
     freezeframe(&mounted, &["produce", "t", "--partition", "0"], &lines(0..COUNT));
     let then = moment();
     freezeframe(&mounted, &["produce", "t", "--partition", "0"], &lines(COUNT..COUNT + 10));
-    let path = mounted.at(&format!(".at/{then}/topics/t/0.values"));
+    let path = mounted.path(&format!(".at/{then}/topics/t/0.values"));
     let (before, open) = (fs::metadata(&path).unwrap(), File::open(&path).unwrap());
     // The kernel has the beginning of it, and a program has the rest to read.
     let mut first = [0; 200];
@@ -94,7 +94,7 @@ fn the_keys_of_a_moment_go_with_their_records() {
     let keyed = ["produce", "t", "--partition", "0", "--key-separator", ":"];
     freezeframe(&mounted, &keyed, "a:1\nb:2\nc:3\n");
     let then = moment();
-    let keys = mounted.at(&format!(".at/{then}/topics/t/by-key"));
+    let keys = mounted.path(&format!(".at/{then}/topics/t/by-key"));
     for _ in 0..2 {
         assert_eq!(names(&keys), ["a", "b", "c"]);
         assert_eq!(fs::read(keys.join("a")).unwrap(), b"1");
@@ -116,22 +116,22 @@ fn who_waits_for_a_text_can_be_ended_before_it_comes() {
     // Soon enough to be waited for, and late enough for all of this.
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let soon = now() + 4500;
-    let path = mounted.at(&format!("topics/t/0.values@s{soon}"));
+    let path = mounted.path(&format!("topics/t/0.values@s{soon}"));
     let mut waiting = Command::new("cat").arg(path).spawn().unwrap();
     let of = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", waiting.id())).unwrap();
-    until("it waits in the kernel", || of("wchan").contains("request_wait_answer"));
+    wait_until("it waits in the kernel", || of("wchan").contains("request_wait_answer"));
     waiting.kill().unwrap();
     waiting.wait().unwrap();
     assert!(now() < soon, "it had to wait for its answer");
 }
 
 #[test]
-fn a_pin_that_is_set_anew_leads_to_its_new_moment() {
-    let Some(mounted) = mount::start("pins set anew", &[]) else { return };
-    let link = mounted.at(".at/audit");
+fn a_pin_that_is_set_again_leads_to_its_new_moment() {
+    let Some(mounted) = mount::start("pins set again", &[]) else { return };
+    let link = mounted.path(".at/audit");
     let mut seen = Vec::new();
     for nth in 0..3 {
-        fs::write(mounted.at("files/a"), format!("{nth}")).unwrap();
+        fs::write(mounted.path("files/a"), format!("{nth}")).unwrap();
         let then = moment();
         freezeframe(&mounted, &["pins", "set", "audit", "--at", &then, "--for", "1h"], "");
         for _ in 0..2 {
@@ -151,7 +151,7 @@ fn a_pin_that_is_set_anew_leads_to_its_new_moment() {
 fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
     const COUNT: usize = 1500;
     let Some(mounted) = mount::start("large directories of moments", &[]) else { return };
-    let directory = mounted.at("files/d");
+    let directory = mounted.path("files/d");
     fs::create_dir(&directory).unwrap();
     for nth in 0..COUNT {
         File::create(directory.join(nth.to_string())).unwrap();
@@ -167,7 +167,7 @@ fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
         numbers
     };
     assert_eq!(numbers(&directory), (COUNT / 2..COUNT).collect::<Vec<_>>());
-    let past = mounted.at(&format!(".at/{before}/files/d"));
+    let past = mounted.path(&format!(".at/{before}/files/d"));
     for _ in 0..2 {
         assert_eq!(numbers(&past), (0..COUNT).collect::<Vec<_>>());
     }
@@ -177,7 +177,7 @@ fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
 #[test]
 fn extended_attributes_of_a_moment_are_what_they_were() {
     let Some(mounted) = mount::start("extended attributes of moments", &[]) else { return };
-    let file = mounted.at("files/a");
+    let file = mounted.path("files/a");
     fs::write(&file, "x").unwrap();
     let mut moments = vec![(moment(), None)];
     for value in [&b"1"[..], b"22", b""] {
@@ -189,7 +189,7 @@ fn extended_attributes_of_a_moment_are_what_they_were() {
     fs::remove_file(&file).unwrap();
     for (then, expected) in moments {
         for path in [format!(".at/{then}/files/a"), format!("files/a@{then}")] {
-            let path = mounted.at(&path);
+            let path = mounted.path(&path);
             let mut value = [0; 10];
             let found = getxattr(&path, "user.x", &mut value[..]);
             let found = found.map(|length| value[..length].to_vec());

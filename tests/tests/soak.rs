@@ -19,9 +19,9 @@ use kafka_protocol::messages::offset_commit_request::{
 };
 use kafka_protocol::messages::{DeleteTopicsRequest, GroupId, OffsetCommitRequest};
 use kafka_protocol::protocol::StrBytes;
-use kafka_records::{BatchBuilder, Batches, Codec};
-use tests::wire::{Wire, name};
-use tests::{Directory, Server, resident_bytes};
+use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
+use tests::wire::{RawKafkaConnection, topic_name};
+use tests::{TestDirectory, TestServer, resident_bytes};
 
 const EARLIEST: i64 = -2;
 const LATEST: i64 = -1;
@@ -51,19 +51,19 @@ const SETTINGS: [&str; 11] = [
 ];
 
 /// One round of an actor's work.
-type Round = Box<dyn FnMut(&mut Wire, u64) + Send>;
+type ActorRound = Box<dyn FnMut(&mut RawKafkaConnection, u64) + Send>;
 
-struct Actor {
+struct SoakActor {
     what: &'static str,
     pause: Duration,
     /// A new connection is made after so many rounds.
     rounds_per_connection: u64,
-    round: Round,
+    round: ActorRound,
 }
 
 fn batch(key: Option<&str>, value_bytes: usize) -> Bytes {
     let value = vec![b'x'; value_bytes];
-    BatchBuilder::new(Codec::None)
+    BatchBuilder::new(CompressionType::None)
         .record(now_ms() as i64, key.map(str::as_bytes), Some(&value), &[])
         .build()
 }
@@ -72,8 +72,8 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
-fn actors() -> Vec<Actor> {
-    let actor = |what, pause_ms, rounds_per_connection, round: Round| Actor {
+fn actors() -> Vec<SoakActor> {
+    let actor = |what, pause_ms, rounds_per_connection, round: ActorRound| SoakActor {
         what,
         pause: Duration::from_millis(pause_ms),
         rounds_per_connection,
@@ -90,46 +90,46 @@ fn actors() -> Vec<Actor> {
     ]
 }
 
-fn produce_bulk(wire: &mut Wire, round: u64) {
+fn produce_bulk(wire: &mut RawKafkaConnection, round: u64) {
     let (error, _) = wire.produce("bulk", (round % 4) as i32, &batch(None, 8 << 10));
     assert_eq!(error, 0);
 }
 
-fn produce_tiny(wire: &mut Wire, round: u64) {
+fn produce_tiny(wire: &mut RawKafkaConnection, round: u64) {
     let (error, _) = wire.produce("tiny", (round % 2) as i32, &batch(None, 16));
     assert_eq!(error, 0);
 }
 
-fn produce_keyed(wire: &mut Wire, round: u64) {
+fn produce_keyed(wire: &mut RawKafkaConnection, round: u64) {
     let key = format!("k{}", round * 7919 % 500);
     assert_eq!(wire.produce("state", 0, &batch(Some(&key), 512)).0, 0);
 }
 
-fn churn_topics(wire: &mut Wire, round: u64) {
+fn churn_topics(wire: &mut RawKafkaConnection, round: u64) {
     let topic = format!("churn-{}-{round}", now_ms());
-    wire.create(&topic, 1, &[]);
+    wire.create_topic(&topic, 1, &[]);
     assert_eq!(wire.produce(&topic, 0, &batch(None, 1 << 10)).0, 0);
-    let gone = DeleteTopicState::default().with_name(Some(name(&topic)));
+    let gone = DeleteTopicState::default().with_name(Some(topic_name(&topic)));
     let request = DeleteTopicsRequest::default().with_topics(vec![gone]).with_timeout_ms(10_000);
-    let answer = wire.ask(6, &request).expect("an answer");
+    let answer = wire.call(6, &request).expect("an answer");
     assert_eq!(answer.responses[0].error_code, 0);
 }
 
-fn commit_offsets(wire: &mut Wire, round: u64) {
+fn commit_offsets(wire: &mut RawKafkaConnection, round: u64) {
     let partition = OffsetCommitRequestPartition::default().with_committed_offset(round as i64);
     let topic = OffsetCommitRequestTopic::default()
-        .with_name(name("bulk"))
+        .with_name(topic_name("bulk"))
         .with_partitions(vec![partition]);
     let group = format!("group-{}", round % 10);
     let request = OffsetCommitRequest::default()
         .with_group_id(GroupId(StrBytes::from_string(group)))
         .with_generation_id_or_member_epoch(-1)
         .with_topics(vec![topic]);
-    let answer = wire.ask(8, &request).expect("an answer");
+    let answer = wire.call(8, &request).expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
-fn read_from_start(wire: &mut Wire, round: u64) {
+fn read_from_start(wire: &mut RawKafkaConnection, round: u64) {
     let partition = (round % 4) as i32;
     let (_, start) = wire.offset_at("bulk", partition, EARLIEST);
     let (_, end) = wire.offset_at("bulk", partition, LATEST);
@@ -138,7 +138,7 @@ fn read_from_start(wire: &mut Wire, round: u64) {
     // Retention may pass between the two.
     assert!(error == 0 || error == OFFSET_OUT_OF_RANGE, "error {error}");
     let mut next = start;
-    for batch in Batches::new(&bytes) {
+    for batch in BatchIterator::new(&bytes) {
         // The last may be cut off.
         let Ok((header, _)) = batch else { break };
         assert_eq!(header.base_offset, next, "offsets are dense");
@@ -147,7 +147,7 @@ fn read_from_start(wire: &mut Wire, round: u64) {
     assert!(error != 0 || next > start || start == end);
 }
 
-fn read_moment(wire: &mut Wire, round: u64) {
+fn read_moment(wire: &mut RawKafkaConnection, round: u64) {
     let moment = now_ms() - 1000 - round % 5000;
     let topic = format!("tiny.__at.s{moment}");
     // One that lies before the server's first second names a topic that was not there yet.
@@ -155,20 +155,20 @@ fn read_moment(wire: &mut Wire, round: u64) {
 }
 
 fn spawn(
-    mut actor: Actor,
-    server: &Server,
+    mut actor: SoakActor,
+    server: &TestServer,
     stop: &Arc<AtomicBool>,
     rounds: &Arc<AtomicU64>,
 ) -> JoinHandle<()> {
     let (address, stop, rounds) = (server.kafka, Arc::clone(stop), Arc::clone(rounds));
     std::thread::spawn(move || {
-        let mut wire = Wire::connect(address);
+        let mut wire = RawKafkaConnection::connect(address);
         for round in 0.. {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
             if round % actor.rounds_per_connection == 0 {
-                wire = Wire::connect(address);
+                wire = RawKafkaConnection::connect(address);
             }
             (actor.round)(&mut wire, round);
             rounds.fetch_add(1, Ordering::Relaxed);
@@ -179,18 +179,18 @@ fn spawn(
 
 /// What a server holds at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Holding {
+struct ResourceSample {
     memory_bytes: u64,
     disk_bytes: u64,
     files: u64,
     descriptors: u64,
 }
 
-impl Holding {
-    fn of(server: &Server, data: &Path) -> Holding {
-        let (disk_bytes, files) = disk(data);
-        let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("it lives");
-        Holding {
+impl ResourceSample {
+    fn of(server: &TestServer, data: &Path) -> ResourceSample {
+        let (disk_bytes, files) = disk_usage(data);
+        let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("it runs");
+        ResourceSample {
             memory_bytes: resident_bytes(server.pid()),
             disk_bytes,
             files,
@@ -200,31 +200,31 @@ impl Holding {
 }
 
 /// What a directory takes on the disk, and how many files it has.
-fn disk(directory: &Path) -> (u64, u64) {
+fn disk_usage(directory: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let mut sum = (0, 0);
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         // A file may be removed between the two.
         let Ok(metadata) = entry.metadata() else { continue };
-        let (bytes, files) = if metadata.is_dir() { disk(&entry.path()) } else { (0, 1) };
+        let (bytes, files) = if metadata.is_dir() { disk_usage(&entry.path()) } else { (0, 1) };
         sum.0 += bytes + metadata.blocks() * 512;
         sum.1 += files;
     }
     sum
 }
 
-fn median(samples: &[Holding], of: impl Fn(&Holding) -> u64) -> u64 {
+fn median(samples: &[ResourceSample], of: impl Fn(&ResourceSample) -> u64) -> u64 {
     let mut values: Vec<u64> = samples.iter().map(of).collect();
     values.sort_unstable();
     values[values.len() / 2]
 }
 
 /// Compares the last third of a run with the third before it.
-fn assert_no_growth(samples: &[Holding]) {
+fn assert_no_growth(samples: &[ResourceSample]) {
     let third = samples.len() / 3;
     let (before, after) = (&samples[third..2 * third], &samples[2 * third..]);
-    type Measure = (&'static str, fn(&Holding) -> u64, u64);
-    let measures: [Measure; 4] = [
+    type ResourceMeasure = (&'static str, fn(&ResourceSample) -> u64, u64);
+    let measures: [ResourceMeasure; 4] = [
         ("bytes of memory", |held| held.memory_bytes, MEMORY_SLACK_BYTES),
         ("bytes of disk", |held| held.disk_bytes, DISK_SLACK_BYTES),
         ("files", |held| held.files, DESCRIPTOR_SLACK),
@@ -245,13 +245,17 @@ fn a_server_under_churn_grows_neither_in_memory_nor_on_disk_nor_in_descriptors()
     let length = std::env::var("FREEZEFRAME_SOAK_SECONDS").map_or(SHORT_RUN, |seconds| {
         Duration::from_secs(seconds.parse().expect("FREEZEFRAME_SOAK_SECONDS is a number"))
     });
-    let data = Directory::new();
+    let data = TestDirectory::new();
     let settings: Vec<&str> = SETTINGS.iter().flat_map(|setting| ["--set", setting]).collect();
-    let mut server = Server::start(data.path(), &settings).expect("it starts");
-    let mut wire = Wire::connect(server.kafka);
-    wire.create("bulk", 4, &[("retention.bytes", "4194304")]);
-    wire.create("tiny", 2, &[("retention.ms", "30000")]);
-    wire.create("state", 1, &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")]);
+    let mut server = TestServer::start(data.path(), &settings).expect("it starts");
+    let mut wire = RawKafkaConnection::connect(server.kafka);
+    wire.create_topic("bulk", 4, &[("retention.bytes", "4194304")]);
+    wire.create_topic("tiny", 2, &[("retention.ms", "30000")]);
+    wire.create_topic(
+        "state",
+        1,
+        &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.1")],
+    );
     let stop = Arc::new(AtomicBool::new(false));
     let mut running = BTreeMap::new();
     for actor in actors() {
@@ -261,11 +265,11 @@ fn a_server_under_churn_grows_neither_in_memory_nor_on_disk_nor_in_descriptors()
     let (began, mut samples) = (Instant::now(), Vec::new());
     while began.elapsed() < length {
         std::thread::sleep(SAMPLE_EVERY.min(length - began.elapsed().min(length)));
-        assert!(server.is_running(), "it lives");
+        assert!(server.is_running(), "it runs");
         for (what, (actor, _)) in &running {
-            assert!(!actor.is_finished(), "one that {what} gave up");
+            assert!(!actor.is_finished(), "the actor that {what} has stopped");
         }
-        samples.push(Holding::of(&server, data.path()));
+        samples.push(ResourceSample::of(&server, data.path()));
         if samples.len() % 30 == 0 {
             eprintln!("{:>5} s {:?}", began.elapsed().as_secs(), samples.last());
         }

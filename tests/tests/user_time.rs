@@ -2,45 +2,45 @@
 
 use std::path::{Path, PathBuf};
 
-use tests::{Directory, Ended, Server, run};
+use tests::{CommandOutput, TestDirectory, TestServer, run};
 
 /// The example plug-in, as it is shipped.
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plugins/filetime.wasm")
 }
 
-struct Shell {
+struct UserTimeShell {
     bootstrap: String,
-    data: Directory,
-    server: Server,
+    data: TestDirectory,
+    server: TestServer,
 }
 
-impl Shell {
-    fn new() -> Shell {
-        let data = Directory::new();
-        let server = Server::start(data.path(), &[]).expect("it starts");
-        Shell { bootstrap: server.kafka.to_string(), data, server }
+impl UserTimeShell {
+    fn new() -> UserTimeShell {
+        let data = TestDirectory::new();
+        let server = TestServer::start(data.path(), &[]).expect("it starts");
+        UserTimeShell { bootstrap: server.kafka.to_string(), data, server }
     }
 
     /// Ends the server without a chance to tidy up, and starts it again.
-    fn kill(self) -> Shell {
-        let Shell { data, server, .. } = self;
+    fn kill_and_restart(self) -> UserTimeShell {
+        let UserTimeShell { data, server, .. } = self;
         server.kill().expect("it ends");
-        let server = Server::start(data.path(), &[]).expect("it starts again");
-        Shell { bootstrap: server.kafka.to_string(), data, server }
+        let server = TestServer::start(data.path(), &[]).expect("it starts again");
+        UserTimeShell { bootstrap: server.kafka.to_string(), data, server }
     }
 
-    fn run(&self, arguments: &[&str], input: &str) -> Ended {
+    fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
         run(&[&["--bootstrap", &self.bootstrap], arguments].concat(), input)
     }
 
-    fn prints(&self, arguments: &[&str], input: &str) -> String {
+    fn stdout_of(&self, arguments: &[&str], input: &str) -> String {
         let ended = self.run(arguments, input);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
         ended.stdout().to_owned()
     }
 
-    fn fails(&self, arguments: &[&str], input: &str, words: &[&str]) {
+    fn assert_fails(&self, arguments: &[&str], input: &str, words: &[&str]) {
         let ended = self.run(arguments, input);
         assert_eq!((ended.code, ended.stdout()), (Some(1), ""), "{}", ended.stderr);
         for word in words {
@@ -55,50 +55,57 @@ fn filetime(ms: i64) -> [u8; 8] {
 
 #[test]
 fn a_topic_is_read_by_the_time_in_its_records_and_stays_so() {
-    let shell = Shell::new();
+    let shell = UserTimeShell::new();
     let create = |name, config| ["topics", "create", name, "--config", config];
-    shell.prints(&create("t", "freezeframe.user.time=csv:2"), "");
-    shell.prints(&["produce", "t"], "a,300\nb,100\nc,400\nd,200\n");
-    assert_eq!(shell.prints(&["cat", "t@u300"], ""), "b,100\nd,200\n");
-    assert_eq!(shell.prints(&["cat", "t@u200..u400"], ""), "a,300\nd,200\n");
-    shell.fails(&["produce", "t"], "e\n", &["no user time can be read from the record", "column"]);
-    let shell = shell.kill();
-    assert_eq!(shell.prints(&["cat", "t@u300"], ""), "b,100\nd,200\n");
+    shell.stdout_of(&create("t", "freezeframe.user.time=csv:2"), "");
+    shell.stdout_of(&["produce", "t"], "a,300\nb,100\nc,400\nd,200\n");
+    assert_eq!(shell.stdout_of(&["cat", "t@u300"], ""), "b,100\nd,200\n");
+    assert_eq!(shell.stdout_of(&["cat", "t@u200..u400"], ""), "a,300\nd,200\n");
+    shell.assert_fails(
+        &["produce", "t"],
+        "e\n",
+        &["no user time can be read from the record", "column"],
+    );
+    let shell = shell.kill_and_restart();
+    assert_eq!(shell.stdout_of(&["cat", "t@u300"], ""), "b,100\nd,200\n");
     let told = ["freezeframe.user.time", "wants a JSON pointer", "json:/event/time"];
-    shell.fails(&create("bad", "freezeframe.user.time=json:a"), "", &told);
+    shell.assert_fails(&create("bad", "freezeframe.user.time=json:a"), "", &told);
     let told = ["one of lenient, strict"];
-    shell.fails(&create("bad", "freezeframe.user.time.order=loose"), "", &told);
+    shell.assert_fails(&create("bad", "freezeframe.user.time.order=loose"), "", &told);
     let told = ["there is no plug-in nobody", "freezeframe plugins add nobody FILE"];
-    shell.fails(&create("bad", "freezeframe.user.time=wasm:nobody"), "", &told);
+    shell.assert_fails(&create("bad", "freezeframe.user.time=wasm:nobody"), "", &told);
 }
 
 #[test]
 fn a_plug_in_is_added_tried_used_and_removed() {
-    let shell = Shell::new();
+    let shell = UserTimeShell::new();
     let module = example();
     let module = module.to_str().expect("a path that reads");
-    assert_eq!(shell.prints(&["plugins"], ""), "");
-    shell.prints(&["plugins", "add", "filetime", module], "");
-    assert!(shell.prints(&["plugins", "list", "--json"], "").contains("\"name\":\"filetime\""));
+    assert_eq!(shell.stdout_of(&["plugins"], ""), "");
+    shell.stdout_of(&["plugins", "add", "filetime", module], "");
+    assert!(shell.stdout_of(&["plugins", "list", "--json"], "").contains("\"name\":\"filetime\""));
     let record = shell.data.path().with_extension("record");
     std::fs::write(&record, filetime(1_700_000_000_123)).expect("a file is written");
     let file = record.to_str().expect("a path that reads");
-    let tried = shell.prints(&["plugins", "test", "filetime", "--value-file", file], "");
+    let tried = shell.stdout_of(&["plugins", "test", "filetime", "--value-file", file], "");
     assert_eq!(tried, "1700000000123\t2023-11-14T22:13:20.123Z\n");
     std::fs::remove_file(&record).expect("the file is removed");
     let none = ["the plug-in filetime finds no time"];
-    shell.fails(&["plugins", "test", "filetime", "--value", "x"], "", &none);
+    shell.assert_fails(&["plugins", "test", "filetime", "--value", "x"], "", &none);
     let tried = ["plugins", "test", "json:/t;unit=s", "--value", "{\"t\":1700000000.5}"];
-    assert_eq!(shell.prints(&tried, ""), "1700000000500\t2023-11-14T22:13:20.500Z\n");
-    shell.prints(&["topics", "create", "t", "--config", "freezeframe.user.time=wasm:filetime"], "");
+    assert_eq!(shell.stdout_of(&tried, ""), "1700000000500\t2023-11-14T22:13:20.500Z\n");
+    shell.stdout_of(
+        &["topics", "create", "t", "--config", "freezeframe.user.time=wasm:filetime"],
+        "",
+    );
     // An eighth byte of zero keeps the value text: a time of long ago, but after 1601.
-    shell.prints(&["produce", "t"], "1234567\u{1}\n");
-    shell.fails(&["produce", "t"], "short\n", &["the plug-in filetime finds no time in it"]);
-    shell.prints(&["plugins", "remove", "filetime"], "");
-    shell.fails(&["plugins", "remove", "filetime"], "", &["no plug-in of that name"]);
-    let shell = shell.kill();
-    shell.prints(&["produce", "t"], "1234567\u{1}\n");
-    shell.fails(&["produce", "t"], "short\n", &["the plug-in filetime finds no time in it"]);
-    shell.fails(&["plugins", "add", "x", "/dev/null"], "", &["no WebAssembly module"]);
-    shell.fails(&["plugins", "add", "../x", module], "", &["a plug-in's name has"]);
+    shell.stdout_of(&["produce", "t"], "1234567\u{1}\n");
+    shell.assert_fails(&["produce", "t"], "short\n", &["the plug-in filetime finds no time in it"]);
+    shell.stdout_of(&["plugins", "remove", "filetime"], "");
+    shell.assert_fails(&["plugins", "remove", "filetime"], "", &["no plug-in of that name"]);
+    let shell = shell.kill_and_restart();
+    shell.stdout_of(&["produce", "t"], "1234567\u{1}\n");
+    shell.assert_fails(&["produce", "t"], "short\n", &["the plug-in filetime finds no time in it"]);
+    shell.assert_fails(&["plugins", "add", "x", "/dev/null"], "", &["no WebAssembly module"]);
+    shell.assert_fails(&["plugins", "add", "../x", module], "", &["a plug-in's name has"]);
 }

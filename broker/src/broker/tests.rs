@@ -1,35 +1,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use compat_kafka::Address;
-use storage::timekeeper::{BOUND_FILE, Bound};
+use compat_kafka::AdvertisedAddress;
+use storage::timekeeper::{BOUND_FILE, BoundRecord};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::config::Listen;
-use crate::control::{Request, ask_clock};
+use crate::config::ListenAddress;
+use crate::control::{ControlRequest, request_clock};
 
 /// A data directory, gone when dropped.
-struct Directory(PathBuf);
+struct BrokerTestDirectory(PathBuf);
 
-impl Directory {
-    fn new(name: &str) -> Directory {
+impl BrokerTestDirectory {
+    fn new(name: &str) -> BrokerTestDirectory {
         let name = format!("freezeframe-broker-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&path);
-        Directory(path)
+        BrokerTestDirectory(path)
     }
 }
 
-impl Drop for Directory {
+impl Drop for BrokerTestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn config(directory: &Directory) -> Config {
-    let any = || Listen::At(Address { host: "127.0.0.1".to_owned(), port: 0 });
+fn config(directory: &BrokerTestDirectory) -> Config {
+    let any = || ListenAddress::At(AdvertisedAddress { host: "127.0.0.1".to_owned(), port: 0 });
     Config { data_dir: directory.0.clone(), kafka: any(), http: any(), ..Config::default() }
 }
 
@@ -41,18 +41,23 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     answer
 }
 
-async fn ask(running: &Running, method: &str, path: &str, header: &str) -> String {
+async fn http_request(running: &RunningBroker, method: &str, path: &str, header: &str) -> String {
     let header = format!("Host: localhost\r\n{header}");
-    ask_with(running, method, path, &header).await
+    http_request_with(running, method, path, &header).await
 }
 
-async fn ask_with(running: &Running, method: &str, path: &str, headers: &str) -> String {
+async fn http_request_with(
+    running: &RunningBroker,
+    method: &str,
+    path: &str,
+    headers: &str,
+) -> String {
     let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     let address = running.admin_address().unwrap();
     String::from_utf8(exchange(address, request.as_bytes()).await).unwrap()
 }
 
-async fn client(running: &Running) -> TcpStream {
+async fn client(running: &RunningBroker) -> TcpStream {
     TcpStream::connect(running.kafka_address().unwrap()).await.unwrap()
 }
 
@@ -68,14 +73,14 @@ async fn api_versions(stream: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn it_starts_answers_on_both_ports_and_starts_again_as_the_same_cluster() {
-    let directory = Directory::new("starts");
+    let directory = BrokerTestDirectory::new("starts");
     let running = Broker::start(config(&directory)).await.unwrap();
     let cluster = running.cluster_id().to_owned();
     assert_eq!(cluster.len(), 22);
     let answer = api_versions(&mut client(&running).await).await;
     assert_eq!(answer[..6], [0, 0, 0, 7, 0, 0], "the id, and no error");
-    assert!(ask(&running, "GET", "/healthz", "").await.starts_with("HTTP/1.1 200"));
-    assert!(ask(&running, "GET", "/readyz", "").await.starts_with("HTTP/1.1 200"));
+    assert!(http_request(&running, "GET", "/healthz", "").await.starts_with("HTTP/1.1 200"));
+    assert!(http_request(&running, "GET", "/readyz", "").await.starts_with("HTTP/1.1 200"));
     running.close("the test ends").await;
     let running = Broker::start(config(&directory)).await.unwrap();
     assert_eq!(running.cluster_id(), cluster);
@@ -83,11 +88,11 @@ async fn it_starts_answers_on_both_ports_and_starts_again_as_the_same_cluster() 
 }
 
 #[tokio::test]
-async fn metrics_tell_of_every_part() {
-    let directory = Directory::new("metrics");
+async fn metrics_cover_every_part() {
+    let directory = BrokerTestDirectory::new("metrics");
     let running = Broker::start(config(&directory)).await.unwrap();
     api_versions(&mut client(&running).await).await;
-    let text = ask(&running, "GET", "/metrics", "").await;
+    let text = http_request(&running, "GET", "/metrics", "").await;
     for line in [
         "freezeframe_ready 1",
         "freezeframe_requests_total{api=\"ApiVersions\"} 1",
@@ -108,27 +113,27 @@ async fn metrics_tell_of_every_part() {
 
 #[tokio::test]
 async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
-    let directory = Directory::new("clock");
+    let directory = BrokerTestDirectory::new("clock");
     let running = Broker::start(config(&directory)).await.unwrap();
-    let answer = ask(&running, "POST", "/clock/confirm", "Content-Length: 0\r\n").await;
+    let answer = http_request(&running, "POST", "/clock/confirm", "Content-Length: 0\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let header = "Content-Length: 0\r\nOrigin: http://evil.example\r\n";
-    let answer = ask(&running, "POST", "/clock/confirm", header).await;
+    let answer = http_request(&running, "POST", "/clock/confirm", header).await;
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    assert!(ask(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
-    let answer = ask(&running, "GET", "/", "").await;
+    assert!(http_request(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
+    let answer = http_request(&running, "GET", "/", "").await;
     assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("/metrics"), "{answer}");
     running.close("the test ends").await;
 }
 
 /// The bound file says that the clock was last confirmed eight days before: as if it were that much ahead now.
-fn age_confirmed_time(directory: &Directory) {
+fn age_confirmed_time(directory: &BrokerTestDirectory) {
     const EIGHT_DAYS_MS: u64 = 8 * 24 * 60 * 60 * 1000;
     let path = directory.0.join("journal").join(BOUND_FILE);
     let mut bytes = std::fs::read(&path).unwrap();
     for slot in [0, 4096] {
         let Some(bytes) = bytes[slot..].first_chunk_mut::<64>() else { continue };
-        if let Some(mut bound) = Bound::decode(bytes) {
+        if let Some(mut bound) = BoundRecord::decode(bytes) {
             bound.mark.wall.0 -= EIGHT_DAYS_MS;
             *bytes = bound.encode();
         }
@@ -137,8 +142,8 @@ fn age_confirmed_time(directory: &Directory) {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_far_ahead_at_the_start_is_said_and_confirmed_without_http() {
-    let directory = Directory::new("doubt");
+async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_without_http() {
+    let directory = BrokerTestDirectory::new("doubt");
     let running = Broker::start(config(&directory)).await.unwrap();
     running.engine.create_topic("t", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
     running.close("the test ends").await;
@@ -147,29 +152,29 @@ async fn a_clock_that_is_far_ahead_at_the_start_is_said_and_confirmed_without_ht
     let data_dir = directory.0.clone();
     let clock = async |request| {
         let data_dir = data_dir.clone();
-        let asking = tokio::task::spawn_blocking(move || ask_clock(&data_dir, &request));
+        let asking = tokio::task::spawn_blocking(move || request_clock(&data_dir, &request));
         asking.await.unwrap().unwrap()
     };
-    let status = clock(Request::ClockStatus).await;
+    let status = clock(ControlRequest::ClockStatus).await;
     assert_eq!((status.fenced, status.ahead_ms, status.skew_ms), (None, 0, 500));
-    let ready = ask(&running, "GET", "/readyz", "").await;
+    let ready = http_request(&running, "GET", "/readyz", "").await;
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
     // A kernel that says that the clock is synchronised has confirmed it.
     if !status.clock_synchronised {
         let why = status.unconfirmed.unwrap();
         assert!(why.contains("clock confirm") && ready.contains(&why), "{why}\n{ready}");
-        let metrics = ask(&running, "GET", "/metrics", "").await;
+        let metrics = http_request(&running, "GET", "/metrics", "").await;
         assert!(metrics.contains("\nfreezeframe_clock_unconfirmed 1"), "{metrics}");
     }
-    assert_eq!(clock(Request::ClockConfirm).await.unconfirmed, None);
-    let ready = ask(&running, "GET", "/readyz", "").await;
+    assert_eq!(clock(ControlRequest::ClockConfirm).await.unconfirmed, None);
+    let ready = http_request(&running, "GET", "/readyz", "").await;
     assert!(ready.ends_with("\r\n\r\nok\n"), "{ready}");
     running.close("the test ends").await;
 }
 
 #[tokio::test]
 async fn a_directory_is_used_by_one_server_at_a_time() {
-    let directory = Directory::new("locked");
+    let directory = BrokerTestDirectory::new("locked");
     let running = Broker::start(config(&directory)).await.unwrap();
     let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
     assert!(error.contains("in use by another process"), "{error}");
@@ -179,11 +184,11 @@ async fn a_directory_is_used_by_one_server_at_a_time() {
 
 #[tokio::test]
 async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric() {
-    let directory = Directory::new("metrics");
+    let directory = BrokerTestDirectory::new("metrics");
     let running = Broker::start(config(&directory)).await.unwrap();
     let mut client = client(&running).await;
     api_versions(&mut client).await;
-    let page = ask(&running, "GET", "/metrics", "").await;
+    let page = http_request(&running, "GET", "/metrics", "").await;
     let told: BTreeSet<String> = page
         .lines()
         .filter(|line| line.starts_with("freezeframe_") || line.starts_with("process_"))
@@ -202,7 +207,7 @@ async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric(
 
 #[tokio::test]
 async fn a_server_whose_journal_is_gone_does_not_begin_an_empty_history() {
-    let directory = Directory::new("gone");
+    let directory = BrokerTestDirectory::new("gone");
     let running = Broker::start(config(&directory)).await.unwrap();
     running.close("the test ends").await;
     for is_made_anew in [false, true] {
@@ -220,7 +225,7 @@ async fn a_server_whose_journal_is_gone_does_not_begin_an_empty_history() {
 
 #[tokio::test]
 async fn a_first_start_that_was_cut_short_is_begun_again() {
-    let directory = Directory::new("first");
+    let directory = BrokerTestDirectory::new("first");
     std::fs::create_dir_all(directory.0.join("journal")).unwrap();
     std::fs::write(directory.0.join("journal/bound"), b"").unwrap();
     std::fs::write(directory.0.join("FREEZEFRAME.new"), b"form").unwrap();
@@ -231,8 +236,8 @@ async fn a_first_start_that_was_cut_short_is_begun_again() {
 }
 
 #[tokio::test]
-async fn closing_frees_the_ports_and_the_directory_with_clients_connected() {
-    let directory = Directory::new("closes");
+async fn closing_releases_the_ports_and_the_directory_with_clients_connected() {
+    let directory = BrokerTestDirectory::new("closes");
     let running = Broker::start(config(&directory)).await.unwrap();
     let (kafka, admin) = (running.kafka_address().unwrap(), running.admin_address().unwrap());
     let mut idle = client(&running).await;
@@ -242,13 +247,13 @@ async fn closing_frees_the_ports_and_the_directory_with_clients_connected() {
     assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
     assert!(TcpStream::connect(kafka).await.is_err());
     assert!(TcpStream::connect(admin).await.is_err());
-    Home::take_existing(&directory.0).unwrap();
+    DataDirectory::open_existing(&directory.0).unwrap();
 }
 
 #[tokio::test]
 async fn the_ready_line_names_the_ports_that_were_taken() {
-    let directory = Directory::new("ready");
-    let off = Config { http: Listen::Off, ..config(&directory) };
+    let directory = BrokerTestDirectory::new("ready");
+    let off = Config { http: ListenAddress::Off, ..config(&directory) };
     let running = Broker::start(off).await.unwrap();
     let address = running.kafka_address().unwrap();
     assert_ne!(address.port(), 0);
@@ -267,26 +272,30 @@ fn a_cluster_s_name_is_22_letters_that_stand_for_16_bytes() {
 }
 
 /// The status, the headers, and the document of an answer.
-fn parts_of(answer: &str) -> (u16, String, serde_json::Value) {
+fn parse_response(answer: &str) -> (u16, String, serde_json::Value) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
 }
 
-async fn post(running: &Running, body: &str, header: &str) -> (u16, String, serde_json::Value) {
+async fn post(
+    running: &RunningBroker,
+    body: &str,
+    header: &str,
+) -> (u16, String, serde_json::Value) {
     let request = format!(
         "POST /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let address = running.admin_address().unwrap();
-    parts_of(&String::from_utf8(exchange(address, request.as_bytes()).await).unwrap())
+    parse_response(&String::from_utf8(exchange(address, request.as_bytes()).await).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_past_is_asked_over_http_as_over_the_wire() {
-    let directory = Directory::new("api");
+    let directory = BrokerTestDirectory::new("api");
     let running = Broker::start(config(&directory)).await.unwrap();
-    let get = async |path: &str| parts_of(&ask(&running, "GET", path, "").await);
+    let get = async |path: &str| parse_response(&http_request(&running, "GET", path, "").await);
     let (status, head, cut) = get("/v1/cut?at=s9999999999999&when=frontier").await;
     assert_eq!((status, &cut["kind"]), (200, &serde_json::json!("prefix")), "{cut}");
     assert!(head.contains("application/json") && head.contains("no-store"), "{head}");
@@ -319,7 +328,7 @@ async fn the_past_is_asked_over_http_as_over_the_wire() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
-    let directory = Directory::new("api-post");
+    let directory = BrokerTestDirectory::new("api-post");
     let running = Broker::start(config(&directory)).await.unwrap();
     let (_, _, cut) = post(&running, r#"{"op":"cut","at":"s5"}"#, "").await;
     assert_eq!(cut["at"], "s5");
@@ -338,7 +347,7 @@ async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_error_over_http_is_a_document_with_a_code() {
-    let directory = Directory::new("api-errors");
+    let directory = BrokerTestDirectory::new("api-errors");
     let running = Broker::start(config(&directory)).await.unwrap();
     for (method, path, expected, code) in [
         ("GET", "/nowhere", 404, "unknown_path"),
@@ -349,8 +358,8 @@ async fn every_error_over_http_is_a_document_with_a_code() {
         ("DELETE", "/metrics", 405, "method_not_allowed"),
         ("GET", "/clock/confirm", 405, "method_not_allowed"),
     ] {
-        let answer = ask(&running, method, path, "Content-Length: 0\r\n").await;
-        let (status, head, document) = parts_of(&answer);
+        let answer = http_request(&running, method, path, "Content-Length: 0\r\n").await;
+        let (status, head, document) = parse_response(&answer);
         assert_eq!((status, &document["error"]["code"]), (expected, &code.into()), "{path}");
         assert!(head.contains("application/json"), "{path}: {head}");
         assert_eq!(head.contains("\r\nallow: "), expected == 405, "{path}: {head}");
@@ -378,7 +387,7 @@ async fn every_error_over_http_is_a_document_with_a_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
-    let directory = Directory::new("api-hosts");
+    let directory = BrokerTestDirectory::new("api-hosts");
     let mut config = config(&directory);
     config.http_hosts = vec!["metrics.example".to_owned()];
     let running = Broker::start(config).await.unwrap();
@@ -390,7 +399,8 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
             ("metrics.example".to_owned(), true),
             (format!("evil.example:{port}"), false),
         ] {
-            let answer = ask_with(&running, "GET", path, &format!("Host: {host}\r\n")).await;
+            let answer =
+                http_request_with(&running, "GET", path, &format!("Host: {host}\r\n")).await;
             assert_eq!(!answer.starts_with("HTTP/1.1 421"), answered, "{host}: {answer}");
             assert_eq!(answer.contains("foreign_host"), !answered, "{host}: {answer}");
         }
@@ -401,7 +411,7 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
         let headers = format!("Host: localhost:{port}\r\n{headers}Content-Length: {length}\r\n");
         let request = format!("POST /v1 HTTP/1.1\r\nConnection: close\r\n{headers}\r\n{pins}");
         let answer = exchange(running.admin_address().unwrap(), request.as_bytes()).await;
-        parts_of(&String::from_utf8(answer).unwrap()).0
+        parse_response(&String::from_utf8(answer).unwrap()).0
     };
     let json = "Content-Type: application/json; charset=utf-8\r\n";
     assert_eq!(asked(json).await, 200);
@@ -411,6 +421,8 @@ async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
     assert_eq!(asked("").await, 415);
     assert_eq!(asked("Content-Type: text/plain\r\n").await, 415);
     let form = "Content-Length: 0\r\nContent-Type: application/x-www-form-urlencoded\r\n";
-    assert!(ask(&running, "POST", "/clock/confirm", form).await.starts_with("HTTP/1.1 415"));
+    assert!(
+        http_request(&running, "POST", "/clock/confirm", form).await.starts_with("HTTP/1.1 415")
+    );
     running.close("the test ends").await;
 }

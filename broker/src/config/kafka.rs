@@ -7,32 +7,36 @@
 use std::time::Duration;
 
 use super::Config;
-use super::value::{Expected, Value};
+use super::value::{ExpectedForm, SettingValue};
 
 /// A setting that means something here.
 pub(super) struct KafkaSetting {
     pub(super) name: &'static str,
     /// As Kafka spells it; `None` where not setting it is a value of its own.
     pub(super) default: Option<&'static str>,
-    pub(super) effect: Effect,
+    pub(super) effect: KafkaSettingEffect,
 }
 
 /// What a setting does.
-pub(super) enum Effect {
+pub(super) enum KafkaSettingEffect {
     /// It sets something of the broker.
-    Broker(fn(&mut Config, &mut Value) -> Result<(), Expected>),
+    Broker(fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>),
     /// It is what topics get that do not set this themselves. The number is how many of the topic's
     /// units one of the broker's is.
     Topic(&'static str, i64),
 }
 
-use Effect::{Broker, Topic};
+use KafkaSettingEffect::{Broker, Topic};
 
-const fn setting(name: &'static str, default: &'static str, effect: Effect) -> KafkaSetting {
+const fn setting(
+    name: &'static str,
+    default: &'static str,
+    effect: KafkaSettingEffect,
+) -> KafkaSetting {
     KafkaSetting { name, default: Some(default), effect }
 }
 
-const fn unset(name: &'static str, effect: Effect) -> KafkaSetting {
+const fn unset(name: &'static str, effect: KafkaSettingEffect) -> KafkaSetting {
     KafkaSetting { name, default: None, effect }
 }
 
@@ -50,14 +54,15 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     unset(
         "broker.rack",
         Broker(|config, value| {
-            config.kafka_face.rack = Some(value.text().to_owned()).filter(|rack| !rack.is_empty());
+            config.kafka_server.rack =
+                Some(value.text().to_owned()).filter(|rack| !rack.is_empty());
             Ok(())
         }),
     ),
     unset(
         "advertised.listeners",
         Broker(|config, value| {
-            config.kafka_face.advertised = Some(value.advertised()?);
+            config.kafka_server.advertised = Some(value.advertised()?);
             Ok(())
         }),
     ),
@@ -65,7 +70,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "num.partitions",
         "1",
         Broker(|config, value| {
-            config.kafka_face.partitions = value.whole(1, 10_000)? as u32;
+            config.kafka_server.partitions = value.whole(1, 10_000)? as u32;
             Ok(())
         }),
     ),
@@ -73,7 +78,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "auto.create.topics.enable",
         "true",
         Broker(|config, value| {
-            config.kafka_face.auto_create_topics = value.truth()?;
+            config.kafka_server.auto_create_topics = value.boolean()?;
             Ok(())
         }),
     ),
@@ -81,7 +86,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "delete.topic.enable",
         "true",
         Broker(|config, value| {
-            config.kafka_face.delete_topics = value.truth()?;
+            config.kafka_server.delete_topics = value.boolean()?;
             Ok(())
         }),
     ),
@@ -96,7 +101,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "socket.request.max.bytes",
         "104857600",
         Broker(|config, value| {
-            config.kafka_face.request_bytes_max = value.bytes(1024, I32_MAX)? as usize;
+            config.kafka_server.request_bytes_max = value.bytes(1024, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -108,7 +113,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
             if (0..MIB).contains(&bytes) {
                 return Err("give 1MiB or more, or -1 for no limit".to_owned());
             }
-            config.kafka_face.requests_bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
+            config.kafka_server.requests_bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
             Ok(())
         }),
     ),
@@ -116,7 +121,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections",
         "4096",
         Broker(|config, value| {
-            config.kafka_face.connections_max = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.connections_max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -124,7 +129,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "max.connections.per.ip",
         "2147483647",
         Broker(|config, value| {
-            config.kafka_face.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -132,7 +137,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "connections.max.idle.ms",
         "600000",
         Broker(|config, value| {
-            config.kafka_face.idle_max = value.time(Duration::from_secs(1), 52 * WEEK)?;
+            config.kafka_server.idle_max = value.time(Duration::from_secs(1), 52 * WEEK)?;
             Ok(())
         }),
     ),
@@ -140,7 +145,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "fetch.max.bytes",
         "57671680",
         Broker(|config, value| {
-            config.kafka_face.fetch_bytes_max = value.bytes(1024, I32_MAX)? as usize;
+            config.kafka_server.fetch_bytes_max = value.bytes(1024, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -148,7 +153,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "offset.metadata.max.bytes",
         "4096",
         Broker(|config, value| {
-            config.kafka_face.offset_metadata_bytes_max = value.bytes(0, MIB)? as usize;
+            config.kafka_server.offset_metadata_bytes_max = value.bytes(0, MIB)? as usize;
             Ok(())
         }),
     ),
@@ -156,7 +161,8 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "group.initial.rebalance.delay.ms",
         "3000",
         Broker(|config, value| {
-            config.kafka_face.groups.initial_rebalance_delay = value.time(Duration::ZERO, WEEK)?;
+            config.kafka_server.groups.initial_rebalance_delay =
+                value.time(Duration::ZERO, WEEK)?;
             Ok(())
         }),
     ),
@@ -164,7 +170,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "group.min.session.timeout.ms",
         "6000",
         Broker(|config, value| {
-            config.kafka_face.groups.session_timeout_min = value.time(SHORTEST, WEEK)?;
+            config.kafka_server.groups.session_timeout_min = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -172,7 +178,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "group.max.session.timeout.ms",
         "1800000",
         Broker(|config, value| {
-            config.kafka_face.groups.session_timeout_max = value.time(SHORTEST, WEEK)?;
+            config.kafka_server.groups.session_timeout_max = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -181,7 +187,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "10080",
         Broker(|config, value| {
             let minutes = value.whole(1, I32_MAX)? as u64;
-            config.kafka_face.groups.offsets_retention = Duration::from_secs(60 * minutes);
+            config.kafka_server.groups.offsets_retention = Duration::from_secs(60 * minutes);
             Ok(())
         }),
     ),
@@ -189,7 +195,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "offsets.retention.check.interval.ms",
         "600000",
         Broker(|config, value| {
-            config.kafka_face.groups.offsets_check_interval = value.time(SHORTEST, WEEK)?;
+            config.kafka_server.groups.offsets_check_interval = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -197,7 +203,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "group.max.size",
         "2147483647",
         Broker(|config, value| {
-            config.kafka_face.groups.group_max_size = value.whole(1, I32_MAX)? as usize;
+            config.kafka_server.groups.group_max_size = value.whole(1, I32_MAX)? as usize;
             Ok(())
         }),
     ),
@@ -205,7 +211,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.retention.check.interval.ms",
         "300000",
         Broker(|config, value| {
-            config.engine.housekeeping.retention_every = value.time(SHORTEST, WEEK)?;
+            config.engine.maintenance.retention_interval = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -213,7 +219,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.backoff.ms",
         "15000",
         Broker(|config, value| {
-            config.engine.housekeeping.compaction_every = value.time(SHORTEST, WEEK)?;
+            config.engine.maintenance.compaction_interval = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -221,7 +227,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.dedupe.buffer.size",
         "134217728",
         Broker(|config, value| {
-            config.engine.housekeeping.compaction_bytes_max = value.bytes(MIB, 1 << 40)? as usize;
+            config.engine.maintenance.compaction_bytes_max = value.bytes(MIB, 1 << 40)? as usize;
             Ok(())
         }),
     ),
@@ -271,13 +277,13 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     setting("unclean.leader.election.enable", "false", Topic("unclean.leader.election.enable", 1)),
 ];
 
-fn node_id(config: &mut Config, value: &mut Value) -> Result<(), Expected> {
-    config.kafka_face.node_id = value.whole(0, I32_MAX)? as i32;
+fn node_id(config: &mut Config, value: &mut SettingValue) -> Result<(), ExpectedForm> {
+    config.kafka_server.node_id = value.whole(0, I32_MAX)? as i32;
     Ok(())
 }
 
 /// Names that mean nothing here, by why. A name that ends with `*` stands for all that begin so.
-pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
+pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     (
         "there is neither ZooKeeper nor a quorum of controllers behind this server",
         &[
@@ -305,10 +311,7 @@ pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
         "say where to listen with --kafka or [server] kafka",
         &["listeners", "port", "host.name", "control.plane.listener.name"],
     ),
-    (
-        "where to connect is told by advertised.listeners",
-        &["advertised.host.name", "advertised.port"],
-    ),
+    ("advertised.listeners says where to connect", &["advertised.host.name", "advertised.port"]),
     (
         "connections are plain TCP",
         &["listener.security.protocol.map", "security.inter.broker.protocol"],
@@ -394,7 +397,7 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[(
 )];
 
 /// Why a name is in one of the lists above.
-pub(super) fn reason(
+pub(super) fn reason_for(
     list: &'static [(&'static str, &'static [&'static str])],
     name: &str,
 ) -> Option<&'static str> {
@@ -413,7 +416,7 @@ mod tests {
     fn no_name_is_in_two_lists_by_its_own_spelling() {
         for KafkaSetting { name, .. } in SETTINGS {
             assert_eq!(SETTINGS.iter().filter(|other| other.name == *name).count(), 1, "{name}");
-            assert_eq!(reason(REFUSED, name), None, "{name}");
+            assert_eq!(reason_for(REFUSED, name), None, "{name}");
         }
     }
 
@@ -430,9 +433,9 @@ mod tests {
     #[test]
     fn kafka_s_everyday_settings_are_known_and_protection_is_not_pretended() {
         for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
-            assert!(reason(WITHOUT_MEANING, name).is_some(), "{name}");
+            assert!(reason_for(NO_EFFECT, name).is_some(), "{name}");
         }
-        assert!(reason(REFUSED, "ssl.keystore.location").is_some());
-        assert!(reason(WITHOUT_MEANING, "log.dirsy").is_none());
+        assert!(reason_for(REFUSED, "ssl.keystore.location").is_some());
+        assert!(reason_for(NO_EFFECT, "log.dirsy").is_none());
     }
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 const UNKNOWN_BYTES: u64 = 256 << 20;
 /// The tail takes this part of the memory. The rest is for requests, answers, indexes, the page cache and
 /// other processes.
-const TAIL_PART: u64 = 4;
+const TAIL_DIVISOR: u64 = 4;
 
 /// The size of the tail in so much memory, where no size is set.
 pub(super) fn tail_bytes(limit: Option<u64>) -> usize {
-    (limit.unwrap_or(UNKNOWN_BYTES) / TAIL_PART) as usize
+    (limit.unwrap_or(UNKNOWN_BYTES) / TAIL_DIVISOR) as usize
 }
 
 /// The memory of the machine, or the least that a cgroup of this process leaves of it. The files of the

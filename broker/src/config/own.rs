@@ -7,7 +7,7 @@ use std::time::Duration;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
 
-use super::value::{Expected, Value};
+use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
 
 /// A setting of our own.
@@ -15,13 +15,13 @@ pub(super) struct OwnSetting {
     /// Section and name.
     pub(super) key: &'static str,
     pub(super) default: &'static str,
-    pub(super) apply: fn(&mut Config, &mut Value) -> Result<(), Expected>,
+    pub(super) apply: fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>,
 }
 
 const fn setting(
     key: &'static str,
     default: &'static str,
-    apply: fn(&mut Config, &mut Value) -> Result<(), Expected>,
+    apply: fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>,
 ) -> OwnSetting {
     OwnSetting { key, default, apply }
 }
@@ -35,7 +35,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 const CENTURY: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
 /// The key in a file. One that others can read vouches for little: that is warned of.
-fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>, Expected> {
+fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>, ExpectedForm> {
     let (key, is_open) = read_signing_key(Path::new(path)).map_err(|error| error.to_string())?;
     if is_open {
         warnings.push(format!(
@@ -97,7 +97,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
     setting("storage.segment-age-min", "1m", |config, value| {
-        config.engine.housekeeping.segment_age_min = value.time(SHORTEST, CENTURY)?;
+        config.engine.maintenance.segment_age_min = value.time(SHORTEST, CENTURY)?;
         Ok(())
     }),
     setting("storage.index-bytes", "32MiB", |config, value| {
@@ -148,7 +148,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
     setting("limits.flight-bytes", "128MiB", |config, value| {
-        config.engine.flight_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.engine.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.pins-max", "100", |config, value| {
@@ -160,43 +160,43 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
     setting("limits.unpacked-bytes", "128MiB", |config, value| {
-        config.kafka_face.unpacked_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.kafka_server.decompressed_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.answer-bytes", "256MiB", |config, value| {
-        config.kafka_face.answers_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.kafka_server.responses_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.stall-max", "60s", |config, value| {
-        config.kafka_face.transfers.stall_max = value.time(SECOND, HOUR)?;
+        config.kafka_server.transfer_limits.stall_max = value.time(SECOND, HOUR)?;
         Ok(())
     }),
     setting("limits.rate-min", "4KiB", |config, value| {
-        config.kafka_face.transfers.rate_min = value.bytes(1, I32_MAX)? as u32;
+        config.kafka_server.transfer_limits.rate_min = value.bytes(1, I32_MAX)? as u32;
         Ok(())
     }),
     setting("limits.moment-patience", "5s", |config, value| {
-        config.kafka_face.moment_patience = value.time(Duration::ZERO, HOUR)?;
+        config.kafka_server.moment_patience = value.time(Duration::ZERO, HOUR)?;
         Ok(())
     }),
     setting("limits.groups-max", "100000", |config, value| {
-        config.kafka_face.groups.groups_max = value.whole(1, I32_MAX)? as usize;
+        config.kafka_server.groups.groups_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
     setting("limits.groups-bytes", "512MiB", |config, value| {
-        config.kafka_face.groups.groups_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.kafka_server.groups.groups_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.group-bytes", "64MiB", |config, value| {
-        config.kafka_face.groups.group_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.kafka_server.groups.group_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.member-bytes", "1MiB", |config, value| {
-        config.kafka_face.groups.member_bytes_max = value.bytes(1024, TIB)? as usize;
+        config.kafka_server.groups.member_bytes_max = value.bytes(1024, TIB)? as usize;
         Ok(())
     }),
     setting("limits.pending-members-max", "10000", |config, value| {
-        config.kafka_face.groups.pending_members_max = value.whole(1, I32_MAX)? as usize;
+        config.kafka_server.groups.pending_members_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
 ];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// A line of the configuration file.
     File {
         /// The file.
@@ -21,51 +21,51 @@ pub enum Origin {
     Set(String),
 }
 
-impl Origin {
+impl SettingOrigin {
     /// What is to be said of the setting `name`, once with its name.
-    pub(super) fn tell(&self, name: &str, what: &str) -> String {
+    pub(super) fn with_setting_name(&self, name: &str, what: &str) -> String {
         match self {
-            Origin::Set(key) if key == name => what.to_owned(),
+            SettingOrigin::Set(key) if key == name => what.to_owned(),
             _ => format!("{name}: {what}"),
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Origin::Variable(name) => write!(f, "variable {name}"),
-            Origin::Flag(name) => f.write_str(name),
-            Origin::Set(key) => write!(f, "--set {key}"),
+            SettingOrigin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::Variable(name) => write!(f, "variable {name}"),
+            SettingOrigin::Flag(name) => f.write_str(name),
+            SettingOrigin::Set(key) => write!(f, "--set {key}"),
         }
     }
 }
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Where.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     /// What, and what would be right.
     pub what: String,
 }
 
 /// Everything that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<Problem>);
+pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.len() {
             1 => f.write_str("the configuration has a problem:")?,
             count => write!(f, "the configuration has {count} problems:")?,
         }
-        for Problem { origin, what } in &self.0 {
+        for ConfigProblem { origin, what } in &self.0 {
             write!(f, "\n  {origin}: {what}")?;
         }
         Ok(())
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}

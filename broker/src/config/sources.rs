@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Origin, Problem};
+use super::problem::{ConfigProblem, SettingOrigin};
 
 /// What every variable's name begins with.
 pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
@@ -18,7 +18,7 @@ const FOREIGN_VARIABLES: &[&str] =
 
 /// Where settings come from; each wins over those before it.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// A file, in TOML (`--config`, or the variable `FREEZEFRAME_CONFIG`).
     pub file: Option<PathBuf>,
     /// The environment; of it, what begins with `FREEZEFRAME_`.
@@ -31,64 +31,66 @@ pub struct Sources {
 
 /// A value that was given for a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct SourceValue {
     /// Of which source, counted from the one that all others win over.
     pub(super) layer: u8,
     /// The setting: section and name; or a variable's name, which leaves open how it is spelled.
     pub(super) key: String,
     pub(super) value: String,
-    pub(super) origin: Origin,
+    pub(super) origin: SettingOrigin,
 }
 
-impl Sources {
+impl ConfigSources {
     /// All that is given.
-    pub(super) fn given(&self, problems: &mut Vec<Problem>) -> Vec<Given> {
+    pub(super) fn values(&self, problems: &mut Vec<ConfigProblem>) -> Vec<SourceValue> {
         let mut given = Vec::new();
         if let Some((path, origin)) = self.config_file() {
             match std::fs::read_to_string(&path) {
                 Ok(text) => read_file(&path, &text, &mut given, problems),
                 Err(error) => {
                     let what = format!("cannot read {}: {error}", path.display());
-                    problems.push(Problem { origin, what });
+                    problems.push(ConfigProblem { origin, what });
                 }
             }
         }
         self.read_variables(&mut given, problems);
-        given.extend(self.flags.iter().map(|(flag, key, value)| Given {
+        given.extend(self.flags.iter().map(|(flag, key, value)| SourceValue {
             layer: 2,
             key: (*key).to_owned(),
             value: value.clone(),
-            origin: Origin::Flag(flag),
+            origin: SettingOrigin::Flag(flag),
         }));
-        given.extend(self.set.iter().map(|(key, value)| Given {
+        given.extend(self.set.iter().map(|(key, value)| SourceValue {
             layer: 3,
             key: key.clone(),
             value: value.clone(),
-            origin: Origin::Set(key.clone()),
+            origin: SettingOrigin::Set(key.clone()),
         }));
         given
     }
 
-    fn config_file(&self) -> Option<(PathBuf, Origin)> {
+    fn config_file(&self) -> Option<(PathBuf, SettingOrigin)> {
         if let Some(path) = &self.file {
-            return Some((path.clone(), Origin::Flag("--config")));
+            return Some((path.clone(), SettingOrigin::Flag("--config")));
         }
         let (_, path) = self.variables.iter().find(|(name, _)| name == CONFIG_VARIABLE)?;
-        Some((path.into(), Origin::Variable(CONFIG_VARIABLE.to_owned())))
+        Some((path.into(), SettingOrigin::Variable(CONFIG_VARIABLE.to_owned())))
     }
 
-    fn read_variables(&self, given: &mut Vec<Given>, problems: &mut Vec<Problem>) {
+    fn read_variables(&self, given: &mut Vec<SourceValue>, problems: &mut Vec<ConfigProblem>) {
         for (name, value) in &self.variables {
-            let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
-            let origin = Origin::Variable(name.to_owned());
+            let Some(name) = name.to_str().filter(|name| is_own_variable(name)) else { continue };
+            let origin = SettingOrigin::Variable(name.to_owned());
             match value.to_str() {
-                Some(value) => given.push(Given {
+                Some(value) => given.push(SourceValue {
                     layer: 1,
                     key: name.to_owned(),
                     value: value.to_owned(),
                     origin,
                 }),
-                None => problems.push(Problem { origin, what: "its value is no text".to_owned() }),
+                None => {
+                    problems.push(ConfigProblem { origin, what: "its value is no text".to_owned() })
+                }
             }
         }
     }
@@ -96,7 +98,7 @@ impl Sources {
 
 /// Whether a variable is for this configuration. Kubernetes gives every process the addresses of its
 /// services by such names too, where a service has our name.
-fn is_ours(name: &str) -> bool {
+fn is_own_variable(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(VARIABLE_PREFIX) else { return false };
     let is_kubernetes = rest == "PORT"
         || rest.starts_with("PORT_")
@@ -106,10 +108,15 @@ fn is_ours(name: &str) -> bool {
     !is_kubernetes && !FOREIGN_VARIABLES.contains(&name)
 }
 
-fn read_file(path: &Path, text: &str, given: &mut Vec<Given>, problems: &mut Vec<Problem>) {
+fn read_file(
+    path: &Path,
+    text: &str,
+    given: &mut Vec<SourceValue>,
+    problems: &mut Vec<ConfigProblem>,
+) {
     let at = |span: Option<Range<usize>>| {
         let before = text.get(..span.map_or(0, |span| span.start)).unwrap_or(text);
-        Origin::File { path: path.to_owned(), line: before.matches('\n').count() + 1 }
+        SettingOrigin::File { path: path.to_owned(), line: before.matches('\n').count() + 1 }
     };
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -117,23 +124,23 @@ fn read_file(path: &Path, text: &str, given: &mut Vec<Given>, problems: &mut Vec
         if what.contains("dotted key") {
             what.push_str(r#"; write names with dots in quotes: "max.connections" = 100"#);
         }
-        problems.push(Problem { origin: at(error.span()), what });
+        problems.push(ConfigProblem { origin: at(error.span()), what });
     }
     if !errors.is_empty() {
         return;
     }
-    let mut walk = Walk { at: &at, given, problems };
+    let mut walk = TomlFlattener { at: &at, given, problems };
     walk.table("", document.get_ref());
 }
 
 /// Takes a document apart into names and values.
-struct Walk<'a> {
-    at: &'a dyn Fn(Option<Range<usize>>) -> Origin,
-    given: &'a mut Vec<Given>,
-    problems: &'a mut Vec<Problem>,
+struct TomlFlattener<'a> {
+    at: &'a dyn Fn(Option<Range<usize>>) -> SettingOrigin,
+    given: &'a mut Vec<SourceValue>,
+    problems: &'a mut Vec<ConfigProblem>,
 }
 
-impl Walk<'_> {
+impl TomlFlattener<'_> {
     fn table(&mut self, above: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let origin = (self.at)(Some(name.span()));
@@ -142,10 +149,10 @@ impl Walk<'_> {
             if let DeValue::Table(inner) = value.get_ref() {
                 self.table(&key, inner);
             } else if let Some(value) = text_of(value.get_ref()) {
-                self.given.push(Given { layer: 0, key, value, origin });
+                self.given.push(SourceValue { layer: 0, key, value, origin });
             } else {
                 let what = format!("{key}: give a text, a number, true or false");
-                self.problems.push(Problem { origin, what });
+                self.problems.push(ConfigProblem { origin, what });
             }
         }
     }

@@ -7,40 +7,40 @@ use storage::Durability;
 use super::*;
 
 /// A configuration file, gone when dropped.
-struct File(PathBuf);
+struct TestConfigFile(PathBuf);
 
-impl File {
-    fn new(name: &str, text: &str) -> File {
+impl TestConfigFile {
+    fn new(name: &str, text: &str) -> TestConfigFile {
         let name = format!("freezeframe-config-{}-{name}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::write(&path, text).unwrap();
-        File(path)
+        TestConfigFile(path)
     }
 }
 
-impl Drop for File {
+impl Drop for TestConfigFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-fn set(pairs: &[(&str, &str)]) -> Sources {
+fn set(pairs: &[(&str, &str)]) -> ConfigSources {
     let set = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    Sources { set: set.collect(), ..Sources::default() }
+    ConfigSources { set: set.collect(), ..ConfigSources::default() }
 }
 
-fn variables(pairs: &[(&str, &str)]) -> Sources {
+fn variables(pairs: &[(&str, &str)]) -> ConfigSources {
     let variables = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
-    Sources { variables, ..Sources::default() }
+    ConfigSources { variables, ..ConfigSources::default() }
 }
 
-fn problems(sources: &Sources) -> Vec<String> {
-    let Problems(problems) = Config::load(sources).unwrap_err();
-    problems.into_iter().map(|Problem { origin, what }| format!("{origin}: {what}")).collect()
+fn problems(sources: &ConfigSources) -> Vec<String> {
+    let ConfigProblems(problems) = Config::load(sources).unwrap_err();
+    problems.into_iter().map(|ConfigProblem { origin, what }| format!("{origin}: {what}")).collect()
 }
 
 fn described(config: &Config, name: &str) -> Option<String> {
-    let configs = &config.kafka_face.broker_configs;
+    let configs = &config.kafka_server.broker_configs;
     configs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
@@ -57,20 +57,20 @@ fn every_default_is_a_value_and_gives_what_the_crates_themselves_take() {
     assert_eq!(config.engine.deleted_topic_retention, engine.deleted_topic_retention);
     assert_eq!(config.engine.offsets_retention, engine.offsets_retention);
     assert_eq!(config.engine.cut_cache_bytes_max, engine.cut_cache_bytes_max);
-    assert_eq!(config.kafka_face.groups, KafkaOptions::default().groups);
+    assert_eq!(config.kafka_server.groups, KafkaOptions::default().groups);
     assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
-    assert_eq!((config.http, config.zookeeper), (Listen::Off, Listen::Off));
+    assert_eq!((config.http, config.zookeeper), (ListenAddress::Off, ListenAddress::Off));
     assert!(config.engine.topic_defaults.is_empty());
     assert!(config.warnings.is_empty());
 }
 
 #[test]
 fn the_later_source_wins() {
-    let file = File::new(
+    let file = TestConfigFile::new(
         "layers",
         "[server]\nkafka = \"a:1\"\nhttp = \"a:2\"\n[kafka]\nnum.partitions = 2\nnode.id = 2\n",
     );
-    let sources = Sources {
+    let sources = ConfigSources {
         file: Some(file.0.clone()),
         flags: vec![("--http", "server.http", "c:2".to_owned())],
         set: vec![("num.partitions".to_owned(), "4".to_owned())],
@@ -83,12 +83,12 @@ fn the_later_source_wins() {
     let config = Config::load(&sources).unwrap();
     assert_eq!(config.kafka.to_string(), "b:1");
     assert_eq!(config.http.to_string(), "c:2");
-    assert_eq!((config.kafka_face.partitions, config.kafka_face.node_id), (4, 2));
+    assert_eq!((config.kafka_server.partitions, config.kafka_server.node_id), (4, 2));
 }
 
 #[test]
 fn a_file_has_sections_of_its_own_and_one_of_kafka_s_names() {
-    let file = File::new(
+    let file = TestConfigFile::new(
         "sections",
         r#"
 [server]
@@ -121,7 +121,8 @@ broker.rack = "r1"
         .replace("max.connections.per.ip", "\"max.connections.per.ip\"");
     fs::write(&file.0, text).unwrap();
     let config =
-        Config::load(&Sources { file: Some(file.0.clone()), ..Sources::default() }).unwrap();
+        Config::load(&ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() })
+            .unwrap();
     assert_eq!(config.data_dir, PathBuf::from("/var/lib/freezeframe"));
     assert_eq!(config.engine.storage.durability, Durability::Written);
     assert_eq!(config.engine.storage.tail_bytes_max, 16 << 20);
@@ -129,11 +130,11 @@ broker.rack = "r1"
     assert_eq!(clock.skew_max, Duration::from_millis(250));
     assert_eq!(clock.start_gap, Duration::from_secs(30 * 60));
     assert_eq!(clock.trust_after, Duration::from_secs(2 * 60 * 60));
-    assert_eq!(config.kafka_face.groups.groups_max, 1000);
-    assert_eq!(config.kafka_face.connections_max, 100);
-    assert_eq!(config.kafka_face.connections_per_ip_max, 10);
-    assert_eq!(config.kafka_face.groups.initial_rebalance_delay, Duration::ZERO);
-    assert!(!config.kafka_face.auto_create_topics);
+    assert_eq!(config.kafka_server.groups.groups_max, 1000);
+    assert_eq!(config.kafka_server.connections_max, 100);
+    assert_eq!(config.kafka_server.connections_per_ip_max, 10);
+    assert_eq!(config.kafka_server.groups.initial_rebalance_delay, Duration::ZERO);
+    assert!(!config.kafka_server.auto_create_topics);
     let topics = &config.engine.topic_defaults;
     assert_eq!(topics["retention.ms"], "86400000");
     assert_eq!(topics["max.message.bytes"], "2097152");
@@ -144,13 +145,13 @@ broker.rack = "r1"
 }
 
 #[test]
-fn all_problems_are_told_at_once_each_with_its_place() {
-    let file = File::new(
+fn all_problems_are_reported_at_once_each_with_its_place() {
+    let file = TestConfigFile::new(
         "problems",
         "[server]\ndata-dirr = \"x\"\n[storage]\ntail-bytes = 64\n[kafka]\nnum.partitons = 1\n\
          \"num.io.threads\" = 8\nssl.keystore.location = \"k\"\n",
     );
-    let sources = Sources {
+    let sources = ConfigSources {
         file: Some(file.0.clone()),
         flags: vec![("--kafka", "server.kafka", "9092".to_owned())],
         set: vec![("log.retention.ms".to_owned(), "soon".to_owned())],
@@ -178,10 +179,10 @@ fn all_problems_are_told_at_once_each_with_its_place() {
 }
 
 #[test]
-fn a_name_without_its_front_is_told_whole() {
+fn a_name_without_its_prefix_is_suggested_whole() {
     let told = |key: &str| {
         let set = vec![(key.to_owned(), "1".to_owned())];
-        problems(&Sources { set, ..Sources::default() }).remove(0)
+        problems(&ConfigSources { set, ..ConfigSources::default() }).remove(0)
     };
     assert!(told("retention.ms").ends_with("did you mean log.retention.ms?"));
     assert!(told("tail-bytes").ends_with("did you mean storage.tail-bytes?"));
@@ -190,12 +191,13 @@ fn a_name_without_its_front_is_told_whole() {
 
 #[test]
 fn a_file_that_does_not_read_says_where_and_so_does_one_that_is_not_there() {
-    let file = File::new("syntax", "[server]\nkafka = \n[kafka]\nx = 1\nx.y = 2\n");
-    let sources = Sources { file: Some(file.0.clone()), ..Sources::default() };
+    let file = TestConfigFile::new("syntax", "[server]\nkafka = \n[kafka]\nx = 1\nx.y = 2\n");
+    let sources = ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() };
     let found = problems(&sources);
     assert!(found[0].contains(".toml:2: "), "{found:?}");
     assert!(found.iter().any(|problem| problem.contains(".toml:5: ")), "{found:?}");
-    let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
+    let sources =
+        ConfigSources { file: Some("/nowhere/at/all.toml".into()), ..ConfigSources::default() };
     let found = problems(&sources);
     assert!(found[0].starts_with("--config: cannot read /nowhere/at/all.toml"), "{found:?}");
     let found = problems(&variables(&[("FREEZEFRAME_CONFIG", "/nowhere.toml")]));
@@ -204,8 +206,8 @@ fn a_file_that_does_not_read_says_where_and_so_does_one_that_is_not_there() {
 
 #[test]
 fn kafka_s_settings_at_the_top_of_a_file_are_pointed_to_their_section() {
-    let file = File::new("top", "num.partitions = 3\n");
-    let found = problems(&Sources { file: Some(file.0.clone()), ..Sources::default() });
+    let file = TestConfigFile::new("top", "num.partitions = 3\n");
+    let found = problems(&ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() });
     assert!(found[0].ends_with(":1: num.partitions: Kafka's settings stand under [kafka]"));
 }
 
@@ -214,13 +216,14 @@ fn of_settings_that_say_the_same_the_finer_wins_within_a_source_and_the_later_so
     let retention = |config: Config| config.engine.topic_defaults["retention.ms"].clone();
     let both = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
     assert_eq!(retention(Config::load(&both).unwrap()), "5");
-    let file = File::new("finer", "[kafka]\nlog.retention.ms = 5\n");
-    let later = Sources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
+    let file = TestConfigFile::new("finer", "[kafka]\nlog.retention.ms = 5\n");
+    let later =
+        ConfigSources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
     assert_eq!(retention(Config::load(&later).unwrap()), "60000");
     let twice = set(&[("num.partitions", "2"), ("num.partitions", "3")]);
-    assert_eq!(Config::load(&twice).unwrap().kafka_face.partitions, 3);
+    assert_eq!(Config::load(&twice).unwrap().kafka_server.partitions, 3);
     let id = set(&[("broker.id", "7")]);
-    assert_eq!(Config::load(&id).unwrap().kafka_face.node_id, 7);
+    assert_eq!(Config::load(&id).unwrap().kafka_server.node_id, 7);
 }
 
 #[test]
@@ -233,9 +236,9 @@ fn what_has_no_meaning_here_is_accepted_with_a_reason() {
     .unwrap();
     assert_eq!(config.warnings.len(), 3);
     assert!(config.warnings[2].contains("--data-dir"), "{:?}", config.warnings);
-    let sources = Sources {
+    let sources = ConfigSources {
         flags: vec![("--zookeeper", "server.zookeeper", "127.0.0.1:0".to_owned())],
-        ..Sources::default()
+        ..ConfigSources::default()
     };
     assert_eq!(Config::load(&sources).unwrap().warnings.len(), 1);
 }
@@ -257,7 +260,7 @@ fn the_environment_is_not_only_ours() {
 }
 
 #[test]
-fn two_settings_that_contradict_each_other_are_told() {
+fn two_settings_that_contradict_each_other_are_reported() {
     let found = problems(&set(&[("group.min.session.timeout.ms", "2h")]));
     assert!(found[0].contains("group.max.session.timeout.ms"), "{found:?}");
     let both = [("group.min.session.timeout.ms", "1"), ("group.max.session.timeout.ms", "2")];
@@ -283,7 +286,7 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
     let text = "-----BEGIN PRIVATE KEY-----\n\
         MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
         -----END PRIVATE KEY-----\n";
-    let file = File::new("key", text);
+    let file = TestConfigFile::new("key", text);
     let path = file.0.to_str().unwrap();
     let allow = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     assert!(Config::default().engine.signing_key.is_none());
@@ -307,7 +310,7 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
 
 #[test]
 fn a_signing_key_that_is_none_is_a_problem_that_says_how_to_make_one() {
-    let file = File::new("no-key", "hello");
+    let file = TestConfigFile::new("no-key", "hello");
     let path = file.0.to_str().unwrap();
     let found = problems(&set(&[("storage.signing-key", path)]));
     assert_eq!(found.len(), 1);

@@ -6,22 +6,22 @@
 use std::fmt;
 use std::time::Duration;
 
-use compat_kafka::Address;
+use compat_kafka::AdvertisedAddress;
 
 /// What would have been right.
-pub(super) type Expected = String;
+pub(super) type ExpectedForm = String;
 
 /// The text of a value, on its way to a type.
 #[derive(Debug)]
-pub(super) struct Value {
+pub(super) struct SettingValue {
     text: String,
     /// Whether the setting's name says its unit, as Kafka's names do (`…ms`, `…bytes`).
     named_unit: bool,
 }
 
-impl Value {
-    pub(super) fn new(text: &str, named_unit: bool) -> Value {
-        Value { text: text.trim().to_owned(), named_unit }
+impl SettingValue {
+    pub(super) fn new(text: &str, named_unit: bool) -> SettingValue {
+        SettingValue { text: text.trim().to_owned(), named_unit }
     }
 
     /// The value as text.
@@ -30,7 +30,7 @@ impl Value {
     }
 
     /// A whole number.
-    pub(super) fn whole(&mut self, min: i64, max: i64) -> Result<i64, Expected> {
+    pub(super) fn whole(&mut self, min: i64, max: i64) -> Result<i64, ExpectedForm> {
         let number = self.text.parse().ok().filter(|number| (min..=max).contains(number));
         let number = number.ok_or_else(|| format!("give a whole number from {min} to {max}"))?;
         self.text = number.to_string();
@@ -38,13 +38,13 @@ impl Value {
     }
 
     /// A size in bytes. A bare number counts bytes where the setting's name says so.
-    pub(super) fn bytes(&mut self, min: i64, max: i64) -> Result<i64, Expected> {
+    pub(super) fn bytes(&mut self, min: i64, max: i64) -> Result<i64, ExpectedForm> {
         let bytes = self.scaled(BYTE_UNITS).filter(|bytes| (min..=max).contains(bytes));
         let bytes = bytes.ok_or_else(|| {
             format!(
                 "give a size from {} to {}{}",
-                Bytes(min),
-                Bytes(max),
+                SizeWithUnit(min),
+                SizeWithUnit(max),
                 self.example(", with its unit, such as 64MiB")
             )
         })?;
@@ -53,7 +53,7 @@ impl Value {
     }
 
     /// A length of time. A bare number counts milliseconds where the setting's name says so.
-    pub(super) fn time(&mut self, min: Duration, max: Duration) -> Result<Duration, Expected> {
+    pub(super) fn time(&mut self, min: Duration, max: Duration) -> Result<Duration, ExpectedForm> {
         let range = min.as_millis() as i64..=max.as_millis() as i64;
         let ms = self.scaled(TIME_UNITS).filter(|ms| range.contains(ms));
         let ms = ms.ok_or_else(|| {
@@ -71,7 +71,7 @@ impl Value {
     }
 
     /// true or false.
-    pub(super) fn truth(&mut self) -> Result<bool, Expected> {
+    pub(super) fn boolean(&mut self) -> Result<bool, ExpectedForm> {
         match self.text.to_ascii_lowercase().as_str() {
             "true" => Ok(true),
             "false" => Ok(false),
@@ -80,24 +80,24 @@ impl Value {
     }
 
     /// One of some words.
-    pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, Expected> {
+    pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, ExpectedForm> {
         let found = words.iter().find(|word| **word == self.text);
         found.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
     }
 
     /// Where to listen.
-    pub(super) fn listen(&mut self) -> Result<Listen, Expected> {
+    pub(super) fn listen(&mut self) -> Result<ListenAddress, ExpectedForm> {
         if self.text == "off" {
-            return Ok(Listen::Off);
+            return Ok(ListenAddress::Off);
         }
         let address = address(&self.text);
-        address.map(Listen::At).ok_or_else(|| {
+        address.map(ListenAddress::At).ok_or_else(|| {
             "give HOST:PORT, such as 127.0.0.1:9092 (port 0 takes any free one), or off".to_owned()
         })
     }
 
     /// Names of hosts, with commas between; `*` for any.
-    pub(super) fn host_names(&mut self) -> Result<Vec<String>, Expected> {
+    pub(super) fn host_names(&mut self) -> Result<Vec<String>, ExpectedForm> {
         let names: Vec<String> = self
             .text
             .split(',')
@@ -116,7 +116,7 @@ impl Value {
     }
 
     /// Where clients are told to connect: `PLAINTEXT://host:port` or `host:port`.
-    pub(super) fn advertised(&mut self) -> Result<Address, Expected> {
+    pub(super) fn advertised(&mut self) -> Result<AdvertisedAddress, ExpectedForm> {
         let given = match self.text.split_once("://") {
             Some((name, rest)) if !name.is_empty() && !self.text.contains(',') => rest,
             Some(_) => return Err("give one listener, as PLAINTEXT://HOST:PORT".to_owned()),
@@ -193,9 +193,9 @@ const TIME_UNITS: &[(&str, i64)] = &[
 ];
 
 /// Shows a size with the largest unit that divides it.
-struct Bytes(i64);
+struct SizeWithUnit(i64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for SizeWithUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1_i64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
         match units.iter().find(|(_, scale)| self.0 > 0 && self.0 % scale == 0) {
@@ -207,27 +207,27 @@ impl fmt::Display for Bytes {
 
 /// Where to listen, if at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// Nowhere.
     Off,
     /// There. Port 0 is any free one.
-    At(Address),
+    At(AdvertisedAddress),
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Off => f.write_str("off"),
-            Listen::At(Address { host, port }) if host.contains(':') => {
+            ListenAddress::Off => f.write_str("off"),
+            ListenAddress::At(AdvertisedAddress { host, port }) if host.contains(':') => {
                 write!(f, "[{host}]:{port}")
             }
-            Listen::At(Address { host, port }) => write!(f, "{host}:{port}"),
+            ListenAddress::At(AdvertisedAddress { host, port }) => write!(f, "{host}:{port}"),
         }
     }
 }
 
 /// Reads HOST:PORT. An IPv6 address stands in brackets.
-fn address(text: &str) -> Option<Address> {
+fn address(text: &str) -> Option<AdvertisedAddress> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?,
@@ -236,15 +236,15 @@ fn address(text: &str) -> Option<Address> {
     };
     let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
-    is_host.then(|| Address { host: host.to_owned(), port })
+    is_host.then(|| AdvertisedAddress { host: host.to_owned(), port })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn own(text: &str) -> Value {
-        Value::new(text, false)
+    fn own(text: &str) -> SettingValue {
+        SettingValue::new(text, false)
     }
 
     #[test]
@@ -264,32 +264,32 @@ mod tests {
 
     #[test]
     fn a_unit_that_is_in_the_name_need_not_be_in_the_value() {
-        assert_eq!(Value::new("64", true).bytes(0, 100), Ok(64));
-        assert_eq!(Value::new("-1", true).bytes(-1, 100), Ok(-1));
-        assert!(Value::new("-1", true).bytes(0, 100).is_err());
+        assert_eq!(SettingValue::new("64", true).bytes(0, 100), Ok(64));
+        assert_eq!(SettingValue::new("-1", true).bytes(-1, 100), Ok(-1));
+        assert!(SettingValue::new("-1", true).bytes(0, 100).is_err());
         let day = Duration::from_secs(86_400);
-        assert_eq!(Value::new("10m", true).time(Duration::ZERO, day), Ok(day / 144));
+        assert_eq!(SettingValue::new("10m", true).time(Duration::ZERO, day), Ok(day / 144));
     }
 
     #[test]
     fn what_would_be_right_is_said_in_the_setting_s_own_terms() {
         let expected = own("64").bytes(1 << 20, 1 << 30).unwrap_err();
         assert_eq!(expected, "give a size from 1MiB to 1GiB, with its unit, such as 64MiB");
-        let expected = Value::new("x", true).bytes(0, 1 << 31).unwrap_err();
+        let expected = SettingValue::new("x", true).bytes(0, 1 << 31).unwrap_err();
         assert_eq!(expected, "give a size from 0 to 2GiB");
         assert_eq!(own("0").whole(1, 9).unwrap_err(), "give a whole number from 1 to 9");
     }
 
     #[test]
     fn an_address_has_a_host_and_a_port() {
-        let at = |host: &str, port| Some(Address { host: host.to_owned(), port });
+        let at = |host: &str, port| Some(AdvertisedAddress { host: host.to_owned(), port });
         assert_eq!(address("127.0.0.1:0"), at("127.0.0.1", 0));
         assert_eq!(address("broker-1.example:9092"), at("broker-1.example", 9092));
         assert_eq!(address("[::1]:9092"), at("::1", 9092));
         for none in ["9092", ":9092", "::1:9092", "host:", "host:65536", "host:+1", "http://h:1"] {
             assert_eq!(address(none), None, "{none}");
         }
-        assert_eq!(own("off").listen(), Ok(Listen::Off));
+        assert_eq!(own("off").listen(), Ok(ListenAddress::Off));
         assert_eq!(own("[::1]:1").listen().unwrap().to_string(), "[::1]:1");
         assert!(own("on").listen().is_err());
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_one_address_that_they_can_reach() {
+    fn clients_are_given_one_address_that_they_can_reach() {
         for text in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
             assert_eq!(own(text).advertised().unwrap().host, "kafka", "{text}");
         }
@@ -318,12 +318,12 @@ mod tests {
     #[test]
     fn a_topic_s_value_is_in_the_topic_s_unit() {
         let hours = 3_600_000;
-        assert_eq!(Value::new("168", true).for_topic("retention.ms", hours), "604800000");
-        assert_eq!(Value::new("-1", true).for_topic("retention.ms", hours), "-1");
-        let mut week = Value::new("7d", true);
+        assert_eq!(SettingValue::new("168", true).for_topic("retention.ms", hours), "604800000");
+        assert_eq!(SettingValue::new("-1", true).for_topic("retention.ms", hours), "-1");
+        let mut week = SettingValue::new("7d", true);
         assert_eq!(week.for_topic("retention.ms", hours), "604800000");
         assert_eq!(week.text(), "168");
-        assert_eq!(Value::new("compact", true).for_topic("cleanup.policy", 1), "compact");
-        assert_eq!(Value::new("junk", true).for_topic("retention.ms", 1), "junk");
+        assert_eq!(SettingValue::new("compact", true).for_topic("cleanup.policy", 1), "compact");
+        assert_eq!(SettingValue::new("junk", true).for_topic("retention.ms", 1), "junk");
     }
 }

@@ -1,16 +1,16 @@
 //! `freezeframe cat`: the contents of a topic or partition, to its end.
 
 use client::Client;
-use fileview::{Format, RenderError, Selection};
-use hlc::Ask;
+use fileview::{RecordSelection, RenderError, ViewFormat};
+use hlc::MomentSelector;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::{At, TypedPath};
-use crate::output::{Output, UsageError};
-use crate::reading::{Source, pin_user};
+use crate::moments::{MomentArg, TypedPath};
+use crate::output::{StandardOutput, UsageError};
+use crate::topic_reader::{TopicSource, fix_user_moment};
 use crate::tree_path::AnyPath;
-use crate::tree_reading::{OpenFile, bytes_of, partition_files};
+use crate::tree_reader::{TreeFileReader, bytes_of, partition_files};
 
 /// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
@@ -39,13 +39,13 @@ Examples:
   freezeframe cat orders --keys --at '1 hour ago'
   freezeframe cat /topics/orders/by-key/17
   freezeframe cat /files/report.csv@s1795252948259")]
-pub(crate) struct Args {
+pub(crate) struct CatArgs {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files
     #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: AnyPath,
     /// The moment, if it is not in the path.
-    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// How the contents look.
     #[arg(long, short, value_enum, default_value = "values")]
     format: FormatArg,
@@ -68,19 +68,19 @@ pub(crate) enum FormatArg {
     Jsonl,
 }
 
-impl From<FormatArg> for Format {
-    fn from(format: FormatArg) -> Format {
+impl From<FormatArg> for ViewFormat {
+    fn from(format: FormatArg) -> ViewFormat {
         match format {
-            FormatArg::Raw => Format::Raw,
-            FormatArg::Values => Format::Values,
-            FormatArg::Jsonl => Format::Jsonl,
+            FormatArg::Raw => ViewFormat::Raw,
+            FormatArg::Values => ViewFormat::Values,
+            FormatArg::Jsonl => ViewFormat::Jsonl,
         }
     }
 }
 
 /// Prints it.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
-    let mut output = Output::lock().forced(args.force);
+pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
+    let mut output = StandardOutput::lock().forced(args.force);
     if matches!(args.format, FormatArg::Raw) {
         output.check_binary()?;
     }
@@ -92,25 +92,25 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         AnyPath::Tree(path) => {
             let path = path.with_at(args.at)?;
             path.announce();
-            return file(&mut server.connect().await?, &path.to_string(), &mut output).await;
+            return print_file(&mut server.connect().await?, &path.to_string(), &mut output).await;
         }
         AnyPath::Topic(path) => path.with_at(args.at)?,
     };
     if args.keys {
-        return keys(&mut server.connect().await?, &path, args.format, &mut output).await;
+        return print_keys(&mut server.connect().await?, &path, args.format, &mut output).await;
     }
-    let is_user = path.at.as_ref().is_some_and(|at| Selection::user_times(&at.ask).is_some());
+    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
     if is_user && matches!(args.format, FormatArg::Raw) {
         return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
     }
     let mut client = server.connect().await?;
     // By what the topic says user time is: only the server can tell.
     if let Some(at) = path.at.as_ref().filter(|_| is_user)
-        && let Some(pinned) = pin_user(&mut client, &path.topic, at).await?
+        && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
-        return user_set(&mut client, &path, &pinned, args.format, &mut output).await;
+        return print_user_set(&mut client, &path, &pinned, args.format, &mut output).await;
     }
-    let source = Source::find(&mut client, &path).await?;
+    let source = TopicSource::find(&mut client, &path).await?;
     let bounds = source.bounds(&mut client, &path).await?;
     let mut out = Vec::new();
     for bound in &bounds {
@@ -130,10 +130,14 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
 }
 
 /// Prints a file of the tree, as it was when it was opened.
-async fn file(client: &mut Client, path: &str, output: &mut Output) -> anyhow::Result<()> {
-    let mut file = OpenFile::open(client, path).await?;
+async fn print_file(
+    client: &mut Client,
+    path: &str,
+    output: &mut StandardOutput,
+) -> anyhow::Result<()> {
+    let mut file = TreeFileReader::open(client, path).await?;
     loop {
-        match file.part(client).await {
+        match file.next_part(client).await {
             Ok(Some(part)) => output.contents(&part)?,
             Ok(None) => return Ok(output.flush()?),
             Err(error) => {
@@ -146,26 +150,26 @@ async fn file(client: &mut Client, path: &str, output: &mut Output) -> anyhow::R
 }
 
 /// Prints the exact set of records of a moment of user time, one partition after the other.
-async fn user_set(
+async fn print_user_set(
     client: &mut Client,
     path: &TypedPath,
-    ask: &Ask,
+    ask: &MomentSelector,
     format: FormatArg,
-    output: &mut Output,
+    output: &mut StandardOutput,
 ) -> anyhow::Result<()> {
     let extension = if matches!(format, FormatArg::Jsonl) { "jsonl" } else { "values" };
     for path in partition_files(client, path, ask, extension).await? {
-        file(client, &path, output).await?;
+        print_file(client, &path, output).await?;
     }
     Ok(())
 }
 
 /// Prints the newest record of each key.
-async fn keys(
+async fn print_keys(
     client: &mut Client,
     path: &TypedPath,
     format: FormatArg,
-    output: &mut Output,
+    output: &mut StandardOutput,
 ) -> anyhow::Result<()> {
     let format = match format {
         FormatArg::Raw => {

@@ -7,32 +7,32 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use storage::Home;
-use storage::check::{Changed, ProofVerdict, Report, Verification};
+use storage::DataDirectory;
+use storage::check::{ChangedFrame, CheckReport, ProofVerdict, VerificationReport};
 use storage::disk::ReadOnlyDisk;
-use storage::filed::{is_filed_name, is_index_name};
-use storage::index::heads_stretch;
+use storage::index::latest_runs_range;
 use storage::journal::segment_start;
 use storage::proof::{Digest, read_public_key};
+use storage::sorted_segment::{is_index_name, is_sorted_segment_name};
 
 use super::topics::stamp_date;
-use crate::output::Output;
-use crate::table::Table;
+use crate::output::StandardOutput;
+use crate::table::OutputTable;
 
 /// What is said of files that nothing names.
-const REMOVED: &str = "left over, and removed at the next start";
-const FOREIGN: &str = "no file of a journal, and left alone";
+const LEFTOVER_REMARK: &str = "left over, and removed at the next start";
+const FOREIGN_REMARK: &str = "no file of a journal, and left alone";
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reads every byte that the journal holds and compares it with its checksums, and
-indexes with what they repeat of it. It goes on behind what is damaged, and names
-every damaged place. Nothing is changed. The server that uses the directory must
+indexes with what they repeat of it. It continues behind what is corrupt, and names
+every corrupt place. Nothing is changed. The server that uses the directory must
 be stopped. The exit code is 0 if all is well, and 1 if not.
 
 A problem of an index says that it is soft: nothing is lost by it, and the index
-is made anew. It counts none the less, for the disk did not keep what was written.
+is rebuilt. It counts none the less, for the disk did not keep what was written.
 
 --verify compares every frame with its proof as well, and names the first that
 was changed, also if its checksums were made right again. With --public-key all
@@ -45,7 +45,7 @@ Examples:
   freezeframe check ./freezeframe-data --verify
   openssl pkey -in signing.pem -pubout -out public.pem
   freezeframe check ./freezeframe-data --verify --public-key public.pem")]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     /// The data directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -61,13 +61,13 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckSummary<'a> {
     healthy: bool,
     frames: u64,
     payload_bytes: u64,
     logs: usize,
     segments: usize,
-    filed: usize,
+    sorted: usize,
     indexes: usize,
     first_ms: Option<u64>,
     last_ms: Option<u64>,
@@ -79,22 +79,22 @@ struct Checked<'a> {
     /// Problems beyond those that are listed.
     problems_left_off: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<Verified<'a>>,
+    verified: Option<VerificationSummary<'a>>,
 }
 
 #[derive(Serialize)]
-struct Verified<'a> {
+struct VerificationSummary<'a> {
     frames: u64,
     rewritten: u64,
     head_position: Option<u64>,
     head: Option<String>,
-    first_changed: Option<ChangedFrame<'a>>,
+    first_changed: Option<ChangedFrameSummary<'a>>,
     unproved: &'a [String],
-    proofs: Vec<VerifiedProof<'a>>,
+    proofs: Vec<ProofSummary<'a>>,
 }
 
 #[derive(Serialize)]
-struct VerifiedProof<'a> {
+struct ProofSummary<'a> {
     file: &'a str,
     whole: bool,
     start: u64,
@@ -106,11 +106,11 @@ struct VerifiedProof<'a> {
     cut: bool,
     chain: Option<String>,
     signed_by: Option<String>,
-    first_changed: Option<ChangedFrame<'a>>,
+    first_changed: Option<ChangedFrameSummary<'a>>,
 }
 
 #[derive(Serialize)]
-struct ChangedFrame<'a> {
+struct ChangedFrameSummary<'a> {
     file: &'a str,
     position: u64,
     how: String,
@@ -120,11 +120,11 @@ struct ChangedFrame<'a> {
 }
 
 /// Checks it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let keys = args.public_key.iter().map(|path| read_public_key(path));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let home = Home::take_existing(&args.directory)?;
-    home.expect_journal()?;
+    let home = DataDirectory::open_existing(&args.directory)?;
+    home.require_journal()?;
     let disk = ReadOnlyDisk::new(&home.journal());
     let length = storage::check::bytes_to_read(&disk).context("list the journal")?;
     let bar = progress_bar(length);
@@ -137,17 +137,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let report = checked.context("read the journal")?;
     let printed = print(&report, args.json);
     // Whoever closed the pipe early asked none the less whether all is well.
-    match report.problems.len() as u64 + report.problems_left_off {
+    match report.problems.len() as u64 + report.problems_omitted {
         0 => printed,
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
     }
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
-    let mut output = Output::lock();
+fn print(report: &CheckReport, json: bool) -> anyhow::Result<()> {
+    let mut output = StandardOutput::lock();
     if json {
-        output.json(&Checked::of(report))?;
+        output.json(&CheckSummary::of(report))?;
         return Ok(output.flush()?);
     }
     output.table(&table(report))?;
@@ -157,25 +157,25 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
         }
     }
     for leftover in &report.leftovers {
-        let what = if is_ours(leftover) { REMOVED } else { FOREIGN };
+        let what = if is_own_file(leftover) { LEFTOVER_REMARK } else { FOREIGN_REMARK };
         output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
     }
     for problem in &report.problems {
         output.bytes(format!("problem: {problem}\n").as_bytes())?;
     }
-    if report.problems_left_off > 0 {
-        let more = format!("problem: and {} more\n", report.problems_left_off);
+    if report.problems_omitted > 0 {
+        let more = format!("problem: and {} more\n", report.problems_omitted);
         output.bytes(more.as_bytes())?;
     }
     Ok(output.flush()?)
 }
 
 /// Whether a file that nothing names is one that a server has left.
-fn is_ours(name: &str) -> bool {
+fn is_own_file(name: &str) -> bool {
     name.ends_with(".new")
-        || is_filed_name(name)
+        || is_sorted_segment_name(name)
         || is_index_name(name)
-        || heads_stretch(name).is_some()
+        || latest_runs_range(name).is_some()
         || segment_start(name).is_some()
 }
 
@@ -188,46 +188,46 @@ fn progress_bar(length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style)
 }
 
-impl Checked<'_> {
-    fn of(report: &Report) -> Checked<'_> {
-        Checked {
+impl CheckSummary<'_> {
+    fn of(report: &CheckReport) -> CheckSummary<'_> {
+        CheckSummary {
             healthy: report.problems.is_empty(),
             frames: report.frames,
             payload_bytes: report.payload_bytes,
             logs: report.logs.len(),
             segments: report.segments,
-            filed: report.filed,
+            sorted: report.sorted_segments,
             indexes: report.indexes,
             first_ms: report.stamps.map(|(first, _)| first.time().0),
             last_ms: report.stamps.map(|(_, last)| last.time().0),
-            clean: is_clean(report),
+            clean: was_shut_down_cleanly(report),
             torn_bytes: report.torn_bytes,
             leftovers: &report.leftovers,
             problems: &report.problems,
-            problems_left_off: report.problems_left_off,
-            verified: report.verification.as_ref().map(Verified::of),
+            problems_left_off: report.problems_omitted,
+            verified: report.verification.as_ref().map(VerificationSummary::of),
         }
     }
 }
 
-impl Verified<'_> {
-    fn of(verification: &Verification) -> Verified<'_> {
-        let head = verification.head();
-        Verified {
+impl VerificationSummary<'_> {
+    fn of(verification: &VerificationReport) -> VerificationSummary<'_> {
+        let head = verification.chain_head();
+        VerificationSummary {
             frames: verification.verified(),
             rewritten: verification.rewritten,
             head_position: head.map(|(position, _)| position),
             head: head.map(|(_, chain)| chain.to_string()),
-            first_changed: verification.first_changed().map(ChangedFrame::of),
+            first_changed: verification.first_changed().map(ChangedFrameSummary::of),
             unproved: &verification.unproved,
-            proofs: verification.proofs.iter().map(VerifiedProof::of).collect(),
+            proofs: verification.proofs.iter().map(ProofSummary::of).collect(),
         }
     }
 }
 
-impl VerifiedProof<'_> {
-    fn of(proof: &ProofVerdict) -> VerifiedProof<'_> {
-        VerifiedProof {
+impl ProofSummary<'_> {
+    fn of(proof: &ProofVerdict) -> ProofSummary<'_> {
+        ProofSummary {
             file: &proof.file,
             whole: proof.header.is_some(),
             start: proof.start,
@@ -235,23 +235,23 @@ impl VerifiedProof<'_> {
             frames: proof.header.map(|header| header.count),
             verified: proof.verified,
             changed: proof.changed,
-            cut: proof.is_cut,
+            cut: proof.is_pruned,
             chain: proof.header.map(|header| header.after.to_string()),
             signed_by: signer(proof).map(|key| key.to_string()),
-            first_changed: proof.first_changed.as_ref().map(ChangedFrame::of),
+            first_changed: proof.first_changed.as_ref().map(ChangedFrameSummary::of),
         }
     }
 }
 
-impl ChangedFrame<'_> {
-    fn of(changed: &Changed) -> ChangedFrame<'_> {
-        ChangedFrame {
+impl ChangedFrameSummary<'_> {
+    fn of(changed: &ChangedFrame) -> ChangedFrameSummary<'_> {
+        ChangedFrameSummary {
             file: &changed.file,
             position: changed.position,
             how: changed.change.to_string(),
-            log: changed.says.map(|(log, _, _)| log.0),
-            offset: changed.says.map(|(_, offset, _)| offset.0),
-            stamp: changed.says.map(|(_, _, stamp)| stamp.to_string()),
+            log: changed.current_header.map(|(log, _, _)| log.0),
+            offset: changed.current_header.map(|(_, offset, _)| offset.0),
+            stamp: changed.current_header.map(|(_, _, stamp)| stamp.to_string()),
         }
     }
 }
@@ -261,7 +261,7 @@ fn signer(proof: &ProofVerdict) -> Option<Digest> {
 }
 
 /// What is no problem and should be known.
-fn remarks(verification: &Verification) -> Vec<String> {
+fn remarks(verification: &VerificationReport) -> Vec<String> {
     let mut remarks = Vec::new();
     // Signatures are judged with the problems; here is who made them, and how many.
     let mut signers: BTreeMap<String, u64> = BTreeMap::new();
@@ -275,10 +275,10 @@ fn remarks(verification: &Verification) -> Vec<String> {
     for (who, count) in signers {
         remarks.push(format!("proofs {who}: {count}\n"));
     }
-    if let Some((position, chain)) = verification.head() {
+    if let Some((position, chain)) = verification.chain_head() {
         remarks.push(format!("the chain ends at position {position} with {chain}\n"));
     }
-    let cut = verification.proofs.iter().filter(|proof| proof.is_cut).count();
+    let cut = verification.proofs.iter().filter(|proof| proof.is_pruned).count();
     if cut > 0 {
         remarks.push(format!("proofs of which nothing is kept but the chain: {cut}\n"));
     }
@@ -293,34 +293,34 @@ fn remarks(verification: &Verification) -> Vec<String> {
         };
         remarks.push(format!("no proof yet, and so not verified: {first}{more}\n"));
     }
-    remarks.push("what is in the newest segment is not proved before it is sealed\n".to_owned());
+    remarks.push("the newest segment is not proved before it is rolled\n".to_owned());
     remarks
 }
 
 /// Whether the last server to use it was closed in order.
-fn is_clean(report: &Report) -> bool {
+fn was_shut_down_cleanly(report: &CheckReport) -> bool {
     report.bound.is_some_and(|bound| bound.clean)
 }
 
-fn table(report: &Report) -> Table {
-    let mut table = Table::new(&["what", "value"]);
+fn table(report: &CheckReport) -> OutputTable {
+    let mut table = OutputTable::new(&["what", "value"]);
     let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
     let date = |stamp| stamp_date(client::history::Stamp(stamp));
     row("entries", report.frames.to_string());
     row("bytes", report.payload_bytes.to_string());
     row("logs", report.logs.len().to_string());
     row("segments", report.segments.to_string());
-    row("filed", report.filed.to_string());
+    row("sorted", report.sorted_segments.to_string());
     row("indexes", report.indexes.to_string());
     row("first entry", report.stamps.map(|(first, _)| date(first)).unwrap_or_default());
     row("last entry", report.stamps.map(|(_, last)| date(last)).unwrap_or_default());
-    row("closed", if is_clean(report) { "in order" } else { "by a crash" }.to_owned());
+    row("closed", if was_shut_down_cleanly(report) { "in order" } else { "by a crash" }.to_owned());
     row("torn bytes", report.torn_bytes.to_string());
     if let Some(verification) = &report.verification {
         row("proofs", verification.proofs.len().to_string());
         row("verified", verification.verified().to_string());
     }
-    let problems = report.problems.len() as u64 + report.problems_left_off;
+    let problems = report.problems.len() as u64 + report.problems_omitted;
     row("problems", problems.to_string());
     table
 }
@@ -331,9 +331,9 @@ mod tests {
 
     use hlc::{Hlc, SysTime, UserTime};
     use storage::disk::RealDisk;
-    use storage::journal::{Frame, SegmentHeader, segment_name};
+    use storage::journal::{FrameHeader, SegmentHeader, segment_name};
     use storage::proof::{SigningKey, chain_before, write_proof};
-    use storage::timekeeper::Bound;
+    use storage::timekeeper::BoundRecord;
     use storage::{LogId, Offset};
 
     use super::*;
@@ -346,21 +346,21 @@ mod tests {
     }
 
     /// A data directory that is removed with its test.
-    struct Made(PathBuf);
+    struct CheckFixture(PathBuf);
 
-    impl Drop for Made {
+    impl Drop for CheckFixture {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
-    impl Made {
+    impl CheckFixture {
         /// Two sealed segments of one frame each, and one without any; the sealed ones are proved.
-        fn new(name: &str, key: Option<&SigningKey>) -> Made {
+        fn new(name: &str, key: Option<&SigningKey>) -> CheckFixture {
             let name = format!("freezeframe-verify-{}-{name}", std::process::id());
-            let made = Made(std::env::temp_dir().join(name));
+            let made = CheckFixture(std::env::temp_dir().join(name));
             let _ = fs::remove_dir_all(&made.0);
-            drop(Home::take(&made.0, || "c".to_owned()).unwrap());
+            drop(DataDirectory::open(&made.0, || "c".to_owned()).unwrap());
             fs::create_dir(made.0.join("journal")).unwrap();
             for start in [0, 88, 176] {
                 let mut bytes = SegmentHeader { start, salt: 0 }.encode().to_vec();
@@ -370,8 +370,13 @@ mod tests {
                 made.write(&segment_name(start), &bytes);
             }
             let bound = Hlc::at(SysTime(5000));
-            let bound =
-                Bound { sequence: 1, bound, synced_to: 176, clean: true, ..Bound::default() };
+            let bound = BoundRecord {
+                sequence: 1,
+                bound,
+                synced_to: 176,
+                clean: true,
+                ..BoundRecord::default()
+            };
             made.write("bound", &bound.encode());
             for start in [0, 88] {
                 let disk = RealDisk::open(&made.0.join("journal")).unwrap();
@@ -383,7 +388,7 @@ mod tests {
         }
 
         fn frame(&self, position: u64, payload: &[u8; 8]) -> Vec<u8> {
-            let frame = Frame {
+            let frame = FrameHeader {
                 length: 8,
                 payload_crc: crc32c(payload),
                 stamp: Hlc::at(SysTime(1000 + position)),
@@ -403,14 +408,14 @@ mod tests {
             fs::write(self.0.join("journal").join(name), bytes).unwrap();
         }
 
-        fn args(&self, public_key: Vec<PathBuf>) -> Args {
-            Args { directory: self.0.clone(), verify: true, public_key, json: true }
+        fn args(&self, public_key: Vec<PathBuf>) -> CheckArgs {
+            CheckArgs { directory: self.0.clone(), verify: true, public_key, json: true }
         }
 
-        fn checked(&self) -> serde_json::Value {
+        fn check_json(&self) -> serde_json::Value {
             let disk = RealDisk::open(&self.0.join("journal")).unwrap();
             let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
-            serde_json::to_value(Checked::of(&report)).unwrap()
+            serde_json::to_value(CheckSummary::of(&report)).unwrap()
         }
     }
 
@@ -425,8 +430,8 @@ mod tests {
 
     #[test]
     fn g15_a_changed_frame_is_named_to_scripts_and_fails_the_run() {
-        let made = Made::new("changed", None);
-        let healthy = made.checked();
+        let made = CheckFixture::new("changed", None);
+        let healthy = made.check_json();
         assert_eq!(
             (&healthy["healthy"], &healthy["verified"]["frames"]),
             (&true.into(), &2.into())
@@ -436,7 +441,7 @@ mod tests {
         run(&made.args(vec![])).unwrap();
         let header = SegmentHeader { start: 88, salt: 0 }.encode();
         made.write(&segment_name(88), &[&header[..], &made.frame(88, b"pAyload!")].concat());
-        let checked = made.checked();
+        let checked = made.check_json();
         let first = &checked["verified"]["first_changed"];
         assert_eq!((&first["position"], &first["log"]), (&88.into(), &1.into()), "{checked}");
         assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"1088.0".into()));
@@ -448,7 +453,7 @@ mod tests {
     #[test]
     fn f41_a_public_key_is_compared_with_every_signature() {
         let key = SigningKey::from_bytes(&[7; 32]);
-        let made = Made::new("signed", Some(&key));
+        let made = CheckFixture::new("signed", Some(&key));
         // The header of an Ed25519 public key, and the key: as `openssl pkey -pubout` writes it.
         let public = |name: &str, text: &str| {
             let path = made.0.join(name);
@@ -465,13 +470,13 @@ mod tests {
         let none = public("none", "hello");
         let error = run(&made.args(vec![none])).unwrap_err().to_string();
         assert!(error.contains("no Ed25519 public key"), "{error}");
-        let signer = &made.checked()["verified"]["proofs"][0]["signed_by"];
+        let signer = &made.check_json()["verified"]["proofs"][0]["signed_by"];
         assert!(signer.as_str().unwrap().starts_with("ea4a6c63e29c520a"), "{signer}");
     }
 
     #[test]
     fn a_check_changes_nothing_and_a_journal_that_is_gone_is_not_whole() {
-        let made = Made::new("gone", None);
+        let made = CheckFixture::new("gone", None);
         let lock = made.0.join("LOCK");
         fs::write(&lock, "17\n").unwrap();
         let times = || {
@@ -496,7 +501,7 @@ mod tests {
         let name = format!("freezeframe-check-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
-        let args = Args {
+        let args = CheckArgs {
             directory: directory.clone(),
             verify: false,
             public_key: Vec::new(),

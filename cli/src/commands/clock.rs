@@ -1,9 +1,9 @@
 //! `freezeframe clock`: how the clock of the server that runs here is, and that it is right.
 
-use broker::control::{ClockStatus, Request, ask_clock};
+use broker::control::{ClockStatus, ControlRequest, request_clock};
 
 use super::mount::ServerArgs;
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// Arguments of `clock`.
 #[derive(Debug, clap::Args)]
@@ -13,7 +13,7 @@ the user that it runs as can ask.
 
 Where the wall clock jumped, or is behind what was given out, writes are refused
 (fenced). Where it is far ahead of the last time that was confirmed when the server
-starts, nothing is given up by its age (unconfirmed). If the wall clock is right,
+starts, retention by age is suspended (unconfirmed). If the wall clock is right,
 confirm it: both end, and nothing is lost. Stamps that were given out ahead of it
 stay; later ones go on above them until it has caught up, and the status says by how
 much they are ahead.
@@ -22,7 +22,7 @@ Examples:
   freezeframe clock status
   freezeframe clock status --data-dir /var/lib/freezeframe --json
   freezeframe clock confirm --data-dir /var/lib/freezeframe")]
-pub(crate) struct Args {
+pub(crate) struct ClockCliArgs {
     #[command(subcommand)]
     command: ClockCommand,
 }
@@ -51,13 +51,13 @@ struct ClockArgs {
 }
 
 /// Asks, and prints how the clock is.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ClockCliArgs) -> anyhow::Result<()> {
     let (request, args) = match &args.command {
-        ClockCommand::Status(args) => (Request::ClockStatus, args),
-        ClockCommand::Confirm(args) => (Request::ClockConfirm, args),
+        ClockCommand::Status(args) => (ControlRequest::ClockStatus, args),
+        ClockCommand::Confirm(args) => (ControlRequest::ClockConfirm, args),
     };
-    let status = ask_clock(&args.server.data_dir, &request)?;
-    let mut output = Output::lock();
+    let status = request_clock(&args.server.data_dir, &request)?;
+    let mut output = StandardOutput::lock();
     match args.json {
         true => output.json(&status)?,
         false => output.bytes(format!("{}\n", in_words(&status)).as_bytes())?,

@@ -4,7 +4,7 @@ use clap_complete::Shell;
 use clap_complete::env::Shells;
 
 use crate::completion::VARIABLE;
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
@@ -16,20 +16,20 @@ Examples:
   freezeframe completions bash > ~/.local/share/bash-completion/completions/freezeframe
   freezeframe completions zsh > ~/.zfunc/_freezeframe
   freezeframe completions fish > ~/.config/fish/completions/freezeframe.fish")]
-pub(crate) struct Args {
+pub(crate) struct CompletionsArgs {
     /// Which shell.
     shell: Shell,
 }
 
 /// Prints the script.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
     const PROGRAM: &str = "freezeframe";
     let shells = Shells::builtins();
     let shell = shells.completer(&args.shell.to_string());
     let shell = shell.expect("each shell has a script of its own");
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     output.bytes(&script)?;
     Ok(output.flush()?)
 }

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use client::{Client, ClientError};
-use fileview::{Format, RecordLine, Selection};
-use hlc::Ask;
+use fileview::{RecordLine, RecordSelection, ViewFormat};
+use hlc::MomentSelector;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::{At, TypedPath};
-use crate::output::{Output, UsageError};
-use crate::reading::{Reader, Source, pin_user};
-use crate::tree_reading::{OpenFile, partition_files};
+use crate::moments::{MomentArg, TypedPath};
+use crate::output::{StandardOutput, UsageError};
+use crate::topic_reader::{TopicReader, TopicSource, fix_user_moment};
+use crate::tree_reader::{TreeFileReader, partition_files};
 
 /// For how long a server that went away is waited for.
-const RETURN_PATIENCE: Duration = Duration::from_secs(60);
+const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// Arguments of `consume`.
@@ -32,7 +32,7 @@ Examples:
   freezeframe consume orders --from-beginning --follow -n 100 --format jsonl
   freezeframe consume orders --at '10 minutes ago..5 minutes ago'
   freezeframe consume orders/3 --from-beginning | head")]
-pub(crate) struct Args {
+pub(crate) struct ConsumeArgs {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted
     #[arg(value_parser = TypedPath::parse, value_name = "TOPIC", add = completion::topics())]
     path: TypedPath,
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "at")]
     from_beginning: bool,
     /// What was there at a moment, or happened in a window.
-    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// Go on with what comes.
     #[arg(long, short = 'F', conflicts_with = "at")]
     follow: bool,
@@ -65,7 +65,7 @@ enum RecordFormat {
 }
 
 /// Prints them.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = args.path.clone().with_at(args.at.clone())?;
     if path.at.is_some() && (args.follow || args.from_beginning) {
         let message =
@@ -74,12 +74,12 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     }
     let mut client = server.connect().await?;
     // By what the topic says user time is: only the server can tell.
-    if let Some(at) = path.at.as_ref().filter(|at| Selection::user_times(&at.ask).is_some())
-        && let Some(pinned) = pin_user(&mut client, &path.topic, at).await?
+    if let Some(at) = path.at.as_ref().filter(|at| RecordSelection::user_times(&at.ask).is_some())
+        && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
         return print_user_set(&mut client, &path, &pinned, &args).await;
     }
-    let source = Source::find(&mut client, &path).await?;
+    let source = TopicSource::find(&mut client, &path).await?;
     let mut bounds = source.bounds(&mut client, &path).await?;
     let starts_at_end = path.at.is_none() && !args.from_beginning;
     let follows = args.follow || starts_at_end;
@@ -92,12 +92,12 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         }
     }
     let format = match args.format {
-        RecordFormat::Values => Format::Values,
-        RecordFormat::Jsonl => Format::Jsonl,
+        RecordFormat::Values => ViewFormat::Values,
+        RecordFormat::Jsonl => ViewFormat::Jsonl,
     };
     let reader = source.reader(&bounds, format)?;
     let count = args.count.unwrap_or(u64::MAX);
-    let output = Output::lock().forced(args.force);
+    let output = StandardOutput::lock().forced(args.force);
     tokio::select! {
         printed = print(&mut client, reader, count, follows, output) => printed,
         // What was read is printed: the output is written out after every step.
@@ -109,17 +109,17 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
 async fn print_user_set(
     client: &mut Client,
     path: &TypedPath,
-    ask: &Ask,
-    args: &Args,
+    ask: &MomentSelector,
+    args: &ConsumeArgs,
 ) -> anyhow::Result<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
-    let mut output = Output::lock().forced(args.force);
+    let mut output = StandardOutput::lock().forced(args.force);
     for path in partition_files(client, path, ask, "jsonl").await? {
-        let mut file = OpenFile::open(client, &path).await?;
+        let mut file = TreeFileReader::open(client, &path).await?;
         // Lines that are records: a value may have more than one.
         let mut rest = Vec::new();
         while left > 0
-            && let Some(part) = file.part(client).await?
+            && let Some(part) = file.next_part(client).await?
         {
             rest.extend_from_slice(&part);
             let lines = rest.split_inclusive(|byte| *byte == b'\n');
@@ -138,7 +138,11 @@ async fn print_user_set(
     Ok(())
 }
 
-fn print_line(line: &[u8], format: RecordFormat, output: &mut Output) -> anyhow::Result<()> {
+fn print_line(
+    line: &[u8],
+    format: RecordFormat,
+    output: &mut StandardOutput,
+) -> anyhow::Result<()> {
     match format {
         RecordFormat::Jsonl => Ok(output.bytes(line)?),
         RecordFormat::Values => {
@@ -152,10 +156,10 @@ fn print_line(line: &[u8], format: RecordFormat, output: &mut Output) -> anyhow:
 
 async fn print(
     client: &mut Client,
-    mut reader: Reader,
+    mut reader: TopicReader,
     mut left: u64,
     follows: bool,
-    mut output: Output,
+    mut output: StandardOutput,
 ) -> anyhow::Result<()> {
     let mut out = Vec::new();
     let mut gone_since = None;
@@ -169,7 +173,7 @@ async fn print(
                 left -= records;
                 gone_since = None;
             }
-            Err(error) if follows && may_return(&error, &mut gone_since) => {
+            Err(error) if follows && may_reconnect(&error, &mut gone_since) => {
                 tokio::time::sleep(PAUSE_BETWEEN_ATTEMPTS).await;
             }
             Err(error) => return Err(error),
@@ -179,11 +183,10 @@ async fn print(
 }
 
 /// Whether to wait for a server that went away. Says so the first time.
-fn may_return(error: &anyhow::Error, gone_since: &mut Option<Instant>) -> bool {
-    let is_gone =
-        error.downcast_ref::<ClientError>().is_some_and(ClientError::is_about_the_connection);
+fn may_reconnect(error: &anyhow::Error, gone_since: &mut Option<Instant>) -> bool {
+    let is_gone = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_connection_error);
     if is_gone && gone_since.is_none() {
         eprintln!("{error}; waiting for it to come back");
     }
-    is_gone && gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN_PATIENCE
+    is_gone && gone_since.get_or_insert_with(Instant::now).elapsed() < RECONNECT_PATIENCE
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use client::history::{CutAnswer, When};
+use client::history::{CutResponse, PendingMomentPolicy};
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::{At, described, parse_patience};
-use crate::output::Output;
-use crate::table::Table;
+use crate::moments::{MomentArg, describe_ask, parse_patience};
+use crate::output::StandardOutput;
+use crate::table::OutputTable;
 
 /// Arguments of `cut`.
 #[derive(Debug, clap::Args)]
@@ -28,10 +28,10 @@ Examples:
   freezeframe cut --at s1795252948259 --json
   freezeframe cut --at u1795252948259@s1795252948259
   freezeframe cut --at now --when frontier      as far as the server can answer at once")]
-pub(crate) struct Args {
+pub(crate) struct CutArgs {
     /// The moment.
-    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: At,
+    #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: MomentArg,
     /// Only this topic. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: Vec<String>,
@@ -57,12 +57,12 @@ enum WhenArg {
 }
 
 /// Asks for the cut and prints it.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let when = match args.when {
-        WhenArg::Wait => When::Wait,
-        WhenArg::Refuse => When::Refuse,
-        WhenArg::Frontier => When::Frontier,
+        WhenArg::Wait => PendingMomentPolicy::Wait,
+        WhenArg::Refuse => PendingMomentPolicy::Refuse,
+        WhenArg::Frontier => PendingMomentPolicy::Frontier,
     };
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let moment = args.at.moment();
@@ -70,12 +70,12 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         .cut(&moment, topics, when, args.patience)
         .await
         .with_context(|| format!("cut at {moment}"))?;
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     if args.json {
         output.json(&cut)?;
         return Ok(output.flush()?);
     }
-    let mut table = Table::new(&["topic", "partition", "start", "end"]);
+    let mut table = OutputTable::new(&["topic", "partition", "start", "end"]);
     for part in &cut.partitions {
         table.row([
             part.topic.clone(),
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     }
     output.table(&table)?;
     output.flush()?;
-    let at = cut.at.parse().map_or_else(|_| cut.at.clone(), |ask| described(&ask));
+    let at = cut.at.parse().map_or_else(|_| cut.at.clone(), |ask| describe_ask(&ask));
     let durable = if cut.durable { "on stable storage" } else { "not yet on stable storage" };
     eprintln!("at {at}\nfrontier {}, {}, {durable}", cut.frontier, precision(&cut));
     let closed = if cut.closed { "causally closed" } else { "not causally closed" };
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
 }
 
 /// How precise the times of a cut are, in words.
-fn precision(cut: &CutAnswer) -> String {
+fn precision(cut: &CutResponse) -> String {
     let (error_ms, skew_ms, ahead_ms) = (cut.clock_error_ms, cut.skew_ms, cut.ahead_ms);
     let mut text = match cut.clock_synchronised {
         true => format!("clock right within {error_ms} ms"),
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn how_precise_a_cut_is_is_said_in_words() {
         let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00","partitions":[]}"#;
-        let exact: CutAnswer = serde_json::from_str(text).unwrap();
+        let exact: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(precision(&exact), "clock right within 3 ms");
-        let vague = CutAnswer { clock_synchronised: false, ahead_ms: 8, ..exact };
+        let vague = CutResponse { clock_synchronised: false, ahead_ms: 8, ..exact };
         let expected =
             "clock not known to be synchronised, trusted within 500 ms, stamps 8 ms ahead of it";
         assert_eq!(precision(&vague), expected);

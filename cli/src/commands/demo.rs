@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use client::history::When;
+use client::history::PendingMomentPolicy;
 use client::{Client as OurClient, Options};
 use hlc::{Cut, Moment, SysTime};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,8 +23,8 @@ use rskafka::record::Record;
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::output::Output;
-use crate::table::Table;
+use crate::output::StandardOutput;
+use crate::table::OutputTable;
 
 const TOPIC: &str = "earthquakes";
 const PARTITIONS: i32 = 3;
@@ -43,7 +43,7 @@ Examples:
   freezeframe demo                        show it, and leave nothing behind
   freezeframe demo --data-dir ./quakes    keep the data
   freezeframe demo --stay                 keep the server running to try things by hand")]
-pub(crate) struct Args {
+pub(crate) struct DemoArgs {
     /// Keep the data here; a temporary directory that is removed at the end, if not given
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Deserialize)]
-struct Quake {
+struct EarthquakeEvent {
     id: String,
     time: i64,
     net: String,
@@ -67,12 +67,12 @@ struct Quake {
 }
 
 /// Shows it; and tidies up also if a signal ends it.
-pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("listen for signals")?;
     let stay = args.stay;
     tokio::select! {
-        shown = show_all(args) => return shown,
+        shown = run_demo(args) => return shown,
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn show_all(args: Args) -> anyhow::Result<()> {
+async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
     let temporary = match args.data_dir {
         Some(_) => None,
         None => Some(TemporaryDirectory::make()?),
@@ -90,7 +90,7 @@ async fn show_all(args: Args) -> anyhow::Result<()> {
         (None, Some(temporary)) => temporary.0.clone(),
         (None, None) => unreachable!("one of the two is there"),
     };
-    let server = Server::start(&directory, &args.kafka)?;
+    let server = DemoServer::start(&directory, &args.kafka)?;
     println!(
         "Freezeframe serves Kafka clients on {} (data in {})",
         server.kafka,
@@ -99,15 +99,15 @@ async fn show_all(args: Args) -> anyhow::Result<()> {
 
     let stock = ClientBuilder::new(vec![server.kafka.clone()]).build().await?;
     let mut ours = OurClient::connect(&server.kafka, Options::default()).await?;
-    let moments = feed(&stock).await?;
+    let moments = produce_waves(&stock).await?;
     println!();
     println!("The same topic at three moments, read by the stock client as {TOPIC}.__at.s…:");
-    show(&stock, &mut ours, &moments).await?;
-    repeat(&mut ours, &moments).await?;
+    print_moments(&stock, &mut ours, &moments).await?;
+    check_cut_repeats(&mut ours, &moments).await?;
     println!();
     if args.stay {
         println!("Try it yourself:");
-        suggest(&server.kafka, &moments);
+        print_suggestions(&server.kafka, &moments);
         println!("Serving until Ctrl-C.");
         std::future::pending::<()>().await;
     }
@@ -117,7 +117,7 @@ async fn show_all(args: Args) -> anyhow::Result<()> {
                 "The data is kept. To try it yourself, serve it, and ask in another terminal:"
             );
             println!("  freezeframe serve --data-dir {} --kafka {}", kept.display(), server.kafka);
-            suggest(&server.kafka, &moments);
+            print_suggestions(&server.kafka, &moments);
         }
         None => println!(
             "The server and its data go now. freezeframe demo --stay keeps both, with commands to try."
@@ -127,7 +127,7 @@ async fn show_all(args: Args) -> anyhow::Result<()> {
 }
 
 /// Commands for a server that has the data.
-fn suggest(kafka: &str, moments: &[u64]) {
+fn print_suggestions(kafka: &str, moments: &[u64]) {
     println!("  freezeframe cut --bootstrap {kafka} --at s{} --json", moments[1]);
     println!("  freezeframe cat --bootstrap {kafka} {TOPIC}/0@s{} | head -3", moments[0]);
     println!("  freezeframe topics --bootstrap {kafka} --at \"1 minute ago\"");
@@ -135,7 +135,7 @@ fn suggest(kafka: &str, moments: &[u64]) {
 }
 
 /// Writes the data in waves, as it was revised; returns the moment after each.
-async fn feed(stock: &Client) -> anyhow::Result<Vec<u64>> {
+async fn produce_waves(stock: &Client) -> anyhow::Result<Vec<u64>> {
     let lines: Vec<&str> = DATA.lines().collect();
     let controller = stock.controller_client()?;
     controller.create_topic(TOPIC, PARTITIONS, 1, 5_000).await.context("create the topic")?;
@@ -147,7 +147,8 @@ async fn feed(stock: &Client) -> anyhow::Result<Vec<u64>> {
     for wave in lines.chunks(lines.len().div_ceil(WAVES)) {
         let mut batches: Vec<Vec<Record>> = (0..PARTITIONS).map(|_| Vec::new()).collect();
         for line in wave {
-            let quake: Quake = serde_json::from_str(line).context("read the demo's data")?;
+            let quake: EarthquakeEvent =
+                serde_json::from_str(line).context("read the demo's data")?;
             let partition = quake.net.bytes().map(usize::from).sum::<usize>() % batches.len();
             batches[partition].push(Record {
                 key: Some(quake.id.into_bytes()),
@@ -193,12 +194,16 @@ async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<Parti
 }
 
 /// What the stock client sees at each moment.
-async fn show(stock: &Client, ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
+async fn print_moments(
+    stock: &Client,
+    ours: &mut OurClient,
+    moments: &[u64],
+) -> anyhow::Result<()> {
     let mut table =
-        Table::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
+        OutputTable::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
     for ms in moments {
         let (mut ends, mut count) = (Vec::new(), 0);
-        let mut strongest: Option<Quake> = None;
+        let mut strongest: Option<EarthquakeEvent> = None;
         for partition in partitions(stock, &format!("{TOPIC}.__at.s{ms}")).await? {
             let end = partition.get_offset(OffsetAt::Latest).await?;
             let mut offset = 0;
@@ -211,7 +216,7 @@ async fn show(stock: &Client, ours: &mut OurClient, moments: &[u64]) -> anyhow::
                     offset = record.offset + 1;
                     count += 1;
                     let value = record.record.value.unwrap_or_default();
-                    let quake: Quake = serde_json::from_slice(&value)?;
+                    let quake: EarthquakeEvent = serde_json::from_slice(&value)?;
                     if strongest.as_ref().is_none_or(|strongest| quake.mag > strongest.mag) {
                         strongest = Some(quake);
                     }
@@ -225,18 +230,18 @@ async fn show(stock: &Client, ours: &mut OurClient, moments: &[u64]) -> anyhow::
         });
         table.row([format!("s{ms}"), ends.join("+"), count.to_string(), strongest, cut]);
     }
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     output.table(&table)?;
     Ok(output.flush()?)
 }
 
 async fn cut(ours: &mut OurClient, ms: u64) -> anyhow::Result<String> {
     let moment = Moment::Sys(Cut::before(SysTime(ms)));
-    Ok(ours.cut(&moment, None, When::Wait, Duration::from_secs(5)).await?.hash)
+    Ok(ours.cut(&moment, None, PendingMomentPolicy::Wait, Duration::from_secs(5)).await?.hash)
 }
 
 /// Reads the first cut again, after everything that came later.
-async fn repeat(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
+async fn check_cut_repeats(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
     let (first, again) = (cut(ours, moments[0]).await?, cut(ours, moments[0]).await?);
     anyhow::ensure!(first == again, "a cut changed: {first} became {again}");
     println!("Asked again, the cut at s{} is {again}: the past does not change.", moments[0]);
@@ -244,13 +249,13 @@ async fn repeat(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
 }
 
 /// A server in a process of its own, stopped with this one.
-struct Server {
+struct DemoServer {
     process: Child,
     kafka: String,
 }
 
-impl Server {
-    fn start(directory: &std::path::Path, kafka: &str) -> anyhow::Result<Server> {
+impl DemoServer {
+    fn start(directory: &std::path::Path, kafka: &str) -> anyhow::Result<DemoServer> {
         let program = std::env::current_exe().context("find this program")?;
         let mut process = Command::new(program)
             .arg("serve")
@@ -269,7 +274,7 @@ impl Server {
         BufReader::new(stdout).read_line(&mut line).context("read the server's output")?;
         let ready = line.split_whitespace().find_map(|word| word.strip_prefix("kafka="));
         match ready {
-            Some(kafka) => Ok(Server { kafka: kafka.to_owned(), process }),
+            Some(kafka) => Ok(DemoServer { kafka: kafka.to_owned(), process }),
             None => {
                 let _ = process.wait();
                 bail!("the server did not start; it says why above")
@@ -278,7 +283,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for DemoServer {
     /// To wait for it closes its input, and it ends in order then: a signal besides would be a second one,
     /// at which it leaves at once.
     fn drop(&mut self) {

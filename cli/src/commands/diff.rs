@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use client::history::{Both, Change, DiffAsk, DiffPage, Membership, OffsetThen, Section, When};
-use hlc::{Ask, Moment, SysTime};
+use client::history::{
+    BeforeAndAfter, DiffCategory, DiffChange, DiffQuery, DiffResponse, GroupMembership,
+    OffsetAtMoment, PendingMomentPolicy,
+};
+use hlc::{Moment, MomentSelector, SysTime};
 
-use super::Server;
+use super::ServerAddress;
 use super::topics::{parse_topic, stamp_date};
 use crate::completion;
-use crate::moments::{At, date, described, parse_patience};
-use crate::output::{Output, UsageError, counted};
-use crate::table::Table;
+use crate::moments::{MomentArg, date, describe_ask, parse_patience};
+use crate::output::{StandardOutput, UsageError, counted};
+use crate::table::OutputTable;
 
 /// Arguments of `diff`.
 #[derive(Debug, clap::Args)]
@@ -26,19 +29,19 @@ Examples:
   freezeframe diff s1795252940000 s1795252948259 --json
   freezeframe diff s1795252940000..s1795252948259 --topic orders
   freezeframe diff '30 days ago' now --only topics   records of then may be gone")]
-pub(crate) struct Args {
+pub(crate) struct DiffArgs {
     /// The earlier moment, or both as a window.
-    #[arg(value_parser = At::parse, value_name = "FROM", allow_hyphen_values = true)]
-    from: At,
+    #[arg(value_parser = MomentArg::parse, value_name = "FROM", allow_hyphen_values = true)]
+    from: MomentArg,
     /// The later moment.
-    #[arg(value_parser = At::parse_moment, value_name = "UNTIL", allow_hyphen_values = true)]
-    until: Option<At>,
+    #[arg(value_parser = MomentArg::parse_moment, value_name = "UNTIL", allow_hyphen_values = true)]
+    until: Option<MomentArg>,
     /// Only this topic, and what was committed for it. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
     /// Only this kind of change. May be given more than once.
     #[arg(long, value_enum, value_name = "KIND")]
-    only: Vec<Only>,
+    only: Vec<DiffCategoryArg>,
     /// How long the server may wait for the later moment: 60s at most.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
@@ -48,7 +51,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Only {
+enum DiffCategoryArg {
     /// Topics and their settings.
     Topics,
     /// What was appended.
@@ -61,36 +64,36 @@ enum Only {
     Groups,
 }
 
-impl From<Only> for Section {
-    fn from(only: Only) -> Section {
+impl From<DiffCategoryArg> for DiffCategory {
+    fn from(only: DiffCategoryArg) -> DiffCategory {
         match only {
-            Only::Topics => Section::Topics,
-            Only::Records => Section::Records,
-            Only::Pins => Section::Pins,
-            Only::Offsets => Section::Offsets,
-            Only::Groups => Section::Groups,
+            DiffCategoryArg::Topics => DiffCategory::Topics,
+            DiffCategoryArg::Records => DiffCategory::Records,
+            DiffCategoryArg::Pins => DiffCategory::Pins,
+            DiffCategoryArg::Offsets => DiffCategory::Offsets,
+            DiffCategoryArg::Groups => DiffCategory::Groups,
         }
     }
 }
 
 /// Asks for one page after the other, and prints each.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let (from, until) = ends(&args)?;
     if args.from.was_relative || args.until.as_ref().is_some_and(|at| at.was_relative) {
-        eprintln!("between {}", described(&Ask::Window(from, until)));
+        eprintln!("between {}", describe_ask(&MomentSelector::Window(from, until)));
     }
     let mut client = server.connect().await?;
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
-    let only: Vec<Section> = args.only.iter().copied().map(Section::from).collect();
+    let only: Vec<DiffCategory> = args.only.iter().copied().map(DiffCategory::from).collect();
     let only = (!only.is_empty()).then_some(&only[..]);
     let mut after: Option<String> = None;
     loop {
-        let ask = DiffAsk {
+        let ask = DiffQuery {
             from: &from,
             until: &until,
             topics,
             only,
-            when: When::Wait,
+            when: PendingMomentPolicy::Wait,
             patience: args.patience,
             after: after.as_deref(),
         };
@@ -104,19 +107,19 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
 }
 
 /// The two moments.
-fn ends(args: &Args) -> Result<(Moment, Moment), UsageError> {
+fn ends(args: &DiffArgs) -> Result<(Moment, Moment), UsageError> {
     let ask = match (args.from.ask, &args.until) {
-        (Ask::At(from), Some(until)) => Ask::window(from, until.moment()),
-        (Ask::Window(from, until), None) => Ask::window(from, until),
-        (Ask::At(_), None) => {
+        (MomentSelector::At(from), Some(until)) => MomentSelector::window(from, until.moment()),
+        (MomentSelector::Window(from, until), None) => MomentSelector::window(from, until),
+        (MomentSelector::At(_), None) => {
             return Err(UsageError("give two moments: diff FROM UNTIL".to_owned()));
         }
-        (Ask::Window(..), Some(_)) => {
+        (MomentSelector::Window(..), Some(_)) => {
             return Err(UsageError("give a window, or two moments, and not both".to_owned()));
         }
     };
     match ask.map_err(|error| UsageError(error.to_string()))? {
-        Ask::Window(from @ Moment::Sys(_), until) => Ok((from, until)),
+        MomentSelector::Window(from @ Moment::Sys(_), until) => Ok((from, until)),
         _ => Err(UsageError(
             "what differs is asked by system time (s…); by user time, consume a window of a topic"
                 .to_owned(),
@@ -124,15 +127,15 @@ fn ends(args: &Args) -> Result<(Moment, Moment), UsageError> {
     }
 }
 
-fn print(page: &DiffPage, json: bool) -> anyhow::Result<()> {
-    let mut output = Output::lock();
+fn print(page: &DiffResponse, json: bool) -> anyhow::Result<()> {
+    let mut output = StandardOutput::lock();
     if json {
         for change in &page.changes {
             output.json(change)?;
         }
         return Ok(output.flush()?);
     }
-    let mut table = Table::new(&["change", "of", "before", "after", "note"]);
+    let mut table = OutputTable::new(&["change", "of", "before", "after", "note"]);
     for change in &page.changes {
         rows(change).into_iter().for_each(|row| table.row(row));
     }
@@ -142,71 +145,71 @@ fn print(page: &DiffPage, json: bool) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-type Row = [String; 5];
+type DiffRow = [String; 5];
 
-fn row(change: &str, of: String, before: String, after: String, note: String) -> Row {
+fn row(change: &str, of: String, before: String, after: String, note: String) -> DiffRow {
     [change.to_owned(), of, before, after, note]
 }
 
 /// What stands where there is nothing.
-fn nothing() -> String {
+fn empty_cell() -> String {
     "-".to_owned()
 }
 
 /// A change is a row, but for topics, of which each thing that changed is one.
-fn rows(change: &Change) -> Vec<Row> {
+fn rows(change: &DiffChange) -> Vec<DiffRow> {
     match change {
-        Change::TopicCreated { topic, partitions, configs, stamp, .. } => {
+        DiffChange::TopicCreated { topic, partitions, configs, stamp, .. } => {
             let configs: String =
                 configs.iter().map(|(key, value)| format!(", {key}={value}")).collect();
             let after = format!("{}{configs}", counted(*partitions, "partition"));
-            vec![row("topic created", topic.clone(), nothing(), after, stamp_date(*stamp))]
+            vec![row("topic created", topic.clone(), empty_cell(), after, stamp_date(*stamp))]
         }
-        Change::TopicDeleted { topic, partitions, stamp, .. } => {
+        DiffChange::TopicDeleted { topic, partitions, stamp, .. } => {
             let before = counted(*partitions, "partition");
-            vec![row("topic deleted", topic.clone(), before, nothing(), stamp_date(*stamp))]
+            vec![row("topic deleted", topic.clone(), before, empty_cell(), stamp_date(*stamp))]
         }
-        Change::TopicChanged { topic, partitions, configs, .. } => {
+        DiffChange::TopicChanged { topic, partitions, configs, .. } => {
             let changed = |of: &str, before, after| {
                 row("topic changed", format!("{topic} {of}"), before, after, String::new())
             };
-            let Both { before, after } = partitions;
+            let BeforeAndAfter { before, after } = partitions;
             let counts = (before != after)
                 .then(|| changed("partitions", before.to_string(), after.to_string()));
-            let text = |value: &Option<String>| value.clone().unwrap_or_else(nothing);
+            let text = |value: &Option<String>| value.clone().unwrap_or_else(empty_cell);
             let settings = configs
                 .iter()
                 .map(|(key, both)| changed(key, text(&both.before), text(&both.after)));
             counts.into_iter().chain(settings).collect()
         }
-        Change::Appended { topic, partition, start, end, records, bytes, .. } => {
+        DiffChange::Appended { topic, partition, start, end, records, bytes, .. } => {
             let note = format!("{}, {}", counted(*records, "record"), counted(*bytes, "byte"));
             let of = format!("{topic}/{partition}");
             vec![row("appended", of, start.to_string(), end.to_string(), note)]
         }
-        Change::PinSet { pin, at, expires_ms, .. } => {
+        DiffChange::PinSet { pin, at, expires_ms, .. } => {
             let note = format!("until {}", date(SysTime(*expires_ms)));
             vec![row("pin set", pin.clone(), String::new(), at.clone(), note)]
         }
-        Change::PinRemoved { pin, stamp } => {
+        DiffChange::PinRemoved { pin, stamp } => {
             let note = stamp_date(*stamp);
-            vec![row("pin removed", pin.clone(), String::new(), nothing(), note)]
+            vec![row("pin removed", pin.clone(), String::new(), empty_cell(), note)]
         }
-        Change::Offset { group, topic, partition, before, after } => {
-            let offset = |then: &Option<OffsetThen>| {
-                then.as_ref().map_or_else(nothing, |then| then.offset.to_string())
+        DiffChange::Offset { group, topic, partition, before, after } => {
+            let offset = |then: &Option<OffsetAtMoment>| {
+                then.as_ref().map_or_else(empty_cell, |then| then.offset.to_string())
             };
             let what = if after.is_some() { "committed" } else { "offset removed" };
             let of = format!("{group} {topic}/{partition}");
             vec![row(what, of, offset(before), offset(after), String::new())]
         }
-        Change::GroupCreated { group, before, after } => {
+        DiffChange::GroupCreated { group, before, after } => {
             vec![membership_row("group created", group, before.as_ref(), after.as_ref())]
         }
-        Change::GroupChanged { group, before, after } => {
+        DiffChange::GroupChanged { group, before, after } => {
             vec![membership_row("group changed", group, before.as_ref(), after.as_ref())]
         }
-        Change::GroupDeleted { group, before, after } => {
+        DiffChange::GroupDeleted { group, before, after } => {
             vec![membership_row("group deleted", group, before.as_ref(), after.as_ref())]
         }
     }
@@ -215,11 +218,11 @@ fn rows(change: &Change) -> Vec<Row> {
 fn membership_row(
     what: &str,
     group: &str,
-    before: Option<&Membership>,
-    after: Option<&Membership>,
-) -> Row {
-    let shown = |then: Option<&Membership>| {
-        then.map_or_else(nothing, |then| {
+    before: Option<&GroupMembership>,
+    after: Option<&GroupMembership>,
+) -> DiffRow {
+    let shown = |then: Option<&GroupMembership>| {
+        then.map_or_else(empty_cell, |then| {
             format!("generation {}, {}", then.generation, counted(then.members.len(), "member"))
         })
     };
@@ -233,13 +236,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct DiffCommandLine {
         #[command(flatten)]
-        args: Args,
+        args: DiffArgs,
     }
 
     fn ends_of(words: &[&str]) -> Result<(Moment, Moment), UsageError> {
-        let line = Line::try_parse_from(std::iter::once("diff").chain(words.iter().copied()));
+        let line =
+            DiffCommandLine::try_parse_from(std::iter::once("diff").chain(words.iter().copied()));
         ends(&line.unwrap().args)
     }
 

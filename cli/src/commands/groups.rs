@@ -1,18 +1,18 @@
 //! `freezeframe groups`: consumer groups, who is in them, and what they have committed.
 
-mod set;
-mod then;
+mod at_moment;
+mod seek;
 
 use std::collections::BTreeMap;
 
-use client::{Client, ClientError, Committed, GroupDescription, OffsetAt};
+use client::{Client, ClientError, ConsumerGroupDescription, GroupCommittedOffset, OffsetSpec};
 use serde::Serialize;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::At;
-use crate::output::{Output, counted, list};
-use crate::table::Table;
+use crate::moments::MomentArg;
+use crate::output::{StandardOutput, counted, print_list};
+use crate::table::OutputTable;
 
 /// Arguments of `groups`.
 #[derive(Debug, clap::Args)]
@@ -26,11 +26,11 @@ Examples:
   freezeframe groups seek billing --at '1 hour ago' --dry-run
   freezeframe groups restore billing --at 'yesterday 14:00'"
 )]
-pub(crate) struct Args {
+pub(crate) struct GroupsArgs {
     #[command(subcommand)]
     command: Option<GroupsCommand>,
     #[command(flatten)]
-    list: List,
+    list: ListGroupsArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -40,66 +40,66 @@ enum GroupsCommand {
 Examples:
   freezeframe groups list --json
   freezeframe groups list --at '1 hour ago'")]
-    List(List),
+    List(ListGroupsArgs),
     /// Show what a group has committed, how far behind it is, and who reads.
     #[command(after_help = "\
 Examples:
   freezeframe groups describe billing
   freezeframe groups describe billing --at s1795252948259 --json")]
-    Describe(Describe),
+    Describe(DescribeGroupArgs),
     /// Set a group to a moment: all its partitions at once.
-    Seek(set::Seek),
+    Seek(seek::SeekGroupArgs),
     /// Set a group back to what it had committed at a moment.
-    Restore(set::Restore),
+    Restore(seek::RestoreGroupArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+struct ListGroupsArgs {
     /// The groups that were there at a moment.
-    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// One JSON object a group and line.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-struct Describe {
+struct DescribeGroupArgs {
     /// The group.
     #[arg(add = completion::groups())]
     group: String,
     /// Who was in it at a moment, and what it had committed.
-    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
 }
 
 /// Does what was asked about groups.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: GroupsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(GroupsCommand::List(args.list)) {
-        GroupsCommand::List(List { at: None, json }) => {
+        GroupsCommand::List(ListGroupsArgs { at: None, json }) => {
             list_now(&mut server.connect().await?, json).await
         }
-        GroupsCommand::List(List { at: Some(at), json }) => {
+        GroupsCommand::List(ListGroupsArgs { at: Some(at), json }) => {
             at.announce();
-            then::list_then(&mut server.connect().await?, &at, json).await
+            at_moment::list_at_moment(&mut server.connect().await?, &at, json).await
         }
-        GroupsCommand::Describe(Describe { group, at: None, json }) => {
+        GroupsCommand::Describe(DescribeGroupArgs { group, at: None, json }) => {
             describe_now(&mut server.connect().await?, &group, json).await
         }
-        GroupsCommand::Describe(Describe { group, at: Some(at), json }) => {
+        GroupsCommand::Describe(DescribeGroupArgs { group, at: Some(at), json }) => {
             at.announce();
-            then::describe_then(&mut server.connect().await?, &group, &at, json).await
+            at_moment::describe_at_moment(&mut server.connect().await?, &group, &at, json).await
         }
-        GroupsCommand::Seek(args) => set::seek(&args, server).await,
-        GroupsCommand::Restore(args) => set::restore(&args, server).await,
+        GroupsCommand::Seek(args) => seek::seek(&args, server).await,
+        GroupsCommand::Restore(args) => seek::restore(&args, server).await,
     }
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct GroupListItem<'a> {
     group: &'a str,
     state: &'a str,
     kind: &'a str,
@@ -110,15 +110,15 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let groups = client.groups().await?;
     let items = groups.iter().map(|group| {
         let (state, kind, protocol) = (&*group.state, &*group.kind, &*group.protocol);
-        let listed = Listed { group: &group.group, state, kind, protocol };
+        let listed = GroupListItem { group: &group.group, state, kind, protocol };
         (listed, [&*group.group, state, kind, protocol].map(str::to_owned))
     });
-    list(json, &["group", "state", "kind", "protocol"], items)
+    print_list(json, &["group", "state", "kind", "protocol"], items)
 }
 
 /// One partition, as a group stands to it.
 #[derive(Serialize)]
-struct Reads {
+struct GroupPartitionRow {
     topic: String,
     partition: i32,
     committed: Option<i64>,
@@ -129,22 +129,22 @@ struct Reads {
 }
 
 #[derive(Serialize)]
-struct Described<'a> {
+struct GroupDetail<'a> {
     group: &'a str,
     state: &'a str,
     assignor: &'a str,
     members: usize,
-    partitions: &'a [Reads],
+    partitions: &'a [GroupPartitionRow],
 }
 
 async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::Result<()> {
     let described = client.describe_group(group).await?;
-    let committed = client.committed(group).await?;
-    let mut reads = reads(&described, committed);
+    let committed = client.committed_offsets(group).await?;
+    let mut reads = partition_rows(&described, committed);
     fill_ends(client, &mut reads).await?;
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     if json {
-        output.json(&Described {
+        output.json(&GroupDetail {
             group,
             state: &described.state,
             assignor: &described.assignor,
@@ -154,7 +154,7 @@ async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::R
         return Ok(output.flush()?);
     }
     let mut table =
-        Table::new(&["topic", "partition", "committed", "end", "lag", "member", "host"]);
+        OutputTable::new(&["topic", "partition", "committed", "end", "lag", "member", "host"]);
     let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
     for part in reads {
         table.row([
@@ -174,8 +174,11 @@ async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::R
 }
 
 /// What was committed and what is being read, by topic and partition.
-fn reads(described: &GroupDescription, committed: Vec<Committed>) -> Vec<Reads> {
-    let empty = |topic: &str, partition: i32| Reads {
+fn partition_rows(
+    described: &ConsumerGroupDescription,
+    committed: Vec<GroupCommittedOffset>,
+) -> Vec<GroupPartitionRow> {
+    let empty = |topic: &str, partition: i32| GroupPartitionRow {
         topic: topic.to_owned(),
         partition,
         committed: None,
@@ -184,14 +187,14 @@ fn reads(described: &GroupDescription, committed: Vec<Committed>) -> Vec<Reads> 
         member: None,
         host: None,
     };
-    let mut reads: BTreeMap<(String, i32), Reads> = BTreeMap::new();
+    let mut reads: BTreeMap<(String, i32), GroupPartitionRow> = BTreeMap::new();
     for offset in committed {
         let key = (offset.topic.clone(), offset.partition);
         let entry = reads.entry(key).or_insert_with(|| empty(&offset.topic, offset.partition));
         entry.committed = Some(offset.offset);
     }
     for member in &described.members {
-        for (topic, partitions) in &member.reads {
+        for (topic, partitions) in &member.assigned {
             for partition in partitions {
                 let key = (topic.clone(), *partition);
                 let entry = reads.entry(key).or_insert_with(|| empty(topic, *partition));
@@ -204,11 +207,11 @@ fn reads(described: &GroupDescription, committed: Vec<Committed>) -> Vec<Reads> 
 }
 
 /// Looks up where the partitions end. A topic may be gone while its offsets are still kept.
-async fn fill_ends(client: &mut Client, reads: &mut [Reads]) -> anyhow::Result<()> {
+async fn fill_ends(client: &mut Client, reads: &mut [GroupPartitionRow]) -> anyhow::Result<()> {
     for of_topic in reads.chunk_by_mut(|a, b| a.topic == b.topic) {
         let topic = of_topic[0].topic.clone();
         let partitions: Vec<_> = of_topic.iter().map(|read| read.partition).collect();
-        let ends = match client.offsets(&topic, &partitions, OffsetAt::Latest).await {
+        let ends = match client.offsets(&topic, &partitions, OffsetSpec::Latest).await {
             Err(ClientError::UnknownTopic(_) | ClientError::UnknownPartition { .. }) => continue,
             ends => ends?,
         };
@@ -222,31 +225,31 @@ async fn fill_ends(client: &mut Client, reads: &mut [Reads]) -> anyhow::Result<(
 
 #[cfg(test)]
 mod tests {
-    use client::Member;
+    use client::GroupMemberDescription;
 
     use super::*;
 
     #[test]
     fn a_partition_is_listed_once_whether_committed_or_read_or_both() {
-        let member = Member {
+        let member = GroupMemberDescription {
             id: "m-1".to_owned(),
             client_id: "m".to_owned(),
             host: "/h".to_owned(),
-            reads: BTreeMap::from([("a".to_owned(), vec![0, 1])]),
+            assigned: BTreeMap::from([("a".to_owned(), vec![0, 1])]),
         };
-        let described = GroupDescription {
+        let described = ConsumerGroupDescription {
             group: "g".to_owned(),
             state: "Stable".to_owned(),
             assignor: "range".to_owned(),
             members: vec![member],
         };
-        let committed = |partition| Committed {
+        let committed = |partition| GroupCommittedOffset {
             topic: "a".to_owned(),
             partition,
             offset: 5,
             metadata: String::new(),
         };
-        let reads = reads(&described, vec![committed(1), committed(2)]);
+        let reads = partition_rows(&described, vec![committed(1), committed(2)]);
         let shown: Vec<_> =
             reads.iter().map(|r| (r.partition, r.committed, r.member.is_some())).collect();
         assert_eq!(shown, [(0, None, true), (1, Some(5), true), (2, Some(5), false)]);

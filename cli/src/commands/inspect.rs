@@ -14,16 +14,16 @@ use serde::Serialize;
 use storage::disk::{DiskFile, open_read_only};
 
 use crate::moments::date;
-use crate::output::Output;
-use crate::table::Table;
+use crate::output::StandardOutput;
+use crate::table::OutputTable;
 
 mod bound;
-mod filed;
-mod heads;
 mod index;
+mod latest_runs;
 mod manifest;
 mod proof;
 mod segment;
+mod sorted_segment;
 mod text;
 
 /// Rows that are held back to be drawn as one table.
@@ -33,9 +33,9 @@ const ROWS_MAX: usize = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve, segments
-of the journal (*.journal), frames that were filed by log (*.filed), indexes
+of the journal (*.journal), segments sorted by log (*.filed), indexes
 (*.index) and proofs (*.proof), by their names or by how they begin. It takes no lock: it works beside
-a running server, whose newest writes may look torn then. What is damaged is
+a running server, whose newest writes may look torn then. What is corrupt is
 printed as far as it can be. Whether all is well is for `freezeframe check` to
 say; the exit code is 0 if the files could be read.
 
@@ -46,7 +46,7 @@ Examples:
   freezeframe inspect ./freezeframe-data/journal/manifest
   freezeframe inspect 00000000000000000000.index --frames 10
   freezeframe inspect 00000000000000000000.proof --json")]
-pub(crate) struct Args {
+pub(crate) struct InspectArgs {
     /// Files of a data directory
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -66,7 +66,7 @@ pub(crate) struct Args {
 }
 
 /// A kind of file.
-struct Kind {
+struct DataFileKind {
     /// What to call it.
     what: &'static str,
     /// Whether a file of this name is one.
@@ -74,75 +74,75 @@ struct Kind {
     /// How one begins, whatever its name, and at which byte.
     magic: &'static [u8],
     magic_at: usize,
-    print: fn(&Inspected, &mut Printer<'_>) -> anyhow::Result<()>,
+    print: fn(&InspectedFile, &mut InspectPrinter<'_>) -> anyhow::Result<()>,
 }
 
 /// All kinds of files.
-const KINDS: &[Kind] = &[
-    Kind {
+const KINDS: &[DataFileKind] = &[
+    DataFileKind {
         what: "the identity of a data directory",
         has_name: |name| name == "FREEZEFRAME",
         magic: b"format ",
         magic_at: 0,
         print: text::print_identity,
     },
-    Kind {
+    DataFileKind {
         what: "the lock of a data directory",
         has_name: |name| name == "LOCK",
         magic: b"",
         magic_at: 0,
         print: text::print_lock,
     },
-    Kind {
+    DataFileKind {
         what: "what was promised and what was synced",
         has_name: |name| name == storage::timekeeper::BOUND_FILE,
         magic: b"FFBOUND2",
         magic_at: 0,
         print: bound::print,
     },
-    Kind {
+    DataFileKind {
         what: "a segment of the journal",
         has_name: |name| storage::journal::segment_start(name).is_some(),
         magic: b"FFSEGMNT",
         magic_at: 0,
         print: segment::print,
     },
-    Kind {
-        what: "which files there are, and what was given up",
+    DataFileKind {
+        what: "which files there are, and where each log starts",
         has_name: |name| name == storage::manifest::MANIFEST_FILE,
         magic: b"FFMANIF1",
         magic_at: 0,
         print: manifest::print,
     },
-    Kind {
-        what: "space that is kept for giving up history on a full disk; nothing is in it",
+    DataFileKind {
+        what: "space reserved to advance log starts on a full disk; nothing is in it",
         has_name: |name| name == storage::RESERVE_FILE,
         magic: b"",
         magic_at: 0,
         print: |_, _| Ok(()),
     },
-    Kind {
+    DataFileKind {
         what: "an index",
-        has_name: storage::filed::is_index_name,
+        has_name: storage::sorted_segment::is_index_name,
         magic: b"FFINDEX1",
         magic_at: 8,
         print: index::print,
     },
-    Kind {
-        what: "where the newest run of each log stands",
-        has_name: |name| storage::index::heads_stretch(name).is_some(),
+    DataFileKind {
+        what: "the latest run of each log",
+        has_name: |name| storage::index::latest_runs_range(name).is_some(),
         magic: b"FFHEADS1",
         magic_at: 8,
-        print: heads::print,
+        print: latest_runs::print,
     },
-    Kind {
-        what: "frames that were filed by log",
-        has_name: storage::filed::is_filed_name,
+    DataFileKind {
+        what: "a segment sorted by log",
+        has_name: storage::sorted_segment::is_sorted_segment_name,
         magic: b"FFFILED1",
         magic_at: 0,
-        print: filed::print,
+        print: sorted_segment::print,
     },
-    Kind {
+    DataFileKind {
         what: "the proof of a segment",
         has_name: |name| storage::proof::proof_start(name).is_some(),
         magic: b"FFPROOF1",
@@ -152,15 +152,15 @@ const KINDS: &[Kind] = &[
 ];
 
 /// A file, opened.
-struct Inspected {
+struct InspectedFile {
     /// The last part of its path.
     name: String,
     file: Arc<dyn DiskFile>,
 }
 
-impl Inspected {
+impl InspectedFile {
     /// Up to `limit` bytes from the front.
-    fn head(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
+    fn read_prefix(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
         let mut bytes = vec![0; limit];
         let read = self.file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
@@ -169,18 +169,18 @@ impl Inspected {
 }
 
 /// Prints what the files hold.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     // All of them are looked at first: a slip in a name is told before pages of frames.
     let mut files = Vec::new();
     for path in &args.files {
-        files.push((path, recognise(path)?));
+        files.push((path, recognize_file(path)?));
     }
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     for (path, (kind, inspected)) in files {
         if !args.json {
             output.bytes(format!("{}: {}\n", path.display(), kind.what).as_bytes())?;
         }
-        let mut printer = Printer { output: &mut output, args, rows: None };
+        let mut printer = InspectPrinter { output: &mut output, args, rows: None };
         (kind.print)(&inspected, &mut printer)
             .with_context(|| format!("read {}", path.display()))?;
         printer.flush()?;
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-fn recognise(path: &Path) -> anyhow::Result<(&'static Kind, Inspected)> {
+fn recognize_file(path: &Path) -> anyhow::Result<(&'static DataFileKind, InspectedFile)> {
     let doing = || format!("open {}", path.display());
     let metadata = fs::metadata(path).with_context(doing)?;
     if metadata.is_dir() {
@@ -199,17 +199,17 @@ fn recognise(path: &Path) -> anyhow::Result<(&'static Kind, Inspected)> {
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = open_read_only(path).with_context(doing)?;
-    let inspected = Inspected { name, file };
-    let head = inspected.head(16).with_context(doing)?;
+    let inspected = InspectedFile { name, file };
+    let head = inspected.read_prefix(16).with_context(doing)?;
     let by_name = KINDS.iter().find(|kind| (kind.has_name)(&inspected.name));
-    let begins = |kind: &&Kind| {
+    let begins = |kind: &&DataFileKind| {
         let head = head.get(kind.magic_at..).unwrap_or_default();
         !kind.magic.is_empty() && head.starts_with(kind.magic)
     };
     match by_name.or_else(|| KINDS.iter().find(begins)) {
         Some(kind) => Ok((kind, inspected)),
         None if is_of_catalog(path) => bail!(
-            "{} belongs to the catalog, whose files are its own: it is made anew from the journal if it is lost",
+            "{} belongs to the catalog, whose files are its own: it is rebuilt from the journal if it is lost",
             path.display()
         ),
         None => bail!("{} is no file of a freezeframe data directory", path.display()),
@@ -225,15 +225,15 @@ fn is_of_catalog(path: &Path) -> bool {
 }
 
 /// Where it is printed, and how.
-struct Printer<'a> {
-    output: &'a mut Output,
-    args: &'a Args,
+struct InspectPrinter<'a> {
+    output: &'a mut StandardOutput,
+    args: &'a InspectArgs,
     /// Rows that wait to be drawn.
-    rows: Option<Table>,
+    rows: Option<OutputTable>,
 }
 
-impl Printer<'_> {
-    fn table(&mut self, table: &Table) -> anyhow::Result<()> {
+impl InspectPrinter<'_> {
+    fn table(&mut self, table: &OutputTable) -> anyhow::Result<()> {
         self.flush()?;
         Ok(self.output.table(table)?)
     }
@@ -244,7 +244,7 @@ impl Printer<'_> {
         headings: &'static [&'static str],
         cells: [String; N],
     ) -> anyhow::Result<()> {
-        let table = self.rows.get_or_insert_with(|| Table::new(headings));
+        let table = self.rows.get_or_insert_with(|| OutputTable::new(headings));
         table.row(cells);
         if table.count() >= ROWS_MAX {
             self.flush()?;
@@ -292,7 +292,7 @@ fn user_time(time: UserTime) -> String {
     }
 }
 
-fn truth(is: bool) -> String {
+fn yes_or_no(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }
 
@@ -312,14 +312,14 @@ mod tests {
             ("bound", "promised"),
             ("00000000000000000280.journal", "segment of"),
             ("00000000000000000280.proof", "proof of"),
-            ("manifest", "and what was given up"),
+            ("manifest", "where each log starts"),
             ("reserve", "space that is kept"),
             ("00000000000000000280.index", "an index"),
             ("00000000000000000280.1.index", "an index"),
             ("log-00000000000000000007.31.index", "an index"),
-            ("00000000000000000000-00000000000000000280.heads", "newest run"),
-            ("00000000000000000280.1.filed", "filed by log"),
-            ("log-00000000000000000007.31.filed", "filed by log"),
+            ("00000000000000000000-00000000000000000280.heads", "latest run"),
+            ("00000000000000000280.1.filed", "sorted by log"),
+            ("log-00000000000000000007.31.filed", "sorted by log"),
         ] {
             let kinds: Vec<_> = KINDS.iter().filter(|kind| (kind.has_name)(name)).collect();
             assert_eq!(kinds.len(), 1, "{name}");

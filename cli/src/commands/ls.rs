@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use client::Client;
-use client::tree::{Kind, Listed, Stat};
-use fileview::Selection;
-use hlc::Ask;
+use client::tree::{TreeDirectoryEntry, TreeNodeKind, TreeNodeStat};
+use fileview::RecordSelection;
+use hlc::MomentSelector;
 use serde::Serialize;
 
-use super::Server;
+use super::ServerAddress;
 use super::topics::stamp_date;
 use crate::completion;
-use crate::moments::{At, TypedPath};
-use crate::output::{UsageError, list};
-use crate::reading::Source;
+use crate::moments::{MomentArg, TypedPath};
+use crate::output::{UsageError, print_list};
+use crate::topic_reader::TopicSource;
 use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name, time_of};
 
 /// Arguments of `ls`.
@@ -31,14 +31,14 @@ A path that begins with a slash leads into the tree of files:
   freezeframe ls -l /topics/orders   with sizes and times
   freezeframe ls /topics/orders/by-key --at '1 hour ago'
   freezeframe ls -l /.at/s1795252948259/files")]
-pub(crate) struct Args {
+pub(crate) struct LsArgs {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files. All
     /// topics if not said.
     #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: Option<AnyPath>,
     /// The moment, if it is not in the path.
-    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// Of a path in the tree of files, also say how large things are, and when they changed.
     #[arg(long, short)]
     long: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 }
 
 /// Prints the list.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: LsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = match args.path {
         Some(AnyPath::Tree(path)) => {
             let path = path.with_at(args.at)?;
@@ -65,12 +65,12 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     match (path, args.at) {
         (Some(path), _) => partitions(&mut client, &path, args.json).await,
         (None, None) => topics_now(&mut client, args.json).await,
-        (None, Some(at)) => topics_then(&mut client, &at, args.json).await,
+        (None, Some(at)) => topics_at_moment(&mut client, &at, args.json).await,
     }
 }
 
 #[derive(Serialize)]
-struct ListedTopic {
+struct TopicItem {
     topic: String,
     partitions: usize,
 }
@@ -78,12 +78,12 @@ struct ListedTopic {
 async fn topics_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let topics = client.topics().await?.into_iter().filter(|topic| !topic.is_internal);
     let listed =
-        topics.map(|topic| ListedTopic { partitions: topic.partitions.len(), topic: topic.name });
+        topics.map(|topic| TopicItem { partitions: topic.partitions.len(), topic: topic.name });
     print_topics(listed, json)
 }
 
-async fn topics_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
-    let Ask::At(moment) = at.ask else {
+async fn topics_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
+    let MomentSelector::At(moment) = at.ask else {
         let message = format!("topics exist at a moment, not in a window: {}", at.ask);
         return Err(UsageError(message).into());
     };
@@ -97,20 +97,20 @@ async fn topics_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result
     let listed = then
         .topics
         .into_iter()
-        .map(|topic| ListedTopic { topic: topic.name, partitions: topic.partitions as usize });
+        .map(|topic| TopicItem { topic: topic.name, partitions: topic.partitions as usize });
     print_topics(listed, json)
 }
 
-fn print_topics(topics: impl Iterator<Item = ListedTopic>, json: bool) -> anyhow::Result<()> {
+fn print_topics(topics: impl Iterator<Item = TopicItem>, json: bool) -> anyhow::Result<()> {
     let items = topics.map(|topic| {
         let cells = [topic.topic.clone(), topic.partitions.to_string()];
         (topic, cells)
     });
-    list(json, &["topic", "partitions"], items)
+    print_list(json, &["topic", "partitions"], items)
 }
 
 #[derive(Serialize)]
-struct ListedPartition {
+struct PartitionItem {
     topic: String,
     partition: i32,
     start: i64,
@@ -120,12 +120,12 @@ struct ListedPartition {
 
 async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow::Result<()> {
     // Offsets bound prefixes: a moment of user time is read as Kafka's clients read it.
-    let is_user = path.at.as_ref().is_some_and(|at| Selection::user_times(&at.ask).is_some());
+    let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
     let source = if is_user {
         eprintln!("of user time, offsets bound a prefix; `cat` gives the exact set");
-        Source::find_prefix(client, path).await?
+        TopicSource::find_prefix(client, path).await?
     } else {
-        Source::find(client, path).await?
+        TopicSource::find(client, path).await?
     };
     let bounds = source.bounds(client, path).await?;
     let bytes = match path.at {
@@ -138,9 +138,9 @@ async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow
         let shown = bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
         let topic = path.topic.clone();
         let cells = [partition.to_string(), start.to_string(), end.to_string(), shown];
-        (ListedPartition { topic, partition, start, end, bytes }, cells)
+        (PartitionItem { topic, partition, start, end, bytes }, cells)
     });
-    list(json, &["partition", "start", "end", "bytes"], items)
+    print_list(json, &["partition", "start", "end", "bytes"], items)
 }
 
 /// With more names than this, they come in the order in which the server has them.
@@ -148,11 +148,11 @@ const SORTED_MAX: usize = 10_000;
 
 /// A name in the tree, on its way out.
 #[derive(Serialize)]
-struct ListedName {
+struct TreeEntryItem {
     name: String,
-    kind: Kind,
+    kind: TreeNodeKind,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stat: Option<Stat>,
+    stat: Option<TreeNodeStat>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -161,47 +161,47 @@ async fn tree(client: &mut Client, path: &TreePath, long: bool, json: bool) -> a
     path.announce();
     let path = path.to_string();
     let stat = client.tree_stat(&path).await?;
-    if stat.kind != Kind::Directory {
+    if stat.kind != TreeNodeKind::Directory {
         let name = path.rsplit('/').next().unwrap_or(&path).to_owned();
         let kind = stat.kind;
         let stat = long.then_some(stat);
-        return show(vec![ListedName { name, kind, stat, error: None }], long, json);
+        return print_entries(vec![TreeEntryItem { name, kind, stat, error: None }], long, json);
     }
     let (mut names, mut after, mut is_sorted) = (Vec::new(), 0, true);
     loop {
         let page = client.tree_list(&path, after, long).await?;
         let Some(last) = page.last() else { break };
         after = last.cookie;
-        names.extend(page.into_iter().map(listed));
+        names.extend(page.into_iter().map(tree_entry_item));
         if names.len() > SORTED_MAX {
             is_sorted = false;
-            show(std::mem::take(&mut names), long, json)?;
+            print_entries(std::mem::take(&mut names), long, json)?;
         }
     }
     if is_sorted {
-        names.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+        names.sort_by(|a, b| natural_order(&a.name).cmp(&natural_order(&b.name)));
     }
-    show(names, long, json)
+    print_entries(names, long, json)
 }
 
-fn listed(listed: Listed) -> ListedName {
-    let Listed { name, kind, stat, error, .. } = listed;
-    ListedName { name: name_of(&name), kind, stat, error }
+fn tree_entry_item(listed: TreeDirectoryEntry) -> TreeEntryItem {
+    let TreeDirectoryEntry { name, kind, stat, error, .. } = listed;
+    TreeEntryItem { name: name_of(&name), kind, stat, error }
 }
 
 /// Partitions in the order of their numbers.
-fn natural(name: &str) -> (Option<u64>, &str) {
+fn natural_order(name: &str) -> (Option<u64>, &str) {
     let digits = name.bytes().take_while(u8::is_ascii_digit).count();
     (name[..digits].parse().ok(), name)
 }
 
-fn show(names: Vec<ListedName>, long: bool, json: bool) -> anyhow::Result<()> {
+fn print_entries(names: Vec<TreeEntryItem>, long: bool, json: bool) -> anyhow::Result<()> {
     if !long {
         let items = names.into_iter().map(|listed| {
             let shown = print_name(&listed.name, listed.kind, None);
             (listed, [shown])
         });
-        return list(json, &["name"], items);
+        return print_list(json, &["name"], items);
     }
     let items = names.into_iter().map(|listed| {
         let target = listed.stat.as_ref().and_then(|stat| stat.target.as_ref()).map(name_of);
@@ -232,5 +232,5 @@ fn show(names: Vec<ListedName>, long: bool, json: bool) -> anyhow::Result<()> {
         };
         (listed, cells)
     });
-    list(json, &["mode", "links", "uid", "gid", "bytes", "modified", "name"], items)
+    print_list(json, &["mode", "links", "uid", "gid", "bytes", "modified", "name"], items)
 }

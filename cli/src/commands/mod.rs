@@ -3,7 +3,7 @@
 use anyhow::Context;
 use client::{Client, Options};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, CliCommand};
 use crate::suggestion::with_suggestion;
 
 pub(crate) mod cat;
@@ -27,32 +27,32 @@ pub(crate) mod topics;
 
 /// Runs what the command line asks for.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let server = Server { bootstrap: cli.bootstrap };
+    let server = ServerAddress { bootstrap: cli.bootstrap };
     match cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Mount(args) => mount::run(&args),
-        Command::Umount(args) => mount::umount(&args),
-        Command::Clock(args) => clock::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Demo(args) => as_client(demo::run(args)),
-        Command::Completions(args) => completions::run(&args),
-        Command::Topics(args) => ask(&server, topics::run(args, &server)),
-        Command::Produce(args) => ask(&server, produce::run(args, &server)),
-        Command::Consume(args) => ask(&server, consume::run(args, &server)),
-        Command::Ls(args) => ask(&server, ls::run(args, &server)),
-        Command::Cat(args) => ask(&server, cat::run(args, &server)),
-        Command::Stat(args) => ask(&server, stat::run(args, &server)),
-        Command::Cut(args) => ask(&server, cut::run(args, &server)),
-        Command::Diff(args) => ask(&server, diff::run(args, &server)),
-        Command::Pins(args) => ask(&server, pins::run(args, &server)),
-        Command::Plugins(args) => ask(&server, plugins::run(args, &server)),
-        Command::Groups(args) => ask(&server, groups::run(args, &server)),
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Mount(args) => mount::run(&args),
+        CliCommand::Umount(args) => mount::umount(&args),
+        CliCommand::Clock(args) => clock::run(&args),
+        CliCommand::Check(args) => check::run(&args),
+        CliCommand::Inspect(args) => inspect::run(&args),
+        CliCommand::Demo(args) => run_as_client(demo::run(args)),
+        CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
+        CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
+        CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),
+        CliCommand::Ls(args) => run_with_server(&server, ls::run(args, &server)),
+        CliCommand::Cat(args) => run_with_server(&server, cat::run(args, &server)),
+        CliCommand::Stat(args) => run_with_server(&server, stat::run(args, &server)),
+        CliCommand::Cut(args) => run_with_server(&server, cut::run(args, &server)),
+        CliCommand::Diff(args) => run_with_server(&server, diff::run(args, &server)),
+        CliCommand::Pins(args) => run_with_server(&server, pins::run(args, &server)),
+        CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
+        CliCommand::Groups(args) => run_with_server(&server, groups::run(args, &server)),
     }
 }
 
 /// What every client command has around it. A server sets these up in its own way.
-fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn run_as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     broker::logging::start("error")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -62,9 +62,12 @@ fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
     runtime.block_on(command)
 }
 
-/// [`as_client`], of a server that may know what a misspelt name should be.
-fn ask(server: &Server, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    as_client(async {
+/// [`run_as_client`], of a server that may know what a misspelt name should be.
+fn run_with_server(
+    server: &ServerAddress,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    run_as_client(async {
         match command.await {
             Ok(()) => Ok(()),
             Err(error) => Err(with_suggestion(server, error).await),
@@ -73,11 +76,11 @@ fn ask(server: &Server, command: impl Future<Output = anyhow::Result<()>>) -> an
 }
 
 /// Where the server is.
-pub(crate) struct Server {
+pub(crate) struct ServerAddress {
     bootstrap: String,
 }
 
-impl Server {
+impl ServerAddress {
     /// Connects to it.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Ok(Client::connect(&self.bootstrap, Options::default()).await?)

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::control::{Request, ask, data_dir_of};
+use broker::control::{ControlRequest, data_dir_of, request_directories};
 
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ Examples:
   freezeframe mount
   grep -r error /mnt/frames/.at/s20261121T090000Z/topics/logs
   diff -r /mnt/frames/.at/s1795252948259/files /mnt/frames/files")]
-pub(crate) struct Args {
+pub(crate) struct MountArgs {
     /// Where; without it, what is mounted is listed
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -69,23 +69,24 @@ pub(super) struct ServerArgs {
 }
 
 /// Mounts, or lists what is mounted.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let request = match &args.directory {
-        Some(directory) => Request::Mount { directory: absolute(directory)? },
-        None => Request::Mounts,
+        Some(directory) => ControlRequest::Mount { directory: absolute(directory)? },
+        None => ControlRequest::Mounts,
     };
-    print(&ask(&args.server.data_dir, &request)?)
+    print(&request_directories(&args.server.data_dir, &request)?)
 }
 
 /// Unmounts.
 pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
-    let request = Request::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };
+    let request =
+        ControlRequest::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };
     let data_dir = args.data_dir.clone().or_else(|| data_dir_of(&args.directory));
     let data_dir = data_dir.with_context(|| {
         let directory = args.directory.display();
         format!("no server has its tree mounted there, or the mount does not say which: name its --data-dir. directory={directory}")
     })?;
-    ask(&data_dir, &request).map(drop)
+    request_directories(&data_dir, &request).map(drop)
 }
 
 /// The server has a working directory of its own.

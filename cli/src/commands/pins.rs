@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use client::Client;
-use client::history::Pin;
+use client::history::PinDescription;
 use hlc::{Moment, SysTime};
 
-use super::Server;
+use super::ServerAddress;
 use super::topics::{parse_topic, stamp_date};
 use crate::completion;
-use crate::moments::{At, date, parse_length};
+use crate::moments::{MomentArg, date, parse_length};
 use crate::output;
 
 /// Arguments of `pins`.
@@ -18,7 +18,7 @@ use crate::output;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-While a pin stands, nothing that its moment shows is given up: not by retention,
+While a pin stands, nothing that its moment shows is removed: not by retention,
 not by compaction, and not by an order to delete records. What was written
 since waits behind it, for the oldest goes first: a pin without --topic ends
 retention of every topic that it shows, until it expires or is removed.
@@ -29,11 +29,11 @@ Examples:
   freezeframe pins set rebuild --at now --for 12h --topic orders --topic payments
   freezeframe pins remove audit"
 )]
-pub(crate) struct Args {
+pub(crate) struct PinsArgs {
     #[command(subcommand)]
     command: Option<PinsCommand>,
     #[command(flatten)]
-    list: List,
+    list: ListPinsArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -42,34 +42,34 @@ enum PinsCommand {
     #[command(after_help = "\
 Examples:
   freezeframe pins list --json")]
-    List(List),
+    List(ListPinsArgs),
     /// Keep a moment readable. The same pin again gets the later of both expiries.
     #[command(after_help = "\
 Examples:
   freezeframe pins set audit --at s1795252948259 --for 7d
   freezeframe pins set rebuild --at '1 hour ago' --for 12h --topic orders")]
-    Set(Set),
+    Set(SetPinArgs),
     /// Remove pins before they expire.
     #[command(after_help = "\
 Examples:
   freezeframe pins remove audit rebuild")]
-    Remove(Remove),
+    Remove(RemovePinArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+struct ListPinsArgs {
     /// One JSON object a pin and line.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-struct Set {
+struct SetPinArgs {
     /// Its name.
     name: String,
     /// The moment, by system time.
     #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: At,
+    at: MomentArg,
     /// For how long from now: a number and its unit: ms, s, m, h, d or w.
     #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
@@ -79,14 +79,14 @@ struct Set {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+struct RemovePinArgs {
     /// The pins.
     #[arg(required = true)]
     names: Vec<String>,
 }
 
-fn parse_system_moment(text: &str) -> Result<At, String> {
-    let at = At::parse_moment(text)?;
+fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
+    let at = MomentArg::parse_moment(text)?;
     match at.moment() {
         Moment::Sys(_) => Ok(at),
         Moment::User { .. } => Err("a pin is at a moment of system time (s…)".to_owned()),
@@ -94,7 +94,7 @@ fn parse_system_moment(text: &str) -> Result<At, String> {
 }
 
 /// Does what was asked about pins.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PinsCommand::List(args.list)) {
         PinsCommand::List(args) => list(&mut server.connect().await?, &args).await,
         PinsCommand::Set(args) => {
@@ -105,25 +105,25 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     }
 }
 
-async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
+async fn list(client: &mut Client, args: &ListPinsArgs) -> anyhow::Result<()> {
     let pins = client.pins().await?;
     let items = pins.iter().map(|pin| {
         let (name, at) = (pin.name.clone(), pin.at.clone());
         (pin, [name, at, expiry(pin), topics(pin), stamp_date(pin.set)])
     });
-    output::list(args.json, &["pin", "moment", "expires", "topics", "set"], items)
+    output::print_list(args.json, &["pin", "moment", "expires", "topics", "set"], items)
 }
 
-fn expiry(pin: &Pin) -> String {
+fn expiry(pin: &PinDescription) -> String {
     date(SysTime(pin.expires_ms))
 }
 
 /// Nobody's topic can be called `*`.
-fn topics(pin: &Pin) -> String {
+fn topics(pin: &PinDescription) -> String {
     pin.topics.as_ref().map_or_else(|| "*".to_owned(), |topics| topics.join(","))
 }
 
-async fn set(client: &mut Client, args: &Set) -> anyhow::Result<()> {
+async fn set(client: &mut Client, args: &SetPinArgs) -> anyhow::Result<()> {
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let moment = args.at.moment();
     let pin = client
@@ -134,7 +134,7 @@ async fn set(client: &mut Client, args: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
+async fn remove(client: &mut Client, args: &RemovePinArgs) -> anyhow::Result<()> {
     for name in &args.names {
         client.unpin(name).await?;
         eprintln!("removed {name}");

@@ -7,7 +7,7 @@ use client::plugins::{MODULE_BYTES_MAX, TestRecord};
 use client::{Client, ClientError};
 use hlc::SysTime;
 
-use super::Server;
+use super::ServerAddress;
 use super::topics::stamp_date;
 use crate::moments::date;
 use crate::output;
@@ -33,11 +33,11 @@ Examples:
   freezeframe topics create events --config freezeframe.user.time=wasm:filetime
   freezeframe plugins remove filetime"
 )]
-pub(crate) struct Args {
+pub(crate) struct PluginsArgs {
     #[command(subcommand)]
     command: Option<PluginsCommand>,
     #[command(flatten)]
-    list: List,
+    list: ListPluginsArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -46,35 +46,35 @@ enum PluginsCommand {
     #[command(after_help = "\
 Examples:
   freezeframe plugins list --json")]
-    List(List),
-    /// Add a plug-in, or write it anew. Topics that use it go on with what it was.
+    List(ListPluginsArgs),
+    /// Add a plug-in, or replace it. Topics that use it go on with what it was.
     #[command(after_help = "\
 Examples:
   freezeframe plugins add filetime docs/plugins/filetime.wasm")]
-    Add(Add),
+    Add(AddPluginArgs),
     /// Remove plug-ins. Topics that use them go on.
     #[command(after_help = "\
 Examples:
   freezeframe plugins remove filetime")]
-    Remove(Remove),
+    Remove(RemovePluginArgs),
     /// Say what user time would be found in a record: by a plug-in, or by any freezeframe.user.time.
     #[command(after_help = "\
 Examples:
   freezeframe plugins test filetime --value-file record.bin
   freezeframe plugins test 'json:/event/time;unit=s' --value '{\"event\":{\"time\":1700000000.5}}'
   freezeframe plugins test header:when --header when=2026-11-21T09:00:00Z")]
-    Test(Test),
+    Test(TestPluginArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+struct ListPluginsArgs {
     /// One JSON object a plug-in and line.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-struct Add {
+struct AddPluginArgs {
     /// Its name.
     name: String,
     /// The module.
@@ -82,14 +82,14 @@ struct Add {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+struct RemovePluginArgs {
     /// The plug-ins.
     #[arg(required = true)]
     names: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-struct Test {
+struct TestPluginArgs {
     /// A plug-in's name, or what freezeframe.user.time would say.
     #[arg(value_name = "NAME|SPEC")]
     spec: String,
@@ -118,7 +118,7 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 /// Does what was asked about plug-ins.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: PluginsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PluginsCommand::List(args.list)) {
         PluginsCommand::List(args) => list(&mut server.connect().await?, &args).await,
         PluginsCommand::Add(args) => add(server, &args).await,
@@ -127,16 +127,16 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     }
 }
 
-async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
+async fn list(client: &mut Client, args: &ListPluginsArgs) -> anyhow::Result<()> {
     let plugins = client.plugins().await?;
     let items = plugins.iter().map(|plugin| {
         let cells = [plugin.name.clone(), plugin.bytes.to_string(), stamp_date(plugin.written)];
         (plugin, cells)
     });
-    output::list(args.json, &["plug-in", "bytes", "written"], items)
+    output::print_list(args.json, &["plug-in", "bytes", "written"], items)
 }
 
-async fn add(server: &Server, args: &Add) -> anyhow::Result<()> {
+async fn add(server: &ServerAddress, args: &AddPluginArgs) -> anyhow::Result<()> {
     let module = read(&args.file, "a plug-in: strip it", MODULE_BYTES_MAX)?;
     let mut client = server.connect().await?;
     client.add_plugin(&args.name, &module).await?;
@@ -153,7 +153,7 @@ fn read(file: &std::path::Path, what: &str, most: u64) -> anyhow::Result<Vec<u8>
     std::fs::read(file).with_context(reading)
 }
 
-async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
+async fn remove(client: &mut Client, args: &RemovePluginArgs) -> anyhow::Result<()> {
     for name in &args.names {
         client.remove_plugin(name).await?;
         eprintln!("removed {name}");
@@ -161,7 +161,7 @@ async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn test(server: &Server, args: Test) -> anyhow::Result<()> {
+async fn test(server: &ServerAddress, args: TestPluginArgs) -> anyhow::Result<()> {
     let value = match &args.value_file {
         Some(file) => Some(read(file, "a question", RECORD_BYTES_MAX)?),
         None => args.value.map(String::into_bytes),

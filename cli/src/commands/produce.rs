@@ -10,14 +10,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use client::{Acks, Client, ClientError, partition_of_key};
+use client::{Client, ClientError, RequiredAcks, partition_of_key};
 use fileview::RecordLine;
 use hlc::{OsClock, WallClock};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
-use kafka_records::{BatchBuilder, Codec};
+use kafka_records::{BatchBuilder, CompressionType};
 use tokio::sync::mpsc;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
 use crate::output::counted;
 
@@ -40,7 +40,7 @@ Examples:
   freezeframe produce orders --compression zstd --acks 1 < large.txt
   freezeframe cat orders --format jsonl | freezeframe produce copy --json
   printf '%s\\n' '{\"key\":\"k\",\"value\":null}' | freezeframe produce orders --json")]
-pub(crate) struct Args {
+pub(crate) struct ProduceArgs {
     /// The topic.
     #[arg(value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: String,
@@ -92,7 +92,7 @@ fn parse_separator(text: &str) -> Result<String, String> {
 }
 
 /// Sends what comes on standard input.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let topic = match client.topic(&args.topic).await {
         // A slip in a name would otherwise make a topic.
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     };
     let partitions = topic.partitions.len();
     let partitions = i32::try_from(partitions).context("count partitions")?;
-    let mut producer = Producer::new(&args, partitions)?;
+    let mut producer = ConsoleProducer::new(&args, partitions)?;
     let mut chunks = read_input();
     let progress = progress();
     let outcome = producer.send_all(&mut client, &mut chunks, &progress).await;
@@ -135,10 +135,10 @@ fn input_bytes() -> Option<u64> {
     Some(metadata.len().saturating_sub(file.stream_position().ok()?))
 }
 
-type Lines = Vec<Vec<u8>>;
+type LineChunk = Vec<Vec<u8>>;
 
 /// Reads standard input in a thread, and hands over lines as they come.
-fn read_input() -> mpsc::Receiver<std::io::Result<Lines>> {
+fn read_input() -> mpsc::Receiver<std::io::Result<LineChunk>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
     std::thread::spawn(move || {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, std::io::stdin());
@@ -157,8 +157,8 @@ fn read_input() -> mpsc::Receiver<std::io::Result<Lines>> {
 }
 
 /// Lines, for as long as reading one more would not wait. None at the end.
-fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<Lines> {
-    let (mut lines, mut bytes) = (Lines::new(), 0);
+fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<LineChunk> {
+    let (mut lines, mut bytes) = (LineChunk::new(), 0);
     while bytes < CHUNK_BYTES {
         let mut line = Vec::new();
         let limit = LINE_BYTES_MAX as u64 + 1;
@@ -180,11 +180,11 @@ fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<Lines> {
 }
 
 /// Collects records into batches and sends them.
-struct Producer {
+struct ConsoleProducer {
     topic: String,
-    spelling: Spelling,
-    acks: Acks,
-    codec: Codec,
+    spelling: InputFormat,
+    acks: RequiredAcks,
+    codec: CompressionType,
     /// How many partitions there are.
     partitions: i32,
     fixed: Option<i32>,
@@ -198,14 +198,14 @@ struct Producer {
 }
 
 /// How a line spells a record.
-enum Spelling {
+enum InputFormat {
     Value,
     KeyAndValue(String),
     Json,
 }
 
-impl Producer {
-    fn new(args: &Args, partitions: i32) -> anyhow::Result<Producer> {
+impl ConsoleProducer {
+    fn new(args: &ProduceArgs, partitions: i32) -> anyhow::Result<ConsoleProducer> {
         if partitions == 0 {
             bail!("topic {} has no partitions", args.topic);
         }
@@ -217,24 +217,24 @@ impl Producer {
             );
         }
         let spelling = match (&args.key_separator, args.json) {
-            (Some(separator), _) => Spelling::KeyAndValue(separator.clone()),
-            (None, true) => Spelling::Json,
-            (None, false) => Spelling::Value,
+            (Some(separator), _) => InputFormat::KeyAndValue(separator.clone()),
+            (None, true) => InputFormat::Json,
+            (None, false) => InputFormat::Value,
         };
-        Ok(Producer {
+        Ok(ConsoleProducer {
             topic: args.topic.clone(),
             spelling,
             acks: match args.acks {
-                AcksArg::None => Acks::None,
-                AcksArg::Leader => Acks::Leader,
-                AcksArg::All => Acks::All,
+                AcksArg::None => RequiredAcks::None,
+                AcksArg::Leader => RequiredAcks::Leader,
+                AcksArg::All => RequiredAcks::All,
             },
             codec: match args.compression {
-                CodecArg::None => Codec::None,
-                CodecArg::Gzip => Codec::Gzip,
-                CodecArg::Snappy => Codec::Snappy,
-                CodecArg::Lz4 => Codec::Lz4,
-                CodecArg::Zstd => Codec::Zstd,
+                CodecArg::None => CompressionType::None,
+                CodecArg::Gzip => CompressionType::Gzip,
+                CodecArg::Snappy => CompressionType::Snappy,
+                CodecArg::Lz4 => CompressionType::Lz4,
+                CodecArg::Zstd => CompressionType::Zstd,
             },
             partitions,
             fixed: args.partition,
@@ -251,7 +251,7 @@ impl Producer {
     async fn send_all(
         &mut self,
         client: &mut Client,
-        chunks: &mut mpsc::Receiver<std::io::Result<Lines>>,
+        chunks: &mut mpsc::Receiver<std::io::Result<LineChunk>>,
         progress: &ProgressBar,
     ) -> anyhow::Result<()> {
         while let Some(chunk) = chunks.recv().await {
@@ -284,13 +284,13 @@ impl Producer {
             headers: Vec::new(),
         };
         let record = match &self.spelling {
-            Spelling::Value => plain(None, line),
-            Spelling::KeyAndValue(separator) => {
+            InputFormat::Value => plain(None, line),
+            InputFormat::KeyAndValue(separator) => {
                 let (key, value) = split(line, separator.as_bytes())
                     .with_context(|| format!("it has no separator {separator:?}"))?;
                 plain(Some(key), value)
             }
-            Spelling::Json => RecordLine::parse(line)?,
+            InputFormat::Json => RecordLine::parse(line)?,
         };
         if let Some(partition) = record.partition.filter(|partition| *partition >= self.partitions)
             && self.fixed.is_none()

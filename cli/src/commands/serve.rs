@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::{Config, Sources};
+use broker::{Config, ConfigSources};
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ A file:
   tail-bytes = \"2GiB\"
   [kafka]
   num.partitions = 3")]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// Where the data lies [default: ./freezeframe-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Any setting, ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
-    /// End, in order, when standard input does: whoever holds its other end has ended then
+    /// End, in order, when standard input does: the process that holds its other end has ended then
     #[arg(long, hide = true)]
     end_with_input: bool,
 }
@@ -82,13 +82,13 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 }
 
 /// Serves until it is told to end.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
     let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
-    broker::logging::start(broker::logging::SERVER)?;
+    broker::logging::start(broker::logging::SERVER_LEVEL)?;
     if end_with_input {
         let thread = std::thread::Builder::new().name("input".to_owned());
-        thread.spawn(wait_for_the_inputs_end).context("watch standard input")?;
+        thread.spawn(terminate_when_input_ends).context("watch standard input")?;
     }
     broker::run(config, |running| {
         let mut stdout = std::io::stdout().lock();
@@ -99,13 +99,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Nobody can die without the kernel closing the pipe; so this also sees a parent that was killed.
-fn wait_for_the_inputs_end() {
+fn terminate_when_input_ends() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 
-impl Args {
-    fn into_sources(self, variables: Vec<(std::ffi::OsString, std::ffi::OsString)>) -> Sources {
+impl ServeArgs {
+    fn into_sources(
+        self,
+        variables: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    ) -> ConfigSources {
         let durability = self.durability.map(|durability| match durability {
             DurabilityArg::Fsync => "fsync".to_owned(),
             DurabilityArg::Os => "os".to_owned(),
@@ -120,7 +123,7 @@ impl Args {
             ("--mount", "server.mount", mounts),
         ];
         let given = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
-        Sources { file: self.config, variables, flags: given.collect(), set: self.set }
+        ConfigSources { file: self.config, variables, flags: given.collect(), set: self.set }
     }
 }
 
@@ -131,13 +134,13 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct ServeCommandLine {
         #[command(flatten)]
-        args: Args,
+        args: ServeArgs,
     }
 
     fn load(words: &[&str]) -> Config {
-        let line = Line::parse_from([&["serve"], words].concat());
+        let line = ServeCommandLine::parse_from([&["serve"], words].concat());
         Config::load(&line.args.into_sources(Vec::new())).unwrap()
     }
 
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!(config.mounts, [PathBuf::from("/a"), PathBuf::from("/b")]);
         let config = load(&["--durability", "os", "--set", "num.partitions=3"]);
         assert_eq!(config.engine.storage.durability, storage::Durability::Written);
-        assert_eq!(config.kafka_face.partitions, 3);
+        assert_eq!(config.kafka_server.partitions, 3);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `freezeframe stat`: what is known of a path in the tree of files.
 
-use client::tree::{Kind, Stat};
+use client::tree::{TreeNodeKind, TreeNodeStat};
 use serde::Serialize;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::At;
-use crate::output::list;
+use crate::moments::MomentArg;
+use crate::output::print_list;
 use crate::tree_path::{TreePath, mode_of, name_of, time_of};
 
 /// Arguments of `stat`.
@@ -18,39 +18,39 @@ Examples:
   freezeframe stat /topics/orders/0.jsonl
   freezeframe stat /topics/orders/by-key/17 --at '1 hour ago'
   freezeframe stat /files/report.csv@s1795252948259 --json")]
-pub(crate) struct Args {
+pub(crate) struct StatArgs {
     /// A path in the tree of files: it begins with a slash.
     #[arg(value_parser = TreePath::parse, add = completion::paths())]
     path: TreePath,
     /// The moment as of which everything is seen.
-    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct PathStat {
     path: String,
     #[serde(flatten)]
-    stat: Stat,
+    stat: TreeNodeStat,
 }
 
 /// Prints it.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: StatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = args.path.with_at(args.at)?;
     path.announce();
     let path = path.to_string();
     let stat = server.connect().await?.tree_stat(&path).await?;
     if args.json {
-        return list(true, &["path"], [(Shown { path, stat }, [String::new()])]);
+        return print_list(true, &["path"], [(PathStat { path, stat }, [String::new()])]);
     }
     let kind = match stat.kind {
-        Kind::Directory => "directory",
-        Kind::File => "file",
-        Kind::Symlink => "symlink",
-        Kind::Other => "other",
+        TreeNodeKind::Directory => "directory",
+        TreeNodeKind::File => "file",
+        TreeNodeKind::Symlink => "symlink",
+        TreeNodeKind::Other => "other",
     };
     let mut rows = vec![
         ("path", path),
@@ -68,5 +68,5 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     if let Some(target) = &stat.target {
         rows.push(("target", name_of(target)));
     }
-    list(false, &["", ""], rows.into_iter().map(|(what, said)| ((), [what.to_owned(), said])))
+    print_list(false, &["", ""], rows.into_iter().map(|(what, said)| ((), [what.to_owned(), said])))
 }

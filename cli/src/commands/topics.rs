@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use client::history::{Stamp, TopicThen};
+use client::history::{Stamp, TopicAtMoment};
 use client::{Client, NewTopic};
 use serde::Serialize;
 
-use super::Server;
+use super::ServerAddress;
 use crate::completion;
-use crate::moments::{At, date};
-use crate::output::{Output, list};
-use crate::table::Table;
+use crate::moments::{MomentArg, date};
+use crate::output::{StandardOutput, print_list};
+use crate::table::OutputTable;
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
@@ -25,11 +25,11 @@ Examples:
   freezeframe topics describe orders
   freezeframe topics delete orders"
 )]
-pub(crate) struct Args {
+pub(crate) struct TopicsArgs {
     #[command(subcommand)]
     command: Option<TopicsCommand>,
     #[command(flatten)]
-    list: List,
+    list: ListTopicsArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -39,31 +39,31 @@ enum TopicsCommand {
 Examples:
   freezeframe topics list --json
   freezeframe topics list --at '1 hour ago'")]
-    List(List),
+    List(ListTopicsArgs),
     /// Make a topic.
     #[command(after_help = "\
 Examples:
   freezeframe topics create orders
   freezeframe topics create orders --partitions 3 --config retention.ms=86400000")]
-    Create(Create),
+    Create(CreateTopicArgs),
     /// End topics. Their past stays readable for as long as it is kept.
     #[command(after_help = "\
 Examples:
   freezeframe topics delete orders payments")]
-    Delete(Delete),
+    Delete(DeleteTopicArgs),
     /// Show the partitions and settings of a topic.
     #[command(after_help = "\
 Examples:
   freezeframe topics describe orders
   freezeframe topics describe orders --at '1 hour ago' --json")]
-    Describe(Describe),
+    Describe(DescribeTopicArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+struct ListTopicsArgs {
     /// The topics that existed at a moment.
-    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// Also topics of the server's own workings.
     #[arg(long)]
     internal: bool,
@@ -73,7 +73,7 @@ struct List {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+struct CreateTopicArgs {
     /// Its name.
     #[arg(value_parser = parse_topic)]
     topic: String,
@@ -89,27 +89,27 @@ struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-struct Delete {
+struct DeleteTopicArgs {
     /// The topics.
     #[arg(required = true, value_parser = parse_topic, add = completion::topics())]
     topics: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-struct Describe {
+struct DescribeTopicArgs {
     /// The topic.
     #[arg(value_parser = parse_topic, add = completion::topics())]
     topic: String,
     /// As it was at a moment.
-    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
-    at: Option<At>,
+    #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<MomentArg>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
 }
 
 /// Reads a topic's name.
-pub(crate) fn parse_topic(text: &str) -> Result<String, fileview::NameError> {
+pub(crate) fn parse_topic(text: &str) -> Result<String, fileview::TopicNameError> {
     fileview::check_topic(text).map(|()| text.to_owned())
 }
 
@@ -121,49 +121,49 @@ fn parse_config(text: &str) -> Result<(String, String), String> {
 }
 
 /// Does what was asked about topics.
-pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+pub(crate) async fn run(args: TopicsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(TopicsCommand::List(args.list)) {
-        TopicsCommand::List(List { at: Some(at), json, .. }) => {
+        TopicsCommand::List(ListTopicsArgs { at: Some(at), json, .. }) => {
             at.announce();
-            list_then(&mut server.connect().await?, &at, json).await
+            list_at_moment(&mut server.connect().await?, &at, json).await
         }
         TopicsCommand::List(args) => list_now(&mut server.connect().await?, &args).await,
         TopicsCommand::Create(args) => create(&mut server.connect().await?, args).await,
         TopicsCommand::Delete(args) => delete(&mut server.connect().await?, &args).await,
-        TopicsCommand::Describe(Describe { topic, at: Some(at), json }) => {
+        TopicsCommand::Describe(DescribeTopicArgs { topic, at: Some(at), json }) => {
             at.announce();
-            describe_then(&mut server.connect().await?, &topic, &at, json).await
+            describe_at_moment(&mut server.connect().await?, &topic, &at, json).await
         }
         TopicsCommand::Describe(args) => describe_now(&mut server.connect().await?, &args).await,
     }
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct TopicListItem<'a> {
     name: &'a str,
     id: &'a str,
     partitions: usize,
 }
 
-async fn list_now(client: &mut Client, args: &List) -> anyhow::Result<()> {
+async fn list_now(client: &mut Client, args: &ListTopicsArgs) -> anyhow::Result<()> {
     let topics = client.topics().await?;
     let shown = topics.iter().filter(|topic| args.internal || !topic.is_internal);
     let items = shown.map(|topic| {
         let partitions = topic.partitions.len();
-        let listed = Listed { name: &topic.name, id: &topic.id, partitions };
+        let listed = TopicListItem { name: &topic.name, id: &topic.id, partitions };
         (listed, [topic.name.clone(), partitions.to_string()])
     });
-    list(args.json, &["topic", "partitions"], items)
+    print_list(args.json, &["topic", "partitions"], items)
 }
 
-async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
+async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyhow::Result<()> {
     let then = client.topics_at(Some(&at.moment())).await?;
     let items = then.topics.iter().map(|topic| {
         let deleted = topic.deleted.map(stamp_date).unwrap_or_default();
         let partitions = topic.partitions.to_string();
         (topic, [topic.name.clone(), partitions, stamp_date(topic.created), deleted])
     });
-    list(json, &["topic", "partitions", "created", "deleted since"], items)
+    print_list(json, &["topic", "partitions", "created", "deleted since"], items)
 }
 
 /// When a stamp was given.
@@ -171,7 +171,7 @@ pub(crate) fn stamp_date(stamp: Stamp) -> String {
     date(stamp.0.time())
 }
 
-async fn create(client: &mut Client, args: Create) -> anyhow::Result<()> {
+async fn create(client: &mut Client, args: CreateTopicArgs) -> anyhow::Result<()> {
     let topic = NewTopic {
         name: args.topic,
         partitions: args.partitions,
@@ -183,7 +183,7 @@ async fn create(client: &mut Client, args: Create) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn delete(client: &mut Client, args: &Delete) -> anyhow::Result<()> {
+async fn delete(client: &mut Client, args: &DeleteTopicArgs) -> anyhow::Result<()> {
     for topic in &args.topics {
         client.delete_topic(topic).await?;
         eprintln!("deleted {topic}");
@@ -192,33 +192,33 @@ async fn delete(client: &mut Client, args: &Delete) -> anyhow::Result<()> {
 }
 
 #[derive(Serialize)]
-struct Described<'a> {
+struct TopicDetail<'a> {
     name: &'a str,
     id: &'a str,
-    partitions: Vec<DescribedPartition<'a>>,
+    partitions: Vec<PartitionDetail<'a>>,
     configs: BTreeMap<&'a str, Option<&'a str>>,
 }
 
 #[derive(Serialize)]
-struct DescribedPartition<'a> {
+struct PartitionDetail<'a> {
     partition: i32,
     leader: Option<i32>,
     replicas: &'a [i32],
     in_sync: &'a [i32],
 }
 
-async fn describe_now(client: &mut Client, args: &Describe) -> anyhow::Result<()> {
+async fn describe_now(client: &mut Client, args: &DescribeTopicArgs) -> anyhow::Result<()> {
     let topic = client.topic(&args.topic).await?;
     let configs = client.topic_configs(&args.topic).await?;
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     if args.json {
-        let partitions = topic.partitions.iter().map(|part| DescribedPartition {
+        let partitions = topic.partitions.iter().map(|part| PartitionDetail {
             partition: part.partition,
             leader: part.leader,
             replicas: &part.replicas,
             in_sync: &part.in_sync,
         });
-        output.json(&Described {
+        output.json(&TopicDetail {
             name: &topic.name,
             id: &topic.id,
             partitions: partitions.collect(),
@@ -226,7 +226,7 @@ async fn describe_now(client: &mut Client, args: &Describe) -> anyhow::Result<()
         })?;
         return Ok(output.flush()?);
     }
-    let mut table = Table::new(&["partition", "leader", "replicas", "in sync"]);
+    let mut table = OutputTable::new(&["partition", "leader", "replicas", "in sync"]);
     let ids = |ids: &[i32]| ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
     for part in &topic.partitions {
         let leader = part.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
@@ -241,24 +241,29 @@ async fn describe_now(client: &mut Client, args: &Describe) -> anyhow::Result<()
     Ok(())
 }
 
-async fn describe_then(client: &mut Client, name: &str, at: &At, json: bool) -> anyhow::Result<()> {
+async fn describe_at_moment(
+    client: &mut Client,
+    name: &str,
+    at: &MomentArg,
+    json: bool,
+) -> anyhow::Result<()> {
     let then = client.topics_at(Some(&at.moment())).await?;
     let topic = then
         .topics
         .iter()
         .find(|topic| topic.name == name)
         .with_context(|| format!("there was no topic {name} at {}", at.ask))?;
-    let mut output = Output::lock();
+    let mut output = StandardOutput::lock();
     if json {
         output.json(topic)?;
     } else {
-        output.table(&description_then(topic))?;
+        output.table(&topic_table(topic))?;
     }
     Ok(output.flush()?)
 }
 
-fn description_then(topic: &TopicThen) -> Table {
-    let mut table = Table::new(&["what", "value"]);
+fn topic_table(topic: &TopicAtMoment) -> OutputTable {
+    let mut table = OutputTable::new(&["what", "value"]);
     let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
     row("name", topic.name.clone());
     row("id", topic.id.clone());

@@ -6,13 +6,13 @@ use std::time::Duration;
 use hlc::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::{Membership, Stamp, When};
+use super::{GroupMembership, PendingMomentPolicy, Stamp};
 use crate::{Client, ClientError};
 
 /// What a difference is about. Each can be read back as far as it is kept, and no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Section {
+pub enum DiffCategory {
     /// Topics and their settings.
     Topics,
     /// What was appended.
@@ -27,7 +27,7 @@ pub enum Section {
 
 /// What is asked of a difference.
 #[derive(Clone, Copy, Debug)]
-pub struct DiffAsk<'a> {
+pub struct DiffQuery<'a> {
     /// The earlier moment, by system time.
     pub from: &'a Moment,
     /// The later one.
@@ -35,30 +35,30 @@ pub struct DiffAsk<'a> {
     /// Only these topics, and what was committed for them.
     pub topics: Option<&'a [String]>,
     /// Only these sections.
-    pub only: Option<&'a [Section]>,
+    pub only: Option<&'a [DiffCategory]>,
     /// What to do if the later moment is not past yet.
-    pub when: When,
+    pub when: PendingMomentPolicy,
     /// How long to wait for it.
     pub patience: Duration,
-    /// Where the page begins: [`DiffPage::next`] of the one before it.
+    /// Where the page begins: [`DiffResponse::next`] of the one before it.
     pub after: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct DiffDocument<'a> {
     op: &'static str,
     from: String,
     until: String,
     topics: Option<&'a [String]>,
-    only: Option<&'a [Section]>,
-    when: When,
+    only: Option<&'a [DiffCategory]>,
+    when: PendingMomentPolicy,
     patience_ms: u64,
     after: Option<&'a str>,
 }
 
 /// A page of what differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiffPage {
+pub struct DiffResponse {
     /// The earlier moment.
     pub from: String,
     /// The later one, as it was answered for.
@@ -66,14 +66,14 @@ pub struct DiffPage {
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// What differs.
-    pub changes: Vec<Change>,
+    pub changes: Vec<DiffChange>,
     /// Where the next page begins, if there may be more.
     pub next: Option<String>,
 }
 
 /// What it was, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Both<T> {
+pub struct BeforeAndAfter<T> {
     /// At the earlier moment.
     pub before: T,
     /// At the later one.
@@ -82,7 +82,7 @@ pub struct Both<T> {
 
 /// A committed offset, at one of two moments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OffsetThen {
+pub struct OffsetAtMoment {
     /// The next record to read.
     pub offset: i64,
     /// The leader's epoch that the committer knew, or −1.
@@ -94,7 +94,7 @@ pub struct OffsetThen {
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Change {
+pub enum DiffChange {
     /// A topic was created; as it was at the later moment.
     TopicCreated {
         /// Its name.
@@ -115,9 +115,9 @@ pub enum Change {
         /// Its id.
         id: String,
         /// How many partitions it had.
-        partitions: Both<u32>,
+        partitions: BeforeAndAfter<u32>,
         /// The settings that differ.
-        configs: BTreeMap<String, Both<Option<String>>>,
+        configs: BTreeMap<String, BeforeAndAfter<Option<String>>>,
     },
     /// A topic was deleted; as it was last.
     TopicDeleted {
@@ -174,36 +174,36 @@ pub enum Change {
         /// The partition.
         partition: i32,
         /// What was committed before.
-        before: Option<OffsetThen>,
+        before: Option<OffsetAtMoment>,
         /// What was committed after.
-        after: Option<OffsetThen>,
+        after: Option<OffsetAtMoment>,
     },
     /// Somebody joined a group that nobody had joined before.
     GroupCreated {
         /// The group.
         group: String,
         /// Who was in it before: nobody.
-        before: Option<Membership>,
+        before: Option<GroupMembership>,
         /// Who was in it after.
-        after: Option<Membership>,
+        after: Option<GroupMembership>,
     },
     /// A group has another generation.
     GroupChanged {
         /// The group.
         group: String,
         /// Who was in it before.
-        before: Option<Membership>,
+        before: Option<GroupMembership>,
         /// Who was in it after.
-        after: Option<Membership>,
+        after: Option<GroupMembership>,
     },
     /// A group was deleted.
     GroupDeleted {
         /// The group.
         group: String,
         /// Who was in it before.
-        before: Option<Membership>,
+        before: Option<GroupMembership>,
         /// Who was in it after: nobody.
-        after: Option<Membership>,
+        after: Option<GroupMembership>,
     },
 }
 
@@ -212,12 +212,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn diff(&mut self, ask: &DiffAsk<'_>) -> Result<DiffPage, ClientError> {
-        let DiffAsk { from, until, topics, only, when, patience, after } = *ask;
+    pub async fn diff(&mut self, ask: &DiffQuery<'_>) -> Result<DiffResponse, ClientError> {
+        let DiffQuery { from, until, topics, only, when, patience, after } = *ask;
         let (from, until) = (from.to_string(), until.to_string());
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let question = Question { op: "diff", from, until, topics, only, when, patience_ms, after };
-        self.question(question, patience).await
+        let question =
+            DiffDocument { op: "diff", from, until, topics, only, when, patience_ms, after };
+        self.request_history(question, patience).await
     }
 }
 
@@ -235,7 +236,7 @@ mod tests {
             r#"{"kind":"group_deleted","group":"g","before":null,"after":null},"#,
             r#"{"kind":"pin_removed","pin":"p","stamp":"sh0000000000050001"}],"next":"t1.0"}"#,
         );
-        let page: DiffPage = serde_json::from_str(text).unwrap();
+        let page: DiffResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&page).unwrap(), text);
     }
 }

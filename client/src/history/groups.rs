@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use hlc::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::{CommittedThen, SERVER_WAIT, Stamp};
+use super::{CommittedOffsetAtMoment, SERVER_WAIT_MAX, Stamp};
 use crate::{Client, ClientError};
 
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-enum Question<'a> {
+enum GroupHistoryRequest<'a> {
     Groups { at: Option<String>, group: Option<&'a str> },
     SeekGroup { group: &'a str, at: String, topics: Option<&'a [String]>, dry_run: bool },
     RestoreGroup { group: &'a str, at: String, dry_run: bool },
@@ -18,33 +18,33 @@ enum Question<'a> {
 
 /// The groups that were there at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupsAnswer {
+pub struct GroupsResponse {
     /// The moment that was answered for.
     pub at: String,
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// The groups, by name.
-    pub groups: Vec<GroupState>,
+    pub groups: Vec<GroupAtMoment>,
 }
 
 /// A group as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupState {
+pub struct GroupAtMoment {
     /// Its name.
     pub group: String,
     /// Who was in it, as of the last rebalance that was completed; none if nobody had ever joined.
-    pub membership: Option<Membership>,
+    pub membership: Option<GroupMembership>,
     /// When that was.
     pub changed: Option<Stamp>,
     /// What it had committed.
-    pub offsets: Vec<CommittedThen>,
+    pub offsets: Vec<CommittedOffsetAtMoment>,
     /// The topics that it was set to a moment in, and the moments.
     pub sought: BTreeMap<String, String>,
 }
 
 /// Who was in a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Membership {
+pub struct GroupMembership {
     /// The generation.
     pub generation: i32,
     /// `Stable`, or `Empty` without members.
@@ -56,12 +56,12 @@ pub struct Membership {
     /// The id of the member that assigned them.
     pub leader: Option<String>,
     /// The members.
-    pub members: Vec<MemberThen>,
+    pub members: Vec<MemberAtMoment>,
 }
 
 /// A member of a group as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberThen {
+pub struct MemberAtMoment {
     /// Its id.
     pub id: String,
     /// Its instance id, if it was a static member.
@@ -76,7 +76,7 @@ pub struct MemberThen {
 
 /// How a group was set, or would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupSet {
+pub struct GroupSeekResult {
     /// The group.
     pub group: String,
     /// The moment, with all that was left open when it was asked.
@@ -84,16 +84,16 @@ pub struct GroupSet {
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// By topic and partition, also where nothing changed.
-    pub offsets: Vec<OffsetSet>,
+    pub offsets: Vec<SeekOffsetChange>,
     /// What was left out, for its topic is not there any more.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedOffset>,
     /// When it was committed; not at all in a dry run.
     pub committed: Option<Stamp>,
 }
 
 /// What a group has of a partition before and after it was set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OffsetSet {
+pub struct SeekOffsetChange {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -106,7 +106,7 @@ pub struct OffsetSet {
 
 /// What was committed for a topic that is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct SkippedOffset {
     /// The topic.
     pub topic: String,
     /// The partition.
@@ -124,9 +124,9 @@ impl Client {
         &mut self,
         at: Option<&Moment>,
         group: Option<&str>,
-    ) -> Result<GroupsAnswer, ClientError> {
-        let question = Question::Groups { at: at.map(Moment::to_string), group };
-        self.question(question, SERVER_WAIT).await
+    ) -> Result<GroupsResponse, ClientError> {
+        let question = GroupHistoryRequest::Groups { at: at.map(Moment::to_string), group };
+        self.request_history(question, SERVER_WAIT_MAX).await
     }
 
     /// Commits for a group without members, in every partition of what it has read or of `topics`, the
@@ -140,9 +140,10 @@ impl Client {
         at: &Moment,
         topics: Option<&[String]>,
         dry_run: bool,
-    ) -> Result<GroupSet, ClientError> {
-        let question = Question::SeekGroup { group, at: at.to_string(), topics, dry_run };
-        self.question(question, SERVER_WAIT).await
+    ) -> Result<GroupSeekResult, ClientError> {
+        let question =
+            GroupHistoryRequest::SeekGroup { group, at: at.to_string(), topics, dry_run };
+        self.request_history(question, SERVER_WAIT_MAX).await
     }
 
     /// Commits again what a group without members had committed at `at`, and nothing else: all at once.
@@ -155,9 +156,9 @@ impl Client {
         group: &str,
         at: &Moment,
         dry_run: bool,
-    ) -> Result<GroupSet, ClientError> {
-        let question = Question::RestoreGroup { group, at: at.to_string(), dry_run };
-        self.question(question, SERVER_WAIT).await
+    ) -> Result<GroupSeekResult, ClientError> {
+        let question = GroupHistoryRequest::RestoreGroup { group, at: at.to_string(), dry_run };
+        self.request_history(question, SERVER_WAIT_MAX).await
     }
 }
 
@@ -169,7 +170,7 @@ mod tests {
     fn a_question_is_the_document_that_was_agreed_on() {
         let topics = ["a".to_owned()];
         let at = "s5".to_owned();
-        let seek = Question::SeekGroup {
+        let seek = GroupHistoryRequest::SeekGroup {
             group: "g",
             at: at.clone(),
             topics: Some(&topics),
@@ -179,13 +180,13 @@ mod tests {
             serde_json::to_string(&seek).unwrap(),
             r#"{"op":"seek_group","group":"g","at":"s5","topics":["a"],"dry_run":true}"#
         );
-        let restore = Question::RestoreGroup { group: "g", at, dry_run: false };
+        let restore = GroupHistoryRequest::RestoreGroup { group: "g", at, dry_run: false };
         assert_eq!(
             serde_json::to_string(&restore).unwrap(),
             r#"{"op":"restore_group","group":"g","at":"s5","dry_run":false}"#
         );
         assert_eq!(
-            serde_json::to_string(&Question::Groups { at: None, group: None }).unwrap(),
+            serde_json::to_string(&GroupHistoryRequest::Groups { at: None, group: None }).unwrap(),
             r#"{"op":"groups","at":null,"group":null}"#
         );
     }
@@ -197,7 +198,7 @@ mod tests {
             r#""members":[{"id":"m","instance":null,"client_id":"c","host":"/h","reads":{"a":[0,1]}}]},"#,
             r#""changed":"sh0000000000050001","offsets":[],"sought":{"a":"s5"}}"#,
         );
-        let group: GroupState = serde_json::from_str(text).unwrap();
+        let group: GroupAtMoment = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&group).unwrap(), text);
     }
 }

@@ -4,12 +4,14 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kafka_records::{BatchBuilder, Codec, Limit, check, records, time_range, times};
+use kafka_records::{
+    BatchBuilder, CompressionType, DecompressionLimit, check, records, time_range, times,
+};
 
-const LIMIT: Limit = Limit { decompressed_bytes_max: 16 << 20 };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 16 << 20 };
 
 /// 10,000 records of 100 bytes.
-fn batch(codec: Codec) -> Bytes {
+fn batch(codec: CompressionType) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     for index in 0..10_000u64 {
         let word = index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
@@ -21,7 +23,7 @@ fn batch(codec: Codec) -> Bytes {
 }
 
 /// The same with values of the kind that logs are made of: lines of JSON whose words repeat.
-fn text(codec: Codec) -> Bytes {
+fn text(codec: CompressionType) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
@@ -44,18 +46,18 @@ fn text(codec: Codec) -> Bytes {
 }
 
 fn benches(criterion: &mut Criterion) {
-    let plain = batch(Codec::None);
+    let plain = batch(CompressionType::None);
     let mut group = criterion.benchmark_group("1 MB");
     group.throughput(Throughput::Bytes(plain.len() as u64));
     group.bench_function("check", |bench| bench.iter(|| check(black_box(&plain))));
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let batch = batch(codec);
         group.bench_function(format!("times {codec:?}"), |bench| {
             bench.iter(|| times(black_box(&batch), LIMIT));
         });
     }
     group.finish();
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let batch = text(codec);
         let mut group = criterion.benchmark_group("text");
         // Of bytes as they are stored.
@@ -75,7 +77,9 @@ fn benches(criterion: &mut Criterion) {
                 .fold(0, |bytes, record| bytes + record.value.as_ref().map_or(0, Bytes::len))
         });
     });
-    group.bench_function("build", |bench| bench.iter(|| black_box(crate::batch(Codec::None))));
+    group.bench_function("build", |bench| {
+        bench.iter(|| black_box(crate::batch(CompressionType::None)))
+    });
     group.finish();
 }
 

@@ -5,18 +5,18 @@ use crate::{BatchError, BatchHeader};
 /// Walks the batches of a byte slice, header by header. Neither CRC nor records are looked at.
 ///
 /// A broker cuts a response at a byte count, so the last batch may be incomplete: the walk ends
-/// before it, and [`Batches::rest`] has what is left. After an error the walk ends as well: without
+/// before it, and [`BatchIterator::rest`] has what is left. After an error the walk ends as well: without
 /// its length, nothing says where the next batch begins.
 #[derive(Clone, Debug)]
-pub struct Batches<'a> {
+pub struct BatchIterator<'a> {
     rest: &'a [u8],
     is_over: bool,
 }
 
-impl<'a> Batches<'a> {
+impl<'a> BatchIterator<'a> {
     /// Starts at the front of `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Batches<'a> {
-        Batches { rest: bytes, is_over: false }
+    pub fn new(bytes: &'a [u8]) -> BatchIterator<'a> {
+        BatchIterator { rest: bytes, is_over: false }
     }
 
     /// What has not been walked: after the end, the incomplete batch or nothing.
@@ -25,7 +25,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-impl<'a> Iterator for Batches<'a> {
+impl<'a> Iterator for BatchIterator<'a> {
     /// A header, and the whole batch that it heads.
     type Item = Result<(BatchHeader, &'a [u8]), BatchError>;
 
@@ -50,15 +50,15 @@ impl<'a> Iterator for Batches<'a> {
     }
 }
 
-impl std::iter::FusedIterator for Batches<'_> {}
+impl std::iter::FusedIterator for BatchIterator<'_> {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, Codec};
+    use crate::{BatchBuilder, CompressionType};
 
     fn batch(records: usize) -> Vec<u8> {
-        let mut builder = BatchBuilder::new(Codec::None);
+        let mut builder = BatchBuilder::new(CompressionType::None);
         for time in 0..records as i64 {
             builder.record(time, None, Some(b"value"), &[]);
         }
@@ -71,7 +71,7 @@ mod tests {
         let all = parts.concat();
         let ends = [parts[0].len(), parts[0].len() + parts[1].len(), all.len()];
         for cut in 0..=all.len() {
-            let mut batches = Batches::new(&all[..cut]);
+            let mut batches = BatchIterator::new(&all[..cut]);
             let counts: Vec<_> =
                 batches.by_ref().map(|item| item.unwrap().0.record_count).collect();
             let whole = ends.iter().filter(|end| **end <= cut).count();
@@ -86,7 +86,8 @@ mod tests {
         let mut second = batch(1);
         second[16] = 1;
         let all = [batch(1), second, batch(1)].concat();
-        let walked: Vec<_> = Batches::new(&all).map(|item| item.map(|(_, batch)| batch)).collect();
+        let walked: Vec<_> =
+            BatchIterator::new(&all).map(|item| item.map(|(_, batch)| batch)).collect();
         assert_eq!(walked, [Ok(&batch(1)[..]), Err(BatchError::OldMagic { magic: 1 })]);
     }
 
@@ -94,6 +95,6 @@ mod tests {
     fn a_batch_of_no_length_cannot_make_the_walk_stand_still() {
         let mut empty = batch(1);
         empty[8..12].copy_from_slice(&(-12i32).to_be_bytes());
-        assert_eq!(Batches::new(&empty).count(), 1);
+        assert_eq!(BatchIterator::new(&empty).count(), 1);
     }
 }

@@ -8,13 +8,13 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 
 use crate::cursor::put_varint;
 use crate::decompress::XERIAL_MAGIC;
-use crate::header::{CONTROL, LENGTH_OUTSIDE, MAGIC, TRANSACTIONAL};
-use crate::{BatchHeader, Codec, HEADER_BYTES, set_crc};
+use crate::header::{CONTROL, LOG_OVERHEAD, MAGIC, TRANSACTIONAL};
+use crate::{BatchHeader, CompressionType, HEADER_BYTES, set_crc};
 
 /// Collects records into one batch, as a stock producer would write it.
 #[derive(Clone, Debug)]
 pub struct BatchBuilder {
-    codec: Codec,
+    codec: CompressionType,
     attributes: i16,
     producer: (i64, i16, i32),
     base_timestamp: i64,
@@ -28,7 +28,7 @@ pub struct BatchBuilder {
 
 impl BatchBuilder {
     /// An empty batch of no producer.
-    pub fn new(codec: Codec) -> BatchBuilder {
+    pub fn new(codec: CompressionType) -> BatchBuilder {
         BatchBuilder {
             codec,
             attributes: codec.bits(),
@@ -130,7 +130,7 @@ impl BatchBuilder {
         assert!(self.record_count > 0, "a batch must hold a record");
         let mut batch = vec![0; HEADER_BYTES];
         compress(self.codec, &self.body, &mut batch).expect("a Vec takes what is written to it");
-        let length = i32::try_from(batch.len() - LENGTH_OUTSIDE).expect("a batch below 2 GiB");
+        let length = i32::try_from(batch.len() - LOG_OVERHEAD).expect("a batch below 2 GiB");
         let (producer_id, producer_epoch, base_sequence) = self.producer;
         let mut header = BatchHeader {
             base_offset: 0,
@@ -165,23 +165,25 @@ fn put_nullable(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
 }
 
 /// Appends `body` to `out`, packed as the Java client packs it.
-pub(crate) fn compress(codec: Codec, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn compress(codec: CompressionType, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     match codec {
-        Codec::None => out.extend_from_slice(body),
-        Codec::Gzip => {
+        CompressionType::None => out.extend_from_slice(body),
+        CompressionType::Gzip => {
             let mut encoder = GzEncoder::new(out, flate2::Compression::default());
             encoder.write_all(body)?;
             encoder.finish()?;
         }
-        Codec::Snappy => compress_xerial(body, out)?,
-        Codec::Lz4 => {
+        CompressionType::Snappy => compress_xerial(body, out)?,
+        CompressionType::Lz4 => {
             let frame =
                 FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
             let mut encoder = FrameEncoder::with_frame_info(frame, out);
             encoder.write_all(body)?;
             encoder.finish()?;
         }
-        Codec::Zstd => zstd::stream::copy_encode(body, out, zstd::DEFAULT_COMPRESSION_LEVEL)?,
+        CompressionType::Zstd => {
+            zstd::stream::copy_encode(body, out, zstd::DEFAULT_COMPRESSION_LEVEL)?
+        }
     }
     Ok(())
 }
@@ -205,8 +207,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_says_what_the_builder_was_told() {
-        let mut builder = BatchBuilder::new(Codec::Gzip);
+    fn a_header_has_what_the_builder_was_given() {
+        let mut builder = BatchBuilder::new(CompressionType::Gzip);
         builder.producer(7, 3, 11).transactional().control();
         builder.record(20, None, Some(b"a"), &[]).record(10, None, Some(b"b"), &[]);
         assert_eq!(builder.record_count(), 2);
@@ -214,11 +216,11 @@ mod tests {
         let header = BatchHeader::parse(&batch).expect("a whole batch");
         let expected = BatchHeader {
             base_offset: 0,
-            length: (batch.len() - LENGTH_OUTSIDE) as i32,
+            length: (batch.len() - LOG_OVERHEAD) as i32,
             leader_epoch: -1,
             magic: MAGIC,
             crc: header.crc,
-            attributes: Codec::Gzip.bits() | TRANSACTIONAL | CONTROL,
+            attributes: CompressionType::Gzip.bits() | TRANSACTIONAL | CONTROL,
             last_offset_delta: 1,
             base_timestamp: 20,
             max_timestamp: 20,

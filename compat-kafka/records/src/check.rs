@@ -10,19 +10,19 @@ use crate::{BatchError, BatchHeader};
 /// Checks that `batch` is exactly one whole, intact and coherent batch.
 pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = BatchHeader::parse(batch)?;
-    exact_length(&header, batch)?;
+    check_length(&header, batch)?;
     let computed = crc32c::crc32c(&batch[CRC_FROM..]);
     if computed != header.crc {
         return Err(BatchError::Crc { crc: header.crc, computed });
     }
     header.compression()?;
-    coherent_offsets(&header)?;
-    coherent_producer(&header)?;
+    check_offsets(&header)?;
+    check_producer(&header)?;
     Ok(header)
 }
 
 /// Holds the header's length against the slice that should be the whole batch.
-pub(crate) fn exact_length(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
+pub(crate) fn check_length(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
     if header.total_bytes() == batch.len() {
         return Ok(());
     }
@@ -30,7 +30,7 @@ pub(crate) fn exact_length(header: &BatchHeader, batch: &[u8]) -> Result<(), Bat
 }
 
 /// A producer numbers its records without gaps; only compaction, later, makes some.
-fn coherent_offsets(header: &BatchHeader) -> Result<(), BatchError> {
+fn check_offsets(header: &BatchHeader) -> Result<(), BatchError> {
     let count = header.record_count;
     require(count >= 1, "a batch must hold a record", count)?;
     require(
@@ -45,7 +45,7 @@ fn coherent_offsets(header: &BatchHeader) -> Result<(), BatchError> {
     )
 }
 
-fn coherent_producer(header: &BatchHeader) -> Result<(), BatchError> {
+fn check_producer(header: &BatchHeader) -> Result<(), BatchError> {
     if header.producer_id < 0 {
         require(header.producer_id == -1, "no producer id is -1", header.producer_id)?;
         let transactional = header.is_transactional();
@@ -71,10 +71,10 @@ fn require(holds: bool, what: &'static str, value: impl Into<i64>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, Codec, HEADER_BYTES, set_crc};
+    use crate::{BatchBuilder, CompressionType, HEADER_BYTES, set_crc};
 
     fn batch() -> Vec<u8> {
-        let mut builder = BatchBuilder::new(Codec::None);
+        let mut builder = BatchBuilder::new(CompressionType::None);
         builder.producer(7, 3, 40).record(1000, None, Some(b"a"), &[]);
         builder.record(1001, None, Some(b"b"), &[]).build().to_vec()
     }

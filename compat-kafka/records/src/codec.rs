@@ -4,7 +4,7 @@ use crate::BatchError;
 
 /// How the records of a batch are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Codec {
+pub enum CompressionType {
     /// As they are.
     None,
     /// RFC 1952.
@@ -17,31 +17,37 @@ pub enum Codec {
     Zstd,
 }
 
-impl Codec {
+impl CompressionType {
     /// Where the attributes keep the codec.
     pub(crate) const MASK: i16 = 0b111;
 
     /// All codecs, in the order of their numbers on the wire.
-    pub const ALL: [Codec; 5] = [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
+    pub const ALL: [CompressionType; 5] = [
+        CompressionType::None,
+        CompressionType::Gzip,
+        CompressionType::Snappy,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ];
 
-    pub(crate) fn of(attributes: i16) -> Result<Codec, BatchError> {
-        match attributes & Codec::MASK {
-            0 => Ok(Codec::None),
-            1 => Ok(Codec::Gzip),
-            2 => Ok(Codec::Snappy),
-            3 => Ok(Codec::Lz4),
-            4 => Ok(Codec::Zstd),
+    pub(crate) fn from_attributes(attributes: i16) -> Result<CompressionType, BatchError> {
+        match attributes & CompressionType::MASK {
+            0 => Ok(CompressionType::None),
+            1 => Ok(CompressionType::Gzip),
+            2 => Ok(CompressionType::Snappy),
+            3 => Ok(CompressionType::Lz4),
+            4 => Ok(CompressionType::Zstd),
             bits => Err(BatchError::UnknownCodec { bits }),
         }
     }
 
     pub(crate) fn bits(self) -> i16 {
         match self {
-            Codec::None => 0,
-            Codec::Gzip => 1,
-            Codec::Snappy => 2,
-            Codec::Lz4 => 3,
-            Codec::Zstd => 4,
+            CompressionType::None => 0,
+            CompressionType::Gzip => 1,
+            CompressionType::Snappy => 2,
+            CompressionType::Lz4 => 3,
+            CompressionType::Zstd => 4,
         }
     }
 }

@@ -5,52 +5,52 @@ use std::ops::Range;
 /// A place in some bytes. What it hands out are ranges of them, so that a caller that owns the
 /// bytes can share them instead of copying.
 #[derive(Clone, Debug)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct RecordCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 /// What was wrong; the caller knows with which record.
-pub(crate) type Read<T> = Result<T, &'static str>;
+pub(crate) type CursorResult<T> = Result<T, &'static str>;
 
 const ENDS_EARLY: &str = "it ends early";
 const VARINT_LONG: &str = "a varint is too long";
 const BEYOND: &str = "a length reaches beyond the end";
 
-impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Cursor<'a> {
-        Cursor { bytes, at: at.min(bytes.len()) }
+impl<'a> RecordCursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8], at: usize) -> RecordCursor<'a> {
+        RecordCursor { bytes, at: at.min(bytes.len()) }
     }
 
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    pub(crate) fn byte(&mut self) -> Read<u8> {
+    pub(crate) fn byte(&mut self) -> CursorResult<u8> {
         let byte = *self.bytes.get(self.at).ok_or(ENDS_EARLY)?;
         self.at += 1;
         Ok(byte)
     }
 
     /// A zigzag varint of at most 5 bytes.
-    pub(crate) fn varint(&mut self) -> Read<i32> {
+    pub(crate) fn varint(&mut self) -> CursorResult<i32> {
         let raw = self.varint_of(5)? as u32;
         Ok((raw >> 1) as i32 ^ -((raw & 1) as i32))
     }
 
     /// A zigzag varint of at most 10 bytes.
-    pub(crate) fn varlong(&mut self) -> Read<i64> {
+    pub(crate) fn varlong(&mut self) -> CursorResult<i64> {
         let raw = self.varint_of(10)?;
         Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
     }
 
     /// As the Java client reads it: bits of the last byte that do not fit are dropped.
     #[inline]
-    fn varint_of(&mut self, bytes_max: usize) -> Read<u64> {
+    fn varint_of(&mut self, bytes_max: usize) -> CursorResult<u64> {
         let mut value = 0;
         for index in 0..bytes_max {
             let byte = self.byte()?;
@@ -63,9 +63,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes.
-    pub(crate) fn take(&mut self, len: i32) -> Read<Range<usize>> {
+    pub(crate) fn take(&mut self, len: i32) -> CursorResult<Range<usize>> {
         let len = usize::try_from(len).map_err(|_| "a length is negative")?;
-        if len > self.left() {
+        if len > self.remaining() {
             return Err(BEYOND);
         }
         let start = self.at;
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Bytes behind their length; a negative length is null, as the Java client has it.
-    pub(crate) fn nullable(&mut self) -> Read<Option<Range<usize>>> {
+    pub(crate) fn nullable_bytes(&mut self) -> CursorResult<Option<Range<usize>>> {
         match self.varint()? {
             len if len < 0 => Ok(None),
             len => self.take(len).map(Some),
@@ -103,17 +103,17 @@ mod tests {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, long);
             put_varint(&mut bytes, int.into());
-            let mut cursor = Cursor::new(&bytes, 0);
+            let mut cursor = RecordCursor::new(&bytes, 0);
             prop_assert_eq!(cursor.varlong(), Ok(long));
             prop_assert_eq!(cursor.varint(), Ok(int));
-            prop_assert_eq!(cursor.left(), 0);
+            prop_assert_eq!(cursor.remaining(), 0);
         }
     }
 
     #[test]
     fn varints_that_do_not_end_are_refused() {
-        assert_eq!(Cursor::new(&[0xff; 5], 0).varint(), Err(VARINT_LONG));
-        assert_eq!(Cursor::new(&[0xff; 10], 0).varlong(), Err(VARINT_LONG));
-        assert_eq!(Cursor::new(&[0xff; 4], 0).varint(), Err(ENDS_EARLY));
+        assert_eq!(RecordCursor::new(&[0xff; 5], 0).varint(), Err(VARINT_LONG));
+        assert_eq!(RecordCursor::new(&[0xff; 10], 0).varlong(), Err(VARINT_LONG));
+        assert_eq!(RecordCursor::new(&[0xff; 4], 0).varint(), Err(ENDS_EARLY));
     }
 }

@@ -13,11 +13,11 @@ use std::io::{self, Read};
 use bytes::Bytes;
 use xxhash_rust::xxh32::xxh32;
 
-use crate::{BatchError, Codec};
+use crate::{BatchError, CompressionType};
 
 /// How much a batch may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct DecompressionLimit {
     /// Bytes that the records may take when decompressed. Records that came uncompressed cost
     /// nothing more than they did already, and are not limited.
     pub decompressed_bytes_max: usize,
@@ -27,67 +27,73 @@ pub struct Limit {
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// The records behind the header: shared with the batch if they are not packed.
-pub(crate) fn decompress(codec: Codec, packed: Bytes, limit: Limit) -> Result<Bytes, BatchError> {
-    let mut out = Output::new(limit);
+pub(crate) fn decompress(
+    codec: CompressionType,
+    packed: Bytes,
+    limit: DecompressionLimit,
+) -> Result<Bytes, BatchError> {
+    let mut out = DecompressBuffer::new(limit);
     let done = match codec {
-        Codec::None => return Ok(packed),
-        Codec::Gzip => out.fill(flate2::bufread::MultiGzDecoder::new(&packed[..])),
-        Codec::Snappy => snappy(&packed, &mut out),
-        Codec::Lz4 => lz4(&packed, &mut out),
-        Codec::Zstd => zstd(&packed, &mut out),
+        CompressionType::None => return Ok(packed),
+        CompressionType::Gzip => out.read_from(flate2::bufread::MultiGzDecoder::new(&packed[..])),
+        CompressionType::Snappy => snappy(&packed, &mut out),
+        CompressionType::Lz4 => lz4(&packed, &mut out),
+        CompressionType::Zstd => zstd(&packed, &mut out),
     };
     match done {
         Ok(()) => Ok(out.into_bytes()),
-        Err(Stop::Full) => Err(BatchError::TooLarge { max: limit.decompressed_bytes_max }),
-        Err(Stop::Broken(why)) => Err(BatchError::Undecodable { codec, why }),
+        Err(DecompressError::LimitReached) => {
+            Err(BatchError::TooLarge { max: limit.decompressed_bytes_max })
+        }
+        Err(DecompressError::Corrupt(why)) => Err(BatchError::Undecodable { codec, why }),
     }
 }
 
 /// Why unpacking ended early.
-enum Stop {
+enum DecompressError {
     /// The limit is reached and there is more.
-    Full,
-    Broken(String),
+    LimitReached,
+    Corrupt(String),
 }
 
-fn broken(why: impl ToString) -> Stop {
-    Stop::Broken(why.to_string())
+fn corrupt(why: impl ToString) -> DecompressError {
+    DecompressError::Corrupt(why.to_string())
 }
 
 /// Grows towards the limit, and no further.
-struct Output {
+struct DecompressBuffer {
     /// Zeroes after `len`: room to unpack into.
     bytes: Vec<u8>,
     len: usize,
     max: usize,
 }
 
-impl Output {
+impl DecompressBuffer {
     const STEP: usize = 16 << 10;
 
-    fn new(limit: Limit) -> Output {
-        Output { bytes: Vec::new(), len: 0, max: limit.decompressed_bytes_max }
+    fn new(limit: DecompressionLimit) -> DecompressBuffer {
+        DecompressBuffer { bytes: Vec::new(), len: 0, max: limit.decompressed_bytes_max }
     }
 
     /// Takes all that `reader` gives.
-    fn fill(&mut self, mut reader: impl Read) -> Result<(), Stop> {
+    fn read_from(&mut self, mut reader: impl Read) -> Result<(), DecompressError> {
         loop {
-            let wanted = self.len.max(Output::STEP);
-            let room = self.room(wanted);
+            let wanted = self.len.max(DecompressBuffer::STEP);
+            let room = self.reserve(wanted);
             let is_full = room.is_empty();
             let mut probe = [0];
             match reader.read(if is_full { &mut probe } else { room }) {
                 Ok(0) => return Ok(()),
-                Ok(_) if is_full => return Err(Stop::Full),
+                Ok(_) if is_full => return Err(DecompressError::LimitReached),
                 Ok(read) => self.len += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(broken(error)),
+                Err(error) => return Err(corrupt(error)),
             }
         }
     }
 
     /// At most `wanted` bytes to unpack into; fewer if the limit is near.
-    fn room(&mut self, wanted: usize) -> &mut [u8] {
+    fn reserve(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.len.saturating_add(wanted).min(self.max);
         if end > self.bytes.len() {
             if end > self.bytes.capacity() {
@@ -105,10 +111,10 @@ impl Output {
     }
 }
 
-fn zstd(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(packed).map_err(broken)?;
-    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(broken)?;
-    out.fill(decoder)
+fn zstd(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(packed).map_err(corrupt)?;
+    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(corrupt)?;
+    out.read_from(decoder)
 }
 
 /// How the Java library marks a stream of snappy blocks. Two version numbers follow.
@@ -120,7 +126,7 @@ const XERIAL_HEADER_BYTES: usize = 16;
 /// own size lies.
 const SNAPPY_EXPANSION_MAX: usize = 22;
 
-fn snappy(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
+fn snappy(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
     if !packed.starts_with(&XERIAL_MAGIC) {
         return snappy_block(packed, out);
     }
@@ -128,29 +134,29 @@ fn snappy(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
     while !rest.is_empty() {
         // A stream that was flushed and begun anew has its mark again where a length would be.
         if rest.starts_with(&XERIAL_MAGIC) {
-            rest = rest.get(XERIAL_HEADER_BYTES..).ok_or_else(|| broken("header ends early"))?;
+            rest = rest.get(XERIAL_HEADER_BYTES..).ok_or_else(|| corrupt("header ends early"))?;
             continue;
         }
-        let (len, after) = rest.split_first_chunk().ok_or_else(|| broken("length ends early"))?;
+        let (len, after) = rest.split_first_chunk().ok_or_else(|| corrupt("length ends early"))?;
         let len = u32::from_be_bytes(*len) as usize;
         let (block, after) =
-            after.split_at_checked(len).ok_or_else(|| broken("block ends early"))?;
+            after.split_at_checked(len).ok_or_else(|| corrupt("block ends early"))?;
         snappy_block(block, out)?;
         rest = after;
     }
     Ok(())
 }
 
-fn snappy_block(block: &[u8], out: &mut Output) -> Result<(), Stop> {
-    let len = snap::raw::decompress_len(block).map_err(broken)?;
+fn snappy_block(block: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
+    let len = snap::raw::decompress_len(block).map_err(corrupt)?;
     if len > block.len().saturating_mul(SNAPPY_EXPANSION_MAX) {
-        return Err(broken(format!("block announces too much. len={len}")));
+        return Err(corrupt(format!("block announces too much. len={len}")));
     }
-    let room = out.room(len);
+    let room = out.reserve(len);
     if room.len() < len {
-        return Err(Stop::Full);
+        return Err(DecompressError::LimitReached);
     }
-    out.len += snap::raw::Decoder::new().decompress(block, room).map_err(broken)?;
+    out.len += snap::raw::Decoder::new().decompress(block, room).map_err(corrupt)?;
     Ok(())
 }
 
@@ -159,27 +165,27 @@ fn snappy_block(block: &[u8], out: &mut Output) -> Result<(), Stop> {
 ///
 /// One frame, and nothing is read after it, as in the Java client. The checksums over blocks and
 /// content are skipped, not checked: the CRC of the batch has covered the same bytes.
-fn lz4(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
+fn lz4(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
     let (frame, mut rest) = Lz4Frame::parse(packed)?;
     loop {
-        let (word, after) = rest.split_first_chunk().ok_or_else(|| broken("block size is cut"))?;
+        let (word, after) = rest.split_first_chunk().ok_or_else(|| corrupt("block size is cut"))?;
         let word = u32::from_le_bytes(*word);
         if word == 0 {
             return Ok(());
         }
         let (len, is_stored) = ((word & !LZ4_STORED) as usize, word & LZ4_STORED != 0);
         if len > frame.block_bytes_max {
-            return Err(broken(format!("block is too large. len={len}")));
+            return Err(corrupt(format!("block is too large. len={len}")));
         }
         let (block, after) =
-            after.split_at_checked(len).ok_or_else(|| broken("block ends early"))?;
+            after.split_at_checked(len).ok_or_else(|| corrupt("block ends early"))?;
         if is_stored {
             lz4_stored(block, out)?
         } else {
             frame.unpack(block, out)?
         }
         let checksum = if frame.has_block_checksums { 4 } else { 0 };
-        rest = after.get(checksum..).ok_or_else(|| broken("block checksum is cut"))?;
+        rest = after.get(checksum..).ok_or_else(|| corrupt("block checksum is cut"))?;
     }
 }
 
@@ -199,35 +205,35 @@ struct Lz4Frame {
 }
 
 impl Lz4Frame {
-    fn parse(packed: &[u8]) -> Result<(Lz4Frame, &[u8]), Stop> {
-        let cut = || broken("frame descriptor is cut");
-        let after = packed.strip_prefix(&LZ4_MAGIC).ok_or_else(|| broken("not a frame"))?;
+    fn parse(packed: &[u8]) -> Result<(Lz4Frame, &[u8]), DecompressError> {
+        let cut = || corrupt("frame descriptor is cut");
+        let after = packed.strip_prefix(&LZ4_MAGIC).ok_or_else(|| corrupt("not a frame"))?;
         let [flags, size, ..] = *after else { return Err(cut()) };
         if flags >> 6 != 1 {
-            return Err(broken(format!("frame version is unknown. flags={flags:#04x}")));
+            return Err(corrupt(format!("frame version is unknown. flags={flags:#04x}")));
         }
         if flags & 1 != 0 {
-            return Err(broken("frame needs a dictionary"));
+            return Err(corrupt("frame needs a dictionary"));
         }
         let block_bytes_max = match size >> 4 & 7 {
             code @ 4..=7 => 1 << (2 * code + 8),
-            code => return Err(broken(format!("block size is unknown. code={code}"))),
+            code => return Err(corrupt(format!("block size is unknown. code={code}"))),
         };
         let content_size = if flags & 1 << 3 != 0 { 8 } else { 0 };
         let (descriptor, after) = after.split_at_checked(2 + content_size).ok_or_else(cut)?;
         let (checksum, rest) = after.split_first().ok_or_else(cut)?;
         if *checksum != (xxh32(descriptor, 0) >> 8) as u8 {
-            return Err(broken("frame descriptor is corrupt"));
+            return Err(corrupt("frame descriptor is corrupt"));
         }
         let is_linked = flags & 1 << 5 == 0;
         let has_block_checksums = flags & 1 << 4 != 0;
         Ok((Lz4Frame { block_bytes_max, is_linked, has_block_checksums }, rest))
     }
 
-    fn unpack(&self, block: &[u8], out: &mut Output) -> Result<(), Stop> {
+    fn unpack(&self, block: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
         let most = self.block_bytes_max.min(block.len().saturating_mul(LZ4_EXPANSION_MAX));
         let start = out.len;
-        let room = out.room(most).len();
+        let room = out.reserve(most).len();
         let (before, after) = out.bytes.split_at_mut(start);
         let window = if self.is_linked { before.len().min(LZ4_WINDOW) } else { 0 };
         let window = &before[before.len() - window..];
@@ -236,18 +242,18 @@ impl Lz4Frame {
             // Short of room because of the limit; short of the block's own bound would be its
             // fault.
             Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if room < most => {
-                return Err(Stop::Full);
+                return Err(DecompressError::LimitReached);
             }
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(corrupt(error)),
         }
         Ok(())
     }
 }
 
-fn lz4_stored(block: &[u8], out: &mut Output) -> Result<(), Stop> {
-    let room = out.room(block.len());
+fn lz4_stored(block: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
+    let room = out.reserve(block.len());
     if room.len() < block.len() {
-        return Err(Stop::Full);
+        return Err(DecompressError::LimitReached);
     }
     room.copy_from_slice(block);
     out.len += block.len();
@@ -259,12 +265,12 @@ mod tests {
     use super::*;
 
     /// Gives a few bytes at a time, and is interrupted in between.
-    struct Interrupted {
+    struct InterruptedReader {
         left: usize,
         is_next: bool,
     }
 
-    impl Read for Interrupted {
+    impl Read for InterruptedReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.is_next = !self.is_next;
             if self.is_next {
@@ -280,8 +286,9 @@ mod tests {
     #[test]
     fn a_read_that_is_interrupted_goes_on() {
         for (length, is_all) in [(0, true), (99_999, true), (100_000, true), (100_001, false)] {
-            let mut out = Output::new(Limit { decompressed_bytes_max: 100_000 });
-            let filled = out.fill(Interrupted { left: length, is_next: false });
+            let mut out =
+                DecompressBuffer::new(DecompressionLimit { decompressed_bytes_max: 100_000 });
+            let filled = out.read_from(InterruptedReader { left: length, is_next: false });
             assert_eq!(filled.is_ok(), is_all, "{length}");
             if is_all {
                 assert_eq!(out.into_bytes(), vec![7; length]);
@@ -293,17 +300,17 @@ mod tests {
     #[test]
     fn an_output_takes_no_more_than_its_limit_and_moves_seldom() {
         const MAX: usize = (1 << 20) + 123;
-        let mut out = Output::new(Limit { decompressed_bytes_max: MAX });
+        let mut out = DecompressBuffer::new(DecompressionLimit { decompressed_bytes_max: MAX });
         let (mut moves, mut capacity) = (0, 0);
         while out.len < MAX {
-            let room = out.room(1001).len();
+            let room = out.reserve(1001).len();
             assert_eq!(room, 1001.min(MAX - out.len));
             out.len += room;
             assert!(out.bytes.capacity() <= MAX.min(2 * out.len), "{}", out.bytes.capacity());
             moves += usize::from(out.bytes.capacity() != capacity);
             capacity = out.bytes.capacity();
         }
-        assert!(out.room(1).is_empty());
+        assert!(out.reserve(1).is_empty());
         assert!(moves <= 13, "{moves}");
     }
 }

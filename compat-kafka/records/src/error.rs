@@ -1,6 +1,6 @@
 //! What can be wrong with a batch. Each variant is a different answer to the client.
 
-use crate::Codec;
+use crate::CompressionType;
 
 /// Why bytes from outside are not a record batch we can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum BatchError {
     #[error("records cannot be decompressed: {why}. codec={codec:?}")]
     Undecodable {
         /// The codec the header names.
-        codec: Codec,
+        codec: CompressionType,
         /// What its decoder says.
         why: String,
     },

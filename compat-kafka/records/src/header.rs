@@ -5,7 +5,7 @@
 
 use bytes::{Buf, BufMut};
 
-use crate::{BatchError, Codec};
+use crate::{BatchError, CompressionType};
 
 /// Bytes of a batch before its first record.
 pub const HEADER_BYTES: usize = 61;
@@ -13,7 +13,7 @@ pub const HEADER_BYTES: usize = 61;
 /// Where the bytes begin that the CRC covers.
 pub(crate) const CRC_FROM: usize = 21;
 /// The length field does not count itself and the offset before it.
-pub(crate) const LENGTH_OUTSIDE: usize = 12;
+pub(crate) const LOG_OVERHEAD: usize = 12;
 
 const MAGIC_AT: usize = 16;
 const CRC_AT: std::ops::Range<usize> = 17..21;
@@ -85,7 +85,7 @@ impl BatchHeader {
             record_count: fields.get_i32(),
         };
         if header.total_bytes() < HEADER_BYTES {
-            let says = i64::from(header.length) + LENGTH_OUTSIDE as i64;
+            let says = i64::from(header.length) + LOG_OVERHEAD as i64;
             return Err(BatchError::Length { says, have: bytes.len() });
         }
         Ok(header)
@@ -93,12 +93,12 @@ impl BatchHeader {
 
     /// Bytes of the whole batch by its own account; 0 for a negative length.
     pub fn total_bytes(&self) -> usize {
-        usize::try_from(self.length).map_or(0, |length| length + LENGTH_OUTSIDE)
+        usize::try_from(self.length).map_or(0, |length| length + LOG_OVERHEAD)
     }
 
     /// How the records are packed.
-    pub fn compression(&self) -> Result<Codec, BatchError> {
-        Codec::of(self.attributes)
+    pub fn compression(&self) -> Result<CompressionType, BatchError> {
+        CompressionType::from_attributes(self.attributes)
     }
 
     /// The batch belongs to a transaction.

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::{BatchError, Limit, records};
+use crate::{BatchError, DecompressionLimit, records};
 
 /// The records of a batch that have no key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keyless {
+pub struct KeylessRecords {
     /// How many there are.
     pub count: usize,
     /// The first of them, counted from 0 within the batch.
@@ -15,8 +15,12 @@ pub struct Keyless {
 
 /// Reads the whole batch, and names at most `named_max` of the records without a key: a client can
 /// send millions of them in little room.
-pub fn keyless(batch: &Bytes, limit: Limit, named_max: usize) -> Result<Keyless, BatchError> {
-    let mut found = Keyless::default();
+pub fn keyless_records(
+    batch: &Bytes,
+    limit: DecompressionLimit,
+    named_max: usize,
+) -> Result<KeylessRecords, BatchError> {
+    let mut found = KeylessRecords::default();
     for (index, record) in records(batch, limit)?.enumerate() {
         if record?.key.is_some() {
             continue;
@@ -32,18 +36,18 @@ pub fn keyless(batch: &Bytes, limit: Limit, named_max: usize) -> Result<Keyless,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchBuilder, Codec};
+    use crate::{BatchBuilder, CompressionType};
 
     #[test]
     fn records_without_a_key_are_counted_and_the_first_are_named() {
-        let limit = Limit { decompressed_bytes_max: 1 << 20 };
-        for codec in Codec::ALL {
+        let limit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
+        for codec in CompressionType::ALL {
             let mut builder = BatchBuilder::new(codec);
             for key in [Some(&b"k"[..]), None, Some(b""), None, None] {
                 builder.record(0, key, Some(b"value"), &[]);
             }
-            let found = keyless(&builder.build(), limit, 2);
-            assert_eq!(found, Ok(Keyless { count: 3, first: vec![1, 3] }), "{codec:?}");
+            let found = keyless_records(&builder.build(), limit, 2);
+            assert_eq!(found, Ok(KeylessRecords { count: 3, first: vec![1, 3] }), "{codec:?}");
         }
     }
 }

@@ -6,16 +6,16 @@
 //! It exists because batches are stored as they came: the original bytes go to disk and back, and
 //! what we need from them — a verdict, offsets, timestamps — is read in place. Nothing here
 //! believes a length or a count from the wire before it has been held against the bytes that are
-//! really there, and nothing decompresses past a [`Limit`].
+//! really there, and nothing decompresses past a [`DecompressionLimit`].
 //!
 //! | to | call |
 //! | --- | --- |
 //! | judge a produced batch | [`check`] |
-//! | walk the batches of a Fetch response | [`Batches`] |
+//! | walk the batches of a Fetch response | [`BatchIterator`] |
 //! | read the records of a batch | [`records`] |
-//! | look at the parts of each record, in place | [`parts`] |
+//! | look at the parts of each record, in place | [`for_each_record`] |
 //! | learn only when its records happened | [`times`], [`time_range`] |
-//! | learn which records have no key | [`keyless`] |
+//! | learn which records have no key | [`keyless_records`] |
 //! | drop records from a batch | [`rewrite`] |
 //! | make a batch | [`BatchBuilder`] |
 
@@ -30,20 +30,20 @@ mod decompress;
 mod error;
 mod header;
 mod keyless;
-mod parts;
+mod record_ref;
 mod records;
 mod rewrite;
 mod times;
 
-pub use batches::Batches;
+pub use batches::BatchIterator;
 pub use builder::BatchBuilder;
 pub use check::check;
-pub use codec::Codec;
-pub use decompress::Limit;
+pub use codec::CompressionType;
+pub use decompress::DecompressionLimit;
 pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
-pub use keyless::{Keyless, keyless};
-pub use parts::{Headers, Parts, parts};
-pub use records::{Record, Records, records};
-pub use rewrite::{Keyed, Rewritten, rewrite};
+pub use keyless::{KeylessRecords, keyless_records};
+pub use record_ref::{RecordHeaders, RecordRef, for_each_record};
+pub use records::{KafkaRecord, RecordIterator, records};
+pub use rewrite::{BatchRewriteResult, RecordKey, rewrite};
 pub use times::{time_range, times};

@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::check::exact_length;
-use crate::cursor::{Cursor, Read};
+use crate::check::check_length;
+use crate::cursor::{CursorResult, RecordCursor};
 use crate::decompress::decompress;
-use crate::{BatchError, BatchHeader, HEADER_BYTES, Limit};
+use crate::{BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES};
 
 /// One record, with its offset and time made absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct KafkaRecord {
     /// Its place in the log, if the batch's base offset is.
     pub offset: i64,
     /// Its time in ms: its own, or the broker's in a log-append-time batch.
@@ -35,9 +35,9 @@ const RECORD_BYTES_MIN: usize = 7;
 const RECORD_HEADER_BYTES_MIN: usize = 2;
 
 /// Reads the records of one whole batch. Its CRC is not checked again.
-pub fn records(batch: &Bytes, limit: Limit) -> Result<Records, BatchError> {
+pub fn records(batch: &Bytes, limit: DecompressionLimit) -> Result<RecordIterator, BatchError> {
     let header = BatchHeader::parse(batch)?;
-    exact_length(&header, batch)?;
+    check_length(&header, batch)?;
     let codec = header.compression()?;
     let body = decompress(codec, batch.slice(HEADER_BYTES..), limit)?;
     let count = usize::try_from(header.record_count)
@@ -47,12 +47,12 @@ pub fn records(batch: &Bytes, limit: Limit) -> Result<Records, BatchError> {
             what: "the record count must fit the bytes",
             value: header.record_count.into(),
         })?;
-    Ok(Records { header, body, at: 0, index: 0, count, last_delta: -1, is_over: false })
+    Ok(RecordIterator { header, body, at: 0, index: 0, count, last_delta: -1, is_over: false })
 }
 
 /// Walks the records of a batch. Ends after the first one that does not parse.
 #[derive(Clone, Debug)]
-pub struct Records {
+pub struct RecordIterator {
     header: BatchHeader,
     body: Bytes,
     at: usize,
@@ -64,21 +64,21 @@ pub struct Records {
     is_over: bool,
 }
 
-impl Records {
+impl RecordIterator {
     /// The batch's header.
     pub fn header(&self) -> &BatchHeader {
         &self.header
     }
 
     /// How many records are still to come, if none is malformed.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         if self.is_over { 0 } else { self.count - self.index }
     }
 
     /// One step of the walk: what `read` makes of the next record.
-    pub(crate) fn step<T>(
+    pub(crate) fn next_with<T>(
         &mut self,
-        read: impl FnOnce(&Bytes, Head) -> Read<T>,
+        read: impl FnOnce(&Bytes, RecordPrefix) -> CursorResult<T>,
     ) -> Option<Result<T, BatchError>> {
         if self.is_over {
             return None;
@@ -87,7 +87,7 @@ impl Records {
             self.is_over = true;
             (self.at < self.body.len()).then_some(Err("bytes follow the last record"))
         } else {
-            Some(self.head().and_then(|head| read(&self.body, head)))
+            Some(self.read_prefix().and_then(|head| read(&self.body, head)))
         };
         let index = self.index;
         self.index += usize::from(index < self.count);
@@ -98,20 +98,20 @@ impl Records {
     }
 
     /// Reads up to the key of the next record, and moves on to the one after it.
-    fn head(&mut self) -> Read<Head> {
-        let mut cursor = Cursor::new(&self.body, self.at);
+    fn read_prefix(&mut self) -> CursorResult<RecordPrefix> {
+        let mut cursor = RecordCursor::new(&self.body, self.at);
         let len = cursor.varint()?;
         let whole = cursor.take(len)?;
-        let mut cursor = Cursor::new(&self.body[..whole.end], whole.start);
+        let mut cursor = RecordCursor::new(&self.body[..whole.end], whole.start);
         let attributes = cursor.byte()?;
         let (timestamp_delta, offset_delta) = (cursor.varlong()?, cursor.varint()?);
         let rest = cursor.at()..whole.end;
         self.at = whole.end;
         let timestamp = self.timestamp(timestamp_delta)?;
-        Ok(Head { attributes, offset: self.offset(offset_delta)?, timestamp, rest })
+        Ok(RecordPrefix { attributes, offset: self.offset(offset_delta)?, timestamp, rest })
     }
 
-    fn timestamp(&self, delta: i64) -> Read<i64> {
+    fn timestamp(&self, delta: i64) -> CursorResult<i64> {
         if self.header.is_log_append_time() {
             return Ok(self.header.max_timestamp);
         }
@@ -119,7 +119,7 @@ impl Records {
     }
 
     /// Compaction leaves gaps between the offsets of a batch, but they still rise.
-    fn offset(&mut self, delta: i32) -> Read<i64> {
+    fn offset(&mut self, delta: i32) -> CursorResult<i64> {
         if delta <= self.last_delta {
             return Err("its offset does not rise");
         }
@@ -132,7 +132,7 @@ impl Records {
 }
 
 /// A record up to its key.
-pub(crate) struct Head {
+pub(crate) struct RecordPrefix {
     pub(crate) attributes: u8,
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
@@ -140,37 +140,40 @@ pub(crate) struct Head {
     pub(crate) rest: Range<usize>,
 }
 
-impl Iterator for Records {
-    type Item = Result<Record, BatchError>;
+impl Iterator for RecordIterator {
+    type Item = Result<KafkaRecord, BatchError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(record)
+        self.next_with(record)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         // One more than is left, if what is next is an error about the bytes after the last.
-        (0, if self.is_over { Some(0) } else { Some(self.left() + 1) })
+        (0, if self.is_over { Some(0) } else { Some(self.remaining() + 1) })
     }
 }
 
-impl FusedIterator for Records {}
+impl FusedIterator for RecordIterator {}
 
-fn record(body: &Bytes, head: Head) -> Read<Record> {
-    let mut cursor = Cursor::new(&body[..head.rest.end], head.rest.start);
-    let key = cursor.nullable()?;
-    let value = cursor.nullable()?;
+fn record(body: &Bytes, head: RecordPrefix) -> CursorResult<KafkaRecord> {
+    let mut cursor = RecordCursor::new(&body[..head.rest.end], head.rest.start);
+    let key = cursor.nullable_bytes()?;
+    let value = cursor.nullable_bytes()?;
     let headers = headers(body, &mut cursor)?;
-    if cursor.left() > 0 {
+    if cursor.remaining() > 0 {
         return Err("bytes follow its headers");
     }
     let share = |range| body.slice(range);
-    let Head { offset, timestamp, .. } = head;
-    Ok(Record { offset, timestamp, key: key.map(share), value: value.map(share), headers })
+    let RecordPrefix { offset, timestamp, .. } = head;
+    Ok(KafkaRecord { offset, timestamp, key: key.map(share), value: value.map(share), headers })
 }
 
-fn headers(body: &Bytes, cursor: &mut Cursor<'_>) -> Read<Vec<(Bytes, Option<Bytes>)>> {
+fn headers(
+    body: &Bytes,
+    cursor: &mut RecordCursor<'_>,
+) -> CursorResult<Vec<(Bytes, Option<Bytes>)>> {
     let count = usize::try_from(cursor.varint()?).map_err(|_| "its header count is negative")?;
-    if count > cursor.left() / RECORD_HEADER_BYTES_MIN {
+    if count > cursor.remaining() / RECORD_HEADER_BYTES_MIN {
         return Err("its header count does not fit its bytes");
     }
     // Grown as they come: a header takes 2 bytes there and 64 here.
@@ -178,7 +181,7 @@ fn headers(body: &Bytes, cursor: &mut Cursor<'_>) -> Read<Vec<(Bytes, Option<Byt
     for _ in 0..count {
         let len = cursor.varint()?;
         let key = body.slice(cursor.take(len)?);
-        headers.push((key, cursor.nullable()?.map(|value| body.slice(value))));
+        headers.push((key, cursor.nullable_bytes()?.map(|value| body.slice(value))));
     }
     Ok(headers)
 }

@@ -9,14 +9,17 @@
 use bytes::Bytes;
 
 use crate::builder::compress;
-use crate::cursor::{Cursor, Read, put_varint};
-use crate::header::{DELETE_HORIZON, LENGTH_OUTSIDE};
-use crate::records::Head;
-use crate::{BatchError, BatchHeader, Codec, HEADER_BYTES, Limit, Records, records, set_crc};
+use crate::cursor::{CursorResult, RecordCursor, put_varint};
+use crate::header::{DELETE_HORIZON, LOG_OVERHEAD};
+use crate::records::RecordPrefix;
+use crate::{
+    BatchError, BatchHeader, CompressionType, DecompressionLimit, HEADER_BYTES, RecordIterator,
+    records, set_crc,
+};
 
 /// What decides whether a record is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keyed<'a> {
+pub struct RecordKey<'a> {
     /// Its place in the log.
     pub offset: i64,
     /// Null and empty differ.
@@ -27,7 +30,7 @@ pub struct Keyed<'a> {
 
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rewritten {
+pub enum BatchRewriteResult {
     /// Nothing: its bytes stand.
     Unchanged,
     /// Some of its records are gone, or it has a delete horizon now.
@@ -44,24 +47,24 @@ pub enum Rewritten {
 /// last, `keep` is asked nothing. The CRC is not checked again.
 pub fn rewrite(
     batch: &Bytes,
-    limit: Limit,
+    limit: DecompressionLimit,
     delete_horizon_ms: Option<i64>,
-    keep: impl FnMut(Keyed<'_>) -> bool,
-) -> Result<Rewritten, BatchError> {
+    keep: impl FnMut(RecordKey<'_>) -> bool,
+) -> Result<BatchRewriteResult, BatchError> {
     let records = records(batch, limit)?;
     let header = *records.header();
     if header.is_control() {
-        return Ok(Rewritten::Unchanged);
+        return Ok(BatchRewriteResult::Unchanged);
     }
     records.clone().try_for_each(|record| record.map(drop))?;
-    let kept = Kept::choose(records.clone(), keep)?;
+    let kept = RetainedRecords::select(records.clone(), keep)?;
     if kept.count == 0 {
-        return Ok(Rewritten::Empty(empty(&header)));
+        return Ok(BatchRewriteResult::Empty(empty_batch(&header)));
     }
-    let (base_timestamp, horizon_bit) = kept.base(&header, delete_horizon_ms);
+    let (base_timestamp, horizon_bit) = kept.base_timestamp(&header, delete_horizon_ms);
     let attributes = header.attributes & !DELETE_HORIZON | horizon_bit;
-    if kept.count == kept.is_kept.len() && attributes == header.attributes {
-        return Ok(Rewritten::Unchanged);
+    if kept.count == kept.is_retained.len() && attributes == header.attributes {
+        return Ok(BatchRewriteResult::Unchanged);
     }
     let body = kept.body(records, base_timestamp)?;
     let header = BatchHeader {
@@ -71,12 +74,12 @@ pub fn rewrite(
         record_count: i32::try_from(kept.count).expect("no more records than there were"),
         ..header
     };
-    pack(header, &body).map(Rewritten::Changed)
+    pack(header, &body).map(BatchRewriteResult::Changed)
 }
 
 /// Which records stay, and what the header must know of them.
-struct Kept {
-    is_kept: Vec<bool>,
+struct RetainedRecords {
+    is_retained: Vec<bool>,
     count: usize,
     has_tombstone: bool,
     first: i64,
@@ -84,24 +87,30 @@ struct Kept {
     newest: i64,
 }
 
-impl Kept {
-    fn choose(
-        mut records: Records,
-        mut keep: impl FnMut(Keyed<'_>) -> bool,
-    ) -> Result<Kept, BatchError> {
-        let is_kept = Vec::with_capacity(records.left());
-        let mut kept =
-            Kept { is_kept, count: 0, has_tombstone: false, first: 0, oldest: 0, newest: 0 };
-        let mut add = |body: &Bytes, head: Head| {
-            let keyed = keyed(body, &head)?;
+impl RetainedRecords {
+    fn select(
+        mut records: RecordIterator,
+        mut keep: impl FnMut(RecordKey<'_>) -> bool,
+    ) -> Result<RetainedRecords, BatchError> {
+        let is_kept = Vec::with_capacity(records.remaining());
+        let mut kept = RetainedRecords {
+            is_retained: is_kept,
+            count: 0,
+            has_tombstone: false,
+            first: 0,
+            oldest: 0,
+            newest: 0,
+        };
+        let mut add = |body: &Bytes, head: RecordPrefix| {
+            let keyed = record_key(body, &head)?;
             let is_kept = keep(keyed);
-            kept.is_kept.push(is_kept);
+            kept.is_retained.push(is_kept);
             if is_kept {
                 kept.add(head.timestamp, keyed.is_tombstone);
             }
             Ok(())
         };
-        while let Some(done) = records.step(&mut add) {
+        while let Some(done) = records.next_with(&mut add) {
             done?;
         }
         Ok(kept)
@@ -122,7 +131,7 @@ impl Kept {
     ///
     /// Where a timestamp lies so far off that its distance from there is no `i64`, all stays relative
     /// to what it was, which can be said. The tombstones of such a batch are never dropped.
-    fn base(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
+    fn base_timestamp(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
         let given = delete_horizon_ms.filter(|_| self.has_tombstone);
         let (base, bit) = match header.delete_horizon_ms().or(given) {
             Some(horizon) => (horizon, DELETE_HORIZON),
@@ -136,11 +145,15 @@ impl Kept {
     }
 
     /// The records that stay, not yet packed.
-    fn body(&self, mut records: Records, base_timestamp: i64) -> Result<Vec<u8>, BatchError> {
+    fn body(
+        &self,
+        mut records: RecordIterator,
+        base_timestamp: i64,
+    ) -> Result<Vec<u8>, BatchError> {
         let base_offset = records.header().base_offset;
-        let mut is_kept = self.is_kept.iter();
+        let mut is_kept = self.is_retained.iter();
         let (mut out, mut start) = (Vec::new(), Vec::with_capacity(16));
-        let mut put = |body: &Bytes, head: Head| {
+        let mut put = |body: &Bytes, head: RecordPrefix| {
             if *is_kept.next().expect("the same records again") {
                 start.clear();
                 start.push(head.attributes);
@@ -153,25 +166,25 @@ impl Kept {
             }
             Ok(())
         };
-        while let Some(done) = records.step(&mut put) {
+        while let Some(done) = records.next_with(&mut put) {
             done?;
         }
         Ok(out)
     }
 }
 
-fn keyed<'a>(body: &'a [u8], head: &Head) -> Read<Keyed<'a>> {
-    let mut cursor = Cursor::new(&body[..head.rest.end], head.rest.start);
-    let key = cursor.nullable()?.map(|key| &body[key]);
-    let is_tombstone = cursor.nullable()?.is_none();
-    Ok(Keyed { offset: head.offset, key, is_tombstone })
+fn record_key<'a>(body: &'a [u8], head: &RecordPrefix) -> CursorResult<RecordKey<'a>> {
+    let mut cursor = RecordCursor::new(&body[..head.rest.end], head.rest.start);
+    let key = cursor.nullable_bytes()?.map(|key| &body[key]);
+    let is_tombstone = cursor.nullable_bytes()?.is_none();
+    Ok(RecordKey { offset: head.offset, key, is_tombstone })
 }
 
 /// A batch that only holds its place: as Kafka writes it, not packed, and without a base time.
-fn empty(header: &BatchHeader) -> Bytes {
-    let codec_and_horizon = header.attributes & (Codec::MASK | DELETE_HORIZON);
+fn empty_batch(header: &BatchHeader) -> Bytes {
+    let codec_and_horizon = header.attributes & (CompressionType::MASK | DELETE_HORIZON);
     let mut bytes = BatchHeader {
-        length: (HEADER_BYTES - LENGTH_OUTSIDE) as i32,
+        length: (HEADER_BYTES - LOG_OVERHEAD) as i32,
         attributes: header.attributes & !codec_and_horizon,
         base_timestamp: -1,
         record_count: 0,
@@ -185,7 +198,7 @@ fn empty(header: &BatchHeader) -> Bytes {
 fn pack(header: BatchHeader, body: &[u8]) -> Result<Bytes, BatchError> {
     let mut batch = vec![0; HEADER_BYTES];
     compress(header.compression()?, body, &mut batch).expect("a Vec takes what is written to it");
-    let length = i32::try_from(batch.len() - LENGTH_OUTSIDE)
+    let length = i32::try_from(batch.len() - LOG_OVERHEAD)
         .map_err(|_| BatchError::TooLarge { max: i32::MAX as usize })?;
     let mut bytes = BatchHeader { length, ..header }.to_bytes();
     set_crc(&mut bytes, &batch[HEADER_BYTES..]);

@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 
-use crate::{BatchError, Limit, records};
+use crate::{BatchError, DecompressionLimit, records};
 
 /// Offset and timestamp of each record, by rising offset. Keys, values and headers are skipped, not
 /// validated.
-pub fn times(batch: &Bytes, limit: Limit) -> Result<Vec<(i64, i64)>, BatchError> {
+pub fn times(batch: &Bytes, limit: DecompressionLimit) -> Result<Vec<(i64, i64)>, BatchError> {
     let mut records = records(batch, limit)?;
     // A record takes at least 7 bytes there, and 16 here.
-    let mut times = Vec::with_capacity(records.left());
-    while let Some(time) = records.step(|_, head| Ok((head.offset, head.timestamp))) {
+    let mut times = Vec::with_capacity(records.remaining());
+    while let Some(time) = records.next_with(|_, head| Ok((head.offset, head.timestamp))) {
         times.push(time?);
     }
     Ok(times)
@@ -18,10 +18,10 @@ pub fn times(batch: &Bytes, limit: Limit) -> Result<Vec<(i64, i64)>, BatchError>
 
 /// The oldest and the newest timestamp of the records. The header's `max_timestamp` is a producer's
 /// claim; this is what its records say.
-pub fn time_range(batch: &Bytes, limit: Limit) -> Result<(i64, i64), BatchError> {
+pub fn time_range(batch: &Bytes, limit: DecompressionLimit) -> Result<(i64, i64), BatchError> {
     let mut records = records(batch, limit)?;
     let mut range: Option<(i64, i64)> = None;
-    while let Some(time) = records.step(|_, head| Ok(head.timestamp)) {
+    while let Some(time) = records.next_with(|_, head| Ok(head.timestamp)) {
         let time = time?;
         let (oldest, newest) = range.unwrap_or((time, time));
         range = Some((oldest.min(time), newest.max(time)));

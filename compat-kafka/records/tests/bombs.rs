@@ -6,13 +6,16 @@
 use std::io::Write;
 
 use bytes::Bytes;
-use kafka_records::{BatchBuilder, BatchError, BatchHeader, Codec, Limit, records, set_crc, times};
+use kafka_records::{
+    BatchBuilder, BatchError, BatchHeader, CompressionType, DecompressionLimit, records, set_crc,
+    times,
+};
 
 const MIB: usize = 1 << 20;
 const BOMB_BYTES: usize = 256 * MIB;
-const LIMIT: Limit = Limit { decompressed_bytes_max: MIB };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: MIB };
 
-fn batch_of(codec: Codec, body: &[u8]) -> Bytes {
+fn batch_of(codec: CompressionType, body: &[u8]) -> Bytes {
     let one = BatchBuilder::new(codec).record(0, None, None, &[]).build();
     let mut header = BatchHeader::parse(&one).unwrap();
     header.length = (49 + body.len()) as i32;
@@ -81,13 +84,13 @@ fn peak() -> usize {
 fn a_bomb_of_any_codec_is_refused_and_costs_little_more_than_the_limit() {
     // All are made first: what making one frees would hide what refusing it takes.
     let bombs = [
-        ("gzip", batch_of(Codec::Gzip, &gzip())),
-        ("xerial snappy", batch_of(Codec::Snappy, &xerial())),
-        ("raw snappy", batch_of(Codec::Snappy, &raw_snappy())),
-        ("lz4, 64 KiB blocks", batch_of(Codec::Lz4, &lz4(4))),
-        ("lz4, 4 MiB blocks", batch_of(Codec::Lz4, &lz4(7))),
-        ("zstd, 2 MiB window", batch_of(Codec::Zstd, &zstd(21))),
-        ("zstd, 128 MiB window", batch_of(Codec::Zstd, &zstd(27))),
+        ("gzip", batch_of(CompressionType::Gzip, &gzip())),
+        ("xerial snappy", batch_of(CompressionType::Snappy, &xerial())),
+        ("raw snappy", batch_of(CompressionType::Snappy, &raw_snappy())),
+        ("lz4, 64 KiB blocks", batch_of(CompressionType::Lz4, &lz4(4))),
+        ("lz4, 4 MiB blocks", batch_of(CompressionType::Lz4, &lz4(7))),
+        ("zstd, 2 MiB window", batch_of(CompressionType::Zstd, &zstd(21))),
+        ("zstd, 128 MiB window", batch_of(CompressionType::Zstd, &zstd(27))),
     ];
     for (name, batch) in bombs {
         // A thread of its own has an arena of its own: pages that were freed before cannot serve

@@ -5,30 +5,30 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use kafka_records::{
-    BatchBuilder, BatchError, BatchHeader, Batches, Codec, HEADER_BYTES, Limit, check, parts,
-    records, set_crc, time_range, times,
+    BatchBuilder, BatchError, BatchHeader, BatchIterator, CompressionType, DecompressionLimit,
+    HEADER_BYTES, check, for_each_record, records, set_crc, time_range, times,
 };
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-const LIMIT: Limit = Limit { decompressed_bytes_max: 64 << 10 };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 64 << 10 };
 
-type Fields = (i64, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Option<Vec<u8>>)>);
+type RecordTuple = (i64, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Option<Vec<u8>>)>);
 
-fn codec() -> impl Strategy<Value = Codec> {
-    proptest::sample::select(Codec::ALL.to_vec())
+fn codec() -> impl Strategy<Value = CompressionType> {
+    proptest::sample::select(CompressionType::ALL.to_vec())
 }
 
-fn some_records() -> impl Strategy<Value = Vec<Fields>> {
+fn some_records() -> impl Strategy<Value = Vec<RecordTuple>> {
     let time = -1..=i64::MAX / 2;
     let bytes = || option::of(vec(any::<u8>(), 0..80));
     let headers = vec(("[a-c]{0,2}", option::of(vec(any::<u8>(), 0..10))), 0..5);
     vec((time, bytes(), bytes(), headers), 1..20)
 }
 
-fn build(codec: Codec, fields: &[Fields]) -> Bytes {
+fn build(codec: CompressionType, fields: &[RecordTuple]) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     for (timestamp, key, value, headers) in fields {
         let headers: Vec<_> =
@@ -42,7 +42,7 @@ fn build(codec: Codec, fields: &[Fields]) -> Bytes {
 fn read_all(bytes: &Bytes) -> usize {
     let _ = (check(bytes), BatchHeader::parse(bytes), times(bytes, LIMIT));
     let _ = time_range(bytes, LIMIT);
-    assert!(Batches::new(bytes).count() <= 1 + bytes.len() / HEADER_BYTES);
+    assert!(BatchIterator::new(bytes).count() <= 1 + bytes.len() / HEADER_BYTES);
     let Ok(records) = records(bytes, LIMIT) else { return 0 };
     let header_bytes = |headers: &[(Bytes, Option<Bytes>)]| -> usize {
         headers.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum()
@@ -112,7 +112,7 @@ proptest! {
             4 if magic => &[0x28, 0xb5, 0x2f, 0xfd],
             _ => &[],
         };
-        let mut batch = build(Codec::None, &[(0, None, None, Vec::new())]).to_vec();
+        let mut batch = build(CompressionType::None, &[(0, None, None, Vec::new())]).to_vec();
         let mut header = BatchHeader::parse(&batch).unwrap();
         (header.attributes, header.record_count) = (attributes, count);
         header.last_offset_delta = delta;
@@ -152,7 +152,7 @@ proptest! {
 }
 
 /// A batch around a body made by hand.
-fn batch_of(codec: Codec, count: i32, body: &[u8]) -> Bytes {
+fn batch_of(codec: CompressionType, count: i32, body: &[u8]) -> Bytes {
     let mut batch = build(codec, &[(0, None, None, Vec::new())]).to_vec();
     batch.truncate(HEADER_BYTES);
     batch.extend_from_slice(body);
@@ -177,7 +177,9 @@ fn counts_and_lengths_that_the_bytes_cannot_hold_are_refused() {
     // Length 7: attributes, deltas, null key, null value, header count.
     let record = |headers: &[u8]| [&[12, 0, 0, 0, 1, 1][..], headers].concat();
     let sound = record(&[0]);
-    assert!(records(&batch_of(Codec::None, 1, &sound), LIMIT).unwrap().all(|r| r.is_ok()));
+    assert!(
+        records(&batch_of(CompressionType::None, 1, &sound), LIMIT).unwrap().all(|r| r.is_ok())
+    );
     let bad = |index, what| BatchError::BadRecord { index, what };
     for (count, body, error) in [
         (i32::MAX, sound.clone(), None),
@@ -193,7 +195,7 @@ fn counts_and_lengths_that_the_bytes_cannot_hold_are_refused() {
         (1, vec![200, 1, 0, 0, 0, 1, 1, 0], Some(bad(0, "a length reaches beyond the end"))),
         (1, vec![1, 0, 0, 0, 1, 1, 0], Some(bad(0, "a length is negative"))),
     ] {
-        let batch = batch_of(Codec::None, count, &body);
+        let batch = batch_of(CompressionType::None, count, &body);
         let expected = error.unwrap_or(BatchError::Incoherent {
             what: "the record count must fit the bytes",
             value: count.into(),
@@ -204,13 +206,16 @@ fn counts_and_lengths_that_the_bytes_cannot_hold_are_refused() {
 
 #[test]
 fn times_and_offsets_that_overflow_are_refused() {
-    let mut batch = batch_of(Codec::None, 1, &[12, 0, 2, 0, 1, 1, 0]).to_vec();
+    let mut batch = batch_of(CompressionType::None, 1, &[12, 0, 2, 0, 1, 1, 0]).to_vec();
     batch[27..35].copy_from_slice(&i64::MAX.to_be_bytes());
     let what = "its timestamp overflows";
     assert_eq!(first_error(&batch.into()), BatchError::BadRecord { index: 0, what });
-    let mut batch =
-        batch_of(Codec::None, 2, &[[12, 0, 0, 0, 1, 1, 0], [12, 0, 0, 2, 1, 1, 0]].concat())
-            .to_vec();
+    let mut batch = batch_of(
+        CompressionType::None,
+        2,
+        &[[12, 0, 0, 0, 1, 1, 0], [12, 0, 0, 2, 1, 1, 0]].concat(),
+    )
+    .to_vec();
     batch[..8].copy_from_slice(&i64::MAX.to_be_bytes());
     let what = "its offset overflows";
     assert_eq!(first_error(&batch.into()), BatchError::BadRecord { index: 1, what });
@@ -220,13 +225,13 @@ fn times_and_offsets_that_overflow_are_refused() {
 fn raw_snappy_is_read_too() {
     // As librdkafka writes it: no framing.
     let body = snap::raw::Encoder::new().compress_vec(&[12, 0, 0, 0, 1, 1, 0]).unwrap();
-    assert_eq!(times(&batch_of(Codec::Snappy, 1, &body), LIMIT), Ok(vec![(0, 0)]));
+    assert_eq!(times(&batch_of(CompressionType::Snappy, 1, &body), LIMIT), Ok(vec![(0, 0)]));
 }
 
 #[test]
 fn linked_lz4_blocks_with_all_checksums_are_read() {
     use std::io::Write;
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     let value = b"the same again, and again, and again, ".repeat(80);
     for time in 0..400 {
         builder.record(time, None, Some(&value), &[]);
@@ -242,8 +247,8 @@ fn linked_lz4_blocks_with_all_checksums_are_read() {
             .content_size(Some(body.len() as u64));
         let mut encoder = FrameEncoder::with_frame_info(frame, Vec::new());
         encoder.write_all(body).unwrap();
-        let batch = batch_of(Codec::Lz4, 400, &encoder.finish().unwrap());
-        let limit = Limit { decompressed_bytes_max: 2 << 20 };
+        let batch = batch_of(CompressionType::Lz4, 400, &encoder.finish().unwrap());
+        let limit = DecompressionLimit { decompressed_bytes_max: 2 << 20 };
         let read: Vec<_> = records(&batch, limit).unwrap().collect::<Result<_, _>>().unwrap();
         assert!(read.len() == 400 && read.iter().all(|r| r.value.as_deref() == Some(&value[..])));
     }
@@ -259,7 +264,7 @@ fn gzip_members_and_zstd_frames_in_a_row_are_one_body() {
         encoder.finish().unwrap()
     });
     let zstd = halves.map(|half| zstd::encode_all(&half[..], 1).unwrap());
-    for (codec, members) in [(Codec::Gzip, gzip), (Codec::Zstd, zstd)] {
+    for (codec, members) in [(CompressionType::Gzip, gzip), (CompressionType::Zstd, zstd)] {
         let batch = batch_of(codec, 2, &members.concat());
         assert_eq!(times(&batch, LIMIT), Ok(vec![(0, 0), (1, 0)]), "{codec:?}");
     }
@@ -267,13 +272,18 @@ fn gzip_members_and_zstd_frames_in_a_row_are_one_body() {
 
 #[test]
 fn a_body_of_just_the_limit_is_read_and_one_byte_more_is_not() {
-    for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+    for codec in [
+        CompressionType::Gzip,
+        CompressionType::Snappy,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ] {
         for value in [1000, 70_000, 200_000] {
             let mut builder = BatchBuilder::new(codec);
             builder.record(0, None, Some(&vec![7; value]), &[]);
             let batch = builder.build();
             let body = builder.uncompressed_bytes() - HEADER_BYTES;
-            let limit = |bytes| Limit { decompressed_bytes_max: bytes };
+            let limit = |bytes| DecompressionLimit { decompressed_bytes_max: bytes };
             assert_eq!(times(&batch, limit(body)), Ok(vec![(0, 0)]), "{codec:?} {value}");
             assert_eq!(
                 times(&batch, limit(body - 1)),
@@ -292,7 +302,7 @@ fn a_window_beyond_128_mib_is_refused() {
     // Flushed before the end: a frame whose content is known to be small asks for a small window.
     encoder.write_all(&[0]).unwrap();
     encoder.flush().unwrap();
-    let batch = batch_of(Codec::Zstd, 1, &encoder.finish().unwrap());
+    let batch = batch_of(CompressionType::Zstd, 1, &encoder.finish().unwrap());
     assert!(matches!(times(&batch, LIMIT), Err(BatchError::Undecodable { .. })));
 }
 
@@ -301,7 +311,8 @@ fn announced_sizes_reserve_nothing() {
     let raw_snappy = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
     // A frame that announces 4 MiB blocks, and holds one that claims all of them.
     let lz4 = [4, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73, 0, 0, 0x40, 0];
-    for (codec, body) in [(Codec::Snappy, &raw_snappy[..]), (Codec::Lz4, &lz4)] {
+    for (codec, body) in [(CompressionType::Snappy, &raw_snappy[..]), (CompressionType::Lz4, &lz4)]
+    {
         let batch = batch_of(codec, 1, body);
         let error = times(&batch, LIMIT).unwrap_err();
         assert!(matches!(error, BatchError::Undecodable { .. }), "{error}");
@@ -324,8 +335,8 @@ fn lz4_frame(mode: BlockMode, blocks: &[(&[u8], bool)]) -> Vec<u8> {
 
 /// Whether a body can be unpacked, whatever records are in it.
 fn unpack(body: &[u8], limit: usize) -> Result<(), BatchError> {
-    let limit = Limit { decompressed_bytes_max: limit };
-    records(&batch_of(Codec::Lz4, 1, body), limit).map(drop)
+    let limit = DecompressionLimit { decompressed_bytes_max: limit };
+    records(&batch_of(CompressionType::Lz4, 1, body), limit).map(drop)
 }
 
 #[test]
@@ -363,27 +374,31 @@ fn a_block_of_lz4_that_is_independent_does_not_refer_to_the_one_before() {
 
 #[test]
 fn records_say_how_many_are_left() {
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     (0..3).for_each(|time| _ = builder.record(time, None, Some(b"v"), &[]));
     let mut walked = records(&builder.build(), LIMIT).unwrap();
     for left in (0..=3).rev() {
         // One more, for what may follow the last.
-        assert_eq!((walked.left(), walked.size_hint()), (left, (0, Some(left + 1))));
+        assert_eq!((walked.remaining(), walked.size_hint()), (left, (0, Some(left + 1))));
         assert_eq!(walked.next().is_some(), left > 0);
     }
-    assert_eq!((walked.left(), walked.size_hint()), (0, (0, Some(0))));
+    assert_eq!((walked.remaining(), walked.size_hint()), (0, (0, Some(0))));
     // None is, behind one that is malformed.
-    let bad = batch_of(Codec::None, 2, &[[12, 0, 0, 5, 1, 1, 0], [12, 0, 0, 6, 1, 1, 0]].concat());
+    let bad = batch_of(
+        CompressionType::None,
+        2,
+        &[[12, 0, 0, 5, 1, 1, 0], [12, 0, 0, 6, 1, 1, 0]].concat(),
+    );
     let mut walked = records(&bad, LIMIT).unwrap();
-    assert_eq!(walked.left(), 2);
+    assert_eq!(walked.remaining(), 2);
     assert!(walked.next().unwrap().is_err());
-    assert_eq!((walked.left(), walked.size_hint(), walked.next()), (0, (0, Some(0)), None));
+    assert_eq!((walked.remaining(), walked.size_hint(), walked.next()), (0, (0, Some(0)), None));
 }
 
 #[test]
 fn bytes_behind_a_record_s_headers_are_refused_by_whoever_reads_it() {
-    let batch = batch_of(Codec::None, 1, &[14, 0, 0, 0, 1, 1, 0, 9]);
+    let batch = batch_of(CompressionType::None, 1, &[14, 0, 0, 0, 1, 1, 0, 9]);
     let expected = BatchError::BadRecord { index: 0, what: "bytes follow its headers" };
     assert_eq!(first_error(&batch), expected);
-    assert_eq!(parts(&batch, LIMIT, |_| ControlFlow::Continue(())), Err(expected));
+    assert_eq!(for_each_record(&batch, LIMIT, |_| ControlFlow::Continue(())), Err(expected));
 }

@@ -5,24 +5,24 @@ use std::path::Path;
 
 use bytes::Bytes;
 use kafka_records::{
-    BatchBuilder, BatchHeader, Codec, HEADER_BYTES, Limit, Record, Rewritten, check, records,
-    rewrite, time_range, times,
+    BatchBuilder, BatchHeader, BatchRewriteResult, CompressionType, DecompressionLimit,
+    HEADER_BYTES, KafkaRecord, check, records, rewrite, time_range, times,
 };
 
-const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 
 fn golden(name: &str) -> Bytes {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(format!("{name}.bin"));
     std::fs::read(path).unwrap().into()
 }
 
-fn name(codec: Codec) -> &'static str {
+fn name(codec: CompressionType) -> &'static str {
     match codec {
-        Codec::None => "none",
-        Codec::Gzip => "gzip",
-        Codec::Snappy => "snappy",
-        Codec::Lz4 => "lz4",
-        Codec::Zstd => "zstd",
+        CompressionType::None => "none",
+        CompressionType::Gzip => "gzip",
+        CompressionType::Snappy => "snappy",
+        CompressionType::Lz4 => "lz4",
+        CompressionType::Zstd => "zstd",
     }
 }
 
@@ -31,7 +31,7 @@ fn bytes(text: &'static str) -> Option<Bytes> {
 }
 
 /// What `Golden.small` appends.
-fn small(base_offset: i64) -> Vec<Record> {
+fn small(base_offset: i64) -> Vec<KafkaRecord> {
     let header = |key: &'static str, value| (Bytes::from_static(key.as_bytes()), value);
     let headers = vec![
         header("h", bytes("1")),
@@ -39,7 +39,7 @@ fn small(base_offset: i64) -> Vec<Record> {
         header("h", bytes("2")),
         header("ключ", bytes("")),
     ];
-    let record = |delta, timestamp, key, value| Record {
+    let record = |delta, timestamp, key, value| KafkaRecord {
         offset: base_offset + delta,
         timestamp,
         key,
@@ -47,19 +47,19 @@ fn small(base_offset: i64) -> Vec<Record> {
         headers: Vec::new(),
     };
     vec![
-        Record { headers, ..record(0, 1_700_000_000_000, bytes("key"), bytes("value")) },
+        KafkaRecord { headers, ..record(0, 1_700_000_000_000, bytes("key"), bytes("value")) },
         record(1, 1_699_999_999_000, None, bytes("")),
         record(2, 1_700_000_005_000, bytes(""), None),
     ]
 }
 
-fn read(batch: &Bytes) -> Vec<Record> {
+fn read(batch: &Bytes) -> Vec<KafkaRecord> {
     records(batch, LIMIT).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
 #[test]
 fn small_batches_of_every_codec_read_as_java_wrote_them() {
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let batch = golden(&format!("small-{}", name(codec)));
         assert_eq!(check(&batch).unwrap().compression(), Ok(codec));
         assert_eq!(read(&batch), small(0), "{codec:?}");
@@ -69,7 +69,12 @@ fn small_batches_of_every_codec_read_as_java_wrote_them() {
 
 #[test]
 fn batches_of_many_compressed_blocks_read_as_java_wrote_them() {
-    for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+    for codec in [
+        CompressionType::Gzip,
+        CompressionType::Snappy,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ] {
         let batch = golden(&format!("large-{}", name(codec)));
         check(&batch).unwrap();
         let records = read(&batch);
@@ -118,7 +123,7 @@ fn a_commit_marker_is_a_control_batch_of_one_record() {
 
 #[test]
 fn uncompressed_batches_are_byte_for_byte_what_java_writes() {
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     for record in small(0) {
         let headers: Vec<_> = record
             .headers
@@ -134,7 +139,7 @@ fn uncompressed_batches_are_byte_for_byte_what_java_writes() {
 }
 
 /// The batch that `Golden` hands to its cleaner.
-fn uncleaned(codec: Codec) -> Bytes {
+fn uncleaned(codec: CompressionType) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     builder.producer(77, 5, 40);
     for record in small(1000) {
@@ -153,8 +158,8 @@ const HORIZON: i64 = 1_700_000_020_000 + 86_400_000;
 
 fn cleaned(batch: &Bytes, keep: impl Fn(i64) -> bool) -> Bytes {
     match rewrite(batch, LIMIT, Some(HORIZON), |record| keep(record.offset)).unwrap() {
-        Rewritten::Unchanged => batch.clone(),
-        Rewritten::Changed(bytes) | Rewritten::Empty(bytes) => bytes,
+        BatchRewriteResult::Unchanged => batch.clone(),
+        BatchRewriteResult::Changed(bytes) | BatchRewriteResult::Empty(bytes) => bytes,
     }
 }
 
@@ -163,7 +168,7 @@ fn assert_same(ours: &Bytes, java: &Bytes) {
     let (mut our_header, java_header) = (BatchHeader::parse(ours).unwrap(), check_intact(java));
     check_intact(ours);
     assert_eq!(read(ours), read(java));
-    if java_header.compression() == Ok(Codec::None) {
+    if java_header.compression() == Ok(CompressionType::None) {
         return assert_eq!(ours, java);
     }
     (our_header.length, our_header.crc) = (java_header.length, java_header.crc);
@@ -179,7 +184,7 @@ fn check_intact(batch: &Bytes) -> BatchHeader {
 
 #[test]
 fn a_batch_is_cleaned_to_what_java_cleans_it_to() {
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let java = |case: &str| golden(&format!("cleaned-{case}-{}", name(codec)));
         let batch = uncleaned(codec);
         assert_same(&cleaned(&batch, |offset| offset == 1001), &java("first-gone"));
@@ -194,7 +199,7 @@ fn a_batch_is_cleaned_to_what_java_cleans_it_to() {
 
 #[test]
 fn a_delete_horizon_that_java_wrote_is_read_and_moves_no_time() {
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let batch = golden(&format!("cleaned-horizon-{}", name(codec)));
         assert_eq!(check_intact(&batch).delete_horizon_ms(), Some(HORIZON));
         let expected = vec![(1000, 1_700_000_000_000), (1002, 1_700_000_005_000)];
@@ -207,5 +212,8 @@ fn a_delete_horizon_that_java_wrote_is_read_and_moves_no_time() {
 #[test]
 fn a_marker_is_never_touched() {
     let marker = golden("commit-marker");
-    assert_eq!(rewrite(&marker, LIMIT, Some(HORIZON), |_| false), Ok(Rewritten::Unchanged));
+    assert_eq!(
+        rewrite(&marker, LIMIT, Some(HORIZON), |_| false),
+        Ok(BatchRewriteResult::Unchanged)
+    );
 }

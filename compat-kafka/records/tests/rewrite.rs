@@ -3,17 +3,17 @@
 
 use bytes::Bytes;
 use kafka_records::{
-    BatchBuilder, BatchError, BatchHeader, Codec, HEADER_BYTES, Limit, Record, Rewritten, records,
-    rewrite, set_crc, times,
+    BatchBuilder, BatchError, BatchHeader, BatchRewriteResult, CompressionType, DecompressionLimit,
+    HEADER_BYTES, KafkaRecord, records, rewrite, set_crc, times,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-const LIMIT: Limit = Limit { decompressed_bytes_max: 64 << 10 };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 64 << 10 };
 
 #[derive(Clone, Debug)]
-struct Fields {
+struct RecordFixture {
     time: i64,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
@@ -21,35 +21,35 @@ struct Fields {
     is_kept: bool,
 }
 
-fn fields() -> impl Strategy<Value = Fields> {
+fn fields() -> impl Strategy<Value = RecordFixture> {
     let time = prop_oneof![4 => 0..2_000_000_000_000i64, 1 => -1..=i64::MAX / 2];
     let bytes = || option::of(vec(any::<u8>(), 0..40));
     let headers = vec(("[a-c]{0,2}", option::of(vec(any::<u8>(), 0..10))), 0..3);
     (time, bytes(), bytes(), headers, any::<bool>()).prop_map(
-        |(time, key, value, headers, is_kept)| Fields { time, key, value, headers, is_kept },
+        |(time, key, value, headers, is_kept)| RecordFixture { time, key, value, headers, is_kept },
     )
 }
 
 /// What a log makes of a batch before it is cleaned.
 #[derive(Clone, Debug)]
-struct Placed {
+struct BatchPlacement {
     base_offset: i64,
     append_time: Option<i64>,
     producer: Option<(i64, i16, i32)>,
     is_transactional: bool,
 }
 
-fn placed() -> impl Strategy<Value = Placed> {
+fn placement() -> impl Strategy<Value = BatchPlacement> {
     let producer = option::of((0..9i64, 0..9i16, 0..i32::MAX));
     (0..1i64 << 60, option::of(0..1i64 << 41), producer, any::<bool>()).prop_map(
         |(base_offset, append_time, producer, is_transactional)| {
             let is_transactional = is_transactional && producer.is_some();
-            Placed { base_offset, append_time, producer, is_transactional }
+            BatchPlacement { base_offset, append_time, producer, is_transactional }
         },
     )
 }
 
-fn build(codec: Codec, fields: &[Fields], placed: &Placed) -> Bytes {
+fn build(codec: CompressionType, fields: &[RecordFixture], placed: &BatchPlacement) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     if let Some((id, epoch, sequence)) = placed.producer {
         builder.producer(id, epoch, sequence);
@@ -80,7 +80,7 @@ fn with_header(batch: &Bytes, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
     [&bytes, &batch[HEADER_BYTES..]].concat().into()
 }
 
-fn read(batch: &Bytes) -> Vec<Record> {
+fn read(batch: &Bytes) -> Vec<KafkaRecord> {
     records(batch, LIMIT).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
@@ -102,9 +102,9 @@ fn identity(header: &BatchHeader) -> impl PartialEq + std::fmt::Debug + use<> {
 proptest! {
     #[test]
     fn what_is_kept_is_as_it_was_and_the_rest_is_gone(
-        codec in proptest::sample::select(Codec::ALL.to_vec()),
+        codec in proptest::sample::select(CompressionType::ALL.to_vec()),
         fields in vec(fields(), 1..20),
-        placed in placed(),
+        placed in placement(),
         horizon in option::of(0..1i64 << 42),
     ) {
         let batch = build(codec, &fields, &placed);
@@ -126,10 +126,10 @@ proptest! {
             .collect();
         let has_tombstone = expected.iter().any(|record| record.value.is_none());
         match rewritten.unwrap() {
-            Rewritten::Unchanged => {
+            BatchRewriteResult::Unchanged => {
                 prop_assert!(expected.len() == before.len() && !(horizon.is_some() && has_tombstone));
             }
-            Rewritten::Empty(bytes) => {
+            BatchRewriteResult::Empty(bytes) => {
                 prop_assert!(expected.is_empty() && bytes.len() == HEADER_BYTES);
                 let after = intact(&bytes);
                 prop_assert_eq!(identity(&after), identity(&header));
@@ -139,9 +139,9 @@ proptest! {
                 prop_assert_eq!(times(&bytes, LIMIT), Ok(vec![]));
                 // Cleaned again it is the same.
                 let again = rewrite(&bytes, LIMIT, horizon, |_| true);
-                prop_assert_eq!(again, Ok(Rewritten::Empty(bytes)));
+                prop_assert_eq!(again, Ok(BatchRewriteResult::Empty(bytes)));
             }
-            Rewritten::Changed(bytes) => {
+            BatchRewriteResult::Changed(bytes) => {
                 let after = intact(&bytes);
                 prop_assert_eq!(&read(&bytes), &expected);
                 prop_assert_eq!(identity(&after), identity(&header));
@@ -152,23 +152,23 @@ proptest! {
                 prop_assert_eq!(after.max_timestamp, newest);
                 let again = rewrite(&bytes, LIMIT, Some(7), |_| true).unwrap();
                 let gets_horizon = has_tombstone && horizon.is_none();
-                prop_assert_eq!(again == Rewritten::Unchanged, !gets_horizon);
+                prop_assert_eq!(again == BatchRewriteResult::Unchanged, !gets_horizon);
             }
         }
     }
 
     #[test]
     fn a_delete_horizon_once_given_stays_and_changes_no_time(
-        codec in proptest::sample::select(Codec::ALL.to_vec()),
+        codec in proptest::sample::select(CompressionType::ALL.to_vec()),
         fields in vec(fields(), 2..20),
-        placed in placed(),
+        placed in placement(),
         horizon in 0..1i64 << 42,
     ) {
         let mut fields = fields;
         (fields[0].value, fields[1].value) = (None, Some(vec![]));
         let batch = build(codec, &fields, &placed);
         let before = read(&batch);
-        let Ok(Rewritten::Changed(bytes)) = rewrite(&batch, LIMIT, Some(horizon), |_| true) else {
+        let Ok(BatchRewriteResult::Changed(bytes)) = rewrite(&batch, LIMIT, Some(horizon), |_| true) else {
             panic!("a tombstone brings a horizon");
         };
         prop_assert_eq!(&read(&bytes), &before);
@@ -177,16 +177,16 @@ proptest! {
         // Also without the tombstone, and whatever a later cleaning would set.
         let second = before[0].offset;
         let later = rewrite(&bytes, LIMIT, Some(horizon + 5), |record| record.offset != second);
-        let Ok(Rewritten::Changed(bytes)) = later else { panic!("a record is gone: {later:?}") };
+        let Ok(BatchRewriteResult::Changed(bytes)) = later else { panic!("a record is gone: {later:?}") };
         prop_assert_eq!(&read(&bytes)[..], &before[1..]);
         prop_assert_eq!(intact(&bytes).delete_horizon_ms(), Some(horizon));
     }
 
     #[test]
     fn batches_of_any_bytes_are_refused_or_rewritten_but_never_panic(
-        codec in proptest::sample::select(Codec::ALL.to_vec()),
+        codec in proptest::sample::select(CompressionType::ALL.to_vec()),
         fields in vec(fields(), 1..6),
-        placed in placed(),
+        placed in placement(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut batch = build(codec, &fields, &placed).to_vec();
@@ -202,9 +202,9 @@ proptest! {
             record.offset % 2 == 0
         });
         match (readable, rewritten) {
-            (_, Ok(Rewritten::Unchanged)) if BatchHeader::parse(&batch).unwrap().is_control() => {}
+            (_, Ok(BatchRewriteResult::Unchanged)) if BatchHeader::parse(&batch).unwrap().is_control() => {}
             (Err(_), rewritten) => prop_assert!(rewritten.is_err() && asked == 0),
-            (Ok(before), Ok(Rewritten::Changed(bytes))) => {
+            (Ok(before), Ok(BatchRewriteResult::Changed(bytes))) => {
                 let expected: Vec<_> =
                     before.into_iter().filter(|record| record.offset % 2 == 0).collect();
                 prop_assert_eq!(read(&bytes), expected);
@@ -217,7 +217,7 @@ proptest! {
 
 #[test]
 fn a_batch_that_breaks_off_is_refused_before_anything_is_asked() {
-    let mut builder = BatchBuilder::new(Codec::Zstd);
+    let mut builder = BatchBuilder::new(CompressionType::Zstd);
     builder.record(0, Some(b"some key"), None, &[]).record(0, Some(b"b"), None, &[]);
     let batch = with_header(&builder.build(), |header| header.record_count = 3);
     let refused = rewrite(&batch, LIMIT, Some(1), |_| panic!("of a broken batch nothing is asked"));
@@ -226,7 +226,12 @@ fn a_batch_that_breaks_off_is_refused_before_anything_is_asked() {
 
 #[test]
 fn a_batch_beyond_the_limit_is_refused() {
-    for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+    for codec in [
+        CompressionType::Gzip,
+        CompressionType::Snappy,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ] {
         let mut builder = BatchBuilder::new(codec);
         builder.record(0, Some(b"key"), Some(&vec![0; 100_000]), &[]);
         let refused = rewrite(&builder.build(), LIMIT, None, |_| false);
@@ -237,20 +242,20 @@ fn a_batch_beyond_the_limit_is_refused() {
 /// The distance from the horizon to such a time is no `i64`.
 #[test]
 fn times_out_of_reach_of_a_horizon_stay_and_the_batch_gets_none() {
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     builder.record(i64::MIN, Some(b"a"), None, &[]).record(i64::MIN + 1, Some(b"b"), None, &[]);
     let batch = builder.build();
-    assert_eq!(rewrite(&batch, LIMIT, Some(1 << 40), |_| true), Ok(Rewritten::Unchanged));
+    assert_eq!(rewrite(&batch, LIMIT, Some(1 << 40), |_| true), Ok(BatchRewriteResult::Unchanged));
     let one = rewrite(&batch, LIMIT, Some(1 << 40), |record| record.offset == 1);
-    let Ok(Rewritten::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
+    let Ok(BatchRewriteResult::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
     assert_eq!(intact(&bytes).delete_horizon_ms(), None);
     assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, i64::MIN + 1)]));
     // Nor if only some of them are.
-    let mut builder = BatchBuilder::new(Codec::None);
+    let mut builder = BatchBuilder::new(CompressionType::None);
     builder.record(1, Some(b"a"), None, &[]).record(5, Some(b"b"), None, &[]);
     builder.record(i64::MIN + 2, Some(b"c"), None, &[]);
     let one = rewrite(&builder.build(), LIMIT, Some(1 << 40), |record| record.offset > 0);
-    let Ok(Rewritten::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
+    let Ok(BatchRewriteResult::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
     assert_eq!(intact(&bytes).delete_horizon_ms(), None);
     assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, 5), (2, i64::MIN + 2)]));
 }

@@ -9,24 +9,29 @@ use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceRespon
 use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{Refusal, answered, changeable, repeated};
+use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use super::describe_configs::{check_node_id, resource};
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for AlterConfigsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+impl ApiHandler for AlterConfigsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> AlterConfigsResponse {
-        let repeated =
-            Repeated::among(self.resources.iter().map(|r| (r.resource_type, &r.resource_name)));
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> AlterConfigsResponse {
+        let repeated = DuplicateResources::among(
+            self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
+        );
         let mut responses = Vec::with_capacity(self.resources.len());
         for asked in self.resources {
-            let done = match repeated.refuse(asked.resource_type, &asked.resource_name) {
+            let done = match repeated.check(asked.resource_type, &asked.resource_name) {
                 Ok(()) => replace(kafka, &asked, self.validate_only).await,
                 refused => refused,
             };
-            let (code, message) = answered(&done);
+            let (code, message) = error_fields(&done);
             responses.push(
                 AlterConfigsResourceResponse::default()
                     .with_error_code(code)
@@ -40,10 +45,10 @@ impl Serve for AlterConfigsRequest {
 }
 
 async fn replace(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     asked: &AlterConfigsResource,
     validate_only: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), KafkaApiError> {
     check_keys(
         asked.configs.iter().map(|config| &config.name),
         asked.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
@@ -58,14 +63,16 @@ async fn replace(
 }
 
 /// The resources that a request names more than once.
-pub(super) struct Repeated(BTreeSet<(i8, StrBytes)>);
+pub(super) struct DuplicateResources(BTreeSet<(i8, StrBytes)>);
 
-impl Repeated {
-    pub(super) fn among<'a>(resources: impl Iterator<Item = (i8, &'a StrBytes)>) -> Repeated {
-        Repeated(repeated(resources.map(|(kind, name)| (kind, name.clone()))))
+impl DuplicateResources {
+    pub(super) fn among<'a>(
+        resources: impl Iterator<Item = (i8, &'a StrBytes)>,
+    ) -> DuplicateResources {
+        DuplicateResources(duplicates(resources.map(|(kind, name)| (kind, name.clone()))))
     }
 
-    pub(super) fn refuse(&self, kind: i8, name: &StrBytes) -> Result<(), Refusal> {
+    pub(super) fn check(&self, kind: i8, name: &StrBytes) -> Result<(), KafkaApiError> {
         if self.0.contains(&(kind, name.clone())) {
             return bad_request("Each resource must appear at most once.");
         }
@@ -77,8 +84,8 @@ impl Repeated {
 pub(super) fn check_keys<'a>(
     keys: impl Iterator<Item = &'a StrBytes>,
     valueless: impl Iterator<Item = &'a StrBytes>,
-) -> Result<(), Refusal> {
-    if !repeated(keys).is_empty() {
+) -> Result<(), KafkaApiError> {
+    if !duplicates(keys).is_empty() {
         return bad_request("Error due to duplicate config keys");
     }
     let valueless: Vec<&str> = valueless.map(StrBytes::as_str).collect();
@@ -90,18 +97,18 @@ pub(super) fn check_keys<'a>(
 
 /// Changes the settings of a topic; refuses to change those of anything else.
 pub(super) async fn alter(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     kind: i8,
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, String>),
     validate_only: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), KafkaApiError> {
     match kind {
         resource::TOPIC if name.is_empty() => {
             bad_request("Default topic resources are not allowed.")
         }
         resource::TOPIC => {
-            changeable(kafka, name)?;
+            find_changeable_topic(kafka, name)?;
             let change = |configs: &mut BTreeMap<String, String>| {
                 change(configs);
                 Ok(())
@@ -126,8 +133,8 @@ pub(super) async fn alter(
     }
 }
 
-fn bad_request(message: impl Into<String>) -> Result<(), Refusal> {
-    Err(Refusal::new(ResponseError::InvalidRequest, message))
+fn bad_request(message: impl Into<String>) -> Result<(), KafkaApiError> {
+    Err(KafkaApiError::new(ResponseError::InvalidRequest, message))
 }
 
 #[cfg(test)]
@@ -137,7 +144,11 @@ mod tests {
     use super::super::create_topics::tests::{ask, kafka, text, topic};
     use super::*;
 
-    fn to(kind: i8, name: &str, configs: &[(&str, Option<&str>)]) -> AlterConfigsResource {
+    fn alter_resource(
+        kind: i8,
+        name: &str,
+        configs: &[(&str, Option<&str>)],
+    ) -> AlterConfigsResource {
         let configs = configs.iter().map(|(name, value)| {
             AlterableConfig::default().with_name(text(name)).with_value(value.map(text))
         });
@@ -151,8 +162,8 @@ mod tests {
         AlterConfigsRequest::default().with_resources(resources)
     }
 
-    fn set(kafka: &Kafka, name: &str) -> Vec<(String, String)> {
-        kafka.engine.topic(name).unwrap().config.set().clone().into_iter().collect()
+    fn set(kafka: &KafkaServer, name: &str) -> Vec<(String, String)> {
+        kafka.engine.topic(name).unwrap().config.overrides().clone().into_iter().collect()
     }
 
     #[tokio::test]
@@ -161,13 +172,14 @@ mod tests {
         topic(&kafka, "a", 1).await;
         for version in 0..=2 {
             for (key, value) in [("retention.ms", "1"), ("segment.ms", "2")] {
-                let asked = request(vec![to(resource::TOPIC, "a", &[(key, Some(value))])]);
+                let asked =
+                    request(vec![alter_resource(resource::TOPIC, "a", &[(key, Some(value))])]);
                 let responses = ask(&kafka, version, asked).await.responses;
                 assert_eq!((responses[0].error_code, &responses[0].error_message), (0, &None));
                 assert_eq!(set(&kafka, "a"), [(key.to_owned(), value.to_owned())]);
             }
         }
-        ask(&kafka, 2, request(vec![to(resource::TOPIC, "a", &[])])).await;
+        ask(&kafka, 2, request(vec![alter_resource(resource::TOPIC, "a", &[])])).await;
         assert!(set(&kafka, "a").is_empty());
     }
 
@@ -178,28 +190,32 @@ mod tests {
         let one = [("retention.ms", Some("1"))];
         let invalid = ResponseError::InvalidRequest;
         for (asked, error) in [
-            (to(resource::TOPIC, "a", &[("no.such", Some("1"))]), ResponseError::InvalidConfig),
             (
-                to(resource::TOPIC, "a", &[one[0], ("segment.ms", Some("x"))]),
+                alter_resource(resource::TOPIC, "a", &[("no.such", Some("1"))]),
                 ResponseError::InvalidConfig,
             ),
-            (to(resource::TOPIC, "a", &[one[0], one[0]]), invalid),
-            (to(resource::TOPIC, "a", &[("retention.ms", None)]), invalid),
-            (to(resource::TOPIC, "", &one), invalid),
-            (to(resource::TOPIC, "b", &one), ResponseError::UnknownTopicOrPartition),
-            (to(resource::TOPIC, "a@s5", &one), ResponseError::InvalidTopicException),
-            (to(resource::BROKER, "1", &[("log.retention.ms", Some("1"))]), invalid),
-            (to(resource::BROKER, "", &[("log.retention.ms", Some("1"))]), invalid),
-            (to(resource::BROKER, "2", &[]), invalid),
-            (to(resource::BROKER_LOGGER, "1", &[]), invalid),
-            (to(resource::GROUP, "g", &[]), invalid),
-            (to(99, "g", &[]), invalid),
+            (
+                alter_resource(resource::TOPIC, "a", &[one[0], ("segment.ms", Some("x"))]),
+                ResponseError::InvalidConfig,
+            ),
+            (alter_resource(resource::TOPIC, "a", &[one[0], one[0]]), invalid),
+            (alter_resource(resource::TOPIC, "a", &[("retention.ms", None)]), invalid),
+            (alter_resource(resource::TOPIC, "", &one), invalid),
+            (alter_resource(resource::TOPIC, "b", &one), ResponseError::UnknownTopicOrPartition),
+            (alter_resource(resource::TOPIC, "a@s5", &one), ResponseError::InvalidTopicException),
+            (alter_resource(resource::BROKER, "1", &[("log.retention.ms", Some("1"))]), invalid),
+            (alter_resource(resource::BROKER, "", &[("log.retention.ms", Some("1"))]), invalid),
+            (alter_resource(resource::BROKER, "2", &[]), invalid),
+            (alter_resource(resource::BROKER_LOGGER, "1", &[]), invalid),
+            (alter_resource(resource::GROUP, "g", &[]), invalid),
+            (alter_resource(99, "g", &[]), invalid),
         ] {
             let response = ask(&kafka, 2, request(vec![asked.clone()])).await.responses.remove(0);
             assert_eq!(response.error_code, error.code(), "{asked:?}");
             assert!(response.error_message.is_some());
         }
-        let tried = request(vec![to(resource::TOPIC, "a", &one)]).with_validate_only(true);
+        let tried =
+            request(vec![alter_resource(resource::TOPIC, "a", &one)]).with_validate_only(true);
         assert_eq!(ask(&kafka, 2, tried).await.responses[0].error_code, 0);
         assert!(set(&kafka, "a").is_empty());
     }
@@ -209,7 +225,7 @@ mod tests {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 1).await;
-        let asked = |name| to(resource::TOPIC, name, &[("retention.ms", Some("1"))]);
+        let asked = |name| alter_resource(resource::TOPIC, name, &[("retention.ms", Some("1"))]);
         let responses =
             ask(&kafka, 2, request(vec![asked("a"), asked("b"), asked("a")])).await.responses;
         let codes: Vec<i16> = responses.iter().map(|response| response.error_code).collect();

@@ -6,12 +6,12 @@ use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::answer::Answer;
-use crate::routes::{BadRequest, Context, Served, decode, encode, routes};
+use crate::response::KafkaResponse;
+use crate::routes::{BadRequest, RequestContext, ResponseResult, decode, encode, routes};
 
-pub(crate) const SERVED: VersionRange = VersionRange { min: 0, max: 4 };
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
 
-pub(crate) fn serve(context: &Context, body: Bytes) -> Served {
+pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing();
     // KIP-511: a client that names itself does so in words that metrics can carry.
@@ -27,10 +27,12 @@ pub(crate) fn serve(context: &Context, body: Bytes) -> Served {
 }
 
 /// A version that is newer than ours is answered in version 0, with what there is (KIP-511).
-pub(crate) fn refuse(context: &Context) -> Result<Option<Answer>, BadRequest> {
+pub(crate) fn unsupported_version(
+    context: &RequestContext,
+) -> Result<Option<KafkaResponse>, BadRequest> {
     let mut response = listing();
     response.error_code = ResponseError::UnsupportedVersion.code();
-    let context = Context { version: 0, ..context.clone() };
+    let context = RequestContext { version: 0, ..context.clone() };
     encode::<ApiVersionsRequest>(&context, &response).map(Some)
 }
 

@@ -12,20 +12,24 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for ConsumerGroupDescribeRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+impl ApiHandler for ConsumerGroupDescribeRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _: &Context) -> ConsumerGroupDescribeResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _: &RequestContext,
+    ) -> ConsumerGroupDescribeResponse {
         let groups = self.group_ids.into_iter().map(|id| not_of_that_kind(kafka, id)).collect();
         ConsumerGroupDescribeResponse::default().with_groups(groups)
     }
 }
 
-fn not_of_that_kind(kafka: &Kafka, id: GroupId) -> DescribedGroup {
-    let is_there = kafka.groups.has(&id);
+fn not_of_that_kind(kafka: &KafkaServer, id: GroupId) -> DescribedGroup {
+    let is_there = kafka.groups.contains(&id);
     let what = if is_there { "is not a consumer group" } else { "not found" };
     let message = format!("Group {} {what}.", id.as_str());
     DescribedGroup::default()
@@ -36,13 +40,13 @@ fn not_of_that_kind(kafka: &Kafka, id: GroupId) -> DescribedGroup {
 
 #[cfg(test)]
 mod tests {
-    use super::super::join_group::bench::{Bench, group_id};
+    use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id};
     use super::*;
 
     #[tokio::test]
     async fn no_group_is_of_the_newer_kind() {
-        let bench = Bench::new();
-        bench.stable("g").await;
+        let bench = TestKafkaApi::new();
+        bench.stable_group("g").await;
         for version in 0..=1 {
             let request = ConsumerGroupDescribeRequest::default()
                 .with_group_ids(vec![group_id("g"), group_id("x")])

@@ -8,28 +8,34 @@ use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicR
 use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::{Refusal, answered, changeable, check_replicas, repeated};
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use super::create_topics::{
+    KafkaApiError, check_replicas, duplicates, error_fields, find_changeable_topic,
+};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for CreatePartitionsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 3 };
+impl ApiHandler for CreatePartitionsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 3 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> CreatePartitionsResponse {
-        let repeated = repeated(self.topics.iter().map(|topic| topic.name.clone()));
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> CreatePartitionsResponse {
+        let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
         let mut results = Vec::with_capacity(self.topics.len());
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
             let added = add(kafka, topic, self.validate_only).await;
-            results.push(answer(topic.name.clone(), added));
+            results.push(to_result(topic.name.clone(), added));
         }
-        let twice = || Refusal::new(ResponseError::InvalidRequest, "Duplicate topic name.");
-        results.extend(repeated.into_iter().map(|name| answer(name, Err(twice()))));
+        let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| to_result(name, Err(twice()))));
         CreatePartitionsResponse::default().with_results(results)
     }
 }
 
-fn answer(name: TopicName, added: Result<(), Refusal>) -> CreatePartitionsTopicResult {
-    let (code, message) = answered(&added);
+fn to_result(name: TopicName, added: Result<(), KafkaApiError>) -> CreatePartitionsTopicResult {
+    let (code, message) = error_fields(&added);
     CreatePartitionsTopicResult::default()
         .with_name(name)
         .with_error_code(code)
@@ -37,15 +43,15 @@ fn answer(name: TopicName, added: Result<(), Refusal>) -> CreatePartitionsTopicR
 }
 
 async fn add(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     asked: &CreatePartitionsTopic,
     validate_only: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), KafkaApiError> {
     let name = &*asked.name;
-    let count = changeable(kafka, name)?.partitions.len();
+    let count = find_changeable_topic(kafka, name)?.partitions.len();
     let total = u32::try_from(asked.count).unwrap_or(0);
     if total as usize == count {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidPartitions,
             format!("Topic already has {count} partition(s)."),
         ));
@@ -59,14 +65,14 @@ async fn add(
 }
 
 fn check_assignments(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     asked: &CreatePartitionsTopic,
     more: usize,
-) -> Result<(), Refusal> {
+) -> Result<(), KafkaApiError> {
     let Some(assignments) = &asked.assignments else { return Ok(()) };
     let assigned = assignments.len();
     if assigned != more {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidReplicaAssignment,
             format!(
                 "Attempted to add {more} additional partition(s), but only {assigned} \
@@ -99,13 +105,13 @@ mod tests {
         to("a", count).with_assignments(Some(brokers.iter().map(assignment).collect()))
     }
 
-    async fn add_one(kafka: &Arc<Kafka>, topic: CreatePartitionsTopic) -> (i16, String) {
+    async fn add_one(kafka: &Arc<KafkaServer>, topic: CreatePartitionsTopic) -> (i16, String) {
         let request = CreatePartitionsRequest::default().with_topics(vec![topic]);
         let result = ask(kafka, 3, request).await.results.remove(0);
         (result.error_code, result.error_message.map_or(String::new(), |text| text.to_string()))
     }
 
-    fn count(kafka: &Kafka) -> usize {
+    fn count(kafka: &KafkaServer) -> usize {
         kafka.engine.topic("a").unwrap().partitions.len()
     }
 

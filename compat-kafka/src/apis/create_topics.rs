@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use engine::{EngineError, Topic, TopicId, check_topic_name};
-use hlc::split_topic;
+use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
 use kafka_protocol::messages::create_topics_response::{
@@ -16,9 +16,9 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::describe_configs::topic_settings;
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// "As the broker is set to."
 const DEFAULT: i32 = -1;
@@ -29,32 +29,37 @@ const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per re
 /// Kafka's own topic of that name is no topic that anybody may have.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
-impl Serve for CreateTopicsRequest {
-    const SERVED: VersionRange = VersionRange { min: 2, max: 7 };
+impl ApiHandler for CreateTopicsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 7 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> CreateTopicsResponse {
-        let repeated = repeated(self.topics.iter().map(|topic| topic.name.clone()));
-        let taken = Colliding::with(kafka, &self.topics);
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> CreateTopicsResponse {
+        let repeated = duplicates(self.topics.iter().map(|topic| topic.name.clone()));
+        let taken = TopicNameCollisions::find(kafka, &self.topics);
         if partition_total(kafka, &self.topics) > PARTITIONS_PER_REQUEST_MAX {
-            let too_many = || Refusal::new(ResponseError::PolicyViolation, TOO_MANY_PARTITIONS);
+            let too_many =
+                || KafkaApiError::new(ResponseError::PolicyViolation, TOO_MANY_PARTITIONS);
             let names: BTreeSet<TopicName> = self.topics.into_iter().map(|one| one.name).collect();
-            let results = names.into_iter().map(|name| refused(name, too_many()));
+            let results = names.into_iter().map(|name| error_result(name, too_many()));
             return CreateTopicsResponse::default().with_topics(results.collect());
         }
         let mut results = Vec::with_capacity(self.topics.len());
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
             let created = create(kafka, topic, &taken, self.validate_only).await;
-            results.push(created.unwrap_or_else(|why| refused(topic.name.clone(), why)));
+            results.push(created.unwrap_or_else(|why| error_result(topic.name.clone(), why)));
         }
-        let twice = || Refusal::new(ResponseError::InvalidRequest, "Duplicate topic name.");
-        results.extend(repeated.into_iter().map(|name| refused(name, twice())));
+        let twice = || KafkaApiError::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| error_result(name, twice())));
         CreateTopicsResponse::default().with_topics(results)
     }
 }
 
 /// How many partitions a request asks for, as far as a number can tell. A topic that asks for too many by
 /// itself is refused by itself.
-fn partition_total(kafka: &Kafka, topics: &[CreatableTopic]) -> usize {
+fn partition_total(kafka: &KafkaServer, topics: &[CreatableTopic]) -> usize {
     let count = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
         (0, DEFAULT) => kafka.options.partitions as usize,
         (0, count) => usize::try_from(count).unwrap_or(0).min(PARTITIONS_PER_REQUEST_MAX),
@@ -63,8 +68,8 @@ fn partition_total(kafka: &Kafka, topics: &[CreatableTopic]) -> usize {
     topics.iter().map(count).sum()
 }
 
-fn refused(name: TopicName, why: Refusal) -> CreatableTopicResult {
-    let (code, message) = answered(&Err(why));
+fn error_result(name: TopicName, why: KafkaApiError) -> CreatableTopicResult {
+    let (code, message) = error_fields(&Err(why));
     CreatableTopicResult::default()
         .with_name(name)
         .with_error_code(code)
@@ -72,11 +77,11 @@ fn refused(name: TopicName, why: Refusal) -> CreatableTopicResult {
 }
 
 async fn create(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     asked: &CreatableTopic,
-    taken: &Colliding,
+    taken: &TopicNameCollisions,
     validate_only: bool,
-) -> Result<CreatableTopicResult, Refusal> {
+) -> Result<CreatableTopicResult, KafkaApiError> {
     let name = &*asked.name;
     check_new_name(kafka, name, taken)?;
     let configs = configs(asked)?;
@@ -93,9 +98,13 @@ async fn create(
         .with_configs(Some(settings(kafka, &topic))))
 }
 
-fn check_new_name(kafka: &Kafka, name: &str, taken: &Colliding) -> Result<(), Refusal> {
+fn check_new_name(
+    kafka: &KafkaServer,
+    name: &str,
+    taken: &TopicNameCollisions,
+) -> Result<(), KafkaApiError> {
     if name == CLUSTER_METADATA_TOPIC {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidRequest,
             format!("Creation of internal topic {name} is prohibited."),
         ));
@@ -103,43 +112,46 @@ fn check_new_name(kafka: &Kafka, name: &str, taken: &Colliding) -> Result<(), Re
     refuse_moment(name)?;
     check_topic_name(name)?;
     if kafka.engine.topic(name).is_some() {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::TopicAlreadyExists,
             format!("Topic '{name}' already exists."),
         ));
     }
-    taken.refuse(name)
+    taken.check(name)
 }
 
 /// The names that are like others but for '.' and '_'. Kafka's metrics cannot tell them apart, so it
 /// lets only one of them be; a topic that can be made here can be made there.
-struct Colliding(HashMap<String, Arc<str>>);
+struct TopicNameCollisions(HashMap<String, Arc<str>>);
 
-impl Colliding {
+impl TopicNameCollisions {
     /// Those that there are, if one of the topics `asked` for could collide with any.
-    fn with(kafka: &Kafka, asked: &[CreatableTopic]) -> Colliding {
-        let none = asked.iter().all(|topic| unified(&topic.name).is_none());
+    fn find(kafka: &KafkaServer, asked: &[CreatableTopic]) -> TopicNameCollisions {
+        let none = asked.iter().all(|topic| unify_collision_chars(&topic.name).is_none());
         let topics = if none { Vec::new() } else { kafka.engine.topics() };
-        let name = |topic: Arc<Topic>| Some((unified(&topic.name)?, Arc::clone(&topic.name)));
-        Colliding(topics.into_iter().filter_map(name).collect())
+        let name = |topic: Arc<Topic>| {
+            Some((unify_collision_chars(&topic.name)?, Arc::clone(&topic.name)))
+        };
+        TopicNameCollisions(topics.into_iter().filter_map(name).collect())
     }
 
-    fn refuse(&self, name: &str) -> Result<(), Refusal> {
-        let Some(other) = unified(name).and_then(|unified| self.0.get(&unified)) else {
+    fn check(&self, name: &str) -> Result<(), KafkaApiError> {
+        let Some(other) = unify_collision_chars(name).and_then(|unified| self.0.get(&unified))
+        else {
             return Ok(());
         };
-        Err(Refusal::new(
+        Err(KafkaApiError::new(
             ResponseError::InvalidTopicException,
             format!("Topic '{name}' collides with existing topic: {other}"),
         ))
     }
 }
 
-fn unified(name: &str) -> Option<String> {
+fn unify_collision_chars(name: &str) -> Option<String> {
     name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }
 
-fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, Refusal> {
+fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, KafkaApiError> {
     let nulls: Vec<&str> = asked
         .configs
         .iter()
@@ -147,7 +159,7 @@ fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, Refusal> 
         .map(|config| &*config.name)
         .collect();
     if !nulls.is_empty() {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidConfig,
             format!("Null value not supported for topic configs: {}", nulls.join(",")),
         ));
@@ -160,13 +172,13 @@ fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, Refusal> 
         .collect())
 }
 
-fn partition_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal> {
+fn partition_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, KafkaApiError> {
     if !asked.assignments.is_empty() {
         return assigned_count(kafka, asked);
     }
     let factor = asked.replication_factor;
     if factor < DEFAULT as i16 || factor == 0 {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidReplicationFactor,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         ));
@@ -174,14 +186,14 @@ fn partition_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal
     let count = match asked.num_partitions {
         DEFAULT => kafka.options.partitions,
         count => u32::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| {
-            Refusal::new(
+            KafkaApiError::new(
                 ResponseError::InvalidPartitions,
                 "Number of partitions was set to an invalid non-positive value.",
             )
         })?,
     };
     if factor > REPLICATION_FACTOR {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidReplicationFactor,
             format!(
                 "Unable to replicate the partition {factor} time(s): The target replication factor \
@@ -194,13 +206,13 @@ fn partition_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal
 }
 
 /// How many partitions a manual assignment makes.
-fn assigned_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal> {
+fn assigned_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, KafkaApiError> {
     for (set, what) in [
         (i32::from(asked.replication_factor) != DEFAULT, "replication factor"),
         (asked.num_partitions != DEFAULT, "numPartitions"),
     ] {
         if set {
-            return Err(Refusal::new(
+            return Err(KafkaApiError::new(
                 ResponseError::InvalidRequest,
                 format!(
                     "A manual partition assignment was specified, but {what} was not set to -1."
@@ -211,7 +223,7 @@ fn assigned_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal>
     let mut indexes = BTreeSet::new();
     for CreatableReplicaAssignment { partition_index, broker_ids, .. } in &asked.assignments {
         if !indexes.insert(*partition_index) {
-            return Err(Refusal::new(
+            return Err(KafkaApiError::new(
                 ResponseError::InvalidReplicaAssignment,
                 format!(
                     "Found multiple manual partition assignments for partition {partition_index}"
@@ -221,7 +233,7 @@ fn assigned_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal>
         check_replicas(kafka, broker_ids)?;
     }
     if !indexes.iter().copied().eq(0..indexes.len() as i32) {
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::InvalidReplicaAssignment,
             "partitions should be a consecutive 0-based integer sequence",
         ));
@@ -230,10 +242,13 @@ fn assigned_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal>
 }
 
 /// Whether a partition's replicas can be `brokers`: there is one broker, this one.
-pub(super) fn check_replicas(kafka: &Kafka, brokers: &[BrokerId]) -> Result<(), Refusal> {
+pub(super) fn check_replicas(
+    kafka: &KafkaServer,
+    brokers: &[BrokerId],
+) -> Result<(), KafkaApiError> {
     let refuse = |why: String| {
         let message = format!("The manual partition assignment includes {why}");
-        Err(Refusal::new(ResponseError::InvalidReplicaAssignment, message))
+        Err(KafkaApiError::new(ResponseError::InvalidReplicaAssignment, message))
     };
     let node = BrokerId(kafka.options.node_id);
     if let Some(other) = brokers.iter().filter(|broker| **broker != node).min() {
@@ -246,7 +261,7 @@ pub(super) fn check_replicas(kafka: &Kafka, brokers: &[BrokerId]) -> Result<(), 
     }
 }
 
-fn settings(kafka: &Kafka, topic: &Topic) -> Vec<CreatableTopicConfigs> {
+fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
     topic_settings(&topic.config, kafka.engine.topic_defaults())
         .map(|setting| {
             CreatableTopicConfigs::default()
@@ -259,7 +274,7 @@ fn settings(kafka: &Kafka, topic: &Topic) -> Vec<CreatableTopicConfigs> {
 
 /// An id for a new topic. As Kafka does, none whose text begins with a dash, which tools would take
 /// for an option.
-pub(super) fn new_topic_id(kafka: &Kafka) -> TopicId {
+pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
     /// In Kafka's base 64, which takes six bits from the front.
     const DASH: u8 = 62;
     loop {
@@ -272,42 +287,42 @@ pub(super) fn new_topic_id(kafka: &Kafka) -> TopicId {
 
 /// Why something was not done: Kafka's error, and words for a person.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct KafkaApiError {
     pub(super) error: ResponseError,
     message: String,
 }
 
-impl Refusal {
-    pub(super) fn new(error: ResponseError, message: impl Into<String>) -> Refusal {
-        Refusal { error, message: message.into() }
+impl KafkaApiError {
+    pub(super) fn new(error: ResponseError, message: impl Into<String>) -> KafkaApiError {
+        KafkaApiError { error, message: message.into() }
     }
 }
 
-impl From<EngineError> for Refusal {
-    fn from(error: EngineError) -> Refusal {
+impl From<EngineError> for KafkaApiError {
+    fn from(error: EngineError) -> KafkaApiError {
         // Kafka's messages are sentences, and some tools look for theirs.
         let mut message = error.to_string();
         if let Some(first) = message.get_mut(..1) {
             first.make_ascii_uppercase();
         }
-        Refusal::new(engine_error(&error), message)
+        KafkaApiError::new(engine_error(&error), message)
     }
 }
 
 /// Error code and message, as an answer has them.
-pub(super) fn answered(result: &Result<(), Refusal>) -> (i16, Option<StrBytes>) {
+pub(super) fn error_fields(result: &Result<(), KafkaApiError>) -> (i16, Option<StrBytes>) {
     match result {
         Ok(()) => (0, None),
-        Err(Refusal { error, message }) => {
+        Err(KafkaApiError { error, message }) => {
             (error.code(), Some(StrBytes::from_string(message.clone())))
         }
     }
 }
 
 /// Refuses to change what asks for a moment: the past can only be read.
-pub(super) fn refuse_moment(name: &str) -> Result<(), Refusal> {
-    match split_topic(name) {
-        Some((topic, _)) => Err(Refusal::new(
+pub(super) fn refuse_moment(name: &str) -> Result<(), KafkaApiError> {
+    match split_moment_topic(name) {
+        Some((topic, _)) => Err(KafkaApiError::new(
             ResponseError::InvalidTopicException,
             format!("'{name}' is a moment of the topic '{topic}', and the past is read-only."),
         )),
@@ -316,10 +331,13 @@ pub(super) fn refuse_moment(name: &str) -> Result<(), Refusal> {
 }
 
 /// A topic that is to be changed.
-pub(super) fn changeable(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, Refusal> {
+pub(super) fn find_changeable_topic(
+    kafka: &KafkaServer,
+    name: &str,
+) -> Result<Arc<Topic>, KafkaApiError> {
     refuse_moment(name)?;
     kafka.engine.topic(name).ok_or_else(|| {
-        Refusal::new(
+        KafkaApiError::new(
             ResponseError::UnknownTopicOrPartition,
             format!("The topic '{name}' does not exist."),
         )
@@ -327,7 +345,7 @@ pub(super) fn changeable(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, Refusa
 }
 
 /// What comes more than once.
-pub(super) fn repeated<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
+pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = HashSet::new();
     all.filter(|one| !seen.insert(one.clone())).collect()
 }
@@ -335,7 +353,9 @@ pub(super) fn repeated<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>)
 #[cfg(test)]
 pub(super) mod tests {
     use bytes::BytesMut;
-    use engine::{Batch, Durability, Engine, EngineOptions, Head, Payload, TopicDefaults};
+    use engine::{
+        Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch, TopicDefaults,
+    };
     use hlc::UserTime;
     use kafka_protocol::messages::MetadataRequest;
     use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
@@ -349,35 +369,42 @@ pub(super) mod tests {
     use crate::format::KafkaFormat;
 
     /// Kafka's face over an engine in memory, whose operator has set `retention.ms`.
-    pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<Kafka> {
+    pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<KafkaServer> {
         kafka_over(EngineOptions::default(), options)
     }
 
-    fn kafka_over(engine: EngineOptions, options: KafkaOptions) -> Arc<Kafka> {
+    fn kafka_over(engine: EngineOptions, options: KafkaOptions) -> Arc<KafkaServer> {
         let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5000".to_owned())]);
         let engine = Engine::open(
             Arc::new(MemoryDisk::new()),
             EngineOptions { topic_defaults: defaults, ..engine },
             Arc::new(hlc::OsClock),
-            Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
+            Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
         );
-        Kafka::new(Arc::new(engine.unwrap()), options).unwrap()
+        KafkaServer::new(Arc::new(engine.unwrap()), options).unwrap()
     }
 
-    pub(in crate::apis) fn kafka() -> Arc<Kafka> {
+    pub(in crate::apis) fn kafka() -> Arc<KafkaServer> {
         kafka_with(KafkaOptions { partitions: 3, ..KafkaOptions::default() })
     }
 
-    pub(in crate::apis) async fn topic(kafka: &Arc<Kafka>, name: &str, partitions: u32) {
+    pub(in crate::apis) async fn topic(kafka: &Arc<KafkaServer>, name: &str, partitions: u32) {
         let id = new_topic_id(kafka);
         kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await.unwrap();
     }
 
     /// A topic of one partition with so many records, of which only the count is real.
-    pub(in crate::apis) async fn filled(kafka: &Arc<Kafka>, name: &str, records: u32) {
+    pub(in crate::apis) async fn topic_with_records(
+        kafka: &Arc<KafkaServer>,
+        name: &str,
+        records: u32,
+    ) {
         topic(kafka, name, 1).await;
-        let batch = Batch {
-            payload: Payload { head: Head::new(&[0; HEADER_BYTES]), rest: vec![0; 100].into() },
+        let batch = RecordBatch {
+            payload: Payload {
+                header: PayloadHeader::new(&[0; HEADER_BYTES]),
+                rest: vec![0; 100].into(),
+            },
             count: records,
             times: (UserTime(0), UserTime(0)),
             producer: None,
@@ -388,23 +415,23 @@ pub(super) mod tests {
     }
 
     /// The answer as a client of that version reads it.
-    pub(in crate::apis) async fn ask<R: Serve>(
-        kafka: &Arc<Kafka>,
+    pub(in crate::apis) async fn ask<R: ApiHandler>(
+        kafka: &Arc<KafkaServer>,
         version: i16,
         request: R,
     ) -> R::Response {
-        let context = Context {
+        let context = RequestContext {
             api_key: R::KEY,
             version,
             correlation_id: 1,
             client_id: "test".to_owned(),
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
-            gate: Arc::default(),
-            answers: crate::memory_budget::ConnectionQuota::ample(),
+            produce_lock: Arc::default(),
+            response_quota: crate::memory_budget::ConnectionQuota::for_test(),
         };
         let mut bytes = BytesMut::new();
-        request.serve(kafka, &context).await.encode(&mut bytes, version).unwrap();
+        request.handle(kafka, &context).await.encode(&mut bytes, version).unwrap();
         let mut bytes = bytes.freeze();
         let response = R::Response::decode(&mut bytes, version).unwrap();
         assert!(bytes.is_empty());
@@ -439,7 +466,7 @@ pub(super) mod tests {
         new("assigned", -1, -1).with_assignments(assignments.collect())
     }
 
-    async fn create_one(kafka: &Arc<Kafka>, topic: CreatableTopic) -> CreatableTopicResult {
+    async fn create_one(kafka: &Arc<KafkaServer>, topic: CreatableTopic) -> CreatableTopicResult {
         let request = CreateTopicsRequest::default().with_topics(vec![topic]);
         ask(kafka, 7, request).await.topics.remove(0)
     }
@@ -650,7 +677,7 @@ pub(super) mod tests {
 
     /// As in Kafka, whoever has deleted a topic sees that it is gone, also by a request that makes it anew.
     #[tokio::test]
-    async fn a_deleted_topic_that_metadata_makes_anew_is_not_there_for_that_request() {
+    async fn a_deleted_topic_that_metadata_creates_again_is_not_there_for_that_request() {
         let kafka = kafka();
         let metadata = async || {
             let asked = MetadataRequestTopic::default().with_name(Some(name("a")));

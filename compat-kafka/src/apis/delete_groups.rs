@@ -9,15 +9,19 @@ use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupI
 use kafka_protocol::protocol::VersionRange;
 
 use super::offset_commit::coordinator_error;
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::GroupError;
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for DeleteGroupsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+impl ApiHandler for DeleteGroupsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DeleteGroupsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DeleteGroupsResponse {
         let mut seen = HashSet::new();
         let mut results = Vec::with_capacity(self.groups_names.len());
         for group in self.groups_names.into_iter().filter(|group| seen.insert(group.clone())) {
@@ -32,7 +36,7 @@ fn result(group: GroupId, code: i16) -> DeletableGroupResult {
     DeletableGroupResult::default().with_group_id(group).with_error_code(code)
 }
 
-async fn delete(kafka: &Kafka, group: &str) -> Result<(), ResponseError> {
+async fn delete(kafka: &KafkaServer, group: &str) -> Result<(), ResponseError> {
     let mut deleted = kafka.groups.delete(group).await;
     if deleted == Err(GroupError::GroupIdNotFound) {
         let left = kafka.engine.committed_offsets(Some(group));
@@ -55,17 +59,17 @@ mod tests {
     };
     use kafka_protocol::messages::{LeaveGroupRequest, OffsetCommitRequest};
 
-    use super::super::join_group::bench::{Bench, group_id, topic_name};
+    use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
     use super::*;
 
-    async fn delete_in(bench: &Bench, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
+    async fn delete_in(bench: &TestKafkaApi, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
         let groups = groups.iter().map(|group| group_id(group)).collect();
         let request = DeleteGroupsRequest::default().with_groups_names(groups);
         let results = bench.ask(version, request).await.results;
         results.iter().map(|one| (one.group_id.to_string(), one.error_code)).collect()
     }
 
-    async fn commit(bench: &Bench, group: &str) {
+    async fn commit(bench: &TestKafkaApi, group: &str) {
         let fence = crate::groups::CommitFence {
             member_id: String::new(),
             group_instance_id: None,
@@ -73,11 +77,11 @@ mod tests {
             kind: crate::groups::CommitKind::Plain,
         };
         bench.kafka.groups.commit(group, &fence, || ()).unwrap();
-        commit_unseen(bench, group).await;
+        commit_without_coordinator(bench, group).await;
     }
 
     /// The coordinator hears nothing of it.
-    async fn commit_unseen(bench: &Bench, group: &str) {
+    async fn commit_without_coordinator(bench: &TestKafkaApi, group: &str) {
         let offset = OffsetCommit {
             topic: "a".to_owned(),
             partition: 0,
@@ -89,18 +93,18 @@ mod tests {
         bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
     }
 
-    fn offset_count(bench: &Bench, group: &str) -> usize {
+    fn offset_count(bench: &TestKafkaApi, group: &str) -> usize {
         bench.kafka.engine.committed_offsets(Some(group)).unwrap().len()
     }
 
     #[tokio::test]
     async fn a_group_of_offsets_alone_goes_with_them_for_good() {
         for version in 0..=2 {
-            let bench = Bench::new();
+            let bench = TestKafkaApi::new();
             commit(&bench, "g").await;
             commit(&bench, "stays").await;
             assert_eq!(delete_in(&bench, version, &["g", "g"]).await, [("g".to_owned(), 0)]);
-            let bench = bench.restarted();
+            let bench = bench.restart();
             assert_eq!((offset_count(&bench, "g"), offset_count(&bench, "stays")), (0, 1));
             assert_eq!(bench.kafka.groups.list().len(), 1);
             assert_eq!(delete_in(&bench, version, &["g"]).await, [("g".to_owned(), 69)]);
@@ -109,9 +113,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_with_members_stays_and_one_that_all_have_left_goes() {
-        let bench = Bench::new();
-        let member = bench.stable("g").await;
-        commit_unseen(&bench, "g").await;
+        let bench = TestKafkaApi::new();
+        let member = bench.stable_group("g").await;
+        commit_without_coordinator(&bench, "g").await;
         let non_empty = ResponseError::NonEmptyGroup.code();
         let results = delete_in(&bench, 2, &["g", "x"]).await;
         assert_eq!(results, [("g".to_owned(), non_empty), ("x".to_owned(), 69)]);
@@ -119,15 +123,15 @@ mod tests {
         let leave = LeaveGroupRequest::default().with_group_id(group_id("g"));
         assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
         assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
-        let bench = bench.restarted();
+        let bench = bench.restart();
         assert_eq!(offset_count(&bench, "g"), 0);
         assert!(bench.kafka.groups.list().is_empty());
     }
 
     #[tokio::test]
     async fn offsets_that_outlived_their_group_can_be_deleted() {
-        let bench = Bench::new();
-        commit_unseen(&bench, "g").await;
+        let bench = TestKafkaApi::new();
+        commit_without_coordinator(&bench, "g").await;
         assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
         assert_eq!(offset_count(&bench, "g"), 0);
     }
@@ -135,7 +139,7 @@ mod tests {
     /// Whether the commit is applied by then or not.
     #[tokio::test]
     async fn a_commit_on_its_way_goes_with_the_group_that_is_deleted_behind_it() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         bench.topic("a", 1).await;
         let partition = OffsetCommitRequestPartition::default().with_committed_offset(5);
         let topic = OffsetCommitRequestTopic::default()

@@ -11,29 +11,33 @@ use kafka_protocol::messages::delete_records_response::{
 use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::changeable;
-use crate::core::Kafka;
+use super::create_topics::find_changeable_topic;
+use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// "Up to the high watermark." The engine takes the same number.
 const ALL: i64 = -1;
 const UNKNOWN_LOW_WATERMARK: i64 = -1;
 
-impl Serve for DeleteRecordsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+impl ApiHandler for DeleteRecordsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DeleteRecordsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DeleteRecordsResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
         for asked in self.topics {
-            let topic = changeable(kafka, &asked.name).map_err(|refusal| refusal.error);
+            let topic = find_changeable_topic(kafka, &asked.name).map_err(|refusal| refusal.error);
             let mut partitions = Vec::with_capacity(asked.partitions.len());
             for partition in asked.partitions {
                 let deleted = match &topic {
                     Ok(topic) => delete(kafka, topic, &partition).await,
                     Err(error) => Err(*error),
                 };
-                partitions.push(answer(partition.partition_index, deleted));
+                partitions.push(to_result(partition.partition_index, deleted));
             }
             topics.push(
                 DeleteRecordsTopicResult::default()
@@ -45,7 +49,7 @@ impl Serve for DeleteRecordsRequest {
     }
 }
 
-fn answer(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsPartitionResult {
+fn to_result(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsPartitionResult {
     let result = DeleteRecordsPartitionResult::default().with_partition_index(index);
     match deleted {
         Ok(low_watermark) => result.with_low_watermark(low_watermark),
@@ -57,17 +61,17 @@ fn answer(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsParti
 
 /// A partition of whose records some may be given up: not one of a topic that only keeps the newest of
 /// each key.
-fn check_deletable(kafka: &Kafka, topic: &Topic, index: i32) -> Result<(), ResponseError> {
+fn check_deletable(kafka: &KafkaServer, topic: &Topic, index: i32) -> Result<(), ResponseError> {
     topic.partition(index).map_err(|error| engine_error(&error))?;
     let defaults = kafka.engine.topic_defaults();
-    if topic.config.is_compacted(defaults) && !topic.config.deletes(defaults) {
+    if topic.config.is_compacted(defaults) && !topic.config.has_delete_policy(defaults) {
         return Err(ResponseError::PolicyViolation);
     }
     Ok(())
 }
 
 async fn delete(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     topic: &Topic,
     asked: &DeleteRecordsPartition,
 ) -> Result<i64, ResponseError> {
@@ -92,10 +96,10 @@ mod tests {
     use kafka_protocol::messages::delete_records_request::DeleteRecordsTopic;
 
     use super::super::create_topics::new_topic_id;
-    use super::super::create_topics::tests::{ask, filled, kafka, name, topic};
+    use super::super::create_topics::tests::{ask, kafka, name, topic, topic_with_records};
     use super::*;
 
-    async fn before(kafka: &Arc<Kafka>, topic: &str, index: i32, offset: i64) -> (i16, i64) {
+    async fn before(kafka: &Arc<KafkaServer>, topic: &str, index: i32, offset: i64) -> (i16, i64) {
         let partition =
             DeleteRecordsPartition::default().with_partition_index(index).with_offset(offset);
         let topic =
@@ -108,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn the_start_moves_up_and_never_back() {
         let kafka = kafka();
-        filled(&kafka, "a", 5).await;
+        topic_with_records(&kafka, "a", 5).await;
         assert_eq!(before(&kafka, "a", 0, 2).await, (0, 2));
         assert_eq!(before(&kafka, "a", 0, 1).await, (0, 2));
         assert_eq!(before(&kafka, "a", 0, -1).await, (0, 5));
@@ -117,9 +121,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_in_the_log_cannot_be_given_up() {
+    async fn what_is_not_in_the_log_cannot_be_deleted() {
         let kafka = kafka();
-        filled(&kafka, "a", 5).await;
+        topic_with_records(&kafka, "a", 5).await;
         for (topic, index, offset, error) in [
             ("a", 0, 6, ResponseError::OffsetOutOfRange),
             ("a", 0, -2, ResponseError::OffsetOutOfRange),
@@ -137,10 +141,14 @@ mod tests {
     #[tokio::test]
     async fn what_a_pin_holds_is_refused_until_the_pin_is_gone() {
         let kafka = kafka();
-        filled(&kafka, "a", 5).await;
-        let (at, _) = kafka.engine.settle(hlc::Cut::ALL, engine::When::AtFrontier).await.unwrap();
+        topic_with_records(&kafka, "a", 5).await;
+        let (at, _) = kafka
+            .engine
+            .wait_until_closed(hlc::Cut::ALL, engine::WaitPolicy::AtFrontier)
+            .await
+            .unwrap();
         let expires = hlc::SysTime(kafka.engine.wall_now().0 + 3_600_000);
-        kafka.engine.pin("p", at, engine::When::Refuse, expires, None).await.unwrap();
+        kafka.engine.pin("p", at, engine::WaitPolicy::Refuse, expires, None).await.unwrap();
         let refused = (ResponseError::PolicyViolation.code(), -1);
         assert_eq!(before(&kafka, "a", 0, 2).await, refused);
         assert_eq!(before(&kafka, "a", 0, -1).await, refused);
@@ -149,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_topic_that_is_only_compacted_gives_up_nothing() {
+    async fn a_topic_that_is_only_compacted_deletes_no_records() {
         let kafka = kafka();
         for (name, policy, code) in [
             ("compacted", "compact", ResponseError::PolicyViolation.code()),

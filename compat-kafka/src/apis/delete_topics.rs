@@ -9,34 +9,40 @@ use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse, TopicN
 use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
-use super::create_topics::{Refusal, answered, changeable, refuse_moment, repeated};
-use crate::core::{Kafka, Readable};
-use crate::routes::{Context, Serve};
+use super::create_topics::{
+    KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
+};
+use crate::core::{KafkaServer, ReadableTopic};
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for DeleteTopicsRequest {
-    const SERVED: VersionRange = VersionRange { min: 1, max: 6 };
+impl ApiHandler for DeleteTopicsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 6 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DeleteTopicsResponse {
-        let Asked { names, ids, mut results } = Asked::from(self);
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> DeleteTopicsResponse {
+        let TopicDeletions { names, ids, mut results } = TopicDeletions::from(self);
         if !kafka.options.delete_topics {
-            let refuse = |name, id| answer(name, id, Err(disabled(context.version)));
+            let refuse = |name, id| to_result(name, id, Err(disabled(context.version)));
             results.extend(names.into_iter().map(|name| refuse(Some(name), Uuid::nil())));
             results.extend(ids.into_iter().map(|id| refuse(None, id)));
             return DeleteTopicsResponse::default().with_responses(results);
         }
         let mut named = HashSet::new();
         for name in names {
-            let topic = changeable(kafka, &name);
+            let topic = find_changeable_topic(kafka, &name);
             let id = topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
             named.insert(id);
             let deleted = match topic {
                 Ok(_) if ids.contains(&id) => Err(bad_request(
                     "The provided topic name maps to an ID that was already supplied.",
                 )),
-                Ok(topic) => kafka.engine.delete_topic(topic.id).await.map_err(Refusal::from),
+                Ok(topic) => kafka.engine.delete_topic(topic.id).await.map_err(KafkaApiError::from),
                 Err(refusal) => Err(refusal),
             };
-            results.push(answer(Some(name), id, deleted));
+            results.push(to_result(Some(name), id, deleted));
         }
         for id in ids.into_iter().filter(|id| !named.contains(id)) {
             results.push(delete_by_id(kafka, id).await);
@@ -47,14 +53,14 @@ impl Serve for DeleteTopicsRequest {
 
 /// What a request names, each topic once, and the answers to what can be no topic.
 #[derive(Default)]
-struct Asked {
+struct TopicDeletions {
     names: BTreeSet<TopicName>,
     ids: BTreeSet<Uuid>,
     results: Vec<DeletableTopicResult>,
 }
 
-impl From<DeleteTopicsRequest> for Asked {
-    fn from(request: DeleteTopicsRequest) -> Asked {
+impl From<DeleteTopicsRequest> for TopicDeletions {
+    fn from(request: DeleteTopicsRequest) -> TopicDeletions {
         let (mut names, mut ids, mut results) = (request.topic_names, Vec::new(), Vec::new());
         for topic in request.topics {
             match (topic.name, topic.topic_id) {
@@ -65,45 +71,49 @@ impl From<DeleteTopicsRequest> for Asked {
                         Some(_) => "You may not specify both topic name and topic id.",
                         None => "Neither topic name nor id were specified.",
                     };
-                    results.push(answer(name, id, Err(bad_request(why))));
+                    results.push(to_result(name, id, Err(bad_request(why))));
                 }
             }
         }
-        let twice_named = repeated(names.iter().cloned());
-        let twice_asked = repeated(ids.iter().copied());
+        let twice_named = duplicates(names.iter().cloned());
+        let twice_asked = duplicates(ids.iter().copied());
         let names = names.into_iter().filter(|name| !twice_named.contains(name)).collect();
         let ids = ids.into_iter().filter(|id| !twice_asked.contains(id)).collect();
-        let twice = |name, id, why| answer(name, id, Err(bad_request(why)));
+        let twice = |name, id, why| to_result(name, id, Err(bad_request(why)));
         results.extend(
             twice_named
                 .into_iter()
                 .map(|name| twice(Some(name), Uuid::nil(), "Duplicate topic name.")),
         );
         results.extend(twice_asked.into_iter().map(|id| twice(None, id, "Duplicate topic id.")));
-        Asked { names, ids, results }
+        TopicDeletions { names, ids, results }
     }
 }
 
-async fn delete_by_id(kafka: &Arc<Kafka>, id: Uuid) -> DeletableTopicResult {
+async fn delete_by_id(kafka: &Arc<KafkaServer>, id: Uuid) -> DeletableTopicResult {
     match kafka.readable_by_id(id.as_bytes()) {
-        Some(Readable::Present(topic)) => {
+        Some(ReadableTopic::Present(topic)) => {
             let name = TopicName(topic.name.to_string().into());
-            let deleted = kafka.engine.delete_topic(topic.id).await.map_err(Refusal::from);
-            answer(Some(name), id, deleted)
+            let deleted = kafka.engine.delete_topic(topic.id).await.map_err(KafkaApiError::from);
+            to_result(Some(name), id, deleted)
         }
-        Some(Readable::Past(view)) => {
-            let name = format!("{}@{}", view.topic.name, view.ask);
-            answer(None, id, refuse_moment(&name))
+        Some(ReadableTopic::Past(view)) => {
+            let name = format!("{}@{}", view.topic.name, view.selector);
+            to_result(None, id, refuse_moment(&name))
         }
         None => {
             let message = "This server does not host this topic ID.";
-            answer(None, id, Err(Refusal::new(ResponseError::UnknownTopicId, message)))
+            to_result(None, id, Err(KafkaApiError::new(ResponseError::UnknownTopicId, message)))
         }
     }
 }
 
-fn answer(name: Option<TopicName>, id: Uuid, done: Result<(), Refusal>) -> DeletableTopicResult {
-    let (code, message) = answered(&done);
+fn to_result(
+    name: Option<TopicName>,
+    id: Uuid,
+    done: Result<(), KafkaApiError>,
+) -> DeletableTopicResult {
+    let (code, message) = error_fields(&done);
     DeletableTopicResult::default()
         .with_name(name)
         .with_topic_id(id)
@@ -111,18 +121,18 @@ fn answer(name: Option<TopicName>, id: Uuid, done: Result<(), Refusal>) -> Delet
         .with_error_message(message)
 }
 
-fn bad_request(message: &str) -> Refusal {
-    Refusal::new(ResponseError::InvalidRequest, message)
+fn bad_request(message: &str) -> KafkaApiError {
+    KafkaApiError::new(ResponseError::InvalidRequest, message)
 }
 
 /// Clients before version 3 do not know the error that says so.
-fn disabled(version: i16) -> Refusal {
+fn disabled(version: i16) -> KafkaApiError {
     let error = if version < 3 {
         ResponseError::InvalidRequest
     } else {
         ResponseError::TopicDeletionDisabled
     };
-    Refusal::new(error, "Topic deletion is disabled.")
+    KafkaApiError::new(error, "Topic deletion is disabled.")
 }
 
 #[cfg(test)]
@@ -144,7 +154,7 @@ mod tests {
         DeleteTopicsRequest::default().with_topics(states.collect())
     }
 
-    fn id(kafka: &Kafka, name: &str) -> Uuid {
+    fn id(kafka: &KafkaServer, name: &str) -> Uuid {
         Uuid::from_bytes(kafka.engine.topic(name).unwrap().id)
     }
 
@@ -216,8 +226,8 @@ mod tests {
         let now = kafka.engine.topic("a").unwrap().created.time().0 + 1;
         let moment = format!("a@s{now}");
         let view = kafka.readable(&moment).await.unwrap();
-        assert!(matches!(view, Some(Readable::Past(_))));
-        let by_id = Uuid::from_bytes(crate::moments::id_of(&moment));
+        assert!(matches!(view, Some(ReadableTopic::Past(_))));
+        let by_id = Uuid::from_bytes(crate::moment_cache::moment_topic_id(&moment));
         for asked in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
             let response = ask(&kafka, 6, asked).await;
             assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);

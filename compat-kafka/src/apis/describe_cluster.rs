@@ -7,9 +7,9 @@ use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
 use kafka_protocol::messages::{BrokerId, DescribeClusterRequest, DescribeClusterResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{Refusal, answered};
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use super::create_topics::{KafkaApiError, error_fields};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
 /// What an endpoint belongs to.
 const BROKERS: i8 = 1;
@@ -17,28 +17,32 @@ const CONTROLLERS: i8 = 2;
 /// What anybody may do to the cluster where nobody is refused anything: Kafka's bits for create,
 /// alter, describe, cluster action, the configs, and idempotent write.
 const OPERATIONS: i32 = 0x1fa0;
-const NOT_ASKED: i32 = i32::MIN;
+const NOT_REQUESTED: i32 = i32::MIN;
 
-impl Serve for DescribeClusterRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+impl ApiHandler for DescribeClusterRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DescribeClusterResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> DescribeClusterResponse {
         let done = check_endpoint(self.endpoint_type, context.version);
         if done.is_err() {
-            let (code, message) = answered(&done);
+            let (code, message) = error_fields(&done);
             return DescribeClusterResponse::default()
                 .with_error_code(code)
                 .with_error_message(message);
         }
         let node = BrokerId(kafka.options.node_id);
-        let address = kafka.address(context.local);
+        let address = kafka.advertised_address(context.local);
         let broker = DescribeClusterBroker::default()
             .with_broker_id(node)
             .with_host(StrBytes::from_string(address.host))
             .with_port(address.port.into())
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
         let operations =
-            if self.include_cluster_authorized_operations { OPERATIONS } else { NOT_ASKED };
+            if self.include_cluster_authorized_operations { OPERATIONS } else { NOT_REQUESTED };
         DescribeClusterResponse::default()
             .with_error_message(None)
             .with_endpoint_type(BROKERS)
@@ -49,7 +53,7 @@ impl Serve for DescribeClusterRequest {
     }
 }
 
-fn check_endpoint(asked: i8, version: i16) -> Result<(), Refusal> {
+fn check_endpoint(asked: i8, version: i16) -> Result<(), KafkaApiError> {
     let (error, message) = match asked {
         BROKERS => return Ok(()),
         CONTROLLERS => (
@@ -64,18 +68,18 @@ fn check_endpoint(asked: i8, version: i16) -> Result<(), Refusal> {
     };
     // Version 0 knows neither error.
     let error = if version == 0 { ResponseError::InvalidRequest } else { error };
-    Err(Refusal::new(error, message))
+    Err(KafkaApiError::new(error, message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::create_topics::tests::{ask, kafka, kafka_with};
     use super::*;
-    use crate::core::{Address, KafkaOptions};
+    use crate::core::{AdvertisedAddress, KafkaOptions};
 
     #[tokio::test]
     async fn the_cluster_is_this_broker_in_every_version() {
-        let address = Address { host: "frozen.example".to_owned(), port: 19092 };
+        let address = AdvertisedAddress { host: "frozen.example".to_owned(), port: 19092 };
         let options = KafkaOptions {
             advertised: Some(address),
             rack: Some("r1".to_owned()),
@@ -100,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_looks_for_controllers_is_told_that_these_are_brokers() {
+    async fn a_request_for_controllers_is_refused_as_these_are_brokers() {
         let kafka = kafka();
         for (endpoint, error) in [
             (CONTROLLERS, ResponseError::MismatchedEndpointType),

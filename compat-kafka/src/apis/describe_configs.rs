@@ -12,10 +12,10 @@ use kafka_protocol::messages::describe_configs_response::{
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::create_topics::{Refusal, answered};
-use crate::core::{Kafka, Readable};
-use crate::moments::{MomentRefused, PastRows};
-use crate::routes::{Context, Serve};
+use super::create_topics::{KafkaApiError, error_fields};
+use crate::core::{KafkaServer, ReadableTopic};
+use crate::moment_cache::{MomentRowQuota, MomentTopicError};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// What has settings, by Kafka's numbers.
 pub(super) mod resource {
@@ -35,12 +35,16 @@ mod source {
 
 const TYPE_UNKNOWN: i8 = 0;
 
-impl Serve for DescribeConfigsRequest {
-    const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
+impl ApiHandler for DescribeConfigsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 4 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeConfigsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DescribeConfigsResponse {
         let mut results = Vec::new();
-        let (mut seen, mut past) = (HashSet::new(), PastRows::default());
+        let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
         // Each resource once: Kafka repeats itself, but its clients ask for a set.
         let is_first = |asked: &DescribeConfigsResource| {
             seen.insert((asked.resource_type, asked.resource_name.clone()))
@@ -51,7 +55,7 @@ impl Serve for DescribeConfigsRequest {
                 Ok(configs) => (configs, Ok(())),
                 Err(refusal) => (Vec::new(), Err(refusal)),
             };
-            let (code, message) = answered(&done);
+            let (code, message) = error_fields(&done);
             results.push(
                 DescribeConfigsResult::default()
                     .with_error_code(code)
@@ -66,13 +70,13 @@ impl Serve for DescribeConfigsRequest {
 }
 
 async fn describe(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     asked: &DescribeConfigsResource,
     with_synonyms: bool,
-    past: &mut PastRows,
-) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+    past: &mut MomentRowQuota,
+) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
     let name = &*asked.resource_name;
-    let refuse = |message: String| Err(Refusal::new(ResponseError::InvalidRequest, message));
+    let refuse = |message: String| Err(KafkaApiError::new(ResponseError::InvalidRequest, message));
     let mut configs = match asked.resource_type {
         resource::TOPIC => topic_configs(kafka, name, past).await?,
         resource::BROKER => broker_configs(kafka, name)?,
@@ -105,38 +109,39 @@ async fn describe(
 
 /// A topic's settings; those of a moment are what was set then.
 async fn topic_configs(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     name: &str,
-    past: &mut PastRows,
-) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
-    let Some(readable) = kafka.readable_within(name, past).await.map_err(unreadable)? else {
+    past: &mut MomentRowQuota,
+) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
+    let Some(readable) = kafka.readable_within_quota(name, past).await.map_err(moment_error)?
+    else {
         check_topic_name(name)?;
-        return Err(Refusal::new(
+        return Err(KafkaApiError::new(
             ResponseError::UnknownTopicOrPartition,
             format!("The topic '{name}' does not exist."),
         ));
     };
-    let read_only = matches!(readable, Readable::Past(_));
+    let read_only = matches!(readable, ReadableTopic::Past(_));
     if read_only {
-        past.take(topic_config_keys().count()).map_err(unreadable)?;
+        past.take(topic_config_keys().count()).map_err(moment_error)?;
     }
     let defaults = kafka.engine.topic_defaults();
     Ok(topic_settings(&readable.topic().config, defaults)
-        .map(|setting| setting.described(read_only))
+        .map(|setting| setting.to_result(read_only))
         .collect())
 }
 
 /// Why a moment cannot be described.
-fn unreadable(refused: MomentRefused) -> Refusal {
-    Refusal::new(refused.error(), refused.to_string())
+fn moment_error(refused: MomentTopicError) -> KafkaApiError {
+    KafkaApiError::new(refused.error(), refused.to_string())
 }
 
 /// The broker's settings. None of them can be changed while it runs, so the cluster's default, which
 /// would be a change, has none.
 fn broker_configs(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     name: &str,
-) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+) -> Result<Vec<DescribeConfigsResourceResult>, KafkaApiError> {
     if name.is_empty() {
         return Ok(Vec::new());
     }
@@ -161,7 +166,7 @@ fn broker_configs(
 }
 
 /// Whether a broker's name is this one's id.
-pub(super) fn check_node_id(kafka: &Kafka, name: &str) -> Result<(), Refusal> {
+pub(super) fn check_node_id(kafka: &KafkaServer, name: &str) -> Result<(), KafkaApiError> {
     let node = kafka.options.node_id;
     let message = match name.parse::<i32>() {
         // Its other spellings (01, +1) are none that anybody was told.
@@ -171,11 +176,11 @@ pub(super) fn check_node_id(kafka: &Kafka, name: &str) -> Result<(), Refusal> {
         }
         Err(_) => format!("Broker id must be an integer, but it is: {name}"),
     };
-    Err(Refusal::new(ResponseError::InvalidRequest, message))
+    Err(KafkaApiError::new(ResponseError::InvalidRequest, message))
 }
 
 /// A setting of a topic, and where its value comes from.
-pub(super) struct Setting<'a> {
+pub(super) struct KafkaConfigEntry<'a> {
     pub(super) name: &'static str,
     pub(super) value: &'a str,
     pub(super) source: i8,
@@ -190,21 +195,21 @@ pub(super) struct Setting<'a> {
 pub(super) fn topic_settings<'a>(
     config: &'a TopicConfig,
     defaults: &'a TopicDefaults,
-) -> impl Iterator<Item = Setting<'a>> {
+) -> impl Iterator<Item = KafkaConfigEntry<'a>> {
     topic_config_keys().map(|(name, default, config_type)| {
         let broker = defaults.get(name).map(String::as_str);
-        let source = match (config.set().contains_key(name), broker) {
+        let source = match (config.overrides().contains_key(name), broker) {
             (true, _) => source::TOPIC,
             (false, Some(_)) => source::STATIC_BROKER,
             (false, None) => source::DEFAULT,
         };
         let value = config.value(name, defaults);
-        Setting { name, value, source, type_name: config_type.name(), broker, default }
+        KafkaConfigEntry { name, value, source, type_name: config_type.name(), broker, default }
     })
 }
 
-impl Setting<'_> {
-    fn described(&self, read_only: bool) -> DescribeConfigsResourceResult {
+impl KafkaConfigEntry<'_> {
+    fn to_result(&self, read_only: bool) -> DescribeConfigsResourceResult {
         DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(self.name))
             .with_value(Some(text(self.value)))
@@ -224,7 +229,7 @@ impl Setting<'_> {
             .broker
             .map(|value| synonym(name.unwrap_or(self.name), value, source::STATIC_BROKER));
         let default = name
-            .filter(|_| !COMES_IN_OTHER_UNITS.contains(&self.name))
+            .filter(|_| !BROKER_DEFAULT_IN_OTHER_UNIT.contains(&self.name))
             .map(|name| synonym(name, self.default, source::DEFAULT));
         own.into_iter().chain(broker).chain(default).collect()
     }
@@ -254,7 +259,7 @@ fn type_number(name: &str) -> i8 {
 }
 
 /// Of these Kafka's broker has a default only in another unit, which is no synonym.
-const COMES_IN_OTHER_UNITS: &[&str] =
+const BROKER_DEFAULT_IN_OTHER_UNIT: &[&str] =
     &["flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"];
 
 /// Kafka's name for a topic's setting where it is the broker's; some topics' settings have none.
@@ -305,18 +310,18 @@ mod tests {
             .with_configuration_keys(None)
     }
 
-    fn asking(asked: DescribeConfigsResource) -> DescribeConfigsRequest {
+    fn describe_request(asked: DescribeConfigsResource) -> DescribeConfigsRequest {
         DescribeConfigsRequest::default().with_resources(vec![asked]).with_include_synonyms(true)
     }
 
     async fn describe_one(
-        kafka: &Arc<Kafka>,
+        kafka: &Arc<KafkaServer>,
         asked: DescribeConfigsResource,
     ) -> DescribeConfigsResult {
-        ask(kafka, 4, asking(asked)).await.results.remove(0)
+        ask(kafka, 4, describe_request(asked)).await.results.remove(0)
     }
 
-    async fn set(kafka: &Arc<Kafka>, name: &str, key: &str, value: &str) {
+    async fn set(kafka: &Arc<KafkaServer>, name: &str, key: &str, value: &str) {
         let change = |configs: &mut std::collections::BTreeMap<String, String>| {
             configs.insert(key.to_owned(), value.to_owned());
             Ok(())
@@ -363,13 +368,13 @@ mod tests {
         for version in 1..=4 {
             let asked = resource(resource::TOPIC, "a")
                 .with_configuration_keys(Some(vec![text("retention.ms"), text("no.such")]));
-            let request = asking(asked).with_include_synonyms(false);
+            let request = describe_request(asked).with_include_synonyms(false);
             let configs = ask(&kafka, version, request).await.results.remove(0).configs;
             assert_eq!(configs.len(), 1);
             assert_eq!(configs[0].value, Some(text("5000")));
             assert_eq!((configs[0].config_source, configs[0].synonyms.len()), (4, 0));
             let all = resource(resource::TOPIC, "a").with_configuration_keys(Some(Vec::new()));
-            let all = ask(&kafka, version, asking(all)).await.results.remove(0).configs;
+            let all = ask(&kafka, version, describe_request(all)).await.results.remove(0).configs;
             assert_eq!(all.len(), topic_config_keys().count());
         }
     }

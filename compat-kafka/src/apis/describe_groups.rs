@@ -7,25 +7,29 @@ use kafka_protocol::messages::describe_groups_response::{DescribedGroup, Describ
 use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, GroupId};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::{GroupDescription, GroupError, GroupState, MemberDescription};
-use crate::routes::{Context, Serve};
+use crate::groups::{ClassicGroupState, GroupError, GroupSummary, MemberSummary};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// From here on, a group that is not there is an error; before, it is one that is dead.
-const NAMES_ABSENCE: i16 = 6;
+const REPORTS_MISSING_GROUP: i16 = 6;
 /// What anybody may do to a group where nobody is refused anything: Kafka's bits for read, delete,
 /// describe, and the configs.
 const GROUP_OPERATIONS: i32 = 0x0d48;
 
-impl Serve for DescribeGroupsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 6 };
+impl ApiHandler for DescribeGroupsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 6 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DescribeGroupsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> DescribeGroupsResponse {
         let describe = |id: GroupId| {
             let described = match kafka.groups.describe(&id) {
-                Ok(group) => present(group),
-                Err(GroupError::GroupIdNotFound) => absent(&id, context.version),
+                Ok(group) => described_group(group),
+                Err(GroupError::GroupIdNotFound) => missing_group(&id, context.version),
                 Err(error) => DescribedGroup::default().with_error_code(group_error(error).code()),
             };
             let described = described.with_group_id(id);
@@ -42,7 +46,7 @@ impl Serve for DescribeGroupsRequest {
     }
 }
 
-fn present(group: GroupDescription) -> DescribedGroup {
+fn described_group(group: GroupSummary) -> DescribedGroup {
     DescribedGroup::default()
         .with_group_state(StrBytes::from_static_str(group.state.name()))
         .with_protocol_type(StrBytes::from_string(group.protocol_type))
@@ -50,7 +54,7 @@ fn present(group: GroupDescription) -> DescribedGroup {
         .with_members(group.members.into_iter().map(member).collect())
 }
 
-fn member(member: MemberDescription) -> DescribedGroupMember {
+fn member(member: MemberSummary) -> DescribedGroupMember {
     DescribedGroupMember::default()
         .with_member_id(StrBytes::from_string(member.member_id))
         .with_group_instance_id(member.group_instance_id.map(StrBytes::from_string))
@@ -60,10 +64,10 @@ fn member(member: MemberDescription) -> DescribedGroupMember {
         .with_member_assignment(member.assignment)
 }
 
-fn absent(id: &str, version: i16) -> DescribedGroup {
-    let dead = StrBytes::from_static_str(GroupState::Dead.name());
+fn missing_group(id: &str, version: i16) -> DescribedGroup {
+    let dead = StrBytes::from_static_str(ClassicGroupState::Dead.name());
     let described = DescribedGroup::default().with_group_state(dead);
-    if version < NAMES_ABSENCE {
+    if version < REPORTS_MISSING_GROUP {
         return described;
     }
     described
@@ -73,7 +77,7 @@ fn absent(id: &str, version: i16) -> DescribedGroup {
 
 #[cfg(test)]
 mod tests {
-    use super::super::join_group::bench::{Bench, PROTOCOL, group_id};
+    use super::super::join_group::test_kafka_api::{PROTOCOL, TestKafkaApi, group_id};
     use super::*;
 
     fn request(group: &str) -> DescribeGroupsRequest {
@@ -82,8 +86,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stable_group_is_shown_with_its_members_in_every_version() {
-        let bench = Bench::new();
-        let joined = bench.stable("g").await;
+        let bench = TestKafkaApi::new();
+        let joined = bench.stable_group("g").await;
         for version in 0..=6 {
             let group = bench.ask(version, request("g")).await.groups.remove(0);
             assert_eq!((group.error_code, group.authorized_operations), (0, i32::MIN));
@@ -100,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_that_is_not_there_is_dead_or_later_an_error() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         for version in 0..=6 {
             let group = bench.ask(version, request("g")).await.groups.remove(0);
             assert_eq!(group.group_state.as_str(), "Dead");
@@ -111,9 +115,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn operations_are_told_to_who_asks_for_them() {
-        let bench = Bench::new();
-        bench.stable("g").await;
+    async fn operations_are_returned_where_they_are_requested() {
+        let bench = TestKafkaApi::new();
+        bench.stable_group("g").await;
         let asked = request("g").with_include_authorized_operations(true);
         let group = bench.ask(3, asked).await.groups.remove(0);
         let operations = [3, 6, 8, 10, 11].iter().map(|bit| 1 << bit).sum::<i32>();

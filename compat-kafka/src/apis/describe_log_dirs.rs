@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::{Partition, Topic};
 use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
 use kafka_protocol::messages::describe_log_dirs_response::{
@@ -13,8 +13,8 @@ use kafka_protocol::messages::describe_log_dirs_response::{
 use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
 /// The settings that say where the directory is, and what it is called where none does.
 const DIRECTORY_SETTINGS: [&str; 2] = ["log.dirs", "log.dir"];
@@ -22,17 +22,23 @@ const DIRECTORY: &str = "journal";
 /// How large the volume is. This crate knows no disks.
 const UNKNOWN_BYTES: i64 = -1;
 
-impl Serve for DescribeLogDirsRequest {
-    const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
+impl ApiHandler for DescribeLogDirsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 4 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeLogDirsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> DescribeLogDirsResponse {
         // Sizes are looked up in index files.
-        let topics = on_disk(|| match self.topics {
-            None => kafka.engine.topics().iter().map(|topic| describe(topic, |_| true)).collect(),
-            Some(asked) => described(kafka, asked),
+        let topics = block_in_place(|| match self.topics {
+            None => {
+                kafka.engine.topics().iter().map(|topic| describe_topic(topic, |_| true)).collect()
+            }
+            Some(asked) => describe_topics(kafka, asked),
         });
         let directory = DescribeLogDirsResult::default()
-            .with_log_dir(StrBytes::from_string(directory(kafka).to_owned()))
+            .with_log_dir(StrBytes::from_string(log_dir(kafka).to_owned()))
             .with_topics(topics)
             .with_total_bytes(UNKNOWN_BYTES)
             .with_usable_bytes(UNKNOWN_BYTES);
@@ -40,27 +46,30 @@ impl Serve for DescribeLogDirsRequest {
     }
 }
 
-fn directory(kafka: &Kafka) -> &str {
+fn log_dir(kafka: &KafkaServer) -> &str {
     let configs = &kafka.options.broker_configs;
     let set = |name| configs.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
     DIRECTORY_SETTINGS.into_iter().find_map(set).unwrap_or(DIRECTORY)
 }
 
 /// What there is of what was asked for; the rest has no place in the answer.
-fn described(kafka: &Kafka, asked: Vec<DescribableLogDirTopic>) -> Vec<DescribeLogDirsTopic> {
+fn describe_topics(
+    kafka: &KafkaServer,
+    asked: Vec<DescribableLogDirTopic>,
+) -> Vec<DescribeLogDirsTopic> {
     let mut indexes: HashMap<TopicName, HashSet<i32>> = HashMap::new();
     for topic in asked {
         indexes.entry(topic.topic).or_default().extend(topic.partitions);
     }
     let describe = |(name, indexes): (TopicName, HashSet<i32>)| {
         let topic = kafka.engine.topic(&name)?;
-        Some(describe(&topic, |partition| indexes.contains(&(partition.index as i32))))
+        Some(describe_topic(&topic, |partition| indexes.contains(&(partition.index as i32))))
     };
     let topics = indexes.into_iter().filter_map(describe);
     topics.filter(|topic| !topic.partitions.is_empty()).collect()
 }
 
-fn describe(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> DescribeLogDirsTopic {
+fn describe_topic(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> DescribeLogDirsTopic {
     let partitions =
         topic.partitions.iter().filter(|partition| wanted(partition)).map(|partition| {
             DescribeLogDirsPartition::default()
@@ -83,7 +92,9 @@ fn size(partition: &Partition) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::create_topics::tests::{ask, filled, kafka, kafka_with, name, topic};
+    use super::super::create_topics::tests::{
+        ask, kafka, kafka_with, name, topic, topic_with_records,
+    };
     use super::*;
     use crate::core::KafkaOptions;
 
@@ -106,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn every_partition_is_as_large_as_what_was_appended() {
         let kafka = kafka();
-        filled(&kafka, "a", 5).await;
+        topic_with_records(&kafka, "a", 5).await;
         topic(&kafka, "b", 2).await;
         for version in 1..=4 {
             let all =

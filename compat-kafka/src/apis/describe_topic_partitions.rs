@@ -14,31 +14,31 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
-use crate::core::{Kafka, Readable};
-use crate::moments::id_of;
-use crate::routes::{Context, Serve};
+use crate::core::{KafkaServer, ReadableTopic};
+use crate::moment_cache::moment_topic_id;
+use crate::routes::{ApiHandler, RequestContext};
 
 /// The most partitions in one answer (`max.request.partition.size.limit`).
 const PARTITIONS_MAX: usize = 2000;
 /// What anybody may do to a topic where nobody is refused anything: Kafka's bits for read, write,
 /// create, delete, alter, describe, and the configs. The past can be read and described.
 const OPERATIONS: i32 = 0x0df8;
-const OPERATIONS_OF_THE_PAST: i32 = 0x0508;
+const MOMENT_OPERATIONS: i32 = 0x0508;
 
-impl Serve for DescribeTopicPartitionsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 0 };
+impl ApiHandler for DescribeTopicPartitionsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
 
-    async fn serve(
+    async fn handle(
         self,
-        kafka: &Arc<Kafka>,
-        _context: &Context,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
     ) -> DescribeTopicPartitionsResponse {
         let mut response = DescribeTopicPartitionsResponse::default().with_next_cursor(None);
-        let Ok(page) = Page::from(kafka, &self) else {
+        let Ok(page) = TopicPartitionPage::from(kafka, &self) else {
             response.topics = self
                 .topics
                 .into_iter()
-                .map(|topic| refused(topic.name, ResponseError::InvalidRequest))
+                .map(|topic| error_topic(topic.name, ResponseError::InvalidRequest))
                 .collect();
             return response;
         };
@@ -49,12 +49,12 @@ impl Serve for DescribeTopicPartitionsRequest {
                 break;
             }
             let from = if Some(&name) == page.first.as_ref() { page.from } else { 0 };
-            let readable = match find(kafka, &name).await {
+            let readable = match find_topic(kafka, &name).await {
                 Ok(readable) => readable,
                 // A topic that nobody named is gone by now.
                 Err(ResponseError::UnknownTopicOrPartition) if page.all => continue,
                 Err(error) => {
-                    response.topics.push(refused(name, error));
+                    response.topics.push(error_topic(name, error));
                     continue;
                 }
             };
@@ -62,7 +62,7 @@ impl Serve for DescribeTopicPartitionsRequest {
             let from = from.min(count);
             let until = count.min(from + left);
             left -= until - from;
-            response.topics.push(describe(kafka, &readable, name.clone(), from..until));
+            response.topics.push(describe_topic(kafka, &readable, name.clone(), from..until));
             if until < count {
                 response.next_cursor = Some(cursor(name, until));
                 break;
@@ -73,7 +73,7 @@ impl Serve for DescribeTopicPartitionsRequest {
 }
 
 /// What a request asks for.
-struct Page {
+struct TopicPartitionPage {
     /// In order, from the first that is answered.
     names: BTreeSet<TopicName>,
     /// Whether they were not named, but are all there are.
@@ -85,10 +85,13 @@ struct Page {
 }
 
 /// The cursor is none that an answer could have had.
-struct BadCursor;
+struct InvalidCursor;
 
-impl Page {
-    fn from(kafka: &Kafka, request: &DescribeTopicPartitionsRequest) -> Result<Page, BadCursor> {
+impl TopicPartitionPage {
+    fn from(
+        kafka: &KafkaServer,
+        request: &DescribeTopicPartitionsRequest,
+    ) -> Result<TopicPartitionPage, InvalidCursor> {
         let all = request.topics.is_empty();
         let first = request.cursor.as_ref().map(|cursor| cursor.topic_name.clone());
         let mut names: BTreeSet<TopicName> = if all {
@@ -100,14 +103,14 @@ impl Page {
         if let Some(first) = &first {
             // A topic that was not named may have been deleted since the last answer.
             if !all && !names.contains(first) {
-                return Err(BadCursor);
+                return Err(InvalidCursor);
             }
             names = names.split_off(first);
         }
         let from = request.cursor.as_ref().map_or(0, |cursor| cursor.partition_index);
-        let from = usize::try_from(from).map_err(|_| BadCursor)?;
+        let from = usize::try_from(from).map_err(|_| InvalidCursor)?;
         let partitions_max = usize::try_from(request.response_partition_limit).unwrap_or(0);
-        Ok(Page {
+        Ok(TopicPartitionPage {
             names,
             all,
             first,
@@ -117,7 +120,7 @@ impl Page {
     }
 }
 
-async fn find(kafka: &Arc<Kafka>, name: &str) -> Result<Readable, ResponseError> {
+async fn find_topic(kafka: &Arc<KafkaServer>, name: &str) -> Result<ReadableTopic, ResponseError> {
     match kafka.readable(name).await {
         Ok(Some(readable)) => Ok(readable),
         Ok(None) if check_topic_name(name).is_err() => Err(ResponseError::InvalidTopicException),
@@ -126,9 +129,9 @@ async fn find(kafka: &Arc<Kafka>, name: &str) -> Result<Readable, ResponseError>
     }
 }
 
-fn describe(
-    kafka: &Kafka,
-    readable: &Readable,
+fn describe_topic(
+    kafka: &KafkaServer,
+    readable: &ReadableTopic,
     name: TopicName,
     indexes: std::ops::Range<usize>,
 ) -> DescribeTopicPartitionsResponseTopic {
@@ -144,8 +147,8 @@ fn describe(
             .with_last_known_elr(Some(Vec::new()))
     });
     let (id, operations) = match readable {
-        Readable::Present(topic) => (topic.id, OPERATIONS),
-        Readable::Past(_) => (id_of(&name), OPERATIONS_OF_THE_PAST),
+        ReadableTopic::Present(topic) => (topic.id, OPERATIONS),
+        ReadableTopic::Past(_) => (moment_topic_id(&name), MOMENT_OPERATIONS),
     };
     DescribeTopicPartitionsResponseTopic::default()
         .with_name(Some(name))
@@ -154,7 +157,7 @@ fn describe(
         .with_topic_authorized_operations(operations)
 }
 
-fn refused(name: TopicName, error: ResponseError) -> DescribeTopicPartitionsResponseTopic {
+fn error_topic(name: TopicName, error: ResponseError) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic::default()
         .with_error_code(error.code())
         .with_name(Some(name))
@@ -283,6 +286,6 @@ mod tests {
         kafka.engine.add_partitions("a", 2, false).await.unwrap();
         let response = ask(&kafka, 0, named(&[&moment, "a"])).await;
         assert_eq!(topics(&response), [("a", 0, vec![0, 1]), (&*moment, 0, vec![0])]);
-        assert_eq!(response.topics[1].topic_id, Uuid::from_bytes(id_of(&moment)));
+        assert_eq!(response.topics[1].topic_id, Uuid::from_bytes(moment_topic_id(&moment)));
     }
 }

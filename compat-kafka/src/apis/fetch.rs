@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engine::{EngineError, Piece, PieceData, View, Watch, Watcher, blocking, is_data_loss};
+use engine::{
+    AppendWatch, EngineError, EntryPayload, LogWatcher, PartitionView, PayloadLocation, blocking,
+    is_data_loss,
+};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
@@ -16,43 +19,43 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 
 use tokio::time::Instant;
 
-use crate::answer::{Answer, FREE_BYTES_MAX};
-use crate::core::{Kafka, Readable};
+use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::engine_error;
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
-use crate::routes::{BadRequest, Context, Served, decode};
+use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
+use crate::routes::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::trim::trim;
 
-pub(crate) const SERVED: VersionRange = VersionRange { min: 4, max: 18 };
+pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 };
 /// From here on strings and arrays are compact, and tagged fields follow.
 const FLEXIBLE: i16 = 12;
 /// From here on topics are named by id.
 const BY_ID: i16 = 13;
 /// How many damaged batches an answer gets around before it is given up.
-const ROTTEN_MAX: usize = 64;
+const CORRUPT_BATCHES_MAX: usize = 64;
 /// What an answer takes for each batch, beside the batch.
 const PIECE_BYTES: usize = 256;
 /// What an answer takes at most for batches in files: what goes out, and what is loaded meanwhile.
 const LOAD_BYTES_MAX: usize = 2 << 20;
 /// However little room there is for answers, one may have this many bytes of batches.
-const LEAST_BYTES_MAX: usize = 1 << 20;
+const GUARANTEED_BYTES_MAX: usize = 1 << 20;
 
 /// What a partition is answered.
-struct Fetched {
+struct FetchPartitionResult {
     index: i32,
     error: Option<ResponseError>,
     high_watermark: i64,
     log_start: i64,
-    pieces: Vec<Piece>,
+    pieces: Vec<EntryPayload>,
     /// A batch cut short, behind the pieces.
     trimmed: Bytes,
 }
 
-impl Fetched {
-    fn refused(index: i32, error: ResponseError) -> Fetched {
-        Fetched {
+impl FetchPartitionResult {
+    fn with_error(index: i32, error: ResponseError) -> FetchPartitionResult {
+        FetchPartitionResult {
             index,
             error: Some(error),
             high_watermark: -1,
@@ -63,25 +66,25 @@ impl Fetched {
     }
 
     /// Has nothing in it that is in files, which cannot be read now.
-    fn refuse_files(&mut self) {
-        let in_file = |piece: &Piece| matches!(piece.data, PieceData::File { .. });
+    fn remove_file_pieces(&mut self) {
+        let in_file = |piece: &EntryPayload| matches!(piece.location, PayloadLocation::File { .. });
         if self.pieces.iter().any(in_file) {
-            *self = Fetched::refused(self.index, ResponseError::KafkaStorageError);
+            *self = FetchPartitionResult::with_error(self.index, ResponseError::KafkaStorageError);
         }
     }
 
     fn bytes(&self) -> usize {
-        let length = |piece: &Piece| piece.entry.length as usize;
+        let length = |piece: &EntryPayload| piece.entry.length as usize;
         self.pieces.iter().map(length).sum::<usize>() + self.trimmed.len()
     }
 
     /// How many bytes of batches it holds in memory, and how many lie in files.
-    fn held_bytes(&self) -> (usize, usize) {
+    fn memory_and_file_bytes(&self) -> (usize, usize) {
         let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES, 0);
         for piece in &self.pieces {
-            match piece.data {
-                PieceData::Memory(_) => held.0 += piece.entry.length as usize,
-                PieceData::File { .. } => held.1 += piece.entry.length as usize,
+            match piece.location {
+                PayloadLocation::Memory(_) => held.0 += piece.entry.length as usize,
+                PayloadLocation::File { .. } => held.1 += piece.entry.length as usize,
             }
         }
         held
@@ -89,12 +92,16 @@ impl Fetched {
 }
 
 /// A topic of the request, looked up once.
-struct Asked {
+struct ResolvedFetchTopic {
     topic: FetchTopic,
-    found: Result<Readable, ResponseError>,
+    readable: Result<ReadableTopic, ResponseError>,
 }
 
-pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
     let mut request = decode::<FetchRequest>(&context, body)?;
     let session = session_error(&request);
     if session.is_some() {
@@ -102,22 +109,22 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
     }
     let mut asked = Vec::with_capacity(request.topics.len());
     for topic in std::mem::take(&mut request.topics) {
-        let found = find(&kafka, &context, &topic).await;
-        asked.push(Asked { topic, found });
+        let found = find_topic(&kafka, &context, &topic).await;
+        asked.push(ResolvedFetchTopic { topic, readable: found });
     }
     let most = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
     let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(most);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let deadline = Instant::now() + wait;
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(AppendWatch::default());
     let mut watching = false;
     loop {
         let fetched = read(&kafka, &context, &request, &asked);
-        let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
+        let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
         let failed = fetched.iter().flatten().any(|fetched| fetched.error.is_some());
         let nothing_asked = fetched.iter().all(Vec::is_empty);
         if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
-            return finish(&kafka, &context, &request, asked, fetched).await;
+            return respond(&kafka, &context, &request, asked, fetched).await;
         }
         // What is old by the time that there is more must not stay in memory for it.
         drop(fetched);
@@ -129,7 +136,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         }
         if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
             let fetched = read(&kafka, &context, &request, &asked);
-            return finish(&kafka, &context, &request, asked, fetched).await;
+            return respond(&kafka, &context, &request, asked, fetched).await;
         }
         watching = false;
     }
@@ -146,26 +153,26 @@ fn session_error(request: &FetchRequest) -> Option<ResponseError> {
     }
 }
 
-async fn find(
-    kafka: &Arc<Kafka>,
-    context: &Context,
+async fn find_topic(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
     topic: &FetchTopic,
-) -> Result<Readable, ResponseError> {
+) -> Result<ReadableTopic, ResponseError> {
     if context.version >= BY_ID {
         let found = kafka.readable_by_id(topic.topic_id.as_bytes());
         return found.ok_or(ResponseError::UnknownTopicId);
     }
-    match kafka.readable_in_part(&topic.topic).await {
+    match kafka.readable_unchecked(&topic.topic).await {
         Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
         Err(refused) => Err(refused.error()),
     }
 }
 
-fn watch_all(asked: &[Asked], watch: &Arc<Watch>) {
-    let watcher: Arc<dyn Watcher> = Arc::clone(watch) as Arc<dyn Watcher>;
+fn watch_all(asked: &[ResolvedFetchTopic], watch: &Arc<AppendWatch>) {
+    let watcher: Arc<dyn LogWatcher> = Arc::clone(watch) as Arc<dyn LogWatcher>;
     for asked in asked {
         // The past does not grow.
-        let Ok(Readable::Present(topic)) = &asked.found else { continue };
+        let Ok(ReadableTopic::Present(topic)) = &asked.readable else { continue };
         for partition in &asked.topic.partitions {
             if let Ok(partition) = topic.partition(partition.partition) {
                 partition.log.watch(&watcher);
@@ -176,12 +183,12 @@ fn watch_all(asked: &[Asked], watch: &Arc<Watch>) {
 
 /// Reads from each partition in turn, within the bounds of the request.
 fn read(
-    kafka: &Kafka,
-    context: &Context,
+    kafka: &KafkaServer,
+    context: &RequestContext,
     request: &FetchRequest,
-    asked: &[Asked],
-) -> Vec<Vec<Fetched>> {
-    let share = context.answers.share_bytes().max(LEAST_BYTES_MAX);
+    asked: &[ResolvedFetchTopic],
+) -> Vec<Vec<FetchPartitionResult>> {
+    let share = context.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
     let most = share.min(kafka.options.fetch_bytes_max);
     let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
     let mut taken = 0;
@@ -189,9 +196,9 @@ fn read(
         .iter()
         .map(|asked| {
             let read = |partition: &FetchPartition| {
-                let fetched = match &asked.found {
-                    Ok(found) => read_kept(kafka, found, partition, limit, taken),
-                    Err(error) => Fetched::refused(partition.partition, *error),
+                let fetched = match &asked.readable {
+                    Ok(found) => read_and_check(kafka, found, partition, limit, taken),
+                    Err(error) => FetchPartitionResult::with_error(partition.partition, *error),
                 };
                 taken += fetched.bytes();
                 fetched
@@ -202,39 +209,45 @@ fn read(
 }
 
 /// Reads from a partition, unless what belongs to the moment was given up by then.
-fn read_kept(
-    kafka: &Kafka,
-    found: &Readable,
+fn read_and_check(
+    kafka: &KafkaServer,
+    found: &ReadableTopic,
     asked: &FetchPartition,
     limit: usize,
     taken: usize,
-) -> Fetched {
+) -> FetchPartitionResult {
     let fetched = read_partition(kafka, found, asked, limit, taken);
     match found.check_partition_kept(asked.partition) {
         Ok(()) => fetched,
-        Err(error) => Fetched::refused(asked.partition, error),
+        Err(error) => FetchPartitionResult::with_error(asked.partition, error),
     }
 }
 
 fn read_partition(
-    kafka: &Kafka,
-    found: &Readable,
+    kafka: &KafkaServer,
+    found: &ReadableTopic,
     asked: &FetchPartition,
     limit: usize,
     taken: usize,
-) -> Fetched {
+) -> FetchPartitionResult {
     let Some(view) = found.view(asked.partition) else {
-        return Fetched::refused(asked.partition, ResponseError::UnknownTopicOrPartition);
+        return FetchPartitionResult::with_error(
+            asked.partition,
+            ResponseError::UnknownTopicOrPartition,
+        );
     };
     if asked.current_leader_epoch > 0 {
-        return Fetched::refused(asked.partition, ResponseError::UnknownLeaderEpoch);
+        return FetchPartitionResult::with_error(
+            asked.partition,
+            ResponseError::UnknownLeaderEpoch,
+        );
     }
     // The first batch of an answer goes out whatever its size (KIP-74).
     let first = taken == 0;
     let room =
         usize::try_from(asked.partition_max_bytes).unwrap_or(0).min(limit.saturating_sub(taken));
     let (log_start, high_watermark) = (view.start().0 as i64, view.end().0 as i64);
-    let mut fetched = Fetched {
+    let mut fetched = FetchPartitionResult {
         index: asked.partition,
         error: None,
         high_watermark,
@@ -247,10 +260,13 @@ fn read_partition(
     }
     match view.read(asked.fetch_offset, room) {
         Ok(mut pieces) => {
-            match kafka.rot.first_in(&pieces) {
+            match kafka.corruption_cache.first_corrupt(&pieces) {
                 Some(0) => {
-                    add(&kafka.metrics().rotten_reads, 1);
-                    return Fetched::refused(asked.partition, ResponseError::CorruptMessage);
+                    add(&kafka.metrics().corrupt_reads, 1);
+                    return FetchPartitionResult::with_error(
+                        asked.partition,
+                        ResponseError::CorruptMessage,
+                    );
                 }
                 Some(good) => pieces.truncate(good),
                 None => {}
@@ -258,9 +274,9 @@ fn read_partition(
             if !first && pieces.first().is_some_and(|piece| piece.entry.length as usize > room) {
                 pieces.clear();
             }
-            match cut_last(kafka, &view, &mut pieces) {
+            match trim_last(kafka, &view, &mut pieces) {
                 Ok(trimmed) => fetched.trimmed = trimmed,
-                Err(error) => return Fetched::refused(asked.partition, error),
+                Err(error) => return FetchPartitionResult::with_error(asked.partition, error),
             }
             fetched.pieces = pieces;
         }
@@ -269,13 +285,19 @@ fn read_partition(
             fetched.high_watermark = end.0 as i64;
             fetched.log_start = start.0 as i64;
         }
-        Err(error) => return Fetched::refused(asked.partition, engine_error(&error)),
+        Err(error) => {
+            return FetchPartitionResult::with_error(asked.partition, engine_error(&error));
+        }
     }
     fetched
 }
 
 /// Takes the last piece away if the view ends inside of it, and returns what of it may be seen.
-fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes, ResponseError> {
+fn trim_last(
+    kafka: &KafkaServer,
+    view: &PartitionView,
+    pieces: &mut Vec<EntryPayload>,
+) -> Result<Bytes, ResponseError> {
     let Some(end) = view.end else { return Ok(Bytes::new()) };
     if pieces.last().is_none_or(|piece| piece.entry.end() <= end) {
         return Ok(Bytes::new());
@@ -284,8 +306,8 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
     let batch = match blocking::read(&piece) {
         Ok(batch) => batch,
         Err(error) if is_data_loss(&error) => {
-            tracing::error!(%error, "consumers are given CORRUPT_MESSAGE for a damaged batch");
-            add(&kafka.metrics().rotten_reads, 1);
+            tracing::error!(%error, "consumers get CORRUPT_MESSAGE for a corrupt batch");
+            add(&kafka.metrics().corrupt_reads, 1);
             // What stands before it can still be had.
             return if pieces.is_empty() {
                 Err(ResponseError::CorruptMessage)
@@ -296,37 +318,37 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
         Err(error) => return Err(engine_error(&EngineError::Disk(error.to_string().into()))),
     };
     // It is unpacked for that.
-    blocking::on_disk(|| trim(&batch, end, kafka.format.limit()))
+    blocking::block_in_place(|| trim(&batch, end, kafka.format.decompression_limit()))
         .map_err(|error| engine_error(&EngineError::Corrupt(error.to_string())))
 }
 
 /// Writes the answer, with what of it is in the first file at hand; without what turns out to be
 /// rotten there.
-async fn finish(
-    kafka: &Kafka,
-    context: &Context,
+async fn respond(
+    kafka: &KafkaServer,
+    context: &RequestContext,
     request: &FetchRequest,
-    asked: Vec<Asked>,
-    mut fetched: Vec<Vec<Fetched>>,
-) -> Served {
+    asked: Vec<ResolvedFetchTopic>,
+    mut fetched: Vec<Vec<FetchPartitionResult>>,
+) -> ResponseResult {
     let mut room = None;
-    for _ in 0..ROTTEN_MAX {
-        (fetched, room) = find_room(kafka, context, request, &asked, (fetched, room)).await?;
-        let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
+    for _ in 0..CORRUPT_BATCHES_MAX {
+        (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
+        let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
         let mut answer = write(context, None, zip(&asked, fetched))?;
         match answer.load_first(&kafka.loader).await {
             Ok(()) => {
-                answer.keep_room(room);
+                answer.set_permit(room);
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
                 return Ok(Some(answer));
             }
-            Err(LoadError::Rotten(rotten)) => kafka.found_rotten(&rotten),
+            Err(LoadError::Corrupt(rotten)) => kafka.record_corruption(&rotten),
             Err(LoadError::Io(error)) => {
-                tracing::warn!(%error, "records cannot be read now; consumers are told to ask again");
+                tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);
-                fetched.iter_mut().flatten().for_each(Fetched::refuse_files);
+                fetched.iter_mut().flatten().for_each(FetchPartitionResult::remove_file_pieces);
                 let mut answer = write(context, None, zip(&asked, fetched))?;
-                answer.keep_room(room);
+                answer.set_permit(room);
                 return Ok(Some(answer));
             }
         }
@@ -334,39 +356,39 @@ async fn finish(
     }
     // Whoever sends it finds what is wrong with it, and ends the connection.
     fetched = read(kafka, context, request, &asked);
-    (fetched, room) = find_room(kafka, context, request, &asked, (fetched, room)).await?;
+    (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
     let mut answer = write(context, None, zip(&asked, fetched))?;
-    answer.keep_room(room);
+    answer.set_permit(room);
     Ok(Some(answer))
 }
 
 /// What was read, or is read again, with room for what of it is in memory. Batches that are held keep their memory even when
 /// the tail has let go of them; so nothing is held while room is waited for.
-async fn find_room(
-    kafka: &Kafka,
-    context: &Context,
+async fn acquire_permit(
+    kafka: &KafkaServer,
+    context: &RequestContext,
     request: &FetchRequest,
-    asked: &[Asked],
-    (mut fetched, mut room): (Vec<Vec<Fetched>>, Option<QuotaPermit>),
-) -> Result<(Vec<Vec<Fetched>>, Option<QuotaPermit>), BadRequest> {
+    asked: &[ResolvedFetchTopic],
+    (mut fetched, mut room): (Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>),
+) -> Result<(Vec<Vec<FetchPartitionResult>>, Option<QuotaPermit>), BadRequest> {
     loop {
-        let held = fetched.iter().flatten().map(Fetched::held_bytes);
+        let held = fetched.iter().flatten().map(FetchPartitionResult::memory_and_file_bytes);
         let (memory, files) = held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1));
         let bytes = memory + files.min(LOAD_BYTES_MAX);
-        if bytes <= FREE_BYTES_MAX {
+        if bytes <= UNBUDGETED_BYTES_MAX {
             return Ok((fetched, None));
         }
-        let units = units(bytes).min(context.answers.units_max());
+        let units = units(bytes).min(context.response_quota.units_max());
         if let Some(mut room) = room.take_if(|room| room.units() >= units) {
             room.shrink_to(units);
             return Ok((fetched, Some(room)));
         }
         drop(room.take());
-        if let Some(taken) = context.answers.try_take(units) {
+        if let Some(taken) = context.response_quota.try_take(units) {
             return Ok((fetched, Some(taken)));
         }
         drop(fetched);
-        let taken = context.answers.take(units).await;
+        let taken = context.response_quota.take(units).await;
         room = Some(taken.map_err(|error| BadRequest {
             api: context.api_key,
             version: context.version,
@@ -376,17 +398,20 @@ async fn find_room(
     }
 }
 
-fn zip(asked: &[Asked], fetched: Vec<Vec<Fetched>>) -> Vec<(&FetchTopic, Vec<Fetched>)> {
+fn zip(
+    asked: &[ResolvedFetchTopic],
+    fetched: Vec<Vec<FetchPartitionResult>>,
+) -> Vec<(&FetchTopic, Vec<FetchPartitionResult>)> {
     asked.iter().map(|asked| &asked.topic).zip(fetched).collect()
 }
 
 fn write(
-    context: &Context,
+    context: &RequestContext,
     error: Option<ResponseError>,
-    topics: Vec<(&FetchTopic, Vec<Fetched>)>,
-) -> Result<Answer, BadRequest> {
+    topics: Vec<(&FetchTopic, Vec<FetchPartitionResult>)>,
+) -> Result<KafkaResponse, BadRequest> {
     let version = context.version;
-    let mut answer = Answer::new();
+    let mut answer = KafkaResponse::new();
     let mut header = Ok(());
     answer.write(|out| {
         header = ResponseHeader::default()
@@ -402,7 +427,7 @@ fn write(
     header.map_err(|error| BadRequest {
         api: context.api_key,
         version,
-        reason: format!("the answer cannot be encoded: {error:#}"),
+        reason: format!("the response cannot be encoded: {error:#}"),
     })?;
     for (topic, partitions) in topics {
         answer.write(|out| {
@@ -422,7 +447,7 @@ fn write(
     Ok(answer)
 }
 
-fn write_partition(answer: &mut Answer, version: i16, fetched: Fetched) {
+fn write_partition(answer: &mut KafkaResponse, version: i16, fetched: FetchPartitionResult) {
     let bytes = fetched.bytes();
     answer.write(|out| {
         out.put_i32(fetched.index);
@@ -501,11 +526,11 @@ mod tests {
     /// What is written by hand, the codec reads, in every version.
     #[test]
     fn every_version_of_the_answer_reads_as_what_it_says() {
-        for version in SERVED.min..=SERVED.max {
+        for version in SERVED_VERSIONS.min..=SERVED_VERSIONS.max {
             let topic = FetchTopic::default()
                 .with_topic(TopicName(StrBytes::from_static_str("t")))
                 .with_topic_id(Uuid::from_u128(7));
-            let good = Fetched {
+            let good = FetchPartitionResult {
                 index: 3,
                 error: None,
                 high_watermark: 40,
@@ -513,22 +538,24 @@ mod tests {
                 pieces: Vec::new(),
                 trimmed: Bytes::from(vec![b'x'; 300]),
             };
-            let bad = Fetched::refused(4, ResponseError::OffsetOutOfRange);
-            let context = Context {
+            let bad = FetchPartitionResult::with_error(4, ResponseError::OffsetOutOfRange);
+            let context = RequestContext {
                 api_key: 1,
                 version,
                 correlation_id: 9,
                 client_id: String::new(),
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
-                gate: Arc::default(),
-                answers: crate::memory_budget::ConnectionQuota::ample(),
+                produce_lock: Arc::default(),
+                response_quota: crate::memory_budget::ConnectionQuota::for_test(),
             };
             let answer = write(&context, None, vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {
-                let crate::answer::Chunk::Bytes(chunk) = chunk else { panic!("no files here") };
+                let crate::response::ResponseChunk::Bytes(chunk) = chunk else {
+                    panic!("no files here")
+                };
                 bytes.put_slice(&chunk);
             }
             assert_eq!(bytes.len(), length);

@@ -10,18 +10,22 @@ use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::{Address, Kafka};
-use crate::routes::{Context, Serve};
+use crate::core::{AdvertisedAddress, KafkaServer};
+use crate::routes::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 /// From here on, a request asks for several keys.
 const BATCHED: i16 = 4;
 
-impl Serve for FindCoordinatorRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 6 };
+impl ApiHandler for FindCoordinatorRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 6 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> FindCoordinatorResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> FindCoordinatorResponse {
         let found = find(kafka, context, self.key_type);
         if context.version >= BATCHED {
             let answer = |key| coordinator(key, &found);
@@ -40,18 +44,23 @@ impl Serve for FindCoordinatorRequest {
 
 /// Where to go; the same for every key.
 fn find(
-    kafka: &Kafka,
-    context: &Context,
+    kafka: &KafkaServer,
+    context: &RequestContext,
     key_type: i8,
-) -> Result<(BrokerId, Address), ResponseError> {
+) -> Result<(BrokerId, AdvertisedAddress), ResponseError> {
     match key_type {
-        GROUP | TRANSACTION => Ok((BrokerId(kafka.options.node_id), kafka.address(context.local))),
+        GROUP | TRANSACTION => {
+            Ok((BrokerId(kafka.options.node_id), kafka.advertised_address(context.local)))
+        }
         // Of share groups (KIP-932) too: there are none.
         _ => Err(ResponseError::InvalidRequest),
     }
 }
 
-fn coordinator(key: StrBytes, found: &Result<(BrokerId, Address), ResponseError>) -> Coordinator {
+fn coordinator(
+    key: StrBytes,
+    found: &Result<(BrokerId, AdvertisedAddress), ResponseError>,
+) -> Coordinator {
     let answer = Coordinator::default().with_key(key).with_error_message(None);
     match found {
         Ok((node, address)) => answer
@@ -68,14 +77,14 @@ fn coordinator(key: StrBytes, found: &Result<(BrokerId, Address), ResponseError>
 
 #[cfg(test)]
 mod tests {
-    use super::super::join_group::bench::Bench;
+    use super::super::join_group::test_kafka_api::TestKafkaApi;
     use super::*;
 
     const SHARE: i8 = 2;
 
     #[tokio::test]
     async fn this_node_coordinates_every_group_and_transaction() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         for version in 0..=3 {
             for key_type in [GROUP, TRANSACTION] {
                 let request = FindCoordinatorRequest::default()
@@ -99,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn share_groups_have_no_coordinator() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         let invalid = ResponseError::InvalidRequest.code();
         let request = FindCoordinatorRequest::default().with_key_type(SHARE);
         let refused = bench.ask(3, request.clone()).await;

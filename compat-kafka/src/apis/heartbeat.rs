@@ -5,16 +5,20 @@ use std::sync::Arc;
 use kafka_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups;
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for HeartbeatRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 4 };
+impl ApiHandler for HeartbeatRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> HeartbeatResponse {
-        let asked = groups::HeartbeatRequest {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> HeartbeatResponse {
+        let asked = groups::GroupHeartbeatRequest {
             member_id: self.member_id.to_string(),
             group_instance_id: self.group_instance_id.map(|id| id.to_string()),
             generation_id: self.generation_id,

@@ -13,29 +13,30 @@ use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsRe
 use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use super::alter_configs::{Repeated, alter, check_keys};
-use super::create_topics::{Refusal, answered};
+use super::alter_configs::{DuplicateResources, alter, check_keys};
+use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_configs::resource;
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for IncrementalAlterConfigsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+impl ApiHandler for IncrementalAlterConfigsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };
 
-    async fn serve(
+    async fn handle(
         self,
-        kafka: &Arc<Kafka>,
-        _context: &Context,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
     ) -> IncrementalAlterConfigsResponse {
-        let repeated =
-            Repeated::among(self.resources.iter().map(|r| (r.resource_type, &r.resource_name)));
+        let repeated = DuplicateResources::among(
+            self.resources.iter().map(|r| (r.resource_type, &r.resource_name)),
+        );
         let mut responses = Vec::with_capacity(self.resources.len());
         for asked in self.resources {
-            let done = match repeated.refuse(asked.resource_type, &asked.resource_name) {
+            let done = match repeated.check(asked.resource_type, &asked.resource_name) {
                 Ok(()) => change(kafka, &asked, self.validate_only).await,
                 refused => refused,
             };
-            let (code, message) = answered(&done);
+            let (code, message) = error_fields(&done);
             responses.push(
                 AlterConfigsResourceResponse::default()
                     .with_error_code(code)
@@ -49,7 +50,7 @@ impl Serve for IncrementalAlterConfigsRequest {
 }
 
 /// What is done to a setting.
-enum Operation {
+enum AlterConfigOperation {
     Set(String),
     /// Back to what the broker gives.
     Delete,
@@ -63,10 +64,10 @@ const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
 async fn change(
-    kafka: &Kafka,
+    kafka: &KafkaServer,
     asked: &AlterConfigsResource,
     validate_only: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), KafkaApiError> {
     let valueless =
         |config: &&AlterableConfig| config.value.is_none() && config.config_operation != DELETE;
     check_keys(
@@ -88,7 +89,7 @@ async fn change(
     alter(kafka, kind, name, apply, validate_only).await
 }
 
-fn operation(config: &AlterableConfig) -> Result<(&str, Operation), Refusal> {
+fn operation(config: &AlterableConfig) -> Result<(&str, AlterConfigOperation), KafkaApiError> {
     let key = &*config.name;
     let value = config.value.as_ref().map(StrBytes::to_string).unwrap_or_default();
     let list = |word: &str, operation| {
@@ -96,16 +97,16 @@ fn operation(config: &AlterableConfig) -> Result<(&str, Operation), Refusal> {
             return Ok(operation);
         }
         let message = format!("Can't {word} to key {key} because its type is not LIST.");
-        Err(Refusal::new(ResponseError::InvalidConfig, message))
+        Err(KafkaApiError::new(ResponseError::InvalidConfig, message))
     };
     let operation = match config.config_operation {
-        SET => Operation::Set(value),
-        DELETE => Operation::Delete,
-        APPEND => list("APPEND", Operation::Append(value))?,
-        SUBTRACT => list("SUBTRACT", Operation::Subtract(value))?,
+        SET => AlterConfigOperation::Set(value),
+        DELETE => AlterConfigOperation::Delete,
+        APPEND => list("APPEND", AlterConfigOperation::Append(value))?,
+        SUBTRACT => list("SUBTRACT", AlterConfigOperation::Subtract(value))?,
         other => {
             let message = format!("Unknown operations type {other}");
-            return Err(Refusal::new(ResponseError::InvalidRequest, message));
+            return Err(KafkaApiError::new(ResponseError::InvalidRequest, message));
         }
     };
     Ok((key, operation))
@@ -115,7 +116,7 @@ fn is_list(key: &str) -> bool {
     topic_config_keys().any(|(name, _, kind)| name == key && kind.name() == "LIST")
 }
 
-impl Operation {
+impl AlterConfigOperation {
     /// Words are added to, and taken from, the list in force. (Kafka takes its own default where the
     /// topic has none, also where the operator has set another.)
     fn apply(self, key: &str, set: &mut BTreeMap<String, String>, defaults: &TopicDefaults) {
@@ -128,12 +129,12 @@ impl Operation {
             split(value).map(str::to_owned).collect()
         };
         let value = match self {
-            Operation::Delete => {
+            AlterConfigOperation::Delete => {
                 set.remove(key);
                 return;
             }
-            Operation::Set(value) => value,
-            Operation::Append(more) => {
+            AlterConfigOperation::Set(value) => value,
+            AlterConfigOperation::Append(more) => {
                 let mut words = words(set);
                 for word in split(&more) {
                     if !words.iter().any(|have| have == word) {
@@ -142,7 +143,7 @@ impl Operation {
                 }
                 words.join(",")
             }
-            Operation::Subtract(less) => {
+            AlterConfigOperation::Subtract(less) => {
                 let mut words = words(set);
                 words.retain(|word| !split(&less).any(|gone| gone == word));
                 words.join(",")
@@ -163,7 +164,7 @@ mod tests {
 
     type Change<'a> = (&'a str, i8, Option<&'a str>);
 
-    fn to(kind: i8, name: &str, changes: &[Change<'_>]) -> AlterConfigsResource {
+    fn alter_resource(kind: i8, name: &str, changes: &[Change<'_>]) -> AlterConfigsResource {
         let configs = changes.iter().map(|(name, operation, value)| {
             AlterableConfig::default()
                 .with_name(text(name))
@@ -176,19 +177,19 @@ mod tests {
             .with_configs(configs.collect())
     }
 
-    async fn alter_one(kafka: &Arc<Kafka>, resource: AlterConfigsResource) -> (i16, String) {
+    async fn alter_one(kafka: &Arc<KafkaServer>, resource: AlterConfigsResource) -> (i16, String) {
         let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
         let response = ask(kafka, 1, request).await.responses.remove(0);
         (response.error_code, response.error_message.map_or(String::new(), |m| m.to_string()))
     }
 
-    async fn done(kafka: &Arc<Kafka>, changes: &[Change<'_>]) {
-        let answer = alter_one(kafka, to(resource::TOPIC, "a", changes)).await;
+    async fn done(kafka: &Arc<KafkaServer>, changes: &[Change<'_>]) {
+        let answer = alter_one(kafka, alter_resource(resource::TOPIC, "a", changes)).await;
         assert_eq!(answer, (0, String::new()));
     }
 
-    fn set(kafka: &Kafka, key: &str) -> Option<String> {
-        kafka.engine.topic("a").unwrap().config.set().get(key).cloned()
+    fn set(kafka: &KafkaServer, key: &str) -> Option<String> {
+        kafka.engine.topic("a").unwrap().config.overrides().get(key).cloned()
     }
 
     #[tokio::test]
@@ -224,7 +225,7 @@ mod tests {
         topic(&kafka, "a", 1).await;
         let (invalid, config) = (ResponseError::InvalidRequest, ResponseError::InvalidConfig);
         let one = ("retention.ms", SET, Some("1"));
-        let topic = |changes: &[Change<'_>]| to(resource::TOPIC, "a", changes);
+        let topic = |changes: &[Change<'_>]| alter_resource(resource::TOPIC, "a", changes);
         for (asked, error, words) in [
             (topic(&[one, ("no.such", SET, Some("1"))]), config, "Unknown topic config name"),
             (topic(&[one, ("segment.ms", SET, Some("x"))]), config, "Invalid value x"),
@@ -234,31 +235,39 @@ mod tests {
             (topic(&[one, one]), invalid, "duplicate config keys"),
             (topic(&[("retention.ms", SET, None)]), invalid, "Null value"),
             (topic(&[("retention.ms", 4, Some("1"))]), invalid, "Unknown operation"),
-            (to(resource::TOPIC, "", &[one]), invalid, "Default topic"),
+            (alter_resource(resource::TOPIC, "", &[one]), invalid, "Default topic"),
             (
-                to(resource::TOPIC, "b", &[one]),
+                alter_resource(resource::TOPIC, "b", &[one]),
                 ResponseError::UnknownTopicOrPartition,
                 "does not exist",
             ),
             (
-                to(resource::TOPIC, "a@s5", &[one]),
+                alter_resource(resource::TOPIC, "a@s5", &[one]),
                 ResponseError::InvalidTopicException,
                 "read-only",
             ),
             (
-                to(resource::BROKER, "1", &[("log.cleaner.threads", APPEND, Some("2"))]),
+                alter_resource(
+                    resource::BROKER,
+                    "1",
+                    &[("log.cleaner.threads", APPEND, Some("2"))],
+                ),
                 invalid,
                 "configuration file or with --set",
             ),
-            (to(resource::BROKER, "7", &[one]), invalid, "expected 1"),
-            (to(resource::BROKER_LOGGER, "1", &[("kafka", SET, Some("DEBUG"))]), invalid, "levels"),
-            (to(3, "1", &[one]), invalid, "Unknown resource type 3"),
+            (alter_resource(resource::BROKER, "7", &[one]), invalid, "expected 1"),
+            (
+                alter_resource(resource::BROKER_LOGGER, "1", &[("kafka", SET, Some("DEBUG"))]),
+                invalid,
+                "levels",
+            ),
+            (alter_resource(3, "1", &[one]), invalid, "Unknown resource type 3"),
         ] {
             let (code, message) = alter_one(&kafka, asked.clone()).await;
             assert_eq!(code, error.code(), "{asked:?}");
             assert!(message.contains(words), "{message}");
         }
-        assert!(kafka.engine.topic("a").unwrap().config.set().is_empty());
+        assert!(kafka.engine.topic("a").unwrap().config.overrides().is_empty());
     }
 
     #[tokio::test]
@@ -268,9 +277,9 @@ mod tests {
         for version in 0..=1 {
             let request = IncrementalAlterConfigsRequest::default()
                 .with_resources(vec![
-                    to(resource::TOPIC, "a", &[("retention.ms", SET, Some("1"))]),
-                    to(resource::TOPIC, "b", &[]),
-                    to(resource::TOPIC, "b", &[]),
+                    alter_resource(resource::TOPIC, "a", &[("retention.ms", SET, Some("1"))]),
+                    alter_resource(resource::TOPIC, "b", &[]),
+                    alter_resource(resource::TOPIC, "b", &[]),
                 ])
                 .with_validate_only(true);
             let responses = ask(&kafka, version, request).await.responses;

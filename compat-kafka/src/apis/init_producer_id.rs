@@ -6,13 +6,17 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for InitProducerIdRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+impl ApiHandler for InitProducerIdRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> InitProducerIdResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> InitProducerIdResponse {
         let refuse = |error: ResponseError| {
             InitProducerIdResponse::default()
                 .with_error_code(error.code())
@@ -30,7 +34,7 @@ impl Serve for InitProducerIdRequest {
                 .with_producer_id(ProducerId(id))
                 .with_producer_epoch(0),
             Err(error) => {
-                tracing::error!(%error, "no producer id can be given out");
+                tracing::error!(%error, "no producer id can be allocated");
                 refuse(ResponseError::CoordinatorNotAvailable)
             }
         }

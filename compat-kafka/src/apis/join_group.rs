@@ -7,13 +7,13 @@ use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::{JoinAnswer, JoinRequest, JoinedMember};
-use crate::routes::{Context, Serve};
+use crate::groups::{JoinRequest, JoinResult, JoinedMember};
+use crate::routes::{ApiHandler, RequestContext};
 
 #[cfg(test)]
-pub(crate) mod bench;
+pub(crate) mod test_kafka_api;
 #[cfg(test)]
 mod tests;
 
@@ -26,17 +26,17 @@ const NULL_PROTOCOL: i16 = 7;
 /// From here on, a leader may be told to assign nothing anew (KIP-814).
 const SKIP_ASSIGNMENT: i16 = 9;
 
-impl Serve for JoinGroupRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 9 };
+impl ApiHandler for JoinGroupRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 9 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> JoinGroupResponse {
+    async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> JoinGroupResponse {
         let group = self.group_id.to_string();
-        let answer = kafka.groups.join(&group, asked(self, context)).await;
-        answered(answer, context.version)
+        let answer = kafka.groups.join(&group, to_join_request(self, context)).await;
+        to_response(answer, context.version)
     }
 }
 
-fn asked(request: JoinGroupRequest, context: &Context) -> JoinRequest {
+fn to_join_request(request: JoinGroupRequest, context: &RequestContext) -> JoinRequest {
     let session_timeout = millis(request.session_timeout_ms);
     let rebalance_timeout = match context.version {
         REBALANCE_TIMEOUT.. => millis(request.rebalance_timeout_ms),
@@ -63,7 +63,7 @@ fn millis(ms: i32) -> Duration {
     Duration::from_millis(ms.try_into().unwrap_or(0))
 }
 
-fn answered(answer: JoinAnswer, version: i16) -> JoinGroupResponse {
+fn to_response(answer: JoinResult, version: i16) -> JoinGroupResponse {
     let protocol = answer.protocol_name.map(StrBytes::from_string);
     let protocol =
         if version < NULL_PROTOCOL { protocol.or(Some(StrBytes::new())) } else { protocol };

@@ -6,42 +6,45 @@ use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::{GroupError, LeavingMember, LeftMember};
-use crate::routes::{Context, Serve};
+use crate::groups::{GroupError, LeaveMemberRequest, LeaveMemberResult};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// From here on, several may leave at once, and each gets an answer of its own.
 const BATCHED: i16 = 3;
 
-impl Serve for LeaveGroupRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+impl ApiHandler for LeaveGroupRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> LeaveGroupResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> LeaveGroupResponse {
         let is_batched = context.version >= BATCHED;
         let group = self.group_id.to_string();
-        let leaving = if is_batched { many(self) } else { vec![one(self)] };
+        let leaving = if is_batched { batched_members(self) } else { vec![single_member(self)] };
         match kafka.groups.leave(&group, &leaving) {
             Err(error) => LeaveGroupResponse::default().with_error_code(group_error(error).code()),
-            Ok(left) if is_batched => {
-                LeaveGroupResponse::default().with_members(left.into_iter().map(answered).collect())
-            }
+            Ok(left) if is_batched => LeaveGroupResponse::default()
+                .with_members(left.into_iter().map(to_response).collect()),
             Ok(left) => {
                 let error = left.first().and_then(|one| one.error);
-                LeaveGroupResponse::default().with_error_code(code(error))
+                LeaveGroupResponse::default().with_error_code(error_code(error))
             }
         }
     }
 }
 
-fn one(request: LeaveGroupRequest) -> LeavingMember {
+fn single_member(request: LeaveGroupRequest) -> LeaveMemberRequest {
     let member_id = request.member_id.to_string();
-    LeavingMember { member_id, group_instance_id: None, reason: None }
+    LeaveMemberRequest { member_id, group_instance_id: None, reason: None }
 }
 
-fn many(request: LeaveGroupRequest) -> Vec<LeavingMember> {
+fn batched_members(request: LeaveGroupRequest) -> Vec<LeaveMemberRequest> {
     let leaving =
-        |one: kafka_protocol::messages::leave_group_request::MemberIdentity| LeavingMember {
+        |one: kafka_protocol::messages::leave_group_request::MemberIdentity| LeaveMemberRequest {
             member_id: one.member_id.to_string(),
             group_instance_id: one.group_instance_id.map(|id| id.to_string()),
             reason: one.reason.map(|reason| reason.to_string()),
@@ -49,13 +52,13 @@ fn many(request: LeaveGroupRequest) -> Vec<LeavingMember> {
     request.members.into_iter().map(leaving).collect()
 }
 
-fn answered(left: LeftMember) -> MemberResponse {
+fn to_response(left: LeaveMemberResult) -> MemberResponse {
     MemberResponse::default()
         .with_member_id(StrBytes::from_string(left.member_id))
         .with_group_instance_id(left.group_instance_id.map(StrBytes::from_string))
-        .with_error_code(code(left.error))
+        .with_error_code(error_code(left.error))
 }
 
-fn code(error: Option<GroupError>) -> i16 {
+fn error_code(error: Option<GroupError>) -> i16 {
     error.map_or(0, |error| group_error(error).code())
 }

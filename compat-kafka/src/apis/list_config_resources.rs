@@ -9,8 +9,8 @@ use kafka_protocol::messages::{ListConfigResourcesRequest, ListConfigResourcesRe
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::describe_configs::resource;
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
 const TYPES: [i8; 5] = [
     resource::TOPIC,
@@ -20,10 +20,14 @@ const TYPES: [i8; 5] = [
     resource::GROUP,
 ];
 
-impl Serve for ListConfigResourcesRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+impl ApiHandler for ListConfigResourcesRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> ListConfigResourcesResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> ListConfigResourcesResponse {
         let kinds = match (context.version, self.resource_types.is_empty()) {
             (0, _) => vec![resource::CLIENT_METRICS],
             (_, true) => TYPES.to_vec(),
@@ -45,7 +49,7 @@ impl Serve for ListConfigResourcesRequest {
     }
 }
 
-fn names(kafka: &Kafka, kind: i8) -> Vec<String> {
+fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
     match kind {
         resource::TOPIC => {
             kafka.engine.topics().iter().map(|topic| topic.name.to_string()).collect()

@@ -6,42 +6,50 @@ use kafka_protocol::messages::list_groups_response::ListedGroup as Listed;
 use kafka_protocol::messages::{GroupId, ListGroupsRequest, ListGroupsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
-use crate::groups::ListedGroup;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::groups::GroupOverview;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for ListGroupsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+impl ApiHandler for ListGroupsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> ListGroupsResponse {
-        if !admits(&self.types_filter, ListedGroup::GROUP_TYPE) {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> ListGroupsResponse {
+        if !matches_filter(&self.types_filter, GroupOverview::GROUP_TYPE) {
             return ListGroupsResponse::default();
         }
         let groups = kafka.groups.list().into_iter();
-        let asked = groups.filter(|group| admits(&self.states_filter, group.state.name()));
-        ListGroupsResponse::default().with_groups(asked.map(listed).collect())
+        let asked = groups.filter(|group| matches_filter(&self.states_filter, group.state.name()));
+        ListGroupsResponse::default().with_groups(asked.map(to_listed_group).collect())
     }
 }
 
 /// An empty filter admits all. A name that nothing has is no error, as in Kafka.
-fn admits(filter: &[StrBytes], name: &str) -> bool {
+fn matches_filter(filter: &[StrBytes], name: &str) -> bool {
     filter.is_empty() || filter.iter().any(|asked| asked.trim().eq_ignore_ascii_case(name))
 }
 
-fn listed(group: ListedGroup) -> Listed {
+fn to_listed_group(group: GroupOverview) -> Listed {
     Listed::default()
         .with_group_id(GroupId(StrBytes::from_string(group.group_id)))
         .with_protocol_type(StrBytes::from_string(group.protocol_type))
         .with_group_state(StrBytes::from_static_str(group.state.name()))
-        .with_group_type(StrBytes::from_static_str(ListedGroup::GROUP_TYPE))
+        .with_group_type(StrBytes::from_static_str(GroupOverview::GROUP_TYPE))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::join_group::bench::Bench;
+    use super::super::join_group::test_kafka_api::TestKafkaApi;
     use super::*;
 
-    async fn ids(bench: &Bench, states: &[&'static str], types: &[&'static str]) -> Vec<String> {
+    async fn ids(
+        bench: &TestKafkaApi,
+        states: &[&'static str],
+        types: &[&'static str],
+    ) -> Vec<String> {
         let names = |names: &[&'static str]| {
             names.iter().map(|name| StrBytes::from_static_str(name)).collect()
         };
@@ -54,8 +62,8 @@ mod tests {
 
     #[tokio::test]
     async fn every_version_lists_every_group() {
-        let bench = Bench::new();
-        bench.stable("g").await;
+        let bench = TestKafkaApi::new();
+        bench.stable_group("g").await;
         for version in 0..=5 {
             let listed = bench.ask(version, ListGroupsRequest::default()).await;
             assert_eq!((listed.error_code, listed.groups.len()), (0, 1));
@@ -69,8 +77,8 @@ mod tests {
 
     #[tokio::test]
     async fn filters_take_names_in_any_case() {
-        let bench = Bench::new();
-        bench.stable("stable").await;
+        let bench = TestKafkaApi::new();
+        bench.stable_group("stable").await;
         bench.kafka.groups.restore_without_members("empty");
         assert_eq!(ids(&bench, &[], &[]).await, ["empty", "stable"]);
         assert_eq!(ids(&bench, &["sTABLE"], &["CLASSIC"]).await, ["stable"]);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use engine::{EngineError, Found};
+use engine::{EngineError, OffsetAndTimestamp};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::list_offsets_response::{
@@ -13,10 +13,10 @@ use kafka_protocol::messages::list_offsets_response::{
 use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use super::create_topics::repeated;
-use crate::core::{Kafka, Readable};
+use super::create_topics::duplicates;
+use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::engine_error;
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
@@ -29,20 +29,24 @@ const NONE: i64 = -1;
 const LEADER_EPOCH: i32 = 0;
 
 /// Offset, timestamp, leader epoch.
-type Place = (i64, i64, i32);
+type ListOffsetsEntry = (i64, i64, i32);
 
-impl Serve for ListOffsetsRequest {
-    const SERVED: VersionRange = VersionRange { min: 1, max: 10 };
+impl ApiHandler for ListOffsetsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 10 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> ListOffsetsResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> ListOffsetsResponse {
         let partitions = self.topics.iter().flat_map(|topic| {
             topic.partitions.iter().map(|asked| (topic.name.clone(), asked.partition_index))
         });
         // As Kafka: whoever asks twice is answered neither time.
-        let repeated = repeated(partitions);
+        let repeated = duplicates(partitions);
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = match kafka.readable_in_part(&topic.name).await {
+            let found = match kafka.readable_unchecked(&topic.name).await {
                 Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
                 Err(refused) => Err(refused.error()),
             };
@@ -53,10 +57,14 @@ impl Serve for ListOffsetsRequest {
                     _ if repeated.contains(&(topic.name.clone(), index)) => {
                         Err(ResponseError::InvalidRequest)
                     }
-                    Ok(readable) => {
-                        place(kafka, readable, index, asked.current_leader_epoch, asked.timestamp)
-                            .and_then(|place| readable.check_partition_kept(index).map(|()| place))
-                    }
+                    Ok(readable) => find_offset(
+                        kafka,
+                        readable,
+                        index,
+                        asked.current_leader_epoch,
+                        asked.timestamp,
+                    )
+                    .and_then(|place| readable.check_partition_kept(index).map(|()| place)),
                     Err(error) => Err(*error),
                 };
                 let answer = ListOffsetsPartitionResponse::default()
@@ -84,18 +92,18 @@ impl Serve for ListOffsetsRequest {
     }
 }
 
-fn place(
-    kafka: &Kafka,
-    readable: &Readable,
+fn find_offset(
+    kafka: &KafkaServer,
+    readable: &ReadableTopic,
     index: i32,
     leader_epoch: i32,
     time: i64,
-) -> Result<Place, ResponseError> {
+) -> Result<ListOffsetsEntry, ResponseError> {
     let view = readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
     if leader_epoch > 0 {
         return Err(ResponseError::UnknownLeaderEpoch);
     }
-    let found = |result: Result<Option<Found>, EngineError>| match result {
+    let found = |result: Result<Option<OffsetAndTimestamp>, EngineError>| match result {
         Ok(Some(found)) => Ok((found.offset.0 as i64, found.time.0, found.epoch as i32)),
         Ok(None) => Ok((NONE, NONE, -1)),
         Err(error) => {

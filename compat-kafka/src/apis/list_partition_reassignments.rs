@@ -7,16 +7,16 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for ListPartitionReassignmentsRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 0 };
+impl ApiHandler for ListPartitionReassignmentsRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
 
-    async fn serve(
+    async fn handle(
         self,
-        _kafka: &Arc<Kafka>,
-        _context: &Context,
+        _kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
     ) -> ListPartitionReassignmentsResponse {
         ListPartitionReassignmentsResponse::default().with_error_message(None)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use engine::{Topic, TopicId, check_topic_name};
-use hlc::split_topic;
+use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{
@@ -15,30 +15,30 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::create_topics::new_topic_id;
-use crate::core::{Kafka, Readable};
+use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::engine_error;
-use crate::moments::{MomentRefused, PastRows, id_of};
-use crate::routes::{Context, Serve};
+use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// What anybody may do to a topic or the cluster where nobody is refused anything: Kafka's bits for
 /// read, write, create, delete, alter, describe, and the configs.
 const TOPIC_OPERATIONS: i32 = 0x0df8;
 const CLUSTER_OPERATIONS: i32 = 0x1fa0;
-const NOT_ASKED: i32 = i32::MIN;
+const NOT_REQUESTED: i32 = i32::MIN;
 
-impl Serve for MetadataRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 13 };
+impl ApiHandler for MetadataRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 13 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> MetadataResponse {
+    async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> MetadataResponse {
         let node = BrokerId(kafka.options.node_id);
-        let address = kafka.address(context.local);
+        let address = kafka.advertised_address(context.local);
         let broker = MetadataResponseBroker::default()
             .with_node_id(node)
             .with_host(StrBytes::from_string(address.host))
             .with_port(address.port.into())
             .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
         let mut topics = Vec::new();
-        let words = Asked(&self);
+        let words = MetadataQuery(&self);
         let all = match &self.topics {
             None => true,
             Some(asked) => context.version == 0 && asked.is_empty(),
@@ -48,20 +48,23 @@ impl Serve for MetadataRequest {
                 topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
             }
         }
-        let (mut seen, mut past) = (HashSet::new(), PastRows::default());
+        let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
         for asked in self.topics.iter().flatten() {
             // Each topic once, as Kafka: it takes them for a set.
-            if !seen.insert(named(asked)) {
+            if !seen.insert(name_or_id(asked)) {
                 continue;
             }
-            let described = match named(asked) {
+            let described = match name_or_id(asked) {
                 Ok(name) => words.by_name(kafka, context, name, &mut past).await,
                 Err(id) => words.by_id(kafka, id, &mut past),
             };
             topics.push(described);
         }
-        let operations =
-            if self.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { NOT_ASKED };
+        let operations = if self.include_cluster_authorized_operations {
+            CLUSTER_OPERATIONS
+        } else {
+            NOT_REQUESTED
+        };
         MetadataResponse::default()
             .with_brokers(vec![broker])
             .with_cluster_id(Some(StrBytes::from_string(kafka.options.cluster_id.clone())))
@@ -72,33 +75,37 @@ impl Serve for MetadataRequest {
 }
 
 /// What a topic is asked for by. Clients that ask by id may send an empty name beside it.
-fn named(asked: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
+fn name_or_id(asked: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
     match &asked.name {
         Some(name) if asked.topic_id.is_nil() => Ok(name),
         _ => Err(asked.topic_id),
     }
 }
 
-fn refused_moment(name: Option<&str>, id: Uuid, refused: &MomentRefused) -> MetadataResponseTopic {
+fn moment_error_topic(
+    name: Option<&str>,
+    id: Uuid,
+    refused: &MomentTopicError,
+) -> MetadataResponseTopic {
     tracing::info!(topic = name, %id, %refused, "a moment cannot be read");
-    self::refused(name, id, refused.error())
+    self::error_topic(name, id, refused.error())
 }
 
-fn refused(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataResponseTopic {
+fn error_topic(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataResponseTopic {
     MetadataResponseTopic::default()
         .with_name(name.map(|name| TopicName(StrBytes::from_string(name.to_owned()))))
         .with_topic_id(id)
         .with_error_code(error.code())
-        .with_topic_authorized_operations(NOT_ASKED)
+        .with_topic_authorized_operations(NOT_REQUESTED)
 }
 
 /// A request's own words, beside the codec's.
-struct Asked<'a>(&'a MetadataRequest);
+struct MetadataQuery<'a>(&'a MetadataRequest);
 
-impl Asked<'_> {
+impl MetadataQuery<'_> {
     fn describe(
         &self,
-        kafka: &Kafka,
+        kafka: &KafkaServer,
         topic: &Topic,
         name: String,
         id: TopicId,
@@ -116,8 +123,11 @@ impl Asked<'_> {
                     .with_isr_nodes(vec![node])
             })
             .collect();
-        let operations =
-            if self.0.include_topic_authorized_operations { TOPIC_OPERATIONS } else { NOT_ASKED };
+        let operations = if self.0.include_topic_authorized_operations {
+            TOPIC_OPERATIONS
+        } else {
+            NOT_REQUESTED
+        };
         MetadataResponseTopic::default()
             .with_name(Some(TopicName(StrBytes::from_string(name))))
             .with_topic_id(Uuid::from_bytes(id))
@@ -125,68 +135,78 @@ impl Asked<'_> {
             .with_topic_authorized_operations(operations)
     }
 
-    fn by_id(&self, kafka: &Arc<Kafka>, id: Uuid, past: &mut PastRows) -> MetadataResponseTopic {
+    fn by_id(
+        &self,
+        kafka: &Arc<KafkaServer>,
+        id: Uuid,
+        past: &mut MomentRowQuota,
+    ) -> MetadataResponseTopic {
         match kafka.readable_by_id(id.as_bytes()) {
-            Some(Readable::Present(topic)) => {
+            Some(ReadableTopic::Present(topic)) => {
                 self.describe(kafka, &topic, topic.name.to_string(), topic.id)
             }
-            Some(Readable::Past(view)) => {
+            Some(ReadableTopic::Past(view)) => {
                 if let Err(refusal) = past.take(view.partitions.len()) {
-                    return refused_moment(None, id, &refusal);
+                    return moment_error_topic(None, id, &refusal);
                 }
-                let name = format!("{}{}{}", view.topic.name, hlc::TOPIC_MARK, view.ask);
+                let name = format!("{}{}{}", view.topic.name, hlc::TOPIC_MARK, view.selector);
                 self.describe(kafka, &view.topic, name, *id.as_bytes())
             }
-            None => refused(None, id, ResponseError::UnknownTopicId),
+            None => error_topic(None, id, ResponseError::UnknownTopicId),
         }
     }
 
     async fn by_name(
         &self,
-        kafka: &Arc<Kafka>,
-        context: &Context,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
         name: &TopicName,
-        past: &mut PastRows,
+        past: &mut MomentRowQuota,
     ) -> MetadataResponseTopic {
-        match kafka.readable_within(name, past).await {
-            Ok(Some(Readable::Present(topic))) => {
+        match kafka.readable_within_quota(name, past).await {
+            Ok(Some(ReadableTopic::Present(topic))) => {
                 self.describe(kafka, &topic, name.to_string(), topic.id)
             }
-            Ok(Some(Readable::Past(view))) => {
+            Ok(Some(ReadableTopic::Past(view))) => {
                 if let Err(refusal) = past.take(view.partitions.len()) {
-                    return refused_moment(Some(name), Uuid::nil(), &refusal);
+                    return moment_error_topic(Some(name), Uuid::nil(), &refusal);
                 }
-                self.describe(kafka, &view.topic, name.to_string(), id_of(name))
+                self.describe(kafka, &view.topic, name.to_string(), moment_topic_id(name))
             }
             Ok(None) => {
                 let creates = kafka.options.auto_create_topics
                     && (context.version < 4 || self.0.allow_auto_topic_creation);
                 self.create(kafka, name, creates).await
             }
-            Err(refusal) => refused_moment(Some(name), Uuid::nil(), &refusal),
+            Err(refusal) => moment_error_topic(Some(name), Uuid::nil(), &refusal),
         }
     }
 }
 
-impl Asked<'_> {
-    async fn create(&self, kafka: &Arc<Kafka>, name: &str, creates: bool) -> MetadataResponseTopic {
+impl MetadataQuery<'_> {
+    async fn create(
+        &self,
+        kafka: &Arc<KafkaServer>,
+        name: &str,
+        creates: bool,
+    ) -> MetadataResponseTopic {
         if let Err(error) = check_topic_name(name) {
-            return refused(Some(name), Uuid::nil(), engine_error(&error));
+            return error_topic(Some(name), Uuid::nil(), engine_error(&error));
         }
-        if !creates || split_topic(name).is_some() {
-            return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
+        if !creates || split_moment_topic(name).is_some() {
+            return error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
         // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and clients retry. Here
         // it exists at once. Only for a name that was deleted before we answer as Kafka does, so that a client that
         // polls until its deletion is done sees it gone. Nobody polls for a topic that is long forgotten.
-        let was_deleted = kafka.engine.has_known_topic(name);
+        let was_deleted = kafka.engine.has_current_or_past_topic(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
         let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.
         match kafka.engine.topic(name) {
             Some(topic) if was_deleted && topic.id == id => {
-                refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition)
+                error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition)
             }
             Some(topic) => self.describe(kafka, &topic, name.to_owned(), topic.id),
             None => {
@@ -194,7 +214,7 @@ impl Asked<'_> {
                     tracing::warn!(topic = %name, %error, "a topic was not created");
                     engine_error(&error)
                 });
-                refused(Some(name), Uuid::nil(), code)
+                error_topic(Some(name), Uuid::nil(), code)
             }
         }
     }

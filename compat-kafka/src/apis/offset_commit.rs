@@ -15,42 +15,49 @@ use kafka_protocol::messages::offset_commit_response::{
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, GroupError};
-use crate::routes::{Context, Serve};
+use crate::routes::{ApiHandler, RequestContext};
 
 #[cfg(test)]
 mod tests;
 
 /// From here on, a client knows the error that says that there is no such group.
-const NAMES_ABSENCE: i16 = 9;
+const REPORTS_MISSING_GROUP: i16 = 9;
 /// What versions up to 4 say for offsets that are kept as all of their group, and later ones cannot say otherwise.
-const GROUP_S_RETENTION: i64 = -1;
+const GROUP_RETENTION: i64 = -1;
 
 /// What is wrong with each partition of one topic, in order; `None` so far if nothing is.
-type Verdicts = Vec<Option<ResponseError>>;
+type PartitionErrors = Vec<Option<ResponseError>>;
 
-impl Serve for OffsetCommitRequest {
+impl ApiHandler for OffsetCommitRequest {
     // 10 names topics by id; the codec does not know how.
-    const SERVED: VersionRange = VersionRange { min: 2, max: 9 };
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 9 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> OffsetCommitResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> OffsetCommitResponse {
         let mut verdicts = Vec::with_capacity(self.topics.len());
         for topic in &self.topics {
-            verdicts.push(find_partitions(kafka, topic).await);
+            verdicts.push(check_partitions(kafka, topic).await);
         }
         if let Err(error) = commit(kafka, context, &self, &mut verdicts).await {
             verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
         }
-        let topics = self.topics.into_iter().zip(verdicts).map(answered).collect();
+        let topics = self.topics.into_iter().zip(verdicts).map(to_response).collect();
         OffsetCommitResponse::default().with_topics(topics)
     }
 }
 
 /// Says of the partitions that are not there that they are not.
-async fn find_partitions(kafka: &Arc<Kafka>, topic: &OffsetCommitRequestTopic) -> Verdicts {
-    let found = match kafka.readable_in_part(&topic.name).await {
+async fn check_partitions(
+    kafka: &Arc<KafkaServer>,
+    topic: &OffsetCommitRequestTopic,
+) -> PartitionErrors {
+    let found = match kafka.readable_unchecked(&topic.name).await {
         Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
         Err(refused) => Err(refused.error()),
     };
@@ -66,10 +73,10 @@ async fn find_partitions(kafka: &Arc<Kafka>, topic: &OffsetCommitRequestTopic) -
 
 /// Commits what has no verdict yet. An error is one of all that it tried to commit.
 async fn commit(
-    kafka: &Kafka,
-    context: &Context,
+    kafka: &KafkaServer,
+    context: &RequestContext,
     request: &OffsetCommitRequest,
-    verdicts: &mut [Verdicts],
+    verdicts: &mut [PartitionErrors],
 ) -> Result<(), ResponseError> {
     if verdicts.iter().flatten().all(Option::is_some) {
         return Ok(());
@@ -84,7 +91,7 @@ async fn commit(
     let queued = queued.map_err(|error| fence_error(error, context.version))?;
     let committed = match queued {
         None => return Ok(()),
-        Some(Ok(committing)) => committing.done().await.map(drop),
+        Some(Ok(committing)) => committing.wait().await.map(drop),
         Some(Err(error)) => Err(error),
     };
     committed.map_err(|error| {
@@ -96,11 +103,11 @@ async fn commit(
 /// Those that have no verdict, and get none for what is to be remembered with them.
 fn offsets(
     request: &OffsetCommitRequest,
-    verdicts: &mut [Verdicts],
+    verdicts: &mut [PartitionErrors],
     metadata_max: usize,
 ) -> Vec<OffsetCommit> {
     // As in Kafka one below 0 that is not this one is over at once.
-    let is_own = request.retention_time_ms != GROUP_S_RETENTION;
+    let is_own = request.retention_time_ms != GROUP_RETENTION;
     let retention_ms = is_own.then(|| u64::try_from(request.retention_time_ms).unwrap_or(0));
     let mut offsets = Vec::new();
     for (topic, verdicts) in request.topics.iter().zip(verdicts) {
@@ -127,7 +134,9 @@ fn fence(request: &OffsetCommitRequest) -> CommitFence {
 
 fn fence_error(error: GroupError, version: i16) -> ResponseError {
     match error {
-        GroupError::GroupIdNotFound if version < NAMES_ABSENCE => ResponseError::IllegalGeneration,
+        GroupError::GroupIdNotFound if version < REPORTS_MISSING_GROUP => {
+            ResponseError::IllegalGeneration
+        }
         error => group_error(error),
     }
 }
@@ -154,7 +163,9 @@ fn offset(
     }
 }
 
-fn answered((topic, verdicts): (OffsetCommitRequestTopic, Verdicts)) -> OffsetCommitResponseTopic {
+fn to_response(
+    (topic, verdicts): (OffsetCommitRequestTopic, PartitionErrors),
+) -> OffsetCommitResponseTopic {
     let answer = |(partition, verdict): (OffsetCommitRequestPartition, Option<ResponseError>)| {
         OffsetCommitResponsePartition::default()
             .with_partition_index(partition.partition_index)

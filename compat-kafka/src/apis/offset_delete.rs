@@ -11,15 +11,19 @@ use kafka_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::offset_commit::coordinator_error;
-use crate::core::{Kafka, Readable};
+use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::group_error;
-use crate::groups::{GroupError, Subscriptions};
-use crate::routes::{Context, Serve};
+use crate::groups::{GroupError, GroupSubscriptions};
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for OffsetDeleteRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 0 };
+impl ApiHandler for OffsetDeleteRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> OffsetDeleteResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> OffsetDeleteResponse {
         match delete(kafka, self).await {
             Ok(topics) => OffsetDeleteResponse::default().with_topics(topics),
             Err(error) => OffsetDeleteResponse::default().with_error_code(error.code()),
@@ -28,7 +32,7 @@ impl Serve for OffsetDeleteRequest {
 }
 
 async fn delete(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     request: OffsetDeleteRequest,
 ) -> Result<Vec<OffsetDeleteResponseTopic>, ResponseError> {
     let group = request.group_id.as_str();
@@ -39,7 +43,7 @@ async fn delete(
     let mut gone = Vec::new();
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
-        topics.push(answered(kafka, group, &subscriptions, topic, &mut gone).await?);
+        topics.push(collect_deletions(kafka, group, &subscriptions, topic, &mut gone).await?);
     }
     if !gone.is_empty() {
         let deleted = kafka.engine.delete_offsets(group, gone).await;
@@ -49,10 +53,10 @@ async fn delete(
 }
 
 /// Adds to `gone` what there is to delete, and says of each partition whether it may be.
-async fn answered(
-    kafka: &Arc<Kafka>,
+async fn collect_deletions(
+    kafka: &Arc<KafkaServer>,
     group: &str,
-    subscriptions: &Subscriptions,
+    subscriptions: &GroupSubscriptions,
     topic: OffsetDeleteRequestTopic,
     gone: &mut Vec<(String, u32)>,
 ) -> Result<OffsetDeleteResponseTopic, ResponseError> {
@@ -61,9 +65,11 @@ async fn answered(
     let mut partitions = Vec::with_capacity(topic.partitions.len());
     for partition in topic.partitions {
         let index = partition.partition_index;
-        let held = held(kafka, group, &topic.name, index)?;
+        let held = committed_key(kafka, group, &topic.name, index)?;
         let code = match held {
-            None if !has(readable.as_ref(), index) => ResponseError::UnknownTopicOrPartition.code(),
+            None if !has_partition(readable.as_ref(), index) => {
+                ResponseError::UnknownTopicOrPartition.code()
+            }
             _ if is_read => ResponseError::GroupSubscribedToTopic.code(),
             _ => 0,
         };
@@ -77,19 +83,19 @@ async fn answered(
 }
 
 /// The offset's key, if there is one: also where the moment that was read cannot be any more.
-fn held(
-    kafka: &Kafka,
+fn committed_key(
+    kafka: &KafkaServer,
     group: &str,
     topic: &str,
     index: i32,
 ) -> Result<Option<(String, u32)>, ResponseError> {
     let Ok(index) = u32::try_from(index) else { return Ok(None) };
-    let committed = kafka.engine.committed(group, topic, index);
+    let committed = kafka.engine.committed_offset(group, topic, index);
     let committed = committed.map_err(|error| coordinator_error(&error))?;
     Ok(committed.map(|_| (topic.to_owned(), index)))
 }
 
-fn has(readable: Option<&Readable>, index: i32) -> bool {
+fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {
     readable.is_some_and(|readable| readable.view(index).is_some())
 }
 
@@ -98,7 +104,7 @@ mod tests {
     use engine::OffsetCommit;
     use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestPartition;
 
-    use super::super::join_group::bench::{Bench, group_id, topic_name};
+    use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
     use super::*;
 
     fn request(group: &str, topics: &[(&str, &[i32])]) -> OffsetDeleteRequest {
@@ -119,7 +125,7 @@ mod tests {
         topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
     }
 
-    async fn commit(bench: &Bench, topic: &str) {
+    async fn commit(bench: &TestKafkaApi, topic: &str) {
         let offset = OffsetCommit {
             topic: topic.to_owned(),
             partition: 0,
@@ -131,17 +137,17 @@ mod tests {
         bench.kafka.engine.commit_offsets("g", vec![offset]).await.unwrap();
     }
 
-    fn held_topics(bench: &Bench) -> Vec<String> {
+    fn committed_topics(bench: &TestKafkaApi) -> Vec<String> {
         let held = bench.kafka.engine.committed_offsets(Some("g")).unwrap();
         held.into_iter().map(|offset| offset.topic).collect()
     }
 
     #[tokio::test]
     async fn what_a_member_reads_is_kept_and_the_rest_goes() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         bench.topic("read", 1).await;
         bench.topic("left", 1).await;
-        bench.stable("g").await;
+        bench.stable_group("g").await;
         for topic in ["read", "left", "a.__at.s5"] {
             commit(&bench, topic).await;
         }
@@ -152,14 +158,14 @@ mod tests {
         let subscribed = ResponseError::GroupSubscribedToTopic.code();
         assert_eq!(answer.error_code, 0);
         assert_eq!(codes(&answer), [subscribed, 0, unknown, unknown, unknown, 0]);
-        assert_eq!(held_topics(&bench), ["read"]);
+        assert_eq!(committed_topics(&bench), ["read"]);
         let again = bench.ask(0, request("g", &[("left", &[0])])).await;
         assert_eq!(codes(&again), [0]);
     }
 
     #[tokio::test]
     async fn groups_that_are_not_there_or_have_no_name_are_one_error() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         bench.topic("read", 1).await;
         for (group, error) in
             [("", ResponseError::InvalidGroupId), ("x", ResponseError::GroupIdNotFound)]

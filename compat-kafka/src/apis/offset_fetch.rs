@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use engine::{Committed, EngineError, GroupOffset};
+use engine::{CommittedOffset, EngineError, GroupOffset};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
@@ -20,8 +20,8 @@ use kafka_protocol::messages::{GroupId, OffsetFetchRequest, OffsetFetchResponse,
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
-use crate::core::Kafka;
-use crate::routes::{Context, Serve};
+use crate::core::KafkaServer;
+use crate::routes::{ApiHandler, RequestContext};
 
 /// From here on, an answer has an error of its own, beside those of its partitions.
 const TOP_LEVEL_ERROR: i16 = 2;
@@ -29,42 +29,49 @@ const TOP_LEVEL_ERROR: i16 = 2;
 const BATCHED: i16 = 8;
 const NONE: i64 = -1;
 
-impl Serve for OffsetFetchRequest {
+impl ApiHandler for OffsetFetchRequest {
     // 10 names topics by id; the codec does not know how.
-    const SERVED: VersionRange = VersionRange { min: 1, max: 9 };
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 9 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> OffsetFetchResponse {
-        let mut seen = AskedOffsets::default();
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        context: &RequestContext,
+    ) -> OffsetFetchResponse {
+        let mut seen = OffsetFetchDeduplicator::default();
         if context.version >= BATCHED {
-            let groups = self.groups.into_iter().filter_map(|group| seen.first(group));
-            let groups = groups.map(|group| answered(kafka, group)).collect();
+            let groups = self.groups.into_iter().filter_map(|group| seen.remove_duplicates(group));
+            let groups = groups.map(|group| to_response(kafka, group)).collect();
             return OffsetFetchResponse::default().with_groups(groups);
         }
         let topics = self.topics.map(|topics| topics.into_iter().map(as_batched).collect());
         let group =
             OffsetFetchRequestGroup::default().with_group_id(self.group_id).with_topics(topics);
-        let group = seen.first(group).expect("nothing was asked before");
-        unbatched(answered(kafka, group), context.version)
+        let group = seen.remove_duplicates(group).expect("nothing was asked before");
+        unbatched(to_response(kafka, group), context.version)
     }
 }
 
 /// What a request has asked already: it is answered once. Kafka repeats itself, but its clients ask for sets;
 /// and a few bytes can ask for all that a group has committed.
 #[derive(Default)]
-struct AskedOffsets {
+struct OffsetFetchDeduplicator {
     groups: HashSet<GroupId>,
     /// Groups of which everything was asked.
-    whole: HashSet<GroupId>,
+    all_offsets: HashSet<GroupId>,
     partitions: HashSet<(GroupId, TopicName, i32)>,
 }
 
-impl AskedOffsets {
+impl OffsetFetchDeduplicator {
     /// What of `asked` was not asked before; `None` if there is nothing.
-    fn first(&mut self, mut asked: OffsetFetchRequestGroup) -> Option<OffsetFetchRequestGroup> {
+    fn remove_duplicates(
+        &mut self,
+        mut asked: OffsetFetchRequestGroup,
+    ) -> Option<OffsetFetchRequestGroup> {
         let id = &asked.group_id;
         let is_first = self.groups.insert(id.clone());
         let Some(topics) = &mut asked.topics else {
-            return self.whole.insert(id.clone()).then_some(asked);
+            return self.all_offsets.insert(id.clone()).then_some(asked);
         };
         for topic in &mut *topics {
             let name = &topic.name;
@@ -82,11 +89,11 @@ fn as_batched(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics {
         .with_partition_indexes(topic.partition_indexes)
 }
 
-fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+fn to_response(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let found = match &asked.topics {
-        None => all(kafka, &asked.group_id),
+        None => all_offsets(kafka, &asked.group_id),
         Some(topics) => {
-            topics.iter().map(|topic| of_topic(kafka, &asked.group_id, topic)).collect()
+            topics.iter().map(|topic| topic_offsets(kafka, &asked.group_id, topic)).collect()
         }
     };
     match found {
@@ -96,7 +103,7 @@ fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchRespons
                 tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
             }
             let error = coordinator_error(&error);
-            let topics = asked.topics.iter().flatten().map(|topic| refused(topic, error));
+            let topics = asked.topics.iter().flatten().map(|topic| error_topic(topic, error));
             OffsetFetchResponseGroup::default()
                 .with_topics(topics.collect())
                 .with_error_code(error.code())
@@ -106,7 +113,10 @@ fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchRespons
 }
 
 /// All that the group has committed, by topic.
-fn all(kafka: &Kafka, group: &str) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
+fn all_offsets(
+    kafka: &KafkaServer,
+    group: &str,
+) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
     let offsets = kafka.engine.committed_offsets(Some(group))?;
     let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
     Ok(by_topic.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
@@ -120,14 +130,14 @@ fn topic(name: String, offsets: &[GroupOffset]) -> OffsetFetchResponseTopics {
         .with_partitions(offsets.iter().map(partition).collect())
 }
 
-fn of_topic(
-    kafka: &Kafka,
+fn topic_offsets(
+    kafka: &KafkaServer,
     group: &str,
     asked: &OffsetFetchRequestTopics,
 ) -> Result<OffsetFetchResponseTopics, EngineError> {
     let partitions = asked.partition_indexes.iter().map(|&index| {
         let committed = match u32::try_from(index) {
-            Ok(index) => kafka.engine.committed(group, &asked.name, index)?,
+            Ok(index) => kafka.engine.committed_offset(group, &asked.name, index)?,
             Err(_) => None,
         };
         Ok(partition(index, committed))
@@ -137,7 +147,7 @@ fn of_topic(
     Ok(OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions))
 }
 
-fn partition(index: i32, committed: Option<Committed>) -> OffsetFetchResponsePartitions {
+fn partition(index: i32, committed: Option<CommittedOffset>) -> OffsetFetchResponsePartitions {
     let answer = OffsetFetchResponsePartitions::default().with_partition_index(index);
     match committed {
         None => answer.with_committed_offset(NONE),
@@ -148,7 +158,10 @@ fn partition(index: i32, committed: Option<Committed>) -> OffsetFetchResponsePar
     }
 }
 
-fn refused(asked: &OffsetFetchRequestTopics, error: ResponseError) -> OffsetFetchResponseTopics {
+fn error_topic(
+    asked: &OffsetFetchRequestTopics,
+    error: ResponseError,
+) -> OffsetFetchResponseTopics {
     let refused = |&index| partition(index, None).with_error_code(error.code());
     OffsetFetchResponseTopics::default()
         .with_name(asked.name.clone())

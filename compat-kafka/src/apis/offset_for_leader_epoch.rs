@@ -10,13 +10,17 @@ use kafka_protocol::messages::offset_for_leader_epoch_response::{
 use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::{Kafka, Readable};
-use crate::routes::{Context, Serve};
+use crate::core::{KafkaServer, ReadableTopic};
+use crate::routes::{ApiHandler, RequestContext};
 
-impl Serve for OffsetForLeaderEpochRequest {
-    const SERVED: VersionRange = VersionRange { min: 2, max: 4 };
+impl ApiHandler for OffsetForLeaderEpochRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 4 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> OffsetForLeaderEpochResponse {
+    async fn handle(
+        self,
+        kafka: &Arc<KafkaServer>,
+        _context: &RequestContext,
+    ) -> OffsetForLeaderEpochResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
             let found = kafka.readable(&topic.topic).await.ok().flatten();
@@ -27,7 +31,7 @@ impl Serve for OffsetForLeaderEpochRequest {
                     let answer = EpochEndOffset::default().with_partition(asked.partition);
                     let (epochs, index) =
                         ((asked.current_leader_epoch, asked.leader_epoch), asked.partition);
-                    match end(found.as_ref(), index, epochs) {
+                    match end_offset(found.as_ref(), index, epochs) {
                         Ok((epoch, end)) => answer.with_leader_epoch(epoch).with_end_offset(end),
                         Err(error) => answer
                             .with_error_code(error.code())
@@ -46,8 +50,8 @@ impl Serve for OffsetForLeaderEpochRequest {
     }
 }
 
-fn end(
-    found: Option<&Readable>,
+fn end_offset(
+    found: Option<&ReadableTopic>,
     index: i32,
     (current, asked): (i32, i32),
 ) -> Result<(i32, i64), ResponseError> {

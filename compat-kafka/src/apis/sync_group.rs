@@ -6,29 +6,29 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
-use crate::core::Kafka;
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
-use crate::groups::{SyncAnswer, SyncRequest};
-use crate::routes::{Context, Serve};
+use crate::groups::{SyncRequest, SyncResult};
+use crate::routes::{ApiHandler, RequestContext};
 
 /// From here on, a member must say which protocol it knows of.
-const NAMES_PROTOCOL: i16 = 5;
+const PROTOCOL_REQUIRED: i16 = 5;
 
-impl Serve for SyncGroupRequest {
-    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+impl ApiHandler for SyncGroupRequest {
+    const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> SyncGroupResponse {
+    async fn handle(self, kafka: &Arc<KafkaServer>, context: &RequestContext) -> SyncGroupResponse {
         let names_protocol = self.protocol_type.is_some() && self.protocol_name.is_some();
-        if context.version >= NAMES_PROTOCOL && !names_protocol {
+        if context.version >= PROTOCOL_REQUIRED && !names_protocol {
             let error = ResponseError::InconsistentGroupProtocol;
             return SyncGroupResponse::default().with_error_code(error.code());
         }
         let group = self.group_id.to_string();
-        answered(kafka.groups.sync(&group, asked(self)).await)
+        to_response(kafka.groups.sync(&group, to_sync_request(self)).await)
     }
 }
 
-fn asked(request: SyncGroupRequest) -> SyncRequest {
+fn to_sync_request(request: SyncGroupRequest) -> SyncRequest {
     let assignments = request.assignments.into_iter();
     SyncRequest {
         member_id: request.member_id.to_string(),
@@ -40,7 +40,7 @@ fn asked(request: SyncGroupRequest) -> SyncRequest {
     }
 }
 
-fn answered(answer: SyncAnswer) -> SyncGroupResponse {
+fn to_response(answer: SyncResult) -> SyncGroupResponse {
     SyncGroupResponse::default()
         .with_error_code(answer.error.map_or(0, |error| group_error(error).code()))
         .with_protocol_type(answer.protocol_type.map(StrBytes::from_string))

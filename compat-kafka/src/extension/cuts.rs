@@ -6,9 +6,9 @@ use engine::{CutAnswer, CutPartition};
 use hlc::Moment;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::Refusal;
-use super::moment::{Patience, parse_moment, stamp, when};
-use crate::core::Kafka;
+use super::HistoryApiError;
+use super::moment::{MomentWaitPolicy, parse_moment, stamp_text, when};
+use crate::core::KafkaServer;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,7 +17,7 @@ pub(super) struct CutRequest {
     #[serde(default)]
     topics: Option<Vec<String>>,
     #[serde(default)]
-    when: Patience,
+    when: MomentWaitPolicy,
     #[serde(default)]
     patience_ms: Option<u64>,
 }
@@ -47,21 +47,24 @@ struct CutDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct PartitionDocument<'a> {
+struct CutPartitionDocument<'a> {
     end: u64,
     partition: u32,
     start: u64,
     topic: &'a str,
 }
 
-pub(super) async fn cut(kafka: &Arc<Kafka>, request: CutRequest) -> Result<String, Refusal> {
+pub(super) async fn cut(
+    kafka: &Arc<KafkaServer>,
+    request: CutRequest,
+) -> Result<String, HistoryApiError> {
     let CutRequest { at, topics, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
     let answer = kafka.engine.cut_at(parse_moment(&at)?, topics.as_deref(), when).await?;
-    Ok(cut_answer(&answer))
+    Ok(cut_document(&answer))
 }
 
-fn cut_answer(answer: &CutAnswer) -> String {
+fn cut_document(answer: &CutAnswer) -> String {
     let document = CutDocument {
         ahead_ms: answer.precision.ahead_ms,
         at: answer.moment.to_string(),
@@ -69,7 +72,7 @@ fn cut_answer(answer: &CutAnswer) -> String {
         clock_synchronised: answer.precision.is_synchronised,
         closed: matches!(answer.moment, Moment::Sys(_)),
         durable: answer.durable,
-        frontier: stamp(answer.frontier),
+        frontier: stamp_text(answer.frontier),
         hash: format!("{:032x}", answer.hash),
         kind: "prefix",
         partitions: &answer.partitions,
@@ -81,7 +84,7 @@ fn cut_answer(answer: &CutAnswer) -> String {
 }
 
 fn write_partitions<S: Serializer>(held: &[CutPartition], out: S) -> Result<S::Ok, S::Error> {
-    out.collect_seq(held.iter().map(|held| PartitionDocument {
+    out.collect_seq(held.iter().map(|held| CutPartitionDocument {
         end: held.end.0,
         partition: held.partition,
         start: held.start.0,
@@ -93,26 +96,26 @@ fn write_partitions<S: Serializer>(held: &[CutPartition], out: S) -> Result<S::O
 mod tests {
     use serde_json::json;
 
-    use super::super::ask;
-    use super::super::rig::{append_three, code, kafka, moment};
+    use super::super::fixture::{append_three, code, kafka, moment};
+    use super::super::handle_json;
 
     #[tokio::test]
     async fn a_cut_says_of_which_kind_it_is_and_what_it_is_true_of() {
         let kafka = kafka().await;
         append_three(&kafka).await;
         let at = moment(&kafka).await;
-        let by_system = ask(&kafka, json!({"op": "cut", "at": at})).await;
+        let by_system = handle_json(&kafka, json!({"op": "cut", "at": at})).await;
         assert_eq!((&by_system["kind"], &by_system["closed"]), (&json!("prefix"), &json!(true)));
         assert_eq!(by_system["partitions"][0]["end"], 3);
         // All of the batch's records claim to be of 1970.
-        let early = ask(&kafka, json!({"op": "cut", "at": "u0"})).await;
+        let early = handle_json(&kafka, json!({"op": "cut", "at": "u0"})).await;
         assert_eq!((&early["kind"], &early["closed"]), (&json!("prefix"), &json!(false)));
         let early_at = early["at"].as_str().unwrap();
         assert!(early_at.starts_with("u0@s"), "{early}");
-        let late = ask(&kafka, json!({"op": "cut", "at": format!("u1@{at}")})).await;
+        let late = handle_json(&kafka, json!({"op": "cut", "at": format!("u1@{at}")})).await;
         assert_eq!(late["hash"], by_system["hash"]);
         append_three(&kafka).await;
-        let again = ask(&kafka, json!({"op": "cut", "at": early_at})).await;
+        let again = handle_json(&kafka, json!({"op": "cut", "at": early_at})).await;
         assert_eq!((&again["hash"], &again["at"]), (&early["hash"], &early["at"]));
     }
 
@@ -126,7 +129,7 @@ mod tests {
             ("s5@s6", "only a moment of user time"),
             ("s", "not a time"),
         ] {
-            let answer = ask(&kafka, json!({"op": "cut", "at": at})).await;
+            let answer = handle_json(&kafka, json!({"op": "cut", "at": at})).await;
             assert_eq!(answer["error"]["code"], "bad_moment", "{answer}");
             assert!(answer["error"]["message"].as_str().unwrap().contains(reason), "{answer}");
         }
@@ -134,7 +137,7 @@ mod tests {
         assert_eq!(code(&kafka, far).await, "far_future");
         let soon = kafka.engine.wall_now().0 + 500;
         let soon = json!({"op": "cut", "at": format!("s{soon}"), "when": "refuse"});
-        let refused = ask(&kafka, soon).await;
+        let refused = handle_json(&kafka, soon).await;
         assert_eq!(refused["error"]["code"], "not_yet");
         assert!(refused["error"]["retry_ms"].as_u64().is_some_and(|ms| ms <= 501), "{refused}");
     }

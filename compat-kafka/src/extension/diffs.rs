@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::diff::{BadPlace, DiffAsk, DiffPlace, Difference, Section};
-use engine::{Committed, GroupDifference, Topic};
+use engine::diff::{DiffCursor, DiffCursorError, DiffPageRequest, DiffSection, Difference};
+use engine::{CommittedOffset, GroupDifference, Topic};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::members::membership;
-use super::moment::{Patience, parse_window, shown, stamp, when};
-use super::{HistoryErrorCode, Refusal};
-use crate::core::Kafka;
+use super::moment::{MomentWaitPolicy, moment_text, parse_window, stamp_text, when};
+use super::{HistoryApiError, HistoryErrorCode};
+use crate::core::KafkaServer;
 
 /// How many differences are on a page, if the request does not say.
 const LIMIT: usize = 1000;
@@ -27,9 +27,9 @@ pub(super) struct DiffRequest {
     #[serde(default)]
     topics: Option<Vec<String>>,
     #[serde(default)]
-    only: Option<Vec<Kind>>,
+    only: Option<Vec<DiffKind>>,
     #[serde(default)]
-    when: Patience,
+    when: MomentWaitPolicy,
     #[serde(default)]
     patience_ms: Option<u64>,
     /// Where the page begins: `next` of the one before it.
@@ -42,7 +42,7 @@ pub(super) struct DiffRequest {
 /// What a difference is about.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum DiffKind {
     Topics,
     Records,
     Pins,
@@ -50,23 +50,27 @@ enum Kind {
     Groups,
 }
 
-impl From<Kind> for Section {
-    fn from(kind: Kind) -> Section {
+impl From<DiffKind> for DiffSection {
+    fn from(kind: DiffKind) -> DiffSection {
         match kind {
-            Kind::Topics => Section::Topics,
-            Kind::Records => Section::Records,
-            Kind::Pins => Section::Pins,
-            Kind::Offsets => Section::Offsets,
-            Kind::Groups => Section::Groups,
+            DiffKind::Topics => DiffSection::Topics,
+            DiffKind::Records => DiffSection::Records,
+            DiffKind::Pins => DiffSection::Pins,
+            DiffKind::Offsets => DiffSection::Offsets,
+            DiffKind::Groups => DiffSection::Groups,
         }
     }
 }
 
-pub(super) async fn diff(kafka: &Arc<Kafka>, request: DiffRequest) -> Result<Value, Refusal> {
+pub(super) async fn diff(
+    kafka: &Arc<KafkaServer>,
+    request: DiffRequest,
+) -> Result<Value, HistoryApiError> {
     let (from, until) = parse_window(&request.from, &request.until)?;
-    let after: Option<DiffPlace> = request.after.as_deref().map(str::parse).transpose()?;
-    let only = request.only.map(|kinds| kinds.into_iter().map(Section::from).collect::<Vec<_>>());
-    let ask = DiffAsk {
+    let after: Option<DiffCursor> = request.after.as_deref().map(str::parse).transpose()?;
+    let only =
+        request.only.map(|kinds| kinds.into_iter().map(DiffSection::from).collect::<Vec<_>>());
+    let ask = DiffPageRequest {
         from,
         until,
         topics: request.topics.as_deref(),
@@ -77,29 +81,29 @@ pub(super) async fn diff(kafka: &Arc<Kafka>, request: DiffRequest) -> Result<Val
     let when = when(kafka, request.when, request.patience_ms);
     let page = kafka.engine.diff(ask, when).await?;
     Ok(json!({
-        "from": shown(page.from),
-        "until": shown(page.until),
-        "frontier": stamp(page.frontier),
-        "changes": page.differences.iter().map(change).collect::<Vec<_>>(),
+        "from": moment_text(page.from),
+        "until": moment_text(page.until),
+        "frontier": stamp_text(page.frontier),
+        "changes": page.differences.iter().map(difference_json).collect::<Vec<_>>(),
         "next": page.next.map(|next| next.to_string()),
     }))
 }
 
-impl From<BadPlace> for Refusal {
-    fn from(error: BadPlace) -> Refusal {
-        Refusal::new(HistoryErrorCode::BadRequest, error.to_string())
+impl From<DiffCursorError> for HistoryApiError {
+    fn from(error: DiffCursorError) -> HistoryApiError {
+        HistoryApiError::new(HistoryErrorCode::BadRequest, error.to_string())
     }
 }
 
-fn change(difference: &Difference) -> Value {
+fn difference_json(difference: &Difference) -> Value {
     match difference {
         Difference::TopicCreated(topic) => json!({
             "kind": "topic_created",
             "topic": &*topic.name,
             "id": id(topic),
             "partitions": topic.partitions.len(),
-            "configs": topic.config.set(),
-            "stamp": stamp(topic.created),
+            "configs": topic.config.overrides(),
+            "stamp": stamp_text(topic.created),
         }),
         Difference::TopicChanged { before, after } => json!({
             "kind": "topic_changed",
@@ -113,7 +117,7 @@ fn change(difference: &Difference) -> Value {
             "topic": &*topic.name,
             "id": id(topic),
             "partitions": topic.partitions.len(),
-            "stamp": stamp(*deleted),
+            "stamp": stamp_text(*deleted),
         }),
         Difference::Appended { topic, partition, start, end, bytes } => json!({
             "kind": "appended",
@@ -128,22 +132,22 @@ fn change(difference: &Difference) -> Value {
         Difference::PinSet { name, at, expires, stamp: set } => json!({
             "kind": "pin_set",
             "pin": name,
-            "at": shown(*at),
+            "at": moment_text(*at),
             "expires_ms": expires.0,
-            "stamp": stamp(*set),
+            "stamp": stamp_text(*set),
         }),
         Difference::PinRemoved { name, stamp: removed } => {
-            json!({ "kind": "pin_removed", "pin": name, "stamp": stamp(*removed) })
+            json!({ "kind": "pin_removed", "pin": name, "stamp": stamp_text(*removed) })
         }
         Difference::Offset(offset) => json!({
             "kind": "offset",
             "group": offset.group,
             "topic": offset.topic,
             "partition": offset.partition,
-            "before": offset.before.as_ref().map(committed),
-            "after": offset.after.as_ref().map(committed),
+            "before": offset.before.as_ref().map(committed_json),
+            "after": offset.after.as_ref().map(committed_json),
         }),
-        Difference::Group(group) => group_change(group),
+        Difference::Group(group) => group_difference_json(group),
     }
 }
 
@@ -153,7 +157,7 @@ fn id(topic: &Topic) -> String {
 
 /// The settings that differ.
 fn configs(before: &Topic, after: &Topic) -> BTreeMap<String, Value> {
-    let (before, after) = (before.config.set(), after.config.set());
+    let (before, after) = (before.config.overrides(), after.config.overrides());
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
     differs
@@ -161,7 +165,7 @@ fn configs(before: &Topic, after: &Topic) -> BTreeMap<String, Value> {
         .collect()
 }
 
-fn committed(committed: &Committed) -> Value {
+fn committed_json(committed: &CommittedOffset) -> Value {
     json!({
         "offset": committed.offset,
         "leader_epoch": committed.leader_epoch,
@@ -169,7 +173,7 @@ fn committed(committed: &Committed) -> Value {
     })
 }
 
-fn group_change(group: &GroupDifference) -> Value {
+fn group_difference_json(group: &GroupDifference) -> Value {
     let kind = match (&group.before, &group.after) {
         (None, _) => "group_created",
         (Some(_), None) => "group_deleted",
@@ -187,12 +191,12 @@ fn group_change(group: &GroupDifference) -> Value {
 mod tests {
     use engine::OffsetCommit;
 
-    use super::super::ask;
-    use super::super::rig::{append_three, code, kafka, moment};
+    use super::super::fixture::{append_three, code, kafka, moment};
+    use super::super::handle_json;
     use super::*;
 
     #[tokio::test]
-    async fn what_differs_is_told_by_kind_and_in_pages() {
+    async fn differences_are_listed_by_kind_and_in_pages() {
         let kafka = kafka().await;
         let from = moment(&kafka).await;
         append_three(&kafka).await;
@@ -214,7 +218,7 @@ mod tests {
         kafka.engine.configure_topic("a", set, false).await.unwrap();
         let until = moment(&kafka).await;
         let asked = json!({"op": "diff", "from": from, "until": until});
-        let whole = ask(&kafka, asked).await;
+        let whole = handle_json(&kafka, asked).await;
         assert_eq!(whole["next"], Value::Null);
         let changes = whole["changes"].as_array().unwrap();
         assert_eq!(changes.len(), 3, "{whole}");
@@ -233,7 +237,7 @@ mod tests {
         loop {
             let asked = json!({"op": "diff", "from": from, "until": until, "limit": 1,
                                "after": next});
-            let mut page = ask(&kafka, asked).await;
+            let mut page = handle_json(&kafka, asked).await;
             paged.extend(page["changes"].as_array().unwrap().iter().cloned());
             next = page["next"].take();
             if next.is_null() {
@@ -242,7 +246,7 @@ mod tests {
         }
         assert_eq!(&paged, changes);
         let asked = json!({"op": "diff", "from": from, "until": until, "only": ["offsets"]});
-        assert_eq!(ask(&kafka, asked).await["changes"], json!([changes[2]]));
+        assert_eq!(handle_json(&kafka, asked).await["changes"], json!([changes[2]]));
         let asked = json!({"op": "diff", "from": from, "until": until, "only": ["moods"]});
         assert_eq!(code(&kafka, asked).await, "bad_request");
     }
@@ -259,8 +263,8 @@ mod tests {
         assert_eq!(code("u5", "u6").await, "bad_moment");
         assert_eq!(code("s5", "s9999999999999").await, "far_future");
         let asked = json!({"op": "diff", "from": "s5", "until": now, "after": "nonsense"});
-        assert_eq!(super::super::rig::code(&kafka, asked).await, "bad_request");
+        assert_eq!(super::super::fixture::code(&kafka, asked).await, "bad_request");
         let asked = json!({"op": "diff", "from": "s5", "until": now, "topics": ["no"]});
-        assert_eq!(super::super::rig::code(&kafka, asked).await, "unknown_topic");
+        assert_eq!(super::super::fixture::code(&kafka, asked).await, "unknown_topic");
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use engine::When;
-use hlc::{Ask, Cut, Hlc, Moment};
+use engine::WaitPolicy;
+use hlc::{Cut, Hlc, Moment, MomentSelector};
 use serde::Deserialize;
 
-use super::{HistoryErrorCode, Refusal};
-use crate::core::Kafka;
+use super::{HistoryApiError, HistoryErrorCode};
+use crate::core::KafkaServer;
 
 /// The longest that anybody may wait for a moment.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
@@ -15,7 +15,7 @@ const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// What to do about a moment that is not past yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Patience {
+pub(super) enum MomentWaitPolicy {
     #[default]
     Wait,
     Refuse,
@@ -23,66 +23,73 @@ pub(super) enum Patience {
 }
 
 /// What a document says of a moment that is not past yet.
-pub(super) fn when(kafka: &Kafka, patience: Patience, patience_ms: Option<u64>) -> When {
+pub(super) fn when(
+    kafka: &KafkaServer,
+    patience: MomentWaitPolicy,
+    patience_ms: Option<u64>,
+) -> WaitPolicy {
     let longest = patience_ms.map_or(kafka.options.moment_patience, Duration::from_millis);
     match patience {
-        Patience::Wait => When::Wait(longest.min(PATIENCE_MAX)),
-        Patience::Refuse => When::Refuse,
-        Patience::Frontier => When::AtFrontier,
+        MomentWaitPolicy::Wait => WaitPolicy::Wait(longest.min(PATIENCE_MAX)),
+        MomentWaitPolicy::Refuse => WaitPolicy::Refuse,
+        MomentWaitPolicy::Frontier => WaitPolicy::AtFrontier,
     }
 }
 
 /// Waits as long as one waits who does not say.
-pub(super) fn patient(kafka: &Kafka) -> When {
-    When::Wait(kafka.options.moment_patience)
+pub(super) fn default_wait(kafka: &KafkaServer) -> WaitPolicy {
+    WaitPolicy::Wait(kafka.options.moment_patience)
 }
 
 /// A stamp, as a moment that can be given back.
-pub(super) fn stamp(stamp: Hlc) -> String {
+pub(super) fn stamp_text(stamp: Hlc) -> String {
     format!("sh{:016x}", stamp.bits())
 }
 
-pub(super) fn shown(cut: Cut) -> String {
+pub(super) fn moment_text(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
 }
 
 /// A moment of either time.
-pub(super) fn parse_moment(text: &str) -> Result<Moment, Refusal> {
-    match text.parse::<Ask>() {
-        Ok(Ask::At(moment)) => Ok(moment),
-        Ok(Ask::Window(..)) => {
-            Err(bad_moment("one moment is asked for, and not a window; a diff is between two"))
+pub(super) fn parse_moment(text: &str) -> Result<Moment, HistoryApiError> {
+    match text.parse::<MomentSelector>() {
+        Ok(MomentSelector::At(moment)) => Ok(moment),
+        Ok(MomentSelector::Window(..)) => {
+            Err(bad_moment("a single moment is expected, not a window; a diff takes two moments"))
         }
         Err(error) => Err(bad_moment(error.to_string())),
     }
 }
 
 /// A moment of system time.
-pub(super) fn parse(text: &str) -> Result<Cut, Refusal> {
+pub(super) fn parse_cut(text: &str) -> Result<Cut, HistoryApiError> {
     match parse_moment(text)? {
         Moment::Sys(cut) => Ok(cut),
         Moment::User { .. } => {
-            Err(bad_moment("this is asked by system time (s…), and not by user time"))
+            Err(bad_moment("a moment of system time (s…) is expected, not of user time"))
         }
     }
 }
 
 /// Two moments of system time, the earlier one first.
-pub(super) fn parse_window(from: &str, until: &str) -> Result<(Cut, Cut), Refusal> {
-    let (from, until) = (parse(from)?, parse(until)?);
-    Ask::window(Moment::Sys(from), Moment::Sys(until))
+pub(super) fn parse_window(from: &str, until: &str) -> Result<(Cut, Cut), HistoryApiError> {
+    let (from, until) = (parse_cut(from)?, parse_cut(until)?);
+    MomentSelector::window(Moment::Sys(from), Moment::Sys(until))
         .map_err(|error| bad_moment(error.to_string()))?;
     Ok((from, until))
 }
 
-fn bad_moment(message: impl Into<String>) -> Refusal {
-    Refusal::new(HistoryErrorCode::BadMoment, message)
+fn bad_moment(message: impl Into<String>) -> HistoryApiError {
+    HistoryApiError::new(HistoryErrorCode::BadMoment, message)
 }
 
 /// What is asked, or the frontier.
-pub(super) fn moment(text: Option<&str>, wait: When) -> Result<(Cut, When), Refusal> {
+pub(super) fn parse_or_frontier(
+    text: Option<&str>,
+    wait: WaitPolicy,
+) -> Result<(Cut, WaitPolicy), HistoryApiError> {
     match text {
-        Some(text) => Ok((parse(text)?, wait)),
-        None => Ok((Cut::ALL, When::AtFrontier)),
+        Some(text) => Ok((parse_cut(text)?, wait)),
+        None => Ok((Cut::ALL, WaitPolicy::AtFrontier)),
     }
 }

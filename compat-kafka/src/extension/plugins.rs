@@ -5,22 +5,22 @@
 use std::sync::Arc;
 
 use engine::PluginFilesError;
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::user_time::NO_TIMES;
 use hlc::UserTime;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use user_time::{Extractor, Kind, RecordParts, Spec, SpecError};
+use user_time::{RecordParts, SpecError, UserTimeExtractor, UserTimeKind, UserTimeSpec};
 
-use super::moment::stamp;
-use super::{HistoryErrorCode, Refusal};
-use crate::core::Kafka;
-use crate::moments::MomentRefused;
+use super::moment::stamp_text;
+use super::{HistoryApiError, HistoryErrorCode};
+use crate::core::KafkaServer;
+use crate::moment_cache::MomentTopicError;
 
 /// The most records that one answer tells of, if their first batch has no more.
 const RECORDS_MAX: usize = 10_000;
 /// How many bytes of batches are looked into for one answer.
-const LOOK_BYTES: usize = 1 << 20;
+const SCAN_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,36 +28,36 @@ pub(super) struct PluginsRequest {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AddRequest {
+pub(super) struct AddPluginRequest {
     name: String,
-    module: Hex,
+    module: HexBytes,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RemoveRequest {
+pub(super) struct RemovePluginRequest {
     name: String,
 }
 
 /// What would be found in a record.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TestRequest {
+pub(super) struct TestUserTimeRequest {
     spec: String,
     #[serde(default)]
-    key: Option<Hex>,
+    key: Option<HexBytes>,
     #[serde(default)]
-    value: Option<Hex>,
+    value: Option<HexBytes>,
     #[serde(default)]
     timestamp: Option<i64>,
     #[serde(default)]
-    headers: Vec<(String, Hex)>,
+    headers: Vec<(String, HexBytes)>,
 }
 
 /// The user times of records from an offset on. The topic may be a moment's name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TimesRequest {
+pub(super) struct UserTimesRequest {
     topic: String,
     partition: i32,
     from: i64,
@@ -65,56 +65,65 @@ pub(super) struct TimesRequest {
 
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "String")]
-struct Hex(Vec<u8>);
+struct HexBytes(Vec<u8>);
 
-impl TryFrom<String> for Hex {
+impl TryFrom<String> for HexBytes {
     type Error = &'static str;
 
-    fn try_from(text: String) -> Result<Hex, &'static str> {
+    fn try_from(text: String) -> Result<HexBytes, &'static str> {
         let digit = |digit: u8| (digit as char).to_digit(16).map(|digit| digit as u8);
         let pair = |pair: &[u8]| match pair {
             [high, low] => Some((digit(*high)? << 4) | digit(*low)?),
             _ => None,
         };
         let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-        bytes.map(Hex).ok_or("bytes are spelled in pairs of hex digits")
+        bytes.map(HexBytes).ok_or("bytes are spelled in pairs of hex digits")
     }
 }
 
-impl From<PluginFilesError> for Refusal {
-    fn from(error: PluginFilesError) -> Refusal {
+impl From<PluginFilesError> for HistoryApiError {
+    fn from(error: PluginFilesError) -> HistoryApiError {
         let code = match error {
             PluginFilesError::Plugin(_) => HistoryErrorCode::BadPlugin,
             PluginFilesError::Unknown(_) => HistoryErrorCode::UnknownPlugin,
             PluginFilesError::Files(_) => HistoryErrorCode::Internal,
         };
-        Refusal::new(code, error.to_string())
+        HistoryApiError::new(code, error.to_string())
     }
 }
 
 pub(super) fn plugins(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     PluginsRequest {}: PluginsRequest,
-) -> Result<Value, Refusal> {
+) -> Result<Value, HistoryApiError> {
     let plugins = kafka.engine.plugins()?.into_iter().map(
-        |plugin| json!({ "name": plugin.name, "bytes": plugin.bytes, "written": stamp(plugin.written) }),
+        |plugin| json!({ "name": plugin.name, "bytes": plugin.bytes, "written": stamp_text(plugin.written) }),
     );
     Ok(json!({ "plugins": plugins.collect::<Vec<_>>() }))
 }
 
-pub(super) async fn add(kafka: &Arc<Kafka>, request: AddRequest) -> Result<Value, Refusal> {
-    let AddRequest { name, module } = request;
+pub(super) async fn add_plugin(
+    kafka: &Arc<KafkaServer>,
+    request: AddPluginRequest,
+) -> Result<Value, HistoryApiError> {
+    let AddPluginRequest { name, module } = request;
     kafka.engine.add_plugin(&name, module.0.into()).await?;
     Ok(json!({ "added": name }))
 }
 
-pub(super) async fn remove(kafka: &Arc<Kafka>, request: RemoveRequest) -> Result<Value, Refusal> {
+pub(super) async fn remove_plugin(
+    kafka: &Arc<KafkaServer>,
+    request: RemovePluginRequest,
+) -> Result<Value, HistoryApiError> {
     kafka.engine.remove_plugin(&request.name).await?;
     Ok(json!({ "removed": request.name }))
 }
 
-pub(super) fn test(kafka: &Arc<Kafka>, request: TestRequest) -> Result<Value, Refusal> {
-    let TestRequest { spec, key, value, timestamp, headers } = request;
+pub(super) fn test_user_time(
+    kafka: &Arc<KafkaServer>,
+    request: TestUserTimeRequest,
+) -> Result<Value, HistoryApiError> {
+    let TestUserTimeRequest { spec, key, value, timestamp, headers } = request;
     let extractor = extractor(kafka, &spec)?;
     let record = RecordParts {
         timestamp: timestamp.unwrap_or(-1),
@@ -122,47 +131,50 @@ pub(super) fn test(kafka: &Arc<Kafka>, request: TestRequest) -> Result<Value, Re
         value: value.as_ref().map(|bytes| bytes.0.as_slice()),
         headers: headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.0.as_slice()))),
     };
-    let time = on_disk(|| extractor.extract(record));
-    let time =
-        time.map_err(|error| Refusal::new(HistoryErrorCode::Unreadable, error.to_string()))?;
+    let time = block_in_place(|| extractor.extract(record));
+    let time = time
+        .map_err(|error| HistoryApiError::new(HistoryErrorCode::Unreadable, error.to_string()))?;
     Ok(json!({ "user_time": time.0 }))
 }
 
-fn extractor(kafka: &Kafka, text: &str) -> Result<Extractor, Refusal> {
-    let bad = |error: SpecError| Refusal::new(HistoryErrorCode::BadSpec, error.to_string());
-    let spec = Spec::parse(text).map_err(bad)?;
-    let Kind::Wasm { name } = spec.kind() else { return Extractor::parse(text).map_err(bad) };
-    let plugin = kafka.engine.plugin(name);
-    let plugin =
-        plugin.map_err(|error| Refusal::new(HistoryErrorCode::UnknownPlugin, error.to_string()))?;
-    Ok(Extractor::with_plugin(spec, plugin))
+fn extractor(kafka: &KafkaServer, text: &str) -> Result<UserTimeExtractor, HistoryApiError> {
+    let bad = |error: SpecError| HistoryApiError::new(HistoryErrorCode::BadSpec, error.to_string());
+    let spec = UserTimeSpec::parse(text).map_err(bad)?;
+    let UserTimeKind::Wasm { name } = spec.kind() else {
+        return UserTimeExtractor::parse(text).map_err(bad);
+    };
+    let plugin = kafka.engine.load_plugin(name);
+    let plugin = plugin.map_err(|error| {
+        HistoryApiError::new(HistoryErrorCode::UnknownPlugin, error.to_string())
+    })?;
+    Ok(UserTimeExtractor::with_plugin(spec, plugin))
 }
 
 pub(super) async fn user_times(
-    kafka: &Arc<Kafka>,
-    request: TimesRequest,
-) -> Result<Value, Refusal> {
-    let TimesRequest { topic, partition, from } = request;
+    kafka: &Arc<KafkaServer>,
+    request: UserTimesRequest,
+) -> Result<Value, HistoryApiError> {
+    let UserTimesRequest { topic, partition, from } = request;
     let unknown = || {
         let what = format!("no such topic or partition. topic={topic}, partition={partition}");
-        Refusal::new(HistoryErrorCode::UnknownTopic, what)
+        HistoryApiError::new(HistoryErrorCode::UnknownTopic, what)
     };
     let readable = match kafka.readable(&topic).await {
         Ok(found) => found.ok_or_else(unknown)?,
-        Err(MomentRefused::Grammar(error)) => {
-            return Err(Refusal::new(HistoryErrorCode::BadMoment, error.to_string()));
+        Err(MomentTopicError::Grammar(error)) => {
+            return Err(HistoryApiError::new(HistoryErrorCode::BadMoment, error.to_string()));
         }
-        Err(MomentRefused::Seek(error)) => return Err(error.into()),
-        Err(refused @ MomentRefused::TooMany) => {
-            return Err(Refusal::new(HistoryErrorCode::TooLarge, refused.to_string()));
+        Err(MomentTopicError::Seek(error)) => return Err(error.into()),
+        Err(refused @ MomentTopicError::TooMany) => {
+            return Err(HistoryApiError::new(HistoryErrorCode::TooLarge, refused.to_string()));
         }
     };
     let view = readable.view(partition).ok_or_else(unknown)?;
-    if view.partition.has_own_times() {
+    if view.partition.uses_record_timestamps() {
         return Ok(json!({ "own": true, "next": from, "times": [] }));
     }
     let (mut next, mut times) = (from, Vec::new());
-    'pieces: for piece in view.read(from, LOOK_BYTES)? {
+    'pieces: for piece in view.read(from, SCAN_BYTES_MAX)? {
         let end = piece.entry.end().min(view.end()).0 as i64;
         for (offset, time) in kafka.engine.user_times(&view.partition, &piece)? {
             let offset = offset.0 as i64;
@@ -178,16 +190,16 @@ pub(super) async fn user_times(
         next = end;
     }
     readable.check_kept().map_err(|_| {
-        let what = "records of the moment were given up meanwhile: ask for a later one";
-        Refusal::new(HistoryErrorCode::BeforeHistory, what)
+        let what = "the log start has advanced past the moment meanwhile: ask for a later one";
+        HistoryApiError::new(HistoryErrorCode::BeforeHistory, what)
     })?;
     Ok(json!({ "own": false, "next": next, "times": times }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask;
-    use super::super::rig::{code, kafka};
+    use super::super::fixture::{code, kafka};
+    use super::super::handle_json;
     use super::*;
 
     /// Says what it is built to say.
@@ -204,18 +216,18 @@ mod tests {
     #[tokio::test]
     async fn a_plug_in_is_added_tried_replaced_listed_and_removed() {
         let kafka = kafka().await;
-        assert_eq!(ask(&kafka, json!({"op": "plugins"})).await, json!({"plugins": []}));
+        assert_eq!(handle_json(&kafka, json!({"op": "plugins"})).await, json!({"plugins": []}));
         for ms in [17, 18] {
             let add = json!({"op": "plugin-add", "name": "p", "module": saying(ms)});
-            assert_eq!(ask(&kafka, add).await, json!({"added": "p"}));
+            assert_eq!(handle_json(&kafka, add).await, json!({"added": "p"}));
             let test = json!({"op": "plugin-test", "spec": "wasm:p", "value": "00"});
-            assert_eq!(ask(&kafka, test).await, json!({"user_time": ms}));
+            assert_eq!(handle_json(&kafka, test).await, json!({"user_time": ms}));
         }
-        let listed = ask(&kafka, json!({"op": "plugins"})).await;
+        let listed = handle_json(&kafka, json!({"op": "plugins"})).await;
         assert_eq!(listed["plugins"][0]["name"], "p", "{listed}");
         assert_eq!(listed["plugins"].as_array().unwrap().len(), 1);
         let remove = json!({"op": "plugin-remove", "name": "p"});
-        assert_eq!(ask(&kafka, remove.clone()).await, json!({"removed": "p"}));
+        assert_eq!(handle_json(&kafka, remove.clone()).await, json!({"removed": "p"}));
         assert_eq!(code(&kafka, remove).await, "unknown_plugin");
         let test = json!({"op": "plugin-test", "spec": "wasm:p"});
         assert_eq!(code(&kafka, test).await, "unknown_plugin");
@@ -226,13 +238,16 @@ mod tests {
         let kafka = kafka().await;
         let test =
             |spec: &str, value: &str| json!({"op": "plugin-test", "spec": spec, "value": value});
-        assert_eq!(ask(&kafka, test("csv:1;unit=s", "31372c")).await, json!({"user_time": 17_000}));
+        assert_eq!(
+            handle_json(&kafka, test("csv:1;unit=s", "31372c")).await,
+            json!({"user_time": 17_000})
+        );
         assert_eq!(code(&kafka, test("csv:2", "31")).await, "unreadable");
         assert_eq!(code(&kafka, test("csv:0", "31")).await, "bad_spec");
         assert_eq!(code(&kafka, test("csv:1", "3")).await, "bad_request");
         assert_eq!(code(&kafka, test("csv:1", "zz")).await, "bad_request");
         let header = json!({"op": "plugin-test", "spec": "header:h", "headers": [["h", "35"]]});
-        assert_eq!(ask(&kafka, header).await, json!({"user_time": 5}));
+        assert_eq!(handle_json(&kafka, header).await, json!({"user_time": 5}));
     }
 
     #[tokio::test]
@@ -245,6 +260,6 @@ mod tests {
         let times = json!({"op": "user-times", "topic": "a", "partition": 9, "from": 0});
         assert_eq!(code(&kafka, times).await, "unknown_topic");
         let times = json!({"op": "user-times", "topic": "a", "partition": 0, "from": 0});
-        assert_eq!(ask(&kafka, times).await, json!({"own": true, "next": 0, "times": []}));
+        assert_eq!(handle_json(&kafka, times).await, json!({"own": true, "next": 0, "times": []}));
     }
 }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use engine::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped, When};
+use engine::{
+    GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition, WaitPolicy,
+};
 use hlc::{Cut, Moment};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::moment::{Patience, parse, parse_moment, stamp, when};
-use super::{HistoryErrorCode, Refusal};
-use crate::core::Kafka;
+use super::moment::{MomentWaitPolicy, parse_cut, parse_moment, stamp_text, when};
+use super::{HistoryApiError, HistoryErrorCode};
+use crate::core::KafkaServer;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +24,7 @@ pub(super) struct SeekRequest {
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
-    when: Patience,
+    when: MomentWaitPolicy,
     #[serde(default)]
     patience_ms: Option<u64>,
 }
@@ -35,58 +37,68 @@ pub(super) struct RestoreRequest {
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
-    when: Patience,
+    when: MomentWaitPolicy,
     #[serde(default)]
     patience_ms: Option<u64>,
 }
 
-pub(super) async fn seek(kafka: &Arc<Kafka>, request: SeekRequest) -> Result<Value, Refusal> {
+pub(super) async fn seek(
+    kafka: &Arc<KafkaServer>,
+    request: SeekRequest,
+) -> Result<Value, HistoryApiError> {
     let SeekRequest { group, at, topics, dry_run, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
     if topics.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Refusal::new(
+        return Err(HistoryApiError::new(
             HistoryErrorCode::BadRequest,
             "name a topic, or leave topics out",
         ));
     }
-    let setting = Setting::Seek { moment: parse_moment(&at)?, topics };
+    let setting = GroupSeekTarget::Seek { moment: parse_moment(&at)?, topics };
     set_group(kafka, &group, setting, when, dry_run).await
 }
 
-pub(super) async fn restore(kafka: &Arc<Kafka>, request: RestoreRequest) -> Result<Value, Refusal> {
+pub(super) async fn restore(
+    kafka: &Arc<KafkaServer>,
+    request: RestoreRequest,
+) -> Result<Value, HistoryApiError> {
     let RestoreRequest { group, at, dry_run, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
-    set_group(kafka, &group, Setting::Restore(parse(&at)?), when, dry_run).await
+    set_group(kafka, &group, GroupSeekTarget::Restore(parse_cut(&at)?), when, dry_run).await
 }
 
 /// What a group is to be set to.
-enum Setting {
+enum GroupSeekTarget {
     Seek { moment: Moment, topics: Option<Vec<String>> },
     Restore(Cut),
 }
 
-impl Setting {
+impl GroupSeekTarget {
     /// The same at a moment that is absolute, and past.
-    fn at(self, moment: Moment) -> Setting {
+    fn at_moment(self, moment: Moment) -> GroupSeekTarget {
         match (self, moment) {
-            (Setting::Seek { topics, .. }, moment) => Setting::Seek { moment, topics },
-            (Setting::Restore(_), Moment::Sys(cut)) => Setting::Restore(cut),
+            (GroupSeekTarget::Seek { topics, .. }, moment) => {
+                GroupSeekTarget::Seek { moment, topics }
+            }
+            (GroupSeekTarget::Restore(_), Moment::Sys(cut)) => GroupSeekTarget::Restore(cut),
             (restore, Moment::User { .. }) => restore,
         }
     }
 
-    async fn make(
+    async fn apply(
         &self,
-        kafka: &Kafka,
+        kafka: &KafkaServer,
         group: &str,
-        when: When,
-        mode: SetMode,
-    ) -> Result<GroupSet, GroupSetError> {
+        when: WaitPolicy,
+        mode: GroupSetMode,
+    ) -> Result<GroupSetResult, GroupSetError> {
         match self {
-            Setting::Seek { moment, topics } => {
+            GroupSeekTarget::Seek { moment, topics } => {
                 kafka.engine.seek_group(group, *moment, topics.as_deref(), when, mode).await
             }
-            Setting::Restore(cut) => kafka.engine.restore_group(group, *cut, when, mode).await,
+            GroupSeekTarget::Restore(cut) => {
+                kafka.engine.restore_group(group, *cut, when, mode).await
+            }
         }
     }
 }
@@ -94,42 +106,46 @@ impl Setting {
 /// Sets a group that has no members, and keeps them away meanwhile: a member that joined just before
 /// would have read what was committed before, and go on from there.
 async fn set_group(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     group: &str,
-    setting: Setting,
-    when: When,
+    setting: GroupSeekTarget,
+    when: WaitPolicy,
     dry_run: bool,
-) -> Result<Value, Refusal> {
+) -> Result<Value, HistoryApiError> {
     if group.is_empty() {
-        return Err(Refusal::new(HistoryErrorCode::BadRequest, "a group has a name"));
+        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name"));
     }
     // What cannot be done leaves no group behind that was not there.
-    let planned = setting.make(kafka, group, when, SetMode::DryRun).await?;
+    let planned = setting.apply(kafka, group, when, GroupSetMode::DryRun).await?;
     if dry_run {
-        return Ok(answer(group, &planned));
+        return Ok(group_set_json(group, &planned));
     }
-    let setting = setting.at(planned.at);
+    let setting = setting.at_moment(planned.at);
     // In a task of its own: a client that goes away must not let members in before it is done.
     let setting = commit(Arc::clone(kafka), group.to_owned(), setting);
     match tokio::spawn(setting).await {
-        Ok(done) => Ok(answer(group, &done?)),
-        Err(error) => Err(Refusal::new(
+        Ok(done) => Ok(group_set_json(group, &done?)),
+        Err(error) => Err(HistoryApiError::new(
             HistoryErrorCode::Internal,
             format!("the group may not be set: {error}"),
         )),
     }
 }
 
-async fn commit(kafka: Arc<Kafka>, group: String, setting: Setting) -> Result<GroupSet, Refusal> {
+async fn commit(
+    kafka: Arc<KafkaServer>,
+    group: String,
+    setting: GroupSeekTarget,
+) -> Result<GroupSetResult, HistoryApiError> {
     let held = kafka.groups.hold(&group)?;
     // The plan has waited for it.
-    let done = setting.make(&kafka, &group, When::Refuse, SetMode::Commit).await?;
+    let done = setting.apply(&kafka, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
     drop(held);
     tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
     Ok(done)
 }
 
-fn answer(group: &str, set: &GroupSet) -> Value {
+fn group_set_json(group: &str, set: &GroupSetResult) -> Value {
     let offset = |one: &OffsetChange| {
         json!({
             "topic": one.topic,
@@ -138,14 +154,14 @@ fn answer(group: &str, set: &GroupSet) -> Value {
             "after": one.after,
         })
     };
-    let skipped = |one: &Skipped| json!({ "topic": one.topic, "partition": one.partition, "offset": one.offset });
+    let skipped = |one: &SkippedPartition| json!({ "topic": one.topic, "partition": one.partition, "offset": one.offset });
     json!({
         "group": group,
         "at": set.at.to_string(),
-        "frontier": stamp(set.frontier),
+        "frontier": stamp_text(set.frontier),
         "offsets": set.offsets.iter().map(offset).collect::<Vec<_>>(),
         "skipped": set.skipped.iter().map(skipped).collect::<Vec<_>>(),
-        "committed": set.committed.map(stamp),
+        "committed": set.committed.map(stamp_text),
     })
 }
 
@@ -153,12 +169,12 @@ fn answer(group: &str, set: &GroupSet) -> Value {
 mod tests {
     use engine::OffsetCommit;
 
-    use super::super::ask;
-    use super::super::rig::{append_three, code, kafka, moment};
+    use super::super::fixture::{append_three, code, kafka, moment};
+    use super::super::handle_json;
     use super::*;
-    use crate::apis::join_group::bench::Bench;
+    use crate::apis::join_group::test_kafka_api::TestKafkaApi;
 
-    async fn commit_offset(kafka: &Kafka, offset: i64) {
+    async fn commit_offset(kafka: &KafkaServer, offset: i64) {
         let (topic, metadata) = ("a".to_owned(), String::new());
         let commit = OffsetCommit {
             topic,
@@ -171,8 +187,8 @@ mod tests {
         kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
     }
 
-    fn committed(kafka: &Kafka) -> i64 {
-        kafka.engine.committed("g", "a", 0).unwrap().unwrap().offset
+    fn committed(kafka: &KafkaServer) -> i64 {
+        kafka.engine.committed_offset("g", "a", 0).unwrap().unwrap().offset
     }
 
     #[tokio::test]
@@ -186,26 +202,28 @@ mod tests {
         let seek = json!({"op": "seek_group", "group": "g", "at": early});
         let mut dry = seek.clone();
         dry["dry_run"] = json!(true);
-        let dry = ask(&kafka, dry).await;
+        let dry = handle_json(&kafka, dry).await;
         assert_eq!((&dry["committed"], committed(&kafka)), (&Value::Null, 5), "{dry}");
-        let done = ask(&kafka, seek).await;
+        let done = handle_json(&kafka, seek).await;
         assert_eq!(done["offsets"], dry["offsets"]);
         assert_eq!(
             done["offsets"][0],
             json!({"topic": "a", "partition": 0, "before": 5, "after": 3})
         );
         assert_eq!(committed(&kafka), 3);
-        let group = ask(&kafka, json!({"op": "groups", "group": "g"})).await["groups"][0].take();
+        let group =
+            handle_json(&kafka, json!({"op": "groups", "group": "g"})).await["groups"][0].take();
         assert_eq!(group["sought"]["a"], json!(early));
         let restore = json!({"op": "restore_group", "group": "g", "at": then});
-        let done = ask(&kafka, restore).await;
+        let done = handle_json(&kafka, restore).await;
         assert_eq!((done["offsets"][0]["after"].as_i64(), committed(&kafka)), (Some(5), 5));
         let asked = json!({"op": "restore_group", "group": "g", "at": "s9999999999999",
                            "when": "frontier"});
-        let as_it_is = ask(&kafka, asked).await;
+        let as_it_is = handle_json(&kafka, asked).await;
         assert_ne!(as_it_is["at"], "s9999999999999", "{as_it_is}");
         assert_eq!((as_it_is["committed"].is_null(), committed(&kafka)), (false, 5));
-        let by_user = ask(&kafka, json!({"op": "seek_group", "group": "g", "at": "u0"})).await;
+        let by_user =
+            handle_json(&kafka, json!({"op": "seek_group", "group": "g", "at": "u0"})).await;
         assert!(by_user["at"].as_str().unwrap().starts_with("u0@s"), "{by_user}");
         assert_eq!(committed(&kafka), 0);
     }
@@ -219,8 +237,10 @@ mod tests {
             let early = moment(&kafka).await;
             append_three(&kafka).await;
             commit_offset(&kafka, 5).await;
-            let mut seeking =
-                Box::pin(ask(&kafka, json!({"op": "seek_group", "group": "g", "at": early})));
+            let mut seeking = Box::pin(handle_json(
+                &kafka,
+                json!({"op": "seek_group", "group": "g", "at": early}),
+            ));
             for _ in 0..polls {
                 let waker = std::task::Waker::noop();
                 if seeking.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready() {
@@ -267,7 +287,7 @@ mod tests {
         assert_eq!(code("seek_group", "g", "soon", none.clone()).await, "bad_moment");
         assert_eq!(code("seek_group", "g", "s9999999999999", json!(["a"])).await, "far_future");
         let refused = json!({"op": "groups", "at": "s9999999999999", "when": "refuse"});
-        assert_eq!(super::super::rig::code(&kafka, refused).await, "not_yet");
+        assert_eq!(super::super::fixture::code(&kafka, refused).await, "not_yet");
         assert_eq!(code("restore_group", "g", &at, none.clone()).await, "unknown_group");
         assert_eq!(code("restore_group", "g", "u5", none).await, "bad_moment");
         let listed = kafka.groups.list();
@@ -276,13 +296,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_with_members_is_refused_and_shown_as_it_was() {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         bench.topic("a", 1).await;
         let before = moment(&bench.kafka).await;
-        bench.stable("g").await;
+        bench.stable_group("g").await;
         let seek = json!({"op": "seek_group", "group": "g", "at": before, "topics": ["a"]});
         assert_eq!(code(&bench.kafka, seek).await, "group_active");
-        let now = ask(&bench.kafka, json!({"op": "groups", "group": "g"})).await;
+        let now = handle_json(&bench.kafka, json!({"op": "groups", "group": "g"})).await;
         let membership = &now["groups"][0]["membership"];
         assert_eq!(
             (&membership["state"], &membership["generation"]),
@@ -291,7 +311,7 @@ mod tests {
         assert_eq!(membership["members"].as_array().unwrap().len(), 1, "{now}");
         let asked = json!({"op": "groups", "group": "g", "at": before});
         assert_eq!(code(&bench.kafka, asked).await, "unknown_group");
-        let all = ask(&bench.kafka, json!({"op": "groups", "at": before})).await;
+        let all = handle_json(&bench.kafka, json!({"op": "groups", "at": before})).await;
         assert_eq!(all["groups"], json!([]));
     }
 }

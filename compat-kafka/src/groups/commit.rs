@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::classic_group::ClassicGroup;
 use super::error::GroupError;
-use super::machine::Group;
-use super::state::GroupState;
-use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, Subscriptions};
+use super::state::ClassicGroupState;
+use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
 
 /// Who commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,55 +31,58 @@ pub enum CommitKind {
 
 /// Which of a group's offsets may expire (KIP-211).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OffsetUse {
+pub enum OffsetExpirationCondition {
     /// It has had no members for long, as far as it is known here: all of them.
     Unused,
     /// Its members went lately: those that were committed with a retention of their own.
-    UsedLately,
+    RecentlyUsed,
     /// Those of topics that its members do not read.
-    Reads(Subscriptions),
+    Subscribed(GroupSubscriptions),
     /// None: what its members read cannot be told, or changes.
     InUse,
 }
 
-impl Group {
+impl ClassicGroup {
     /// Which of its offsets may expire?
-    pub fn offset_use(&self, now: Duration) -> OffsetUse {
+    pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
         let retention = self.options.offsets_retention;
         let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);
         match self.state {
-            GroupState::Empty if is_long => OffsetUse::Unused,
-            GroupState::Empty => OffsetUse::UsedLately,
-            GroupState::Stable if is_consumers => OffsetUse::Reads(self.subscriptions.clone()),
-            _ => OffsetUse::InUse,
+            ClassicGroupState::Empty if is_long => OffsetExpirationCondition::Unused,
+            ClassicGroupState::Empty => OffsetExpirationCondition::RecentlyUsed,
+            ClassicGroupState::Stable if is_consumers => {
+                OffsetExpirationCondition::Subscribed(self.subscriptions.clone())
+            }
+            _ => OffsetExpirationCondition::InUse,
         }
     }
 
     /// May this client commit offsets? A member's commit is a sign of life.
     pub fn check_commit(&mut self, now: Duration, fence: &CommitFence) -> Result<(), GroupError> {
         self.fence_commit(fence)?;
-        let is_alive = matches!(self.state, GroupState::Stable | GroupState::PreparingRebalance);
+        let is_alive =
+            matches!(self.state, ClassicGroupState::Stable | ClassicGroupState::PreparingRebalance);
         if is_alive && fence.kind == CommitKind::Plain {
-            self.touch(now, &fence.member_id);
+            self.refresh_session(now, &fence.member_id);
         }
         Ok(())
     }
 
     fn fence_commit(&self, fence: &CommitFence) -> Result<(), GroupError> {
-        if self.state == GroupState::Dead {
+        if self.state == ClassicGroupState::Dead {
             return Err(GroupError::CoordinatorNotAvailable);
         }
-        if fence.generation_id < 0 && self.state == GroupState::Empty {
+        if fence.generation_id < 0 && self.state == ClassicGroupState::Empty {
             return Ok(());
         }
         if fence.names_a_member() {
             self.check_member(&fence.member_id, fence.group_instance_id.as_deref())?;
             self.check_generation(fence.generation_id)?;
-        } else if fence.kind == CommitKind::Plain && self.state != GroupState::Empty {
+        } else if fence.kind == CommitKind::Plain && self.state != ClassicGroupState::Empty {
             return Err(GroupError::UnknownMemberId);
         }
-        let is_completing = self.state == GroupState::CompletingRebalance;
+        let is_completing = self.state == ClassicGroupState::CompletingRebalance;
         if fence.kind == CommitKind::Plain && is_completing {
             return Err(GroupError::RebalanceInProgress);
         }
@@ -88,11 +91,11 @@ impl Group {
 
     /// May offsets be deleted, and which topics' may not? Those that the answer includes are
     /// [`GroupError::GroupSubscribedToTopic`].
-    pub fn check_offset_delete(&self) -> Result<Subscriptions, GroupError> {
+    pub fn check_offset_delete(&self) -> Result<GroupSubscriptions, GroupError> {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
         match self.state {
-            GroupState::Dead => Err(GroupError::GroupIdNotFound),
-            GroupState::Empty => Ok(self.subscriptions.clone()),
+            ClassicGroupState::Dead => Err(GroupError::GroupIdNotFound),
+            ClassicGroupState::Empty => Ok(self.subscriptions.clone()),
             _ if is_consumers => Ok(self.subscriptions.clone()),
             _ => Err(GroupError::NonEmptyGroup),
         }
@@ -101,8 +104,8 @@ impl Group {
     /// May the group be deleted?
     pub fn check_delete(&self) -> Result<(), GroupError> {
         match self.state {
-            GroupState::Empty => Ok(()),
-            GroupState::Dead => Err(GroupError::GroupIdNotFound),
+            ClassicGroupState::Empty => Ok(()),
+            ClassicGroupState::Dead => Err(GroupError::GroupIdNotFound),
             _ => Err(GroupError::NonEmptyGroup),
         }
     }

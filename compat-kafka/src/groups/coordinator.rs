@@ -21,146 +21,146 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use alarms::{AlarmKey, Alarms};
-use slot::{Inner, Slot};
+use slot::{GroupSlot, GroupSlotState};
+use timer_queue::{TimerKey, TimerQueue};
 
-use super::commit::{CommitFence, OffsetUse};
-use super::describe::{GroupDescription, ListedGroup};
+use super::classic_group::{ClassicGroup, GroupEffect, RequestToken};
+use super::commit::{CommitFence, OffsetExpirationCondition};
+use super::describe::{GroupOverview, GroupSummary};
 use super::error::GroupError;
-use super::heartbeat::HeartbeatRequest;
-use super::join::{JoinAnswer, JoinRequest};
-use super::leave::{LeavingMember, LeftMember};
-use super::machine::{Effect, Group, Token};
+use super::heartbeat::GroupHeartbeatRequest;
+use super::join::{JoinRequest, JoinResult};
+use super::leave::{LeaveMemberRequest, LeaveMemberResult};
 use super::options::Options;
-use super::snapshot::{BadSnapshot, GroupSnapshot};
-use super::state::GroupState;
-use super::subscriptions::Subscriptions;
-use super::sync::{SyncAnswer, SyncRequest};
+use super::snapshot::{GroupSnapshot, GroupSnapshotError};
+use super::state::ClassicGroupState;
+use super::subscriptions::GroupSubscriptions;
+use super::sync::{SyncRequest, SyncResult};
 
-mod alarms;
 mod hold;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod timer_queue;
 mod writes;
 
 pub use hold::HeldGroup;
 
 /// What a [`GroupLog`] answers with, later.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+pub type GroupLogFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// Where groups are kept over a restart. For one group there is one call at a time. A future that
 /// is dropped before it ends, for it took too long, counts as a failure.
 pub trait GroupLog: Send + Sync + 'static {
     /// Stores a snapshot in the place of the last one. Done when it survives a crash.
-    fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>>;
+    fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>>;
 
     /// Forgets the group's snapshot and offsets, if there are any.
-    fn delete(&self, group: &str) -> BoxFuture<Result<(), String>>;
+    fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>>;
 
     /// Whether offsets are committed for the group: then it is remembered without members too.
-    fn has_offsets(&self, group: &str) -> BoxFuture<bool>;
+    fn has_offsets(&self, group: &str) -> GroupLogFuture<bool>;
 }
 
 /// What a group costs beside its id and its members.
 const SLOT_BYTES: usize = 1024;
 
 /// Where the chance part of member ids comes from: a seeded one makes runs replay.
-type MemberIds = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
+type MemberIdGenerator = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
 
 /// All groups. Clones share them; the timer task ends with the last clone.
 #[derive(Clone)]
-pub struct Coordinator {
-    shared: Arc<Shared>,
+pub struct GroupCoordinator {
+    shared: Arc<CoordinatorState>,
 }
 
-struct Shared {
+struct CoordinatorState {
     options: Arc<Options>,
     log: Arc<dyn GroupLog>,
-    member_ids: MemberIds,
+    member_ids: MemberIdGenerator,
     started: Instant,
-    groups: Mutex<Groups>,
-    alarms: Arc<Alarms>,
+    groups: Mutex<GroupMap>,
+    timers: Arc<TimerQueue>,
     next_token: AtomicU64,
     /// What the members of all groups hold.
     bytes: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Groups {
-    by_id: HashMap<String, Arc<Slot>>,
+struct GroupMap {
+    by_id: HashMap<String, Arc<GroupSlot>>,
     is_closed: bool,
 }
 
 /// What to do about a group that is not there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Absent {
+enum MissingGroupPolicy {
     Refuse,
     Create,
 }
 
-impl Coordinator {
+impl GroupCoordinator {
     /// Spawns the timer task, so it has to be called within a tokio runtime.
     pub fn new(
         options: Options,
         log: Arc<dyn GroupLog>,
         member_ids: impl FnMut() -> Uuid + Send + 'static,
-    ) -> Coordinator {
-        let shared = Arc::new(Shared {
+    ) -> GroupCoordinator {
+        let shared = Arc::new(CoordinatorState {
             options: Arc::new(options),
             log,
             member_ids: Mutex::new(Box::new(member_ids)),
             started: Instant::now(),
             groups: Mutex::default(),
-            alarms: Arc::new(Alarms::new()),
+            timers: Arc::new(TimerQueue::new()),
             next_token: AtomicU64::new(0),
             bytes: AtomicUsize::new(0),
         });
-        tokio::spawn(ring_when_due(Arc::downgrade(&shared), shared.alarms.clone()));
-        Coordinator { shared }
+        tokio::spawn(run_timers(Arc::downgrade(&shared), shared.timers.clone()));
+        GroupCoordinator { shared }
     }
 
     /// Brings a group back as it was stored, before it is asked for. Not bounded by `groups_max`:
     /// what was accepted before the restart is not lost by it.
-    pub fn restore(&self, group: &str, snapshot: &[u8]) -> Result<(), BadSnapshot> {
+    pub fn restore(&self, group: &str, snapshot: &[u8]) -> Result<(), GroupSnapshotError> {
         let snapshot = GroupSnapshot::decode(snapshot)?;
         let now = self.shared.now();
-        let (machine, effects) = Group::restore(self.shared.options.clone(), snapshot, now)?;
-        let slot = Slot::new(group, machine);
+        let (machine, effects) = ClassicGroup::restore(self.shared.options.clone(), snapshot, now)?;
+        let slot = GroupSlot::new(group, machine);
         self.shared.groups.lock().by_id.insert(group.to_owned(), slot.clone());
         let mut inner = slot.inner.lock();
         inner.is_stored = true;
-        self.shared.settle(&slot, &mut inner, now, effects);
+        self.shared.apply_effects(&slot, &mut inner, now, effects);
         Ok(())
     }
 
     /// Brings a group back of which there are only offsets: nobody has ever joined it.
     pub fn restore_without_members(&self, group: &str) {
-        self.restore_empty(group, Group::new(self.shared.options.clone()));
+        self.restore_empty(group, ClassicGroup::new(self.shared.options.clone()));
     }
 
     /// Brings a group back of which it is not known who was in it: its members have time to join anew.
     pub fn restore_unknown(&self, group: &str) {
-        let mut machine = Group::new(self.shared.options.clone());
+        let mut machine = ClassicGroup::new(self.shared.options.clone());
         machine.empty_since = Some(self.shared.now());
         self.restore_empty(group, machine);
     }
 
-    fn restore_empty(&self, group: &str, machine: Group) {
+    fn restore_empty(&self, group: &str, machine: ClassicGroup) {
         let mut groups = self.shared.groups.lock();
         if let Entry::Vacant(vacant) = groups.by_id.entry(group.to_owned()) {
-            let slot = vacant.insert(Slot::new(group, machine)).clone();
+            let slot = vacant.insert(GroupSlot::new(group, machine)).clone();
             drop(groups);
             let mut inner = slot.inner.lock();
             inner.is_stored = true;
-            self.shared.settle(&slot, &mut inner, self.shared.now(), Vec::new());
+            self.shared.apply_effects(&slot, &mut inner, self.shared.now(), Vec::new());
         }
     }
 
     /// A member joins; answered when the group's next generation begins.
-    pub async fn join(&self, group: &str, request: JoinRequest) -> JoinAnswer {
+    pub async fn join(&self, group: &str, request: JoinRequest) -> JoinResult {
         let member_id = request.member_id.clone();
-        let refuse = |error| JoinAnswer::refused(error, &member_id);
+        let refuse = |error| JoinResult::with_error(error, &member_id);
         let waiting = match self.begin_join(group, request) {
             Ok(waiting) => waiting,
             Err(error) => return refuse(error),
@@ -172,41 +172,43 @@ impl Coordinator {
         &self,
         group: &str,
         request: JoinRequest,
-    ) -> Result<Waiting<JoinAnswer>, GroupError> {
-        check_id(group)?;
+    ) -> Result<PendingGroupRequest<JoinResult>, GroupError> {
+        check_group_id(group)?;
         request.check(&self.shared.options)?;
         tracing::debug!(group, member = request.member_id, reason = request.reason, "join");
         let is_newcomer = request.member_id.is_empty();
-        let absent = if is_newcomer { Absent::Create } else { Absent::Refuse };
+        let absent =
+            if is_newcomer { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
         let token = self.shared.next_token();
         let (sender, receiver) = oneshot::channel();
         let slot = self
-            .act(group, absent, |slot, inner, now| {
+            .update_group(group, absent, |slot, inner, now| {
                 inner.joins.insert(token, sender);
-                if self.shared.lacks_room(inner.group.growth_by_join(&request)) {
-                    let answer = JoinAnswer::refused(GroupError::NoRoom, &request.member_id);
-                    return (slot.clone(), vec![Effect::Join { token, answer }]);
+                if self.shared.exceeds_bytes_max(inner.group.growth_by_join(&request)) {
+                    let answer =
+                        JoinResult::with_error(GroupError::TooManyBytes, &request.member_id);
+                    return (slot.clone(), vec![GroupEffect::Join { token, answer }]);
                 }
                 let ids = &mut || self.shared.member_ids.lock()();
                 (slot.clone(), inner.group.join(now, token, request, ids))
             })
             .map_err(as_unknown_member)?;
-        Ok(Waiting {
+        Ok(PendingGroupRequest {
             slot,
             token,
             receiver,
-            forget: |inner, token| drop(inner.joins.remove(&token)),
+            cancel: |inner, token| drop(inner.joins.remove(&token)),
         })
     }
 
     /// A member asks for its assignment; answered when the leader's is stored.
-    pub async fn sync(&self, group: &str, request: SyncRequest) -> SyncAnswer {
+    pub async fn sync(&self, group: &str, request: SyncRequest) -> SyncResult {
         match self.begin_sync(group, request) {
             Ok(waiting) => waiting
                 .answer()
                 .await
-                .unwrap_or_else(|| SyncAnswer::refused(GroupError::CoordinatorNotAvailable)),
-            Err(error) => SyncAnswer::refused(error),
+                .unwrap_or_else(|| SyncResult::with_error(GroupError::CoordinatorNotAvailable)),
+            Err(error) => SyncResult::with_error(error),
         }
     }
 
@@ -214,32 +216,36 @@ impl Coordinator {
         &self,
         group: &str,
         request: SyncRequest,
-    ) -> Result<Waiting<SyncAnswer>, GroupError> {
-        check_id(group)?;
+    ) -> Result<PendingGroupRequest<SyncResult>, GroupError> {
+        check_group_id(group)?;
         let token = self.shared.next_token();
         let (sender, receiver) = oneshot::channel();
         let slot = self
-            .act(group, Absent::Refuse, |slot, inner, now| {
+            .update_group(group, MissingGroupPolicy::Refuse, |slot, inner, now| {
                 inner.syncs.insert(token, sender);
-                if self.shared.lacks_room(inner.group.growth_by_sync(&request)) {
-                    let answer = SyncAnswer::refused(GroupError::NoRoom);
-                    return (slot.clone(), vec![Effect::Sync { token, answer }]);
+                if self.shared.exceeds_bytes_max(inner.group.growth_by_sync(&request)) {
+                    let answer = SyncResult::with_error(GroupError::TooManyBytes);
+                    return (slot.clone(), vec![GroupEffect::Sync { token, answer }]);
                 }
                 (slot.clone(), inner.group.sync(now, token, request))
             })
             .map_err(as_unknown_member)?;
-        Ok(Waiting {
+        Ok(PendingGroupRequest {
             slot,
             token,
             receiver,
-            forget: |inner, token| drop(inner.syncs.remove(&token)),
+            cancel: |inner, token| drop(inner.syncs.remove(&token)),
         })
     }
 
     /// A member says that it lives.
-    pub fn heartbeat(&self, group: &str, request: &HeartbeatRequest) -> Result<(), GroupError> {
-        check_id(group)?;
-        self.act(group, Absent::Refuse, |_, inner, now| {
+    pub fn heartbeat(
+        &self,
+        group: &str,
+        request: &GroupHeartbeatRequest,
+    ) -> Result<(), GroupError> {
+        check_group_id(group)?;
+        self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
             (inner.group.heartbeat(now, request), Vec::new())
         })
         .map_err(as_unknown_member)?
@@ -249,13 +255,15 @@ impl Coordinator {
     pub fn leave(
         &self,
         group: &str,
-        leaving: &[LeavingMember],
-    ) -> Result<Vec<LeftMember>, GroupError> {
-        check_id(group)?;
-        let left = self.act(group, Absent::Refuse, |_, inner, now| inner.group.leave(now, leaving));
+        leaving: &[LeaveMemberRequest],
+    ) -> Result<Vec<LeaveMemberResult>, GroupError> {
+        check_group_id(group)?;
+        let left = self.update_group(group, MissingGroupPolicy::Refuse, |_, inner, now| {
+            inner.group.leave(now, leaving)
+        });
         match left.map_err(as_unknown_member) {
             Err(error @ GroupError::UnknownMemberId) => {
-                Ok(leaving.iter().map(|one| one.answered(Some(error))).collect())
+                Ok(leaving.iter().map(|one| one.result(Some(error))).collect())
             }
             other => other?,
         }
@@ -274,8 +282,9 @@ impl Coordinator {
         queue: impl FnOnce() -> T,
     ) -> Result<T, GroupError> {
         let is_simple = fence.generation_id < 0;
-        let absent = if is_simple { Absent::Create } else { Absent::Refuse };
-        self.act(group, absent, |_, inner, now| {
+        let absent =
+            if is_simple { MissingGroupPolicy::Create } else { MissingGroupPolicy::Refuse };
+        self.update_group(group, absent, |_, inner, now| {
             let queued = inner.group.check_commit(now, fence).map(|()| {
                 inner.is_stored = true;
                 queue()
@@ -285,60 +294,66 @@ impl Coordinator {
     }
 
     /// May offsets of the group be deleted, and which topics' may not?
-    pub fn check_offset_delete(&self, group: &str) -> Result<Subscriptions, GroupError> {
-        self.look(group, Group::check_offset_delete)?
+    pub fn check_offset_delete(&self, group: &str) -> Result<GroupSubscriptions, GroupError> {
+        self.read_group(group, ClassicGroup::check_offset_delete)?
     }
 
     /// Lets offsets of the group expire, if any may: `queue` is told which. What it puts into the log comes
     /// before all that is decided about the group later, so whoever joins afterwards has not been told of them.
     /// `None` for a group that is not there, or that somebody else acts on.
-    pub fn expire<T>(&self, group: &str, queue: impl FnOnce(&OffsetUse) -> T) -> Option<T> {
-        let slot = self.shared.find(group, Absent::Refuse).ok()?;
+    pub fn expire<T>(
+        &self,
+        group: &str,
+        queue: impl FnOnce(&OffsetExpirationCondition) -> T,
+    ) -> Option<T> {
+        let slot = self.shared.find(group, MissingGroupPolicy::Refuse).ok()?;
         let inner = slot.inner.lock();
         if inner.is_being_deleted || inner.is_held {
             return None;
         }
-        match inner.group.offset_use(self.shared.now()) {
-            OffsetUse::InUse => None,
+        match inner.group.offset_expiration_condition(self.shared.now()) {
+            OffsetExpirationCondition::InUse => None,
             offset_use => Some(queue(&offset_use)),
         }
     }
 
     /// The group and its members.
-    pub fn describe(&self, group: &str) -> Result<GroupDescription, GroupError> {
-        self.look(group, Group::describe)
+    pub fn describe(&self, group: &str) -> Result<GroupSummary, GroupError> {
+        self.read_group(group, ClassicGroup::describe)
     }
 
     /// Whether there is such a group.
-    pub fn has(&self, group: &str) -> bool {
-        self.look(group, |_| ()).is_ok()
+    pub fn contains(&self, group: &str) -> bool {
+        self.read_group(group, |_| ()).is_ok()
     }
 
     /// Whether the group has no members, and nothing of it is on its way to the log.
     #[cfg(test)]
     pub(crate) fn is_idle(&self, group: &str) -> bool {
-        self.look(group, Group::is_idle).unwrap_or(false)
+        self.read_group(group, ClassicGroup::is_idle).unwrap_or(false)
     }
 
     /// All groups, by id.
-    pub fn list(&self) -> Vec<ListedGroup> {
-        let slots: Vec<Arc<Slot>> = self.shared.groups.lock().by_id.values().cloned().collect();
-        let listed = slots.iter().map(|slot| slot.inner.lock().group.listed(&slot.id));
-        let mut listed: Vec<_> = listed.filter(|one| one.state != GroupState::Dead).collect();
+    pub fn list(&self) -> Vec<GroupOverview> {
+        let slots: Vec<Arc<GroupSlot>> =
+            self.shared.groups.lock().by_id.values().cloned().collect();
+        let listed = slots.iter().map(|slot| slot.inner.lock().group.overview(&slot.id));
+        let mut listed: Vec<_> =
+            listed.filter(|one| one.state != ClassicGroupState::Dead).collect();
         listed.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
         listed
     }
 
     /// Deletes a group that has no members, with its offsets.
     pub async fn delete(&self, group: &str) -> Result<(), GroupError> {
-        let slot = self.shared.find(group, Absent::Refuse)?;
+        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
         let done = self.shared.begin_delete(&slot, &mut slot.inner.lock())?;
         done.await.unwrap_or(Err(GroupError::CoordinatorNotAvailable))
     }
 
     /// Refuses all requests from now on, those that wait included. Writes under way go on.
     pub fn close(&self) {
-        let slots: Vec<Arc<Slot>> = {
+        let slots: Vec<Arc<GroupSlot>> = {
             let mut groups = self.shared.groups.lock();
             groups.is_closed = true;
             groups.by_id.drain().map(|(_, slot)| slot).collect()
@@ -346,22 +361,22 @@ impl Coordinator {
         for slot in slots {
             let mut inner = slot.inner.lock();
             let effects = inner.group.close();
-            self.shared.settle(&slot, &mut inner, self.shared.now(), effects);
+            self.shared.apply_effects(&slot, &mut inner, self.shared.now(), effects);
         }
     }
 
     /// Lets the group act, and sees to the effects. A group that died between being found and being
     /// locked has left the map by then, so the search begins anew.
-    fn act<T>(
+    fn update_group<T>(
         &self,
         group: &str,
-        absent: Absent,
-        act: impl FnOnce(&Arc<Slot>, &mut Inner, Duration) -> (T, Vec<Effect>),
+        absent: MissingGroupPolicy,
+        act: impl FnOnce(&Arc<GroupSlot>, &mut GroupSlotState, Duration) -> (T, Vec<GroupEffect>),
     ) -> Result<T, GroupError> {
         loop {
             let slot = self.shared.find(group, absent)?;
             let mut inner = slot.inner.lock();
-            if inner.group.state() == GroupState::Dead {
+            if inner.group.state() == ClassicGroupState::Dead {
                 continue;
             }
             if inner.is_being_deleted || inner.is_held {
@@ -370,32 +385,36 @@ impl Coordinator {
             let now = self.shared.now();
             inner.idle_until = None;
             let (answer, effects) = act(&slot, &mut inner, now);
-            self.shared.settle(&slot, &mut inner, now, effects);
+            self.shared.apply_effects(&slot, &mut inner, now, effects);
             return Ok(answer);
         }
     }
 
-    fn look<T>(&self, group: &str, look: impl FnOnce(&Group) -> T) -> Result<T, GroupError> {
-        let slot = self.shared.find(group, Absent::Refuse)?;
+    fn read_group<T>(
+        &self,
+        group: &str,
+        look: impl FnOnce(&ClassicGroup) -> T,
+    ) -> Result<T, GroupError> {
+        let slot = self.shared.find(group, MissingGroupPolicy::Refuse)?;
         let inner = slot.inner.lock();
         match inner.group.state() {
-            GroupState::Dead => Err(GroupError::GroupIdNotFound),
+            ClassicGroupState::Dead => Err(GroupError::GroupIdNotFound),
             _ => Ok(look(&inner.group)),
         }
     }
 }
 
-impl Shared {
+impl CoordinatorState {
     /// Time since the start: what all groups reckon in.
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    fn next_token(&self) -> Token {
-        Token(self.next_token.fetch_add(1, Ordering::Relaxed))
+    fn next_token(&self) -> RequestToken {
+        RequestToken(self.next_token.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn find(&self, id: &str, absent: Absent) -> Result<Arc<Slot>, GroupError> {
+    fn find(&self, id: &str, absent: MissingGroupPolicy) -> Result<Arc<GroupSlot>, GroupError> {
         let mut groups = self.groups.lock();
         if groups.is_closed {
             return Err(GroupError::CoordinatorNotAvailable);
@@ -403,60 +422,62 @@ impl Shared {
         if let Some(slot) = groups.by_id.get(id) {
             return Ok(slot.clone());
         }
-        if absent == Absent::Refuse {
+        if absent == MissingGroupPolicy::Refuse {
             return Err(GroupError::GroupIdNotFound);
         }
         if groups.by_id.len() >= self.options.groups_max {
             return Err(GroupError::TooManyGroups);
         }
-        if self.lacks_room(slot_bytes(id)) {
-            return Err(GroupError::NoRoom);
+        if self.exceeds_bytes_max(slot_bytes(id)) {
+            return Err(GroupError::TooManyBytes);
         }
-        let slot = Slot::new(id, Group::new(self.options.clone()));
+        let slot = GroupSlot::new(id, ClassicGroup::new(self.options.clone()));
         groups.by_id.insert(id.to_owned(), slot.clone());
         Ok(slot)
     }
 
     /// Whether all groups together would hold more than they may. What each of a few requests at a time brings
     /// may come on top.
-    fn lacks_room(&self, growth: usize) -> bool {
+    fn exceeds_bytes_max(&self, growth: usize) -> bool {
         growth > 0 && self.bytes.load(Ordering::Relaxed) + growth > self.options.groups_bytes_max
     }
 
     /// Counts the group anew in the sum over all: one that is gone, no more.
-    fn count(&self, slot: &Slot, inner: &mut Inner) {
-        let is_gone = inner.group.state() == GroupState::Dead;
+    fn update_bytes(&self, slot: &GroupSlot, inner: &mut GroupSlotState) {
+        let is_gone = inner.group.state() == ClassicGroupState::Dead;
         let now = if is_gone { 0 } else { slot_bytes(&slot.id) + inner.group.bytes() };
-        let before = std::mem::replace(&mut inner.counted, now);
+        let before = std::mem::replace(&mut inner.counted_bytes, now);
         self.bytes.fetch_add(now, Ordering::Relaxed);
         self.bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Sees to what the group wants done, and to being woken for its next deadline.
-    fn settle(
+    fn apply_effects(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        inner: &mut Inner,
+        slot: &Arc<GroupSlot>,
+        inner: &mut GroupSlotState,
         now: Duration,
-        effects: Vec<Effect>,
+        effects: Vec<GroupEffect>,
     ) {
         for effect in effects {
             match effect {
-                Effect::Join { token, answer } => inner.answer_join(token, answer),
-                Effect::Sync { token, answer } => inner.answer_sync(token, answer),
-                Effect::Persist { write, snapshot } => self.queue(slot, inner, write, snapshot),
+                GroupEffect::Join { token, answer } => inner.answer_join(token, answer),
+                GroupEffect::Sync { token, answer } => inner.answer_sync(token, answer),
+                GroupEffect::Persist { write, snapshot } => {
+                    self.queue(slot, inner, write, snapshot)
+                }
             }
         }
-        self.count(slot, inner);
-        inner.note_change(&slot.id);
-        inner.note_idleness(now, self.options.empty_group_retention);
-        self.alarms.arm(slot, inner);
+        self.update_bytes(slot, inner);
+        inner.log_transition(&slot.id);
+        inner.update_idle_deadline(now, self.options.empty_group_retention);
+        self.timers.schedule(slot, inner);
     }
 
-    fn ring(self: &Arc<Self>, key: AlarmKey, slot: Arc<Slot>) {
+    fn on_timer(self: &Arc<Self>, key: TimerKey, slot: Arc<GroupSlot>) {
         let mut inner = slot.inner.lock();
-        inner.alarm.take_if(|armed| *armed == key);
-        if inner.group.state() == GroupState::Dead || inner.is_being_deleted {
+        inner.timer.take_if(|armed| *armed == key);
+        if inner.group.state() == ClassicGroupState::Dead || inner.is_being_deleted {
             return;
         }
         let now = self.now();
@@ -465,48 +486,48 @@ impl Shared {
         if is_forgotten {
             inner.idle_until = None;
         }
-        self.settle(&slot, &mut inner, now, effects);
+        self.apply_effects(&slot, &mut inner, now, effects);
         if is_forgotten {
-            tokio::spawn(self.clone().retire(slot.clone(), inner.idle_until));
+            tokio::spawn(self.clone().delete_if_idle(slot.clone(), inner.idle_until));
         }
     }
 }
 
 /// A request that waits. Dropped, it leaves no trace among the waiters.
-struct Waiting<T> {
-    slot: Arc<Slot>,
-    token: Token,
+struct PendingGroupRequest<T> {
+    slot: Arc<GroupSlot>,
+    token: RequestToken,
     receiver: oneshot::Receiver<T>,
-    forget: fn(&mut Inner, Token),
+    cancel: fn(&mut GroupSlotState, RequestToken),
 }
 
-impl<T> Waiting<T> {
+impl<T> PendingGroupRequest<T> {
     /// `None` only if the group is gone without a word.
     async fn answer(mut self) -> Option<T> {
         (&mut self.receiver).await.ok()
     }
 }
 
-impl<T> Drop for Waiting<T> {
+impl<T> Drop for PendingGroupRequest<T> {
     fn drop(&mut self) {
-        (self.forget)(&mut self.slot.inner.lock(), self.token);
+        (self.cancel)(&mut self.slot.inner.lock(), self.token);
     }
 }
 
-async fn ring_when_due(shared: Weak<Shared>, alarms: Arc<Alarms>) {
+async fn run_timers(shared: Weak<CoordinatorState>, alarms: Arc<TimerQueue>) {
     while let Some(started) = shared.upgrade().map(|shared| shared.started) {
-        for (key, slot) in alarms.due(started).await {
+        for (key, slot) in alarms.next_due(started).await {
             match shared.upgrade() {
-                Some(shared) => shared.ring(key, slot),
+                Some(shared) => shared.on_timer(key, slot),
                 None => return,
             }
         }
     }
 }
 
-impl Drop for Shared {
+impl Drop for CoordinatorState {
     fn drop(&mut self) {
-        self.alarms.close();
+        self.timers.close();
     }
 }
 
@@ -515,7 +536,7 @@ fn slot_bytes(id: &str) -> usize {
     SLOT_BYTES + 2 * id.len()
 }
 
-fn check_id(group: &str) -> Result<(), GroupError> {
+fn check_group_id(group: &str) -> Result<(), GroupError> {
     if group.is_empty() { Err(GroupError::InvalidGroupId) } else { Ok(()) }
 }
 

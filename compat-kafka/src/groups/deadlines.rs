@@ -5,12 +5,12 @@ use std::time::Duration;
 
 /// One deadline a name. Every name in `at` is in `in_order` once, at the same moment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Deadlines {
+pub(super) struct DeadlineQueue {
     at: HashMap<String, Duration>,
     in_order: BTreeSet<(Duration, String)>,
 }
 
-impl Deadlines {
+impl DeadlineQueue {
     pub(super) fn set(&mut self, name: &str, at: Duration) {
         self.cancel(name);
         self.at.insert(name.to_owned(), at);
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn setting_a_name_again_moves_its_one_deadline() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = DeadlineQueue::default();
         deadlines.set("a", Duration::from_secs(1));
         deadlines.set("b", Duration::from_secs(2));
         deadlines.set("a", Duration::from_secs(3));

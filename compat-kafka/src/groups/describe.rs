@@ -2,42 +2,42 @@
 
 use bytes::Bytes;
 
-use super::machine::Group;
-use super::member::Member;
-use super::state::GroupState;
+use super::classic_group::ClassicGroup;
+use super::member::ClassicGroupMember;
+use super::state::ClassicGroupState;
 
 /// One line in the list of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedGroup {
+pub struct GroupOverview {
     /// The group's id.
     pub group_id: String,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
     /// Where the group stands.
-    pub state: GroupState,
+    pub state: ClassicGroupState,
 }
 
-impl ListedGroup {
+impl GroupOverview {
     /// What Kafka calls groups of this kind, beside its newer ones.
     pub const GROUP_TYPE: &'static str = "classic";
 }
 
 /// A group and its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupDescription {
+pub struct GroupSummary {
     /// Where the group stands.
-    pub state: GroupState,
+    pub state: ClassicGroupState,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
     /// The protocol that the members chose; empty unless the group is stable.
     pub protocol_data: String,
     /// The members.
-    pub members: Vec<MemberDescription>,
+    pub members: Vec<MemberSummary>,
 }
 
 /// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberDescription {
+pub struct MemberSummary {
     /// The member's id.
     pub member_id: String,
     /// The member's instance id.
@@ -52,12 +52,12 @@ pub struct MemberDescription {
     pub assignment: Bytes,
 }
 
-impl Group {
+impl ClassicGroup {
     /// The group and its members.
-    pub fn describe(&self) -> GroupDescription {
-        let is_stable = self.state == GroupState::Stable;
+    pub fn describe(&self) -> GroupSummary {
+        let is_stable = self.state == ClassicGroupState::Stable;
         let protocol = self.protocol.clone().filter(|_| is_stable).unwrap_or_default();
-        GroupDescription {
+        GroupSummary {
             state: self.state,
             protocol_type: self.protocol_type.clone().unwrap_or_default(),
             members: self.roster.iter().map(|member| member.describe(&protocol)).collect(),
@@ -66,8 +66,8 @@ impl Group {
     }
 
     /// The group's line in the list.
-    pub fn listed(&self, group_id: &str) -> ListedGroup {
-        ListedGroup {
+    pub fn overview(&self, group_id: &str) -> GroupOverview {
+        GroupOverview {
             group_id: group_id.to_owned(),
             protocol_type: self.protocol_type.clone().unwrap_or_default(),
             state: self.state,
@@ -75,9 +75,9 @@ impl Group {
     }
 }
 
-impl Member {
-    fn describe(&self, protocol: &str) -> MemberDescription {
-        MemberDescription {
+impl ClassicGroupMember {
+    fn describe(&self, protocol: &str) -> MemberSummary {
+        MemberSummary {
             member_id: self.id.clone(),
             group_instance_id: self.group_instance_id.clone(),
             client_id: self.client_id.clone(),

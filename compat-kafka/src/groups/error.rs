@@ -1,5 +1,5 @@
 //! Why a group refuses a request. Each variant is an error code of its own on Kafka's wire, but for
-//! [`GroupError::TooManyGroups`], [`GroupError::NoRoom`] and [`GroupError::TooLarge`], which are our own bounds.
+//! [`GroupError::TooManyGroups`], [`GroupError::TooManyBytes`] and [`GroupError::TooLarge`], which are our own bounds.
 
 /// Why a group refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum GroupError {
     TooManyGroups,
     /// The members of all groups hold as much as they may (`groups_bytes_max`). Retry once some are gone.
     #[error("the service's groups may hold no more")]
-    NoRoom,
+    TooManyBytes,
     /// The metadata or the assignments in the request exceed their bound.
     #[error("metadata or assignments are too large")]
     TooLarge,

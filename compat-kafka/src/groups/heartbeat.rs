@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::classic_group::ClassicGroup;
 use super::error::GroupError;
-use super::machine::Group;
-use super::state::GroupState;
+use super::state::ClassicGroupState;
 
 /// A member says that it lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeartbeatRequest {
+pub struct GroupHeartbeatRequest {
     /// The member's id.
     pub member_id: String,
     /// The member's instance id.
@@ -17,21 +17,21 @@ pub struct HeartbeatRequest {
     pub generation_id: i32,
 }
 
-impl Group {
+impl ClassicGroup {
     /// A member says that it lives. [`GroupError::RebalanceInProgress`] counts as a sign of life.
     pub fn heartbeat(
         &mut self,
         now: Duration,
-        request: &HeartbeatRequest,
+        request: &GroupHeartbeatRequest,
     ) -> Result<(), GroupError> {
-        if self.state == GroupState::Dead {
+        if self.state == ClassicGroupState::Dead {
             return Err(GroupError::CoordinatorNotAvailable);
         }
         self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
         self.check_generation(request.generation_id)?;
-        self.touch(now, &request.member_id);
+        self.refresh_session(now, &request.member_id);
         match self.state {
-            GroupState::PreparingRebalance => Err(GroupError::RebalanceInProgress),
+            ClassicGroupState::PreparingRebalance => Err(GroupError::RebalanceInProgress),
             _ => Ok(()),
         }
     }

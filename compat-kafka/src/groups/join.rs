@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::classic_group::{ClassicGroup, GroupEffect, RequestToken};
 use super::error::GroupError;
-use super::machine::{Effect, Group, Token};
-use super::member::{Member, OVERHEAD_BYTES, protocols_bytes};
+use super::member::{ClassicGroupMember, OVERHEAD_BYTES, protocols_bytes};
 use super::options::Options;
-use super::state::GroupState;
+use super::state::ClassicGroupState;
 
 /// A uuid as text, and the dash before it.
 const UUID_BYTES: usize = 37;
@@ -43,7 +43,7 @@ pub struct JoinRequest {
 
 /// The answer to a [`JoinRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinAnswer {
+pub struct JoinResult {
     /// `None` if the member is part of the generation.
     pub error: Option<GroupError>,
     /// The generation, or -1 after most errors.
@@ -74,15 +74,15 @@ pub struct JoinedMember {
 }
 
 /// A join that is answered at once, and with nothing but this.
-struct Refusal {
+struct JoinRefusal {
     error: GroupError,
     member_id: String,
 }
 
-impl JoinAnswer {
+impl JoinResult {
     /// An answer that says only what went wrong.
-    pub fn refused(error: GroupError, member_id: &str) -> JoinAnswer {
-        JoinAnswer {
+    pub fn with_error(error: GroupError, member_id: &str) -> JoinResult {
+        JoinResult {
             error: Some(error),
             generation_id: -1,
             protocol_type: None,
@@ -125,17 +125,17 @@ impl JoinRequest {
     }
 }
 
-impl Group {
+impl ClassicGroup {
     /// A member asks to be part of the next generation. `ids` gives the chance part of new ids.
     pub fn join(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         request: JoinRequest,
         ids: &mut dyn FnMut() -> Uuid,
-    ) -> Vec<Effect> {
+    ) -> Vec<GroupEffect> {
         if let Err(refusal) = self.try_join(now, token, request, ids) {
-            self.answer_join(token, JoinAnswer::refused(refusal.error, &refusal.member_id));
+            self.answer_join(token, JoinResult::with_error(refusal.error, &refusal.member_id));
         }
         self.take_effects()
     }
@@ -143,17 +143,17 @@ impl Group {
     fn try_join(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         request: JoinRequest,
         ids: &mut dyn FnMut() -> Uuid,
-    ) -> Result<(), Refusal> {
-        let refuse = |error| Refusal { error, member_id: request.member_id.clone() };
-        if self.state == GroupState::Dead {
+    ) -> Result<(), JoinRefusal> {
+        let refuse = |error| JoinRefusal { error, member_id: request.member_id.clone() };
+        if self.state == ClassicGroupState::Dead {
             return Err(refuse(GroupError::CoordinatorNotAvailable));
         }
         request.check(&self.options).map_err(refuse)?;
         if !self.has_room_for(&request) {
-            return Err(self.keep_out(now, &request.member_id));
+            return Err(self.reject_member(now, &request.member_id));
         }
         if !self.supports(&request) {
             return Err(refuse(GroupError::InconsistentGroupProtocol));
@@ -168,47 +168,49 @@ impl Group {
     /// While members gather, only those who have joined count: so the last to join again are
     /// those that a lowered limit keeps out.
     fn has_room_for(&self, request: &JoinRequest) -> bool {
-        let known = self.known_as(request);
+        let known = self.existing_member(request);
         let size_max = self.options.group_max_size;
         let counts = match self.state {
-            GroupState::Empty | GroupState::Dead => true,
-            GroupState::PreparingRebalance => {
+            ClassicGroupState::Empty | ClassicGroupState::Dead => true,
+            ClassicGroupState::PreparingRebalance => {
                 known.is_some_and(|member| member.join.is_some())
                     || self.roster.joining() < size_max
             }
-            GroupState::CompletingRebalance | GroupState::Stable => {
+            ClassicGroupState::CompletingRebalance | ClassicGroupState::Stable => {
                 known.is_some() || self.roster.len() < size_max
             }
         };
-        let others = self.roster.bytes() - known.map_or(0, Member::bytes);
+        let others = self.roster.bytes() - known.map_or(0, ClassicGroupMember::bytes);
         counts && others + request.bytes() <= self.options.group_bytes_max
     }
 
     /// How many bytes more the group holds once the request is granted.
     pub(super) fn growth_by_join(&self, request: &JoinRequest) -> usize {
-        request.bytes().saturating_sub(self.known_as(request).map_or(0, Member::bytes))
+        request
+            .bytes()
+            .saturating_sub(self.existing_member(request).map_or(0, ClassicGroupMember::bytes))
     }
 
     /// Who is there already for this request: by its id, or by the instance id that it takes over.
-    fn known_as(&self, request: &JoinRequest) -> Option<&Member> {
+    fn existing_member(&self, request: &JoinRequest) -> Option<&ClassicGroupMember> {
         let instance = request.group_instance_id.as_deref();
         let holder = || instance.and_then(|instance| self.roster.id_of_instance(instance));
         let id = Some(request.member_id.as_str()).filter(|id| !id.is_empty()).or_else(holder);
         id.and_then(|id| self.roster.get(id))
     }
 
-    fn keep_out(&mut self, now: Duration, id: &str) -> Refusal {
+    fn reject_member(&mut self, now: Duration, id: &str) -> JoinRefusal {
         self.pending.remove(id);
         if self.remove_member(id, GroupError::GroupMaxSizeReached).is_some() {
             self.member_lost(now, "a member has no room any more");
         } else {
             self.complete_join_if_due(now);
         }
-        Refusal { error: GroupError::GroupMaxSizeReached, member_id: String::new() }
+        JoinRefusal { error: GroupError::GroupMaxSizeReached, member_id: String::new() }
     }
 
     fn supports(&self, request: &JoinRequest) -> bool {
-        self.state == GroupState::Empty
+        self.state == ClassicGroupState::Empty
             || self.protocol_type.as_ref() == Some(&request.protocol_type)
                 && self.roster.supports_any(&request.protocols)
     }
@@ -216,14 +218,14 @@ impl Group {
     fn join_without_id(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         request: JoinRequest,
         uuid: Uuid,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), JoinRefusal> {
         let id = request.new_member_id(uuid);
         let Some(instance) = &request.group_instance_id else {
             if request.require_known_member_id {
-                return Err(self.give_out(now, id, request.session_timeout));
+                return Err(self.issue_member_id(now, id, request.session_timeout));
             }
             self.add_member(now, token, id, request);
             return Ok(());
@@ -236,32 +238,32 @@ impl Group {
     }
 
     /// The id counts only once the member joins with it: one that never heard it leaves no trace.
-    fn give_out(&mut self, now: Duration, id: String, timeout: Duration) -> Refusal {
+    fn issue_member_id(&mut self, now: Duration, id: String, timeout: Duration) -> JoinRefusal {
         if self.pending.len() >= self.options.pending_members_max {
             let error = GroupError::GroupMaxSizeReached;
-            return Refusal { error, member_id: String::new() };
+            return JoinRefusal { error, member_id: String::new() };
         }
         self.sessions.set(&id, now + timeout);
         self.pending.insert(id.clone());
-        Refusal { error: GroupError::MemberIdRequired, member_id: id }
+        JoinRefusal { error: GroupError::MemberIdRequired, member_id: id }
     }
 
     fn join_with_id(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         request: JoinRequest,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), JoinRefusal> {
         let id = request.member_id.clone();
         let instance = request.group_instance_id.as_deref();
         if instance.is_none() && self.pending.remove(&id) {
             self.add_member(now, token, id, request);
             return Ok(());
         }
-        let refuse = |error| Refusal { error, member_id: request.member_id.clone() };
+        let refuse = |error| JoinRefusal { error, member_id: request.member_id.clone() };
         self.check_member(&id, instance).map_err(refuse)?;
-        match self.why_rebalance_for(&id, &request) {
-            Some(reason) => self.join_again(now, token, &id, request, reason),
+        match self.rebalance_reason(&id, &request) {
+            Some(reason) => self.rejoin(now, token, &id, request, reason),
             None => self.answer_join(token, self.generation_for(&id)),
         }
         Ok(())
@@ -269,20 +271,22 @@ impl Group {
 
     /// `None` if the member may be told the generation that stands: it changes nothing, and may
     /// just not have heard. A leader that joins a stable group asks for a new assignment by it.
-    fn why_rebalance_for(&self, id: &str, request: &JoinRequest) -> Option<&'static str> {
-        let is_same = self.roster.get(id).is_some_and(|m| m.brings(&request.protocols));
+    fn rebalance_reason(&self, id: &str, request: &JoinRequest) -> Option<&'static str> {
+        let is_same = self.roster.get(id).is_some_and(|m| m.has_protocols(&request.protocols));
         match self.state {
-            GroupState::PreparingRebalance => Some("a member joins again"),
-            GroupState::Stable if self.roster.is_leader(id) => Some("the leader joins again"),
+            ClassicGroupState::PreparingRebalance => Some("a member joins again"),
+            ClassicGroupState::Stable if self.roster.is_leader(id) => {
+                Some("the leader joins again")
+            }
             _ if !is_same => Some("a member changes its metadata"),
             _ => None,
         }
     }
 
-    fn join_again(
+    fn rejoin(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         id: &str,
         request: JoinRequest,
         reason: &'static str,
@@ -292,12 +296,12 @@ impl Group {
             member.join.replace(token)
         });
         if let Some(earlier) = displaced.flatten() {
-            self.answer_join(earlier, JoinAnswer::refused(GroupError::RebalanceInProgress, id));
+            self.answer_join(earlier, JoinResult::with_error(GroupError::RebalanceInProgress, id));
         }
         self.rebalance_or_complete_join(now, reason);
     }
 
-    fn add_member(&mut self, now: Duration, token: Token, id: String, request: JoinRequest) {
+    fn add_member(&mut self, now: Duration, token: RequestToken, id: String, request: JoinRequest) {
         if let Some(timer) = &mut self.join_timer {
             timer.note_new_member();
         }
@@ -305,15 +309,15 @@ impl Group {
             self.protocol_type = Some(request.protocol_type.clone());
         }
         self.sessions.set(&id, now + self.options.new_member_join_timeout);
-        let member = Member::new(id, request);
-        self.roster.insert(Member { is_new: true, join: Some(token), ..member });
+        let member = ClassicGroupMember::new(id, request);
+        self.roster.insert(ClassicGroupMember { is_new: true, join: Some(token), ..member });
         self.rebalance_or_complete_join(now, "a new member joins");
     }
 
     /// What a member is told of the generation that stands.
-    pub(super) fn generation_for(&self, id: &str) -> JoinAnswer {
+    pub(super) fn generation_for(&self, id: &str) -> JoinResult {
         let is_leader = self.roster.is_leader(id);
-        JoinAnswer {
+        JoinResult {
             error: None,
             generation_id: self.generation,
             protocol_type: self.protocol_type.clone(),
@@ -327,7 +331,7 @@ impl Group {
 
     fn joined_members(&self) -> Vec<JoinedMember> {
         let protocol = self.protocol.as_deref().unwrap_or_default();
-        let tell = |member: &Member| JoinedMember {
+        let tell = |member: &ClassicGroupMember| JoinedMember {
             member_id: member.id.clone(),
             group_instance_id: member.group_instance_id.clone(),
             metadata: member.metadata(protocol),

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::classic_group::{ClassicGroup, GroupEffect};
 use super::error::GroupError;
-use super::machine::{Effect, Group};
-use super::state::GroupState;
+use super::state::ClassicGroupState;
 
 /// Who shall leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeavingMember {
+pub struct LeaveMemberRequest {
     /// The member's id; empty to remove whoever holds the instance id.
     pub member_id: String,
     /// The member's instance id.
@@ -19,7 +19,7 @@ pub struct LeavingMember {
 
 /// Whether one member has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftMember {
+pub struct LeaveMemberResult {
     /// The member's id, as it was asked for.
     pub member_id: String,
     /// The member's instance id, as it was asked for.
@@ -28,9 +28,9 @@ pub struct LeftMember {
     pub error: Option<GroupError>,
 }
 
-impl LeavingMember {
-    pub(super) fn answered(&self, error: Option<GroupError>) -> LeftMember {
-        LeftMember {
+impl LeaveMemberRequest {
+    pub(super) fn result(&self, error: Option<GroupError>) -> LeaveMemberResult {
+        LeaveMemberResult {
             member_id: self.member_id.clone(),
             group_instance_id: self.group_instance_id.clone(),
             error,
@@ -38,18 +38,18 @@ impl LeavingMember {
     }
 }
 
-impl Group {
+impl ClassicGroup {
     /// Takes members out of the group: one answer each, in order.
     pub fn leave(
         &mut self,
         now: Duration,
-        leaving: &[LeavingMember],
-    ) -> (Result<Vec<LeftMember>, GroupError>, Vec<Effect>) {
-        if self.state == GroupState::Dead {
+        leaving: &[LeaveMemberRequest],
+    ) -> (Result<Vec<LeaveMemberResult>, GroupError>, Vec<GroupEffect>) {
+        if self.state == ClassicGroupState::Dead {
             return (Err(GroupError::CoordinatorNotAvailable), Vec::new());
         }
         let (members, pending) = (self.roster.len(), self.pending.len());
-        let left = leaving.iter().map(|one| one.answered(self.leave_one(one).err())).collect();
+        let left = leaving.iter().map(|one| one.result(self.leave_one(one).err())).collect();
         if self.roster.len() < members {
             self.members_left(now);
         } else if self.pending.len() < pending {
@@ -58,7 +58,7 @@ impl Group {
         (Ok(left), self.take_effects())
     }
 
-    fn leave_one(&mut self, leaving: &LeavingMember) -> Result<(), GroupError> {
+    fn leave_one(&mut self, leaving: &LeaveMemberRequest) -> Result<(), GroupError> {
         let id = self.id_of(leaving)?.to_owned();
         if self.pending.remove(&id) {
             self.sessions.cancel(&id);
@@ -69,7 +69,7 @@ impl Group {
         Ok(())
     }
 
-    fn id_of<'a>(&'a self, leaving: &'a LeavingMember) -> Result<&'a str, GroupError> {
+    fn id_of<'a>(&'a self, leaving: &'a LeaveMemberRequest) -> Result<&'a str, GroupError> {
         if !leaving.member_id.is_empty() {
             return Ok(&leaving.member_id);
         }
@@ -79,7 +79,7 @@ impl Group {
 
     fn members_left(&mut self, now: Duration) {
         match self.state {
-            GroupState::PreparingRebalance => self.complete_join_if_due(now),
+            ClassicGroupState::PreparingRebalance => self.complete_join_if_due(now),
             _ => self.member_lost(now, "members left"),
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::classic_group::RequestToken;
 use super::join::JoinRequest;
-use super::machine::Token;
 
 /// What a member costs beside the bytes that it brought.
 pub(super) const OVERHEAD_BYTES: usize = 256;
@@ -15,7 +15,7 @@ const PROTOCOL_OVERHEAD_BYTES: usize = 64;
 
 /// One member of a group.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
+pub(super) struct ClassicGroupMember {
     pub(super) id: String,
     pub(super) group_instance_id: Option<String>,
     pub(super) client_id: String,
@@ -29,14 +29,14 @@ pub(super) struct Member {
     /// Added, and not yet part of a generation: it does not know its id, so it cannot heartbeat.
     pub(super) is_new: bool,
     /// The join request that waits for this member's answer.
-    pub(super) join: Option<Token>,
+    pub(super) join: Option<RequestToken>,
     /// The sync request that waits for this member's assignment.
-    pub(super) sync: Option<Token>,
+    pub(super) sync: Option<RequestToken>,
 }
 
-impl Member {
-    pub(super) fn new(id: String, request: JoinRequest) -> Member {
-        Member {
+impl ClassicGroupMember {
+    pub(super) fn new(id: String, request: JoinRequest) -> ClassicGroupMember {
+        ClassicGroupMember {
             id,
             protocols: own_protocols(&request.protocols),
             group_instance_id: request.group_instance_id,
@@ -64,11 +64,11 @@ impl Member {
 
     /// A member with a request of its own in waiting need not heartbeat, unless it is new: then it
     /// may have gone and joined a second time, and this one would stay for ever.
-    pub(super) fn is_excused(&self) -> bool {
+    pub(super) fn is_session_exempt(&self) -> bool {
         !self.is_new && (self.join.is_some() || self.sync.is_some())
     }
 
-    pub(super) fn brings(&self, protocols: &[(String, Bytes)]) -> bool {
+    pub(super) fn has_protocols(&self, protocols: &[(String, Bytes)]) -> bool {
         self.protocols == protocols
     }
 
@@ -83,7 +83,7 @@ impl Member {
     }
 }
 
-fn named_bytes(member: &Member) -> usize {
+fn named_bytes(member: &ClassicGroupMember) -> usize {
     let instance = member.group_instance_id.as_ref().map_or(0, String::len);
     member.id.len() + instance + member.client_id.len() + member.client_host.len()
 }

@@ -1,7 +1,7 @@
 //! Kafka's classic consumer groups: who is in a group, who leads it, and who was assigned what.
 //!
-//! [`Group`] is one group as a pure state machine: it reads no clock, does no I/O, and says what is
-//! to be done as [`Effect`]s. [`Coordinator`] holds all groups, and brings time, waiting requests
+//! [`ClassicGroup`] is one group as a pure state machine: it reads no clock, does no I/O, and says what is
+//! to be done as [`GroupEffect`]s. [`GroupCoordinator`] holds all groups, and brings time, waiting requests
 //! and a log to them. [`GroupSnapshot`] is what of a group survives a restart.
 //!
 //! Absent on purpose: committed offsets (they live in the engine; here is only the fence that a
@@ -9,6 +9,7 @@
 //! topic list inside a consumer's subscription.
 
 mod assignment;
+mod classic_group;
 mod commit;
 mod coordinator;
 mod deadlines;
@@ -17,7 +18,6 @@ mod error;
 mod heartbeat;
 mod join;
 mod leave;
-mod machine;
 mod member;
 mod options;
 mod pending;
@@ -30,16 +30,16 @@ mod subscriptions;
 mod sync;
 
 pub use assignment::assigned;
-pub use commit::{CommitFence, CommitKind, OffsetUse};
-pub use coordinator::{BoxFuture, Coordinator, GroupLog, HeldGroup};
-pub use describe::{GroupDescription, ListedGroup, MemberDescription};
+pub use classic_group::{ClassicGroup, GroupEffect, RequestToken, WriteId, WriteResult};
+pub use commit::{CommitFence, CommitKind, OffsetExpirationCondition};
+pub use coordinator::{GroupCoordinator, GroupLog, GroupLogFuture, HeldGroup};
+pub use describe::{GroupOverview, GroupSummary, MemberSummary};
 pub use error::GroupError;
-pub use heartbeat::HeartbeatRequest;
-pub use join::{JoinAnswer, JoinRequest, JoinedMember};
-pub use leave::{LeavingMember, LeftMember};
-pub use machine::{Effect, Group, Token, WriteId, WriteResult};
+pub use heartbeat::GroupHeartbeatRequest;
+pub use join::{JoinRequest, JoinResult, JoinedMember};
+pub use leave::{LeaveMemberRequest, LeaveMemberResult};
 pub use options::Options;
-pub use snapshot::{BadSnapshot, GroupSnapshot, MemberSnapshot};
-pub use state::GroupState;
-pub use subscriptions::Subscriptions;
-pub use sync::{SyncAnswer, SyncRequest};
+pub use snapshot::{GroupSnapshot, GroupSnapshotError, MemberSnapshot};
+pub use state::ClassicGroupState;
+pub use subscriptions::GroupSubscriptions;
+pub use sync::{SyncRequest, SyncResult};

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use super::classic_group::{ClassicGroup, PendingWrite};
 use super::error::GroupError;
-use super::machine::{Group, PendingWrite};
-use super::member::Member;
-use super::state::GroupState;
-use super::subscriptions::Subscriptions;
+use super::member::ClassicGroupMember;
+use super::state::ClassicGroupState;
+use super::subscriptions::GroupSubscriptions;
 
 /// Before a rebalance in which nobody joins is tried again, whatever the members' timeouts say.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ impl InitialDelay {
     }
 }
 
-impl Group {
+impl ClassicGroup {
     /// Begins a rebalance, or ends the gathering of one that only waited for this.
     pub(super) fn rebalance_or_complete_join(&mut self, now: Duration, reason: &'static str) {
         if self.state.may_rebalance() {
@@ -60,13 +60,13 @@ impl Group {
     /// Asks all members to join again.
     pub(super) fn prepare_rebalance(&mut self, now: Duration, reason: &'static str) {
         self.reason = reason;
-        if self.state == GroupState::CompletingRebalance {
+        if self.state == ClassicGroupState::CompletingRebalance {
             self.reset_assignments(now, GroupError::RebalanceInProgress);
         }
         self.pending_sync.clear();
         self.sync_deadline = None;
-        let is_initial = self.state == GroupState::Empty;
-        self.enter(GroupState::PreparingRebalance);
+        let is_initial = self.state == ClassicGroupState::Empty;
+        self.transition_to(ClassicGroupState::PreparingRebalance);
         self.join_timer = Some(self.new_join_timer(now, is_initial));
         if !is_initial {
             self.complete_join_if_all_joined(now);
@@ -93,7 +93,7 @@ impl Group {
 
     pub(super) fn complete_join_if_all_joined(&mut self, now: Duration) {
         let all = self.roster.joining() == self.roster.len() && self.pending.is_empty();
-        if all && self.state == GroupState::PreparingRebalance {
+        if all && self.state == ClassicGroupState::PreparingRebalance {
             self.complete_join(now);
         }
     }
@@ -101,7 +101,7 @@ impl Group {
     /// A member is gone that others may have waited for, or that had a share.
     pub(super) fn member_lost(&mut self, now: Duration, reason: &'static str) {
         match self.state {
-            GroupState::CompletingRebalance | GroupState::Stable => {
+            ClassicGroupState::CompletingRebalance | ClassicGroupState::Stable => {
                 self.prepare_rebalance(now, reason);
             }
             _ => self.complete_join_if_all_joined(now),
@@ -141,8 +141,8 @@ impl Group {
         self.generation += 1;
         self.protocol = None;
         self.subscriptions = self.read_subscriptions();
-        self.enter(GroupState::Empty);
-        self.persist(self.snapshot(), PendingWrite::Emptied);
+        self.transition_to(ClassicGroupState::Empty);
+        self.persist(self.snapshot(), PendingWrite::EmptyGroup);
     }
 
     fn begin_generation(&mut self, now: Duration) {
@@ -150,25 +150,26 @@ impl Group {
         self.generation += 1;
         self.protocol = self.roster.select_protocol();
         self.subscriptions = self.read_subscriptions();
-        self.enter(GroupState::CompletingRebalance);
+        self.transition_to(ClassicGroupState::CompletingRebalance);
         self.pending_sync = self.roster.ids().into_iter().collect();
         self.sync_deadline = Some(now + self.roster.rebalance_timeout());
         for id in self.roster.ids() {
-            self.tell_generation(now, &id);
+            self.complete_member_join(now, &id);
         }
     }
 
-    fn tell_generation(&mut self, now: Duration, id: &str) {
+    fn complete_member_join(&mut self, now: Duration, id: &str) {
         if let Some(token) = self.roster.take_join(id) {
             self.answer_join(token, self.generation_for(id));
         }
         self.roster.edit(id, |member| member.is_new = false);
-        self.touch(now, id);
+        self.refresh_session(now, id);
     }
 
-    pub(super) fn read_subscriptions(&self) -> Subscriptions {
+    pub(super) fn read_subscriptions(&self) -> GroupSubscriptions {
         let protocol = self.protocol.as_deref().unwrap_or_default();
-        let metadata = self.roster.iter().map(|member: &Member| member.metadata(protocol));
-        Subscriptions::of(self.protocol_type.as_deref(), metadata)
+        let metadata =
+            self.roster.iter().map(|member: &ClassicGroupMember| member.metadata(protocol));
+        GroupSubscriptions::of(self.protocol_type.as_deref(), metadata)
     }
 }

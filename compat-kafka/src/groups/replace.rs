@@ -3,41 +3,41 @@
 
 use std::time::Duration;
 
+use super::classic_group::{ClassicGroup, PendingWrite, RequestToken, WriteResult};
 use super::error::GroupError;
-use super::join::{JoinAnswer, JoinRequest};
-use super::machine::{Group, PendingWrite, Token, WriteResult};
-use super::member::Member;
-use super::state::GroupState;
+use super::join::{JoinRequest, JoinResult};
+use super::member::ClassicGroupMember;
+use super::state::ClassicGroupState;
 
 /// A member's new id on its way to the log, and what brings the old one back.
 #[derive(Debug, Clone)]
-pub(super) struct Replacement {
-    token: Token,
+pub(super) struct StaticMemberReplacement {
+    token: RequestToken,
     id: String,
-    previous: Member,
+    previous: ClassicGroupMember,
     previous_leader: Option<String>,
     generation: i32,
     supports_skip_assignment: bool,
 }
 
-impl Group {
+impl ClassicGroup {
     /// Gives the place of member `known` to a new id, and fences whoever still waits as the old.
     pub(super) fn replace_static(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         known: &str,
         id: String,
         request: JoinRequest,
     ) {
         let supports_skip_assignment = request.supports_skip_assignment;
         let previous_leader = self.roster.leader().map(str::to_owned);
-        let previous = self.swap(now, token, known, Member::new(id.clone(), request));
+        let previous = self.swap(now, token, known, ClassicGroupMember::new(id.clone(), request));
         match self.state {
-            GroupState::Stable if self.roster.select_protocol() == self.protocol => {
+            ClassicGroupState::Stable if self.roster.select_protocol() == self.protocol => {
                 // What it reads may be other topics, and their offsets do not expire.
                 self.subscriptions = self.read_subscriptions();
-                let replacement = Replacement {
+                let replacement = StaticMemberReplacement {
                     token,
                     id,
                     previous,
@@ -48,38 +48,44 @@ impl Group {
                 let then = PendingWrite::Replacement(Box::new(replacement));
                 self.persist(self.snapshot(), then);
             }
-            GroupState::Stable => {
+            ClassicGroupState::Stable => {
                 self.prepare_rebalance(now, "a static member's return changes the protocol");
             }
             // The leader may have been told the old id: its assignment would miss the new one.
-            GroupState::CompletingRebalance => {
+            ClassicGroupState::CompletingRebalance => {
                 self.prepare_rebalance(now, "a static member returns while an assignment is due");
             }
-            GroupState::PreparingRebalance => self.complete_join_if_due(now),
-            GroupState::Empty | GroupState::Dead => unreachable!("there is a member"),
+            ClassicGroupState::PreparingRebalance => self.complete_join_if_due(now),
+            ClassicGroupState::Empty | ClassicGroupState::Dead => unreachable!("there is a member"),
         }
     }
 
-    fn swap(&mut self, now: Duration, token: Token, known: &str, next: Member) -> Member {
+    fn swap(
+        &mut self,
+        now: Duration,
+        token: RequestToken,
+        known: &str,
+        next: ClassicGroupMember,
+    ) -> ClassicGroupMember {
         let join = self.roster.take_join(known);
         let sync = self.roster.take_sync(known);
-        self.fence(known, join, sync);
+        self.fence_previous(known, join, sync);
         self.sessions.cancel(known);
-        self.forget_pending_sync(known);
+        self.remove_pending_sync(known);
         let id = next.id.clone();
         let assignment = self.roster.get(known).and_then(|member| member.assignment.clone());
-        let next = Member { assignment, join: Some(token), ..next };
+        let next = ClassicGroupMember { assignment, join: Some(token), ..next };
         let previous = self.roster.replace(known, next).expect("the caller found this member");
-        self.touch(now, &id);
+        self.refresh_session(now, &id);
         previous
     }
 
-    fn fence(&mut self, id: &str, join: Option<Token>, sync: Option<Token>) {
+    fn fence_previous(&mut self, id: &str, join: Option<RequestToken>, sync: Option<RequestToken>) {
         if let Some(token) = join {
-            self.answer_join(token, JoinAnswer::refused(GroupError::FencedInstanceId, id));
+            self.answer_join(token, JoinResult::with_error(GroupError::FencedInstanceId, id));
         }
         if let Some(token) = sync {
-            self.answer_sync(token, super::SyncAnswer::refused(GroupError::FencedInstanceId));
+            self.answer_sync(token, super::SyncResult::with_error(GroupError::FencedInstanceId));
         }
     }
 
@@ -87,44 +93,45 @@ impl Group {
     pub(super) fn replacement_written(
         &mut self,
         now: Duration,
-        replacement: Replacement,
+        replacement: StaticMemberReplacement,
         result: WriteResult,
     ) {
         let waits = self.roster.get(&replacement.id).and_then(|member| member.join);
-        let stands = self.state == GroupState::Stable && self.generation == replacement.generation;
+        let stands =
+            self.state == ClassicGroupState::Stable && self.generation == replacement.generation;
         if !stands || waits != Some(replacement.token) {
             return;
         }
         self.roster.take_join(&replacement.id);
         match result {
             WriteResult::Stored => {
-                self.touch(now, &replacement.id);
-                self.answer_join(replacement.token, self.welcome(&replacement));
+                self.refresh_session(now, &replacement.id);
+                self.answer_join(replacement.token, self.replacement_result(&replacement));
             }
-            WriteResult::Failed => self.bring_back(now, replacement),
+            WriteResult::Failed => self.roll_back_replacement(now, replacement),
         }
     }
 
     /// A client that cannot skip the assignment must not learn that it leads: it would assign.
-    fn welcome(&self, replacement: &Replacement) -> JoinAnswer {
+    fn replacement_result(&self, replacement: &StaticMemberReplacement) -> JoinResult {
         let answer = self.generation_for(&replacement.id);
         if replacement.supports_skip_assignment {
-            return JoinAnswer {
+            return JoinResult {
                 skip_assignment: self.roster.is_leader(&replacement.id),
                 ..answer
             };
         }
         let leader = replacement.previous_leader.clone().unwrap_or_default();
-        JoinAnswer { leader, members: Vec::new(), ..answer }
+        JoinResult { leader, members: Vec::new(), ..answer }
     }
 
-    fn bring_back(&mut self, now: Duration, replacement: Replacement) {
+    fn roll_back_replacement(&mut self, now: Duration, replacement: StaticMemberReplacement) {
         self.sessions.cancel(&replacement.id);
         let previous_id = replacement.previous.id.clone();
         self.roster.replace(&replacement.id, replacement.previous);
         self.subscriptions = self.read_subscriptions();
-        self.touch(now, &previous_id);
-        let answer = JoinAnswer {
+        self.refresh_session(now, &previous_id);
+        let answer = JoinResult {
             error: Some(GroupError::CoordinatorNotAvailable),
             member_id: String::new(),
             members: Vec::new(),

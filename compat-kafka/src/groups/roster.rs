@@ -10,28 +10,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::machine::Token;
-use super::member::Member;
+use super::classic_group::RequestToken;
+use super::member::ClassicGroupMember;
 
 /// The members of a group. Ordered by id, so that runs replay.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Roster {
-    members: BTreeMap<String, Member>,
+pub(super) struct MemberRoster {
+    members: BTreeMap<String, ClassicGroupMember>,
     instances: HashMap<String, String>,
     leader: Option<String>,
-    tally: Tally,
+    totals: RosterTotals,
 }
 
 /// Sums over all members, kept so that no request has to walk them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Tally {
+struct RosterTotals {
     /// How many members support each protocol. None is zero.
     support: BTreeMap<String, usize>,
     joining: usize,
     bytes: usize,
 }
 
-impl Roster {
+impl MemberRoster {
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }
@@ -44,11 +44,11 @@ impl Roster {
         self.members.contains_key(id)
     }
 
-    pub(super) fn get(&self, id: &str) -> Option<&Member> {
+    pub(super) fn get(&self, id: &str) -> Option<&ClassicGroupMember> {
         self.members.get(id)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ClassicGroupMember> {
         self.members.values()
     }
 
@@ -57,7 +57,7 @@ impl Roster {
     }
 
     /// Ids of the members of whom `claim` holds.
-    pub(super) fn ids_where(&self, claim: impl Fn(&Member) -> bool) -> Vec<String> {
+    pub(super) fn ids_where(&self, claim: impl Fn(&ClassicGroupMember) -> bool) -> Vec<String> {
         self.iter().filter(|member| claim(member)).map(|member| member.id.clone()).collect()
     }
 
@@ -75,11 +75,11 @@ impl Roster {
 
     /// How many members have a join request in waiting.
     pub(super) fn joining(&self) -> usize {
-        self.tally.joining
+        self.totals.joining
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.tally.bytes
+        self.totals.bytes
     }
 
     /// The longest rebalance timeout of any member: all are waited for that long.
@@ -87,20 +87,20 @@ impl Roster {
         self.iter().map(|member| member.rebalance_timeout).max().unwrap_or_default()
     }
 
-    pub(super) fn insert(&mut self, member: Member) {
+    pub(super) fn insert(&mut self, member: ClassicGroupMember) {
         if let Some(instance) = &member.group_instance_id {
             let known = self.instances.insert(instance.clone(), member.id.clone());
             assert!(known.is_none(), "an instance id has one member: {instance}");
         }
         self.leader.get_or_insert_with(|| member.id.clone());
-        self.tally.count(&member);
+        self.totals.count(&member);
         let known = self.members.insert(member.id.clone(), member);
         assert!(known.is_none(), "a member is added once");
     }
 
-    pub(super) fn remove(&mut self, id: &str) -> Option<Member> {
+    pub(super) fn remove(&mut self, id: &str) -> Option<ClassicGroupMember> {
         let member = self.members.remove(id)?;
-        self.tally.uncount(&member);
+        self.totals.uncount(&member);
         if let Some(instance) = &member.group_instance_id {
             self.instances.remove(instance);
         }
@@ -111,7 +111,11 @@ impl Roster {
     }
 
     /// Puts `next` in the place of `id`, as the leader too if `id` led. Answers with who was there.
-    pub(super) fn replace(&mut self, id: &str, next: Member) -> Option<Member> {
+    pub(super) fn replace(
+        &mut self,
+        id: &str,
+        next: ClassicGroupMember,
+    ) -> Option<ClassicGroupMember> {
         let led = self.is_leader(id);
         let previous = self.remove(id)?;
         if led {
@@ -122,23 +126,27 @@ impl Roster {
     }
 
     /// Changes a member in place, but for its ids.
-    pub(super) fn edit<T>(&mut self, id: &str, change: impl FnOnce(&mut Member) -> T) -> Option<T> {
+    pub(super) fn edit<T>(
+        &mut self,
+        id: &str,
+        change: impl FnOnce(&mut ClassicGroupMember) -> T,
+    ) -> Option<T> {
         let member = self.members.get_mut(id)?;
-        self.tally.uncount(member);
+        self.totals.uncount(member);
         let changed = change(member);
-        self.tally.count(member);
+        self.totals.count(member);
         Some(changed)
     }
 
     /// Takes the join request that waits for this member, to answer it.
-    pub(super) fn take_join(&mut self, id: &str) -> Option<Token> {
+    pub(super) fn take_join(&mut self, id: &str) -> Option<RequestToken> {
         let token = self.members.get_mut(id)?.join.take()?;
-        self.tally.joining -= 1;
+        self.totals.joining -= 1;
         Some(token)
     }
 
     /// Takes the sync request that waits for this member, to answer it.
-    pub(super) fn take_sync(&mut self, id: &str) -> Option<Token> {
+    pub(super) fn take_sync(&mut self, id: &str) -> Option<RequestToken> {
         self.members.get_mut(id)?.sync.take()
     }
 
@@ -148,7 +156,7 @@ impl Roster {
 
     /// Makes one who joins the leader, if the leader does not join. False if nobody joins.
     pub(super) fn elect_joined_leader(&mut self) -> bool {
-        let joins = |member: &&Member| member.join.is_some();
+        let joins = |member: &&ClassicGroupMember| member.join.is_some();
         if self.leader().and_then(|id| self.get(id)).filter(joins).is_some() {
             return true;
         }
@@ -160,7 +168,7 @@ impl Roster {
 
     /// Whether at least one of these protocols is supported by every member.
     pub(super) fn supports_any(&self, protocols: &[(String, Bytes)]) -> bool {
-        protocols.iter().any(|(name, _)| self.tally.supporters(name) == self.len())
+        protocols.iter().any(|(name, _)| self.totals.supporters(name) == self.len())
     }
 
     /// The protocol with the most votes; each member votes for the first in its list that all
@@ -168,7 +176,7 @@ impl Roster {
     pub(super) fn select_protocol(&self) -> Option<String> {
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.iter() {
-            let all_support = |name: &str| self.tally.supporters(name) == self.len();
+            let all_support = |name: &str| self.totals.supporters(name) == self.len();
             let vote = member.protocols.iter().find(|(name, _)| all_support(name));
             let (name, _) = vote.expect("whoever joins shares a protocol with all members");
             *votes.entry(name).or_default() += 1;
@@ -179,9 +187,9 @@ impl Roster {
 
     #[cfg(test)]
     pub(super) fn assert_sound(&self) {
-        let mut tally = Tally::default();
+        let mut tally = RosterTotals::default();
         self.iter().for_each(|member| tally.count(member));
-        assert_eq!(tally, self.tally, "the tally is the sum over the members");
+        assert_eq!(tally, self.totals, "the tally is the sum over the members");
         let statics = self.iter().filter(|member| member.is_static()).count();
         assert_eq!(statics, self.instances.len(), "each instance id is one member's");
         for (instance, id) in &self.instances {
@@ -193,12 +201,12 @@ impl Roster {
     }
 }
 
-impl Tally {
+impl RosterTotals {
     fn supporters(&self, protocol: &str) -> usize {
         self.support.get(protocol).copied().unwrap_or(0)
     }
 
-    fn count(&mut self, member: &Member) {
+    fn count(&mut self, member: &ClassicGroupMember) {
         self.bytes += member.bytes();
         self.joining += usize::from(member.join.is_some());
         for (name, _) in &member.protocols {
@@ -206,7 +214,7 @@ impl Tally {
         }
     }
 
-    fn uncount(&mut self, member: &Member) {
+    fn uncount(&mut self, member: &ClassicGroupMember) {
         self.bytes -= member.bytes();
         self.joining -= usize::from(member.join.is_some());
         for (name, _) in &member.protocols {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Effect, Group};
-use super::member::Member;
+use super::classic_group::{ClassicGroup, GroupEffect};
+use super::member::ClassicGroupMember;
 use super::options::Options;
-use super::state::GroupState;
+use super::state::ClassicGroupState;
 
 /// The first byte of every snapshot that this code writes.
 const VERSION: u8 = 1;
@@ -57,7 +57,7 @@ pub struct MemberSnapshot {
 
 /// Bytes that are no snapshot, or a snapshot that no group can have written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSnapshot {
+pub enum GroupSnapshotError {
     /// Written by a later version, or not by us.
     #[error("unknown snapshot version. version={version:?}")]
     Version {
@@ -82,53 +82,57 @@ impl GroupSnapshot {
     }
 
     /// From bytes of the log.
-    pub fn decode(bytes: &[u8]) -> Result<GroupSnapshot, BadSnapshot> {
+    pub fn decode(bytes: &[u8]) -> Result<GroupSnapshot, GroupSnapshotError> {
         match bytes.split_first() {
-            Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(BadSnapshot::Malformed),
-            other => Err(BadSnapshot::Version { version: other.map(|(version, _)| *version) }),
+            Some((&VERSION, rest)) => {
+                postcard::from_bytes(rest).map_err(GroupSnapshotError::Malformed)
+            }
+            other => {
+                Err(GroupSnapshotError::Version { version: other.map(|(version, _)| *version) })
+            }
         }
     }
 
-    fn check(&self) -> Result<(), BadSnapshot> {
+    fn check(&self) -> Result<(), GroupSnapshotError> {
         let ids: HashSet<&str> = self.members.iter().map(|m| m.member_id.as_str()).collect();
         let statics = self.members.iter().filter_map(|m| m.group_instance_id.as_deref());
         let instances: HashSet<&str> = statics.clone().collect();
         let has_members = !self.members.is_empty();
-        hold(self.generation >= 0, "generations begin at 0")?;
-        hold(ids.len() == self.members.len(), "member ids differ")?;
-        hold(instances.len() == statics.count(), "instance ids differ")?;
-        hold(self.leader.as_deref().is_none_or(|id| ids.contains(id)), "the leader is a member")?;
-        hold(self.leader.is_some() == has_members, "members have a leader")?;
-        hold(self.protocol.is_some() == has_members, "members have a protocol")?;
-        hold(!has_members || self.protocol_type.is_some(), "members have a protocol type")?;
+        ensure(self.generation >= 0, "generations begin at 0")?;
+        ensure(ids.len() == self.members.len(), "member ids differ")?;
+        ensure(instances.len() == statics.count(), "instance ids differ")?;
+        ensure(self.leader.as_deref().is_none_or(|id| ids.contains(id)), "the leader is a member")?;
+        ensure(self.leader.is_some() == has_members, "members have a leader")?;
+        ensure(self.protocol.is_some() == has_members, "members have a protocol")?;
+        ensure(!has_members || self.protocol_type.is_some(), "members have a protocol type")?;
         let supports = |member: &MemberSnapshot| {
             let names = member.protocols.iter().map(|(name, _)| name);
             names.clone().collect::<HashSet<_>>().len() == names.len()
                 && names.clone().any(|name| Some(name) == self.protocol.as_ref())
         };
-        hold(self.members.iter().all(supports), "all members support the protocol")
+        ensure(self.members.iter().all(supports), "all members support the protocol")
     }
 }
 
-fn hold(holds: bool, claim: &'static str) -> Result<(), BadSnapshot> {
-    if holds { Ok(()) } else { Err(BadSnapshot::Inconsistent { claim }) }
+fn ensure(holds: bool, claim: &'static str) -> Result<(), GroupSnapshotError> {
+    if holds { Ok(()) } else { Err(GroupSnapshotError::Inconsistent { claim }) }
 }
 
-impl Group {
+impl ClassicGroup {
     /// A group as it was stored. Its members' sessions begin anew, and if there are more members
     /// than there may be by now, so does the group: hence the effects.
     pub fn restore(
         options: Arc<Options>,
         snapshot: GroupSnapshot,
         now: Duration,
-    ) -> Result<(Group, Vec<Effect>), BadSnapshot> {
+    ) -> Result<(ClassicGroup, Vec<GroupEffect>), GroupSnapshotError> {
         snapshot.check()?;
-        let mut group = Group::new(options);
+        let mut group = ClassicGroup::new(options);
         group.generation = snapshot.generation;
         group.protocol_type = snapshot.protocol_type;
         group.protocol = snapshot.protocol;
         for member in snapshot.members {
-            group.state = GroupState::Stable;
+            group.state = ClassicGroupState::Stable;
             group.sessions.set(&member.member_id, now + millis(member.session_timeout_ms));
             group.roster.insert(member.into());
         }
@@ -148,7 +152,7 @@ impl Group {
 
     /// The group as it will stand with these assignments.
     pub(super) fn snapshot_with(&self, assignments: &BTreeMap<String, Bytes>) -> GroupSnapshot {
-        let of = |member: &Member| {
+        let of = |member: &ClassicGroupMember| {
             let assignment = assignments.get(&member.id).or(member.assignment.as_ref());
             MemberSnapshot::of(member, assignment)
         };
@@ -163,7 +167,7 @@ impl Group {
 }
 
 impl MemberSnapshot {
-    fn of(member: &Member, assignment: Option<&Bytes>) -> MemberSnapshot {
+    fn of(member: &ClassicGroupMember, assignment: Option<&Bytes>) -> MemberSnapshot {
         let protocols = member.protocols.iter();
         MemberSnapshot {
             member_id: member.id.clone(),
@@ -178,10 +182,10 @@ impl MemberSnapshot {
     }
 }
 
-impl From<MemberSnapshot> for Member {
-    fn from(stored: MemberSnapshot) -> Member {
+impl From<MemberSnapshot> for ClassicGroupMember {
+    fn from(stored: MemberSnapshot) -> ClassicGroupMember {
         let protocols = stored.protocols.into_iter();
-        Member {
+        ClassicGroupMember {
             id: stored.member_id,
             group_instance_id: stored.group_instance_id,
             client_id: stored.client_id,
@@ -237,7 +241,10 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_another_version_is_refused_by_it() {
-        assert_eq!(GroupSnapshot::decode(&[9, 0]), Err(BadSnapshot::Version { version: Some(9) }));
-        assert_eq!(GroupSnapshot::decode(&[]), Err(BadSnapshot::Version { version: None }));
+        assert_eq!(
+            GroupSnapshot::decode(&[9, 0]),
+            Err(GroupSnapshotError::Version { version: Some(9) })
+        );
+        assert_eq!(GroupSnapshot::decode(&[]), Err(GroupSnapshotError::Version { version: None }));
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Where a group stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GroupState {
+pub enum ClassicGroupState {
     /// No members. There may be offsets, and member ids that were given out.
     Empty,
     /// Members are asked to join anew, and their joins wait for each other.
@@ -23,25 +23,30 @@ pub enum GroupState {
     Dead,
 }
 
-impl GroupState {
+impl ClassicGroupState {
     /// The name that Kafka's tools show and filter by.
     pub fn name(self) -> &'static str {
         match self {
-            GroupState::Empty => "Empty",
-            GroupState::PreparingRebalance => "PreparingRebalance",
-            GroupState::CompletingRebalance => "CompletingRebalance",
-            GroupState::Stable => "Stable",
-            GroupState::Dead => "Dead",
+            ClassicGroupState::Empty => "Empty",
+            ClassicGroupState::PreparingRebalance => "PreparingRebalance",
+            ClassicGroupState::CompletingRebalance => "CompletingRebalance",
+            ClassicGroupState::Stable => "Stable",
+            ClassicGroupState::Dead => "Dead",
         }
     }
 
     /// Whether a rebalance may begin here: not if one already gathers members.
     pub(super) fn may_rebalance(self) -> bool {
-        matches!(self, GroupState::Empty | GroupState::CompletingRebalance | GroupState::Stable)
+        matches!(
+            self,
+            ClassicGroupState::Empty
+                | ClassicGroupState::CompletingRebalance
+                | ClassicGroupState::Stable
+        )
     }
 
-    pub(super) fn may_become(self, next: GroupState) -> bool {
-        use GroupState::*;
+    pub(super) fn may_become(self, next: ClassicGroupState) -> bool {
+        use ClassicGroupState::*;
         match next {
             Empty => self == PreparingRebalance,
             PreparingRebalance => self.may_rebalance(),
@@ -52,7 +57,7 @@ impl GroupState {
     }
 }
 
-impl fmt::Display for GroupState {
+impl fmt::Display for ClassicGroupState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -13,7 +13,7 @@ pub(super) const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 
 /// Which topics a group's members read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subscriptions {
+pub enum GroupSubscriptions {
     /// The group's members are not consumers, or it has none and never had.
     NotConsumers,
     /// Exactly these topics.
@@ -22,13 +22,13 @@ pub enum Subscriptions {
     Unknown,
 }
 
-impl Subscriptions {
+impl GroupSubscriptions {
     /// Whether a member may read this topic.
     pub fn include(&self, topic: &str) -> bool {
         match self {
-            Subscriptions::NotConsumers => false,
-            Subscriptions::Topics(topics) => topics.contains(topic),
-            Subscriptions::Unknown => true,
+            GroupSubscriptions::NotConsumers => false,
+            GroupSubscriptions::Topics(topics) => topics.contains(topic),
+            GroupSubscriptions::Unknown => true,
         }
     }
 
@@ -36,17 +36,17 @@ impl Subscriptions {
     pub(super) fn of(
         protocol_type: Option<&str>,
         metadata: impl Iterator<Item = Bytes>,
-    ) -> Subscriptions {
+    ) -> GroupSubscriptions {
         if protocol_type != Some(CONSUMER_PROTOCOL_TYPE) {
-            return Subscriptions::NotConsumers;
+            return GroupSubscriptions::NotConsumers;
         }
         let mut topics = BTreeSet::new();
         for mut metadata in metadata {
             if read_topics(&mut metadata, &mut topics).is_none() {
-                return Subscriptions::Unknown;
+                return GroupSubscriptions::Unknown;
             }
         }
-        Subscriptions::Topics(Arc::new(topics))
+        GroupSubscriptions::Topics(Arc::new(topics))
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn topics_of_all_members_are_read_whatever_follows_them() {
         let members = [subscription(&["a", "b"], b""), subscription(&["c"], &[255; 9])];
-        let found = Subscriptions::of(Some("consumer"), members.into_iter());
+        let found = GroupSubscriptions::of(Some("consumer"), members.into_iter());
         assert!(["a", "b", "c"].iter().all(|topic| found.include(topic)));
         assert!(!found.include("d"));
     }
@@ -99,22 +99,22 @@ mod tests {
         let whole = subscription(&["topic"], b"");
         for len in 0..whole.len() {
             let cut = whole.slice(..len);
-            let found = Subscriptions::of(Some("consumer"), [cut].into_iter());
-            assert_eq!(found, Subscriptions::Unknown, "{len}");
+            let found = GroupSubscriptions::of(Some("consumer"), [cut].into_iter());
+            assert_eq!(found, GroupSubscriptions::Unknown, "{len}");
         }
         let many = Bytes::from_static(&[0, 0, 127, 255, 255, 255, 0, 0]);
-        assert!(Subscriptions::of(Some("consumer"), [many].into_iter()).include("x"));
+        assert!(GroupSubscriptions::of(Some("consumer"), [many].into_iter()).include("x"));
     }
 
     #[test]
     fn members_that_are_not_consumers_read_no_topic() {
         let bytes = subscription(&["a"], b"");
-        assert!(!Subscriptions::of(Some("connect"), [bytes].into_iter()).include("a"));
-        assert!(!Subscriptions::of(None, [].into_iter()).include("a"));
+        assert!(!GroupSubscriptions::of(Some("connect"), [bytes].into_iter()).include("a"));
+        assert!(!GroupSubscriptions::of(None, [].into_iter()).include("a"));
     }
 
     #[test]
     fn a_consumer_group_without_members_reads_no_topic() {
-        assert!(!Subscriptions::of(Some("consumer"), [].into_iter()).include("a"));
+        assert!(!GroupSubscriptions::of(Some("consumer"), [].into_iter()).include("a"));
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::classic_group::{ClassicGroup, GroupEffect, PendingWrite, RequestToken, WriteResult};
 use super::error::GroupError;
-use super::machine::{Effect, Group, PendingWrite, Token, WriteResult};
-use super::member::Member;
-use super::state::GroupState;
+use super::member::ClassicGroupMember;
+use super::state::ClassicGroupState;
 
 /// A member asks for its assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct SyncRequest {
 
 /// The answer to a [`SyncRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyncAnswer {
+pub struct SyncResult {
     /// `None` if the assignment stands.
     pub error: Option<GroupError>,
     /// The group's protocol type.
@@ -40,10 +40,10 @@ pub struct SyncAnswer {
     pub assignment: Bytes,
 }
 
-impl SyncAnswer {
+impl SyncResult {
     /// An answer that says only what went wrong.
-    pub fn refused(error: GroupError) -> SyncAnswer {
-        SyncAnswer {
+    pub fn with_error(error: GroupError) -> SyncResult {
+        SyncResult {
             error: Some(error),
             protocol_type: None,
             protocol_name: None,
@@ -52,11 +52,16 @@ impl SyncAnswer {
     }
 }
 
-impl Group {
+impl ClassicGroup {
     /// A member asks for its assignment.
-    pub fn sync(&mut self, now: Duration, token: Token, request: SyncRequest) -> Vec<Effect> {
+    pub fn sync(
+        &mut self,
+        now: Duration,
+        token: RequestToken,
+        request: SyncRequest,
+    ) -> Vec<GroupEffect> {
         if let Err(error) = self.try_sync(now, token, request) {
-            self.answer_sync(token, SyncAnswer::refused(error));
+            self.answer_sync(token, SyncResult::with_error(error));
         }
         self.take_effects()
     }
@@ -64,20 +69,20 @@ impl Group {
     fn try_sync(
         &mut self,
         now: Duration,
-        token: Token,
+        token: RequestToken,
         request: SyncRequest,
     ) -> Result<(), GroupError> {
         self.check_sync(&request)?;
         match self.state {
-            GroupState::Dead => Err(GroupError::CoordinatorNotAvailable),
-            GroupState::Empty => Err(GroupError::UnknownMemberId),
-            GroupState::PreparingRebalance => Err(GroupError::RebalanceInProgress),
-            GroupState::CompletingRebalance => {
+            ClassicGroupState::Dead => Err(GroupError::CoordinatorNotAvailable),
+            ClassicGroupState::Empty => Err(GroupError::UnknownMemberId),
+            ClassicGroupState::PreparingRebalance => Err(GroupError::RebalanceInProgress),
+            ClassicGroupState::CompletingRebalance => {
                 self.await_assignment(now, token, request);
                 Ok(())
             }
-            GroupState::Stable => {
-                self.forget_pending_sync(&request.member_id);
+            ClassicGroupState::Stable => {
+                self.remove_pending_sync(&request.member_id);
                 self.answer_sync(token, self.assignment_for(&request.member_id));
                 Ok(())
             }
@@ -85,7 +90,7 @@ impl Group {
     }
 
     fn check_sync(&self, request: &SyncRequest) -> Result<(), GroupError> {
-        if self.state == GroupState::Dead {
+        if self.state == ClassicGroupState::Dead {
             return Err(GroupError::CoordinatorNotAvailable);
         }
         self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
@@ -101,11 +106,11 @@ impl Group {
         Ok(())
     }
 
-    fn await_assignment(&mut self, now: Duration, token: Token, request: SyncRequest) {
+    fn await_assignment(&mut self, now: Duration, token: RequestToken, request: SyncRequest) {
         let id = &request.member_id;
-        self.forget_pending_sync(id);
+        self.remove_pending_sync(id);
         if let Some(earlier) = self.roster.edit(id, |member| member.sync.replace(token)).flatten() {
-            self.answer_sync(earlier, SyncAnswer::refused(GroupError::RebalanceInProgress));
+            self.answer_sync(earlier, SyncResult::with_error(GroupError::RebalanceInProgress));
         }
         if self.roster.is_leader(id) && !self.is_writing_assignment() {
             self.write_assignment(now, request.assignments);
@@ -118,7 +123,8 @@ impl Group {
             return 0;
         }
         let brought: usize = request.assignments.iter().map(|(_, bytes)| bytes.len()).sum();
-        let assigned = |member: &Member| member.assignment.as_ref().map_or(0, Bytes::len);
+        let assigned =
+            |member: &ClassicGroupMember| member.assignment.as_ref().map_or(0, Bytes::len);
         brought.saturating_sub(self.roster.iter().map(assigned).sum())
     }
 
@@ -154,7 +160,7 @@ impl Group {
         assignments: BTreeMap<String, Bytes>,
         result: WriteResult,
     ) {
-        let is_awaited = self.state == GroupState::CompletingRebalance;
+        let is_awaited = self.state == ClassicGroupState::CompletingRebalance;
         if !is_awaited || self.generation != generation {
             return;
         }
@@ -178,12 +184,12 @@ impl Group {
         for id in self.roster.ids() {
             if let Some(token) = self.roster.take_sync(&id) {
                 self.answer_sync(token, self.assignment_for(&id));
-                self.touch(now, &id);
+                self.refresh_session(now, &id);
             }
         }
         let all = self.roster.iter().all(|member| member.assignment.is_some());
         assert!(all, "who comes or goes while an assignment is written begins a rebalance");
-        self.enter(GroupState::Stable);
+        self.transition_to(ClassicGroupState::Stable);
     }
 
     /// Forgets all assignments, and tells those who wait for one why.
@@ -191,8 +197,8 @@ impl Group {
         for id in self.roster.ids() {
             self.roster.edit(&id, |member| member.assignment = None);
             if let Some(token) = self.roster.take_sync(&id) {
-                self.answer_sync(token, SyncAnswer::refused(why));
-                self.touch(now, &id);
+                self.answer_sync(token, SyncResult::with_error(why));
+                self.refresh_session(now, &id);
             }
         }
     }
@@ -206,9 +212,9 @@ impl Group {
         self.prepare_rebalance(now, "members did not sync in time");
     }
 
-    fn assignment_for(&self, id: &str) -> SyncAnswer {
+    fn assignment_for(&self, id: &str) -> SyncResult {
         let assignment = self.roster.get(id).and_then(|member| member.assignment.clone());
-        SyncAnswer {
+        SyncResult {
             error: None,
             protocol_type: self.protocol_type.clone(),
             protocol_name: self.protocol.clone(),

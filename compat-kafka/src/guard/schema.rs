@@ -5,38 +5,38 @@
 
 use kafka_protocol::protocol::StrBytes;
 
-pub(super) type Fields = &'static [Field];
+pub(super) type SchemaFields = &'static [FieldSchema];
 
 /// A request that is flexible (KIP-482) in no version.
 pub(super) const NEVER: i16 = i16::MAX;
 
 /// A request, or its header: what may stand on the wire in each version.
-pub(super) struct Request {
+pub(super) struct RequestSchema {
     pub(super) api_key: i16,
     pub(super) name: &'static str,
     /// The lowest and the highest, both known.
     pub(super) versions: (i16, i16),
     /// From here on lengths are varints, and every struct ends with tagged fields.
     pub(super) flexible_since: i16,
-    pub(super) fields: Fields,
+    pub(super) fields: SchemaFields,
 }
 
-impl Request {
+impl RequestSchema {
     pub(super) fn knows(&self, version: i16) -> bool {
         (self.versions.0..=self.versions.1).contains(&version)
     }
 }
 
 /// A field, in the order of the wire.
-pub(super) struct Field {
+pub(super) struct FieldSchema {
     pub(super) name: &'static str,
     since: i16,
     until: i16,
     tag: Option<u32>,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldType,
 }
 
-impl Field {
+impl FieldSchema {
     /// Stands in its place, without a tag, in this version.
     pub(super) fn is_plain_in(&self, version: i16) -> bool {
         self.tag.is_none() && self.is_in(version)
@@ -50,24 +50,24 @@ impl Field {
         self.since <= version && version <= self.until
     }
 
-    pub(super) const fn since(mut self, version: i16) -> Field {
+    pub(super) const fn since(mut self, version: i16) -> FieldSchema {
         self.since = version;
         self
     }
 
-    pub(super) const fn until(mut self, version: i16) -> Field {
+    pub(super) const fn until(mut self, version: i16) -> FieldSchema {
         self.until = version;
         self
     }
 
-    pub(super) const fn tag(mut self, tag: u32) -> Field {
+    pub(super) const fn tag(mut self, tag: u32) -> FieldSchema {
         self.tag = Some(tag);
         self
     }
 }
 
 /// How a field is written.
-pub(super) enum Kind {
+pub(super) enum FieldType {
     /// So many bytes.
     Fixed(usize),
     /// A length of 16 bits, or a varint where flexible.
@@ -78,17 +78,17 @@ pub(super) enum Kind {
     Bytes,
     /// A count of 32 bits, or a varint where flexible; and what each element takes once decoded,
     /// not counting what it points at.
-    Array { of: Element, element_bytes: usize },
+    Array { of: ElementType, element_bytes: usize },
     /// A struct where it stands.
-    Inline(Fields),
+    Inline(SchemaFields),
     /// A byte that is 1 before a struct, and -1 for none.
-    Nullable(Fields),
+    Nullable(SchemaFields),
 }
 
-pub(super) enum Element {
+pub(super) enum ElementType {
     Fixed(usize),
     String,
-    Struct(Fields),
+    Struct(SchemaFields),
 }
 
 pub(super) const fn request(
@@ -96,19 +96,19 @@ pub(super) const fn request(
     name: &'static str,
     versions: (i16, i16),
     flexible_since: i16,
-    fields: Fields,
-) -> Request {
-    Request { api_key, name, versions, flexible_since, fields }
+    fields: SchemaFields,
+) -> RequestSchema {
+    RequestSchema { api_key, name, versions, flexible_since, fields }
 }
 
-const fn field(name: &'static str, kind: Kind) -> Field {
-    Field { name, since: i16::MIN, until: i16::MAX, tag: None, kind }
+const fn field(name: &'static str, kind: FieldType) -> FieldSchema {
+    FieldSchema { name, since: i16::MIN, until: i16::MAX, tag: None, kind }
 }
 
 macro_rules! fixed {
     ($($name:ident: $bytes:literal,)*) => {
-        $(pub(super) const fn $name(name: &'static str) -> Field {
-            field(name, Kind::Fixed($bytes))
+        $(pub(super) const fn $name(name: &'static str) -> FieldSchema {
+            field(name, FieldType::Fixed($bytes))
         })*
     };
 }
@@ -117,39 +117,39 @@ fixed! { bool: 1, int8: 1, int16: 2, uint16: 2, int32: 4, int64: 8, float64: 8, 
 
 macro_rules! fixed_arrays {
     ($($name:ident: $bytes:literal,)*) => {
-        $(pub(super) const fn $name(name: &'static str) -> Field {
-            field(name, Kind::Array { of: Element::Fixed($bytes), element_bytes: $bytes })
+        $(pub(super) const fn $name(name: &'static str) -> FieldSchema {
+            field(name, FieldType::Array { of: ElementType::Fixed($bytes), element_bytes: $bytes })
         })*
     };
 }
 
 fixed_arrays! { int8s: 1, int32s: 4, int64s: 8, }
 
-pub(super) const fn string(name: &'static str) -> Field {
-    field(name, Kind::String)
+pub(super) const fn string(name: &'static str) -> FieldSchema {
+    field(name, FieldType::String)
 }
 
-pub(super) const fn short_string(name: &'static str) -> Field {
-    field(name, Kind::ShortString)
+pub(super) const fn short_string(name: &'static str) -> FieldSchema {
+    field(name, FieldType::ShortString)
 }
 
-pub(super) const fn bytes(name: &'static str) -> Field {
-    field(name, Kind::Bytes)
+pub(super) const fn bytes(name: &'static str) -> FieldSchema {
+    field(name, FieldType::Bytes)
 }
 
-pub(super) const fn strings(name: &'static str) -> Field {
-    field(name, Kind::Array { of: Element::String, element_bytes: size_of::<StrBytes>() })
+pub(super) const fn strings(name: &'static str) -> FieldSchema {
+    field(name, FieldType::Array { of: ElementType::String, element_bytes: size_of::<StrBytes>() })
 }
 
 /// An array of structs, each a `T` once `kafka-protocol` has decoded it.
-pub(super) const fn array<T>(name: &'static str, fields: Fields) -> Field {
-    field(name, Kind::Array { of: Element::Struct(fields), element_bytes: size_of::<T>() })
+pub(super) const fn array<T>(name: &'static str, fields: SchemaFields) -> FieldSchema {
+    field(name, FieldType::Array { of: ElementType::Struct(fields), element_bytes: size_of::<T>() })
 }
 
-pub(super) const fn inline(name: &'static str, fields: Fields) -> Field {
-    field(name, Kind::Inline(fields))
+pub(super) const fn inline(name: &'static str, fields: SchemaFields) -> FieldSchema {
+    field(name, FieldType::Inline(fields))
 }
 
-pub(super) const fn nullable(name: &'static str, fields: Fields) -> Field {
-    field(name, Kind::Nullable(fields))
+pub(super) const fn nullable(name: &'static str, fields: SchemaFields) -> FieldSchema {
+    field(name, FieldType::Nullable(fields))
 }

@@ -1,20 +1,20 @@
 //! The table against `kafka-protocol`, and hostile bodies against both.
 
 mod codec;
-mod counting;
-mod filled;
+mod counting_allocator;
+mod random_body;
 
 use bytes::Bytes;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Decodable, Request as _, StrBytes};
 use proptest::prelude::*;
 
-use super::schema::{Fields, Kind, Request};
+use super::schema::{FieldType, RequestSchema, SchemaFields};
 use super::table::{HEADER, REQUESTS};
 use super::*;
-use codec::{Codec, codec, encoded};
-use counting::asked_bytes;
-use filled::{Announced, Filled, Random, Width, filled, varint};
+use codec::{MessageCodec, codec, encoded};
+use counting_allocator::allocated_bytes;
+use random_body::{BodyRng, LengthField, LengthWidth, RandomBody, random_body, varint};
 
 /// An error of the decoder's, with a backtrace where `RUST_BACKTRACE` asks for one.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -37,7 +37,7 @@ const CONTROLLERS_ONLY: [ApiKey; 12] = [
     ApiKey::UpdateRaftVoter,
 ];
 
-fn every_version() -> impl Iterator<Item = (&'static Request, i16)> {
+fn every_version() -> impl Iterator<Item = (&'static RequestSchema, i16)> {
     REQUESTS.iter().flat_map(|request| {
         (request.versions.0..=request.versions.1).map(move |version| (request, version))
     })
@@ -46,16 +46,16 @@ fn every_version() -> impl Iterator<Item = (&'static Request, i16)> {
 /// How many bytes of a body that passes are the body's own.
 fn walked(api_key: i16, version: i16, body: &[u8]) -> usize {
     let request = REQUESTS.iter().find(|request| request.api_key == api_key).unwrap();
-    match Walk::through(request, version, body) {
+    match SchemaWalker::through(request, version, body) {
         Ok(walk) => body.len() - walk.left.len(),
         Err(bad) => panic!("version {version} of {}: {bad}. body={body:02x?}", request.name),
     }
 }
 
 #[track_caller]
-fn lie(checked: Result<(), BadBody>) -> (Lie, String) {
+fn violation(checked: Result<(), RequestBodyError>) -> (SchemaViolation, String) {
     match checked {
-        Err(BadBody::Lie { lie, field, .. }) => (lie, field),
+        Err(RequestBodyError::Violation { violation: lie, field, .. }) => (lie, field),
         other => panic!("want a lie, got {other:?}"),
     }
 }
@@ -96,7 +96,10 @@ fn a_version_is_flexible_where_its_header_is() {
 #[test]
 fn an_api_or_a_version_without_a_schema_is_refused() {
     for (api_key, version) in [(4, 0), (88, 0), (-1, 1), (3, 14), (3, -1), (0, 2), (i16::MAX, 0)] {
-        assert_eq!(check(api_key, version, &[]), Err(BadBody::NoSchema { api_key, version }));
+        assert_eq!(
+            check(api_key, version, &[]),
+            Err(RequestBodyError::NoSchema { api_key, version })
+        );
     }
     assert!(check_header(0, &[0; 8]).is_err() && check_header(3, &[0; 20]).is_err());
 }
@@ -120,7 +123,7 @@ fn a_header_is_walked_to_its_last_byte() {
             assert!(check_header(version, &frame[..end]).is_err());
         }
         assert_eq!(check_header(version, &frame), Ok(()));
-        assert!(Walk::through(&HEADER, version, &frame).unwrap().left.is_empty());
+        assert!(SchemaWalker::through(&HEADER, version, &frame).unwrap().left.is_empty());
     }
 }
 
@@ -225,7 +228,10 @@ fn a_cursor_is_walked_or_passed_over_as_its_presence_says() {
     walks_whole!(request.clone(), 0..=0);
     walks_whole!(request.with_cursor(Some(cursor)), 0..=0);
     let lied = check(DescribeTopicPartitionsRequest::KEY, 0, &[1, 0, 0, 0, 9, 2, 0]);
-    assert_eq!(lie(lied), (Lie::Presence, "DescribeTopicPartitions.cursor".to_string()));
+    assert_eq!(
+        violation(lied),
+        (SchemaViolation::Presence, "DescribeTopicPartitions.cursor".to_string())
+    );
 }
 
 // Named regressions.
@@ -243,11 +249,11 @@ fn a_count_of_two_billion_topics_in_57_bytes_is_refused() {
     let mut body = 0x7fff_ffff_u32.to_be_bytes().to_vec();
     body.resize(57, 0);
     let refused = check(MetadataRequest::KEY, 1, &body);
-    assert_eq!(lie(refused), (Lie::Count, "Metadata.topics".to_string()));
+    assert_eq!(violation(refused), (SchemaViolation::Count, "Metadata.topics".to_string()));
 }
 
 #[test]
-fn a_lie_deep_down_is_named_with_its_way() {
+fn a_violation_deep_down_is_named_with_its_path() {
     let request = FetchRequest::default().with_topics(vec![
         fetch_request::FetchTopic::default(),
         fetch_request::FetchTopic::default(),
@@ -256,10 +262,15 @@ fn a_lie_deep_down_is_named_with_its_way() {
     let count = body.len() - 4;
     body[count..].copy_from_slice(&1000_i32.to_be_bytes());
     let field = "Fetch.topics[1].partitions".to_string();
-    let refused = BadBody::Lie { lie: Lie::Count, field, announced: 1000, left: 0 };
+    let refused = RequestBodyError::Violation {
+        violation: SchemaViolation::Count,
+        field,
+        announced: 1000,
+        left: 0,
+    };
     assert_eq!(check(FetchRequest::KEY, 4, &body), Err(refused));
     body[count..].copy_from_slice(&(-2_i32).to_be_bytes());
-    assert_eq!(lie(check(FetchRequest::KEY, 4, &body)).0, Lie::Negative);
+    assert_eq!(violation(check(FetchRequest::KEY, 4, &body)).0, SchemaViolation::Negative);
 }
 
 #[test]
@@ -273,7 +284,7 @@ fn bytes_after_the_body_are_left_to_the_decoder() {
 fn a_varint_of_more_than_32_bits_is_refused() {
     for long in [[0xff, 0xff, 0xff, 0xff, 0x1f], [0x80, 0x80, 0x80, 0x80, 0x80]] {
         let body = [&long[..], &[0; 9]].concat();
-        assert_eq!(lie(check(MetadataRequest::KEY, 12, &body)).0, Lie::Varint);
+        assert_eq!(violation(check(MetadataRequest::KEY, 12, &body)).0, SchemaViolation::Varint);
     }
 }
 
@@ -284,12 +295,16 @@ fn a_known_tag_must_end_where_its_size_says() {
     let (start, tag) = body.split_at(body.len() - 5);
     assert_eq!(tag, [1, 0, 2, 2, b'c']);
     for (tag, want) in [
-        (&[1, 0, 3, 2, b'c', 0][..], Lie::TagSize),
-        (&[1, 0, 1, 2, b'c', 0], Lie::Length),
-        (&[1, 0, 9, 2, b'c', 0], Lie::Length),
-        (&[9, 0, 2, 2, b'c', 0], Lie::Count),
+        (&[1, 0, 3, 2, b'c', 0][..], SchemaViolation::TagSize),
+        (&[1, 0, 1, 2, b'c', 0], SchemaViolation::Length),
+        (&[1, 0, 9, 2, b'c', 0], SchemaViolation::Length),
+        (&[9, 0, 2, 2, b'c', 0], SchemaViolation::Count),
     ] {
-        assert_eq!(lie(check(FetchRequest::KEY, 12, &[start, tag].concat())).0, want, "{tag:?}");
+        assert_eq!(
+            violation(check(FetchRequest::KEY, 12, &[start, tag].concat())).0,
+            want,
+            "{tag:?}"
+        );
     }
 }
 
@@ -318,15 +333,15 @@ fn a_hundred_thousand_partitions_pass_in_every_api_that_lists_them() {
 fn a_body_of_empty_names_takes_too_much_memory_and_is_refused() {
     let topics = 500_000;
     let body = [varint(topics + 1), [1, 0].repeat(topics as usize), vec![0; 4]].concat();
-    assert_eq!(lie(check(MetadataRequest::KEY, 9, &body)).0, Lie::Memory);
+    assert_eq!(violation(check(MetadataRequest::KEY, 9, &body)).0, SchemaViolation::Memory);
 }
 
 #[test]
 fn a_flood_of_structs_with_an_unknown_tag_each_takes_too_much_memory_and_is_refused() {
     let member = [1, 1, 1, 1, 0x7f, 0];
     let body = [vec![1], varint(50_001), member.repeat(50_000), vec![0]].concat();
-    let (lied, field) = lie(check(LeaveGroupRequest::KEY, 5, &body));
-    assert_eq!(lied, Lie::Memory);
+    let (lied, field) = violation(check(LeaveGroupRequest::KEY, 5, &body));
+    assert_eq!(lied, SchemaViolation::Memory);
     assert!(field.ends_with(".tags[0]"), "{field}");
 }
 
@@ -345,36 +360,36 @@ fn a_flood_of_unknown_tags_takes_no_more_memory_than_the_walk_charges() {
 
 #[test]
 fn every_element_takes_at_least_a_byte() {
-    fn assert_for(fields: Fields, walk: &Walk<'_>) {
+    fn assert_for(fields: SchemaFields, walk: &SchemaWalker<'_>) {
         for field in fields {
             match &field.kind {
-                Kind::Array { of, .. } => {
+                FieldType::Array { of, .. } => {
                     assert!(walk.smallest_element(of).bytes > 0, "{}", field.name);
-                    if let schema::Element::Struct(fields) = of {
+                    if let schema::ElementType::Struct(fields) = of {
                         assert_for(fields, walk);
                     }
                 }
-                Kind::Inline(fields) | Kind::Nullable(fields) => assert_for(fields, walk),
+                FieldType::Inline(fields) | FieldType::Nullable(fields) => assert_for(fields, walk),
                 _ => {}
             }
         }
     }
     for (request, version) in every_version() {
-        let body = filled(request, version, 0).body;
-        let walk = Walk::through(request, version, &body).unwrap();
+        let body = random_body(request, version, 0).body;
+        let walk = SchemaWalker::through(request, version, &body).unwrap();
         assert_for(request.fields, &walk);
     }
 }
 
 // At random.
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for RequestSchema {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.write_str(self.name)
     }
 }
 
-fn bodies() -> impl Strategy<Value = (&'static Request, i16, u64)> {
+fn bodies() -> impl Strategy<Value = (&'static RequestSchema, i16, u64)> {
     let versions: Vec<_> = every_version().collect();
     (prop::sample::select(versions), any::<u64>())
         .prop_map(|((request, version), seed)| (request, version, seed))
@@ -382,7 +397,7 @@ fn bodies() -> impl Strategy<Value = (&'static Request, i16, u64)> {
 
 /// What a hostile client does to a body that was right.
 #[derive(Debug, Clone)]
-enum Harm {
+enum BodyMutation {
     Byte(u8),
     Number(u32),
     Varint(u32),
@@ -390,7 +405,7 @@ enum Harm {
     CutShort,
 }
 
-fn harms() -> impl Strategy<Value = Vec<(prop::sample::Index, Harm)>> {
+fn mutations() -> impl Strategy<Value = Vec<(prop::sample::Index, BodyMutation)>> {
     let numbers = prop_oneof![
         Just(0),
         Just(i32::MAX as u32),
@@ -400,41 +415,42 @@ fn harms() -> impl Strategy<Value = Vec<(prop::sample::Index, Harm)>> {
         any::<u32>(),
     ];
     let harm = prop_oneof![
-        any::<u8>().prop_map(Harm::Byte),
-        numbers.clone().prop_map(Harm::Number),
-        numbers.prop_map(Harm::Varint),
-        (1..40_usize, 1..200_usize).prop_map(|(bytes, times)| Harm::Repeat { bytes, times }),
-        Just(Harm::CutShort),
+        any::<u8>().prop_map(BodyMutation::Byte),
+        numbers.clone().prop_map(BodyMutation::Number),
+        numbers.prop_map(BodyMutation::Varint),
+        (1..40_usize, 1..200_usize)
+            .prop_map(|(bytes, times)| BodyMutation::Repeat { bytes, times }),
+        Just(BodyMutation::CutShort),
     ];
     prop::collection::vec((any::<prop::sample::Index>(), harm), 0..4)
 }
 
-fn harm(body: &mut Vec<u8>, harms: Vec<(prop::sample::Index, Harm)>) {
+fn mutate_body(body: &mut Vec<u8>, harms: Vec<(prop::sample::Index, BodyMutation)>) {
     for (at, harm) in harms {
         let at = at.index(body.len() + 1);
         let end = |bytes: usize| (at + bytes).min(body.len());
         match harm {
-            Harm::Byte(byte) => drop(body.splice(at..end(1), [byte])),
-            Harm::Number(number) => drop(body.splice(at..end(4), number.to_be_bytes())),
-            Harm::Varint(number) => drop(body.splice(at..end(1), varint(number))),
-            Harm::Repeat { bytes, times } => {
+            BodyMutation::Byte(byte) => drop(body.splice(at..end(1), [byte])),
+            BodyMutation::Number(number) => drop(body.splice(at..end(4), number.to_be_bytes())),
+            BodyMutation::Varint(number) => drop(body.splice(at..end(1), varint(number))),
+            BodyMutation::Repeat { bytes, times } => {
                 let repeated = body[at..end(bytes)].repeat(times);
                 drop(body.splice(at..at, repeated));
             }
-            Harm::CutShort => body.truncate(at),
+            BodyMutation::CutShort => body.truncate(at),
         }
     }
 }
 
 /// Whatever passes may be decoded: that asks for no more than the walk found, and the walk found no
 /// more than a body of that size may take.
-fn assert_safe(request: &Request, version: i16, body: Vec<u8>) -> Result<(), TestCaseError> {
-    let Ok(walk) = Walk::through(request, version, &body) else { return Ok(()) };
+fn assert_safe(request: &RequestSchema, version: i16, body: Vec<u8>) -> Result<(), TestCaseError> {
+    let Ok(walk) = SchemaWalker::through(request, version, &body) else { return Ok(()) };
     let (memory, left) = (walk.memory_bytes, walk.left.len());
     prop_assert!(memory <= memory_bytes_max(body.len()));
-    let Codec { decodes, .. } = codec(request.api_key);
+    let MessageCodec { decodes, .. } = codec(request.api_key);
     let mut body = Bytes::from(body);
-    let (is_decoded, asked) = asked_bytes(|| decodes(&mut body, version));
+    let (is_decoded, asked) = allocated_bytes(|| decodes(&mut body, version));
     let besides = if is_decoded { SHARED_BYTES_MAX } else { ERROR_BYTES_MAX };
     prop_assert!(asked <= memory + besides, "asked={asked}, walked={memory}, {is_decoded}");
     if is_decoded {
@@ -456,10 +472,10 @@ proptest! {
     fn requests_filled_at_random_are_walked_and_decoded_to_their_last_byte(
         (request, version, seed) in bodies(),
     ) {
-        let body = filled(request, version, seed).body;
+        let body = random_body(request, version, seed).body;
         prop_assert_eq!(walked(request.api_key, version, &body), body.len());
         let mut left = Bytes::from(body.clone());
-        let again = (codec(request.api_key).again)(&mut left, version);
+        let again = (codec(request.api_key).reencode)(&mut left, version);
         prop_assert!(left.is_empty(), "the decoder stopped {} bytes before the end", left.len());
         let again = again.expect("the decoder likes what the schema allows");
         prop_assert_eq!(walked(request.api_key, version, &again), again.len());
@@ -469,13 +485,13 @@ proptest! {
     fn a_length_or_count_beyond_the_body_is_refused_wherever_it_stands(
         (request, version, seed) in bodies(),
     ) {
-        let Filled { body, announced } = filled(request, version, seed);
-        for Announced { at, width } in announced {
+        let RandomBody { body, length_fields } = random_body(request, version, seed);
+        for LengthField { at, width } in length_fields {
             let (old, new) = match width {
-                Width::Varint => (1, varint([0x7fff_ffff, u32::MAX][at % 2])),
-                Width::Four => (4, 0x7fff_ffff_u32.to_be_bytes().to_vec()),
-                Width::Two if body.len() < 0x7fff => (2, vec![0x7f, 0xff]),
-                Width::Two => continue,
+                LengthWidth::Varint => (1, varint([0x7fff_ffff, u32::MAX][at % 2])),
+                LengthWidth::Four => (4, 0x7fff_ffff_u32.to_be_bytes().to_vec()),
+                LengthWidth::Two if body.len() < 0x7fff => (2, vec![0x7f, 0xff]),
+                LengthWidth::Two => continue,
             };
             let lying = [&body[..at], &new, &body[at + old..]].concat();
             prop_assert!(check(request.api_key, version, &lying).is_err(), "at {at} of {body:?}");
@@ -484,8 +500,8 @@ proptest! {
 
     #[test]
     fn no_body_cut_short_passes((request, version, seed) in bodies()) {
-        let body = filled(request, version, seed).body;
-        let mut random = Random(seed);
+        let body = random_body(request, version, seed).body;
+        let mut random = BodyRng(seed);
         for _ in 0..body.len().min(20) {
             let end = random.below(body.len());
             prop_assert!(check(request.api_key, version, &body[..end]).is_err(), "{end}");
@@ -493,12 +509,12 @@ proptest! {
     }
 
     #[test]
-    fn a_harmed_body_that_passes_decodes_in_the_memory_that_the_walk_found(
+    fn a_mutated_body_that_passes_decodes_in_the_memory_that_the_walk_found(
         (request, version, seed) in bodies(),
-        harms in harms(),
+        harms in mutations(),
     ) {
-        let mut body = filled(request, version, seed).body;
-        harm(&mut body, harms);
+        let mut body = random_body(request, version, seed).body;
+        mutate_body(&mut body, harms);
         assert_safe(request, version, body)?;
     }
 
@@ -514,18 +530,18 @@ proptest! {
     }
 
     #[test]
-    fn a_harmed_header_that_passes_decodes_in_the_memory_that_the_walk_found(
+    fn a_mutated_header_that_passes_decodes_in_the_memory_that_the_walk_found(
         version in 1..=2_i16,
         seed: u64,
-        harms in harms(),
+        harms in mutations(),
     ) {
-        let mut frame = filled(&HEADER, version, seed).body;
+        let mut frame = random_body(&HEADER, version, seed).body;
         prop_assert_eq!(check_header(version, &frame), Ok(()));
-        harm(&mut frame, harms);
-        if let Ok(walk) = Walk::through(&HEADER, version, &frame) {
+        mutate_body(&mut frame, harms);
+        if let Ok(walk) = SchemaWalker::through(&HEADER, version, &frame) {
             let mut frame = Bytes::from(frame.clone());
             let decode = || RequestHeader::decode(&mut frame, version).is_ok();
-            let (is_decoded, asked) = asked_bytes(decode);
+            let (is_decoded, asked) = allocated_bytes(decode);
             let besides = if is_decoded { SHARED_BYTES_MAX } else { ERROR_BYTES_MAX };
             prop_assert!(asked <= walk.memory_bytes + besides);
         }

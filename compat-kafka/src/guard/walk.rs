@@ -1,7 +1,7 @@
 //! The walk through a body along its schema: no further, and no deeper, than the schema goes.
 
-use super::schema::{Element, Field, Fields, Kind, Request};
-use super::{BadBody, Lie, memory_bytes_max};
+use super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
+use super::{RequestBodyError, SchemaViolation, memory_bytes_max};
 
 /// A struct's first unknown tag makes a leaf of a `BTreeMap<i32, Bytes>`: 408 bytes.
 const FIRST_UNKNOWN_TAG_BYTES: usize = 512;
@@ -13,7 +13,7 @@ const NO_TAGS_BYTES: usize = 1;
 const SMALLEST_TAGGED_BYTES: usize = 2;
 
 /// Where a walk is, and what it has found so far.
-pub(super) struct Walk<'a> {
+pub(super) struct SchemaWalker<'a> {
     /// What has not been walked. At the end of the walk, what came after the body.
     pub(super) left: &'a [u8],
     /// What decoding up to here asks for: the sum over all arrays, and over unknown tags.
@@ -24,124 +24,124 @@ pub(super) struct Walk<'a> {
 }
 
 /// What an element takes on the wire.
-pub(super) struct Extent {
+pub(super) struct WireSize {
     /// At least.
     pub(super) bytes: usize,
     /// The least is also the most, but for the tagged fields that may end it.
     is_fixed: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalker<'a> {
     /// The walk at its end.
     pub(super) fn through(
-        request: &Request,
+        request: &RequestSchema,
         version: i16,
         body: &'a [u8],
-    ) -> Result<Walk<'a>, BadBody> {
+    ) -> Result<SchemaWalker<'a>, RequestBodyError> {
         if !request.knows(version) {
-            return Err(BadBody::NoSchema { api_key: request.api_key, version });
+            return Err(RequestBodyError::NoSchema { api_key: request.api_key, version });
         }
-        let mut walk = Walk {
+        let mut walk = SchemaWalker {
             left: body,
             memory_bytes: 0,
             memory_bytes_max: memory_bytes_max(body.len()),
             version,
             is_flexible: version >= request.flexible_since,
         };
-        walk.fields(request.fields).map_err(|bad| bad.within(request.name))?;
+        walk.fields(request.fields).map_err(|bad| bad.in_struct(request.name))?;
         Ok(walk)
     }
 
-    fn fields(&mut self, fields: Fields) -> Result<(), BadBody> {
+    fn fields(&mut self, fields: SchemaFields) -> Result<(), RequestBodyError> {
         for field in fields {
             if field.is_plain_in(self.version) {
-                self.value(&field.kind).map_err(|bad| bad.within(field.name))?;
+                self.value(&field.kind).map_err(|bad| bad.in_struct(field.name))?;
             }
         }
         if self.is_flexible { self.tagged(fields) } else { Ok(()) }
     }
 
-    fn value(&mut self, kind: &Kind) -> Result<(), BadBody> {
+    fn value(&mut self, kind: &FieldType) -> Result<(), RequestBodyError> {
         match *kind {
-            Kind::Fixed(bytes) => self.skip(bytes),
-            Kind::String => self.string(),
-            Kind::ShortString => {
+            FieldType::Fixed(bytes) => self.skip(bytes),
+            FieldType::String => self.string(),
+            FieldType::ShortString => {
                 let length = self.int16()?;
                 self.skip_announced(length)
             }
-            Kind::Bytes => {
+            FieldType::Bytes => {
                 let length = self.length()?;
                 self.skip_announced(length)
             }
-            Kind::Array { ref of, element_bytes } => self.array(of, element_bytes),
-            Kind::Inline(fields) => self.fields(fields),
-            Kind::Nullable(fields) => self.nullable(fields),
+            FieldType::Array { ref of, element_bytes } => self.array(of, element_bytes),
+            FieldType::Inline(fields) => self.fields(fields),
+            FieldType::Nullable(fields) => self.nullable(fields),
         }
     }
 
-    fn string(&mut self) -> Result<(), BadBody> {
+    fn string(&mut self) -> Result<(), RequestBodyError> {
         let length = if self.is_flexible { self.compact_length()? } else { self.int16()? };
         self.skip_announced(length)
     }
 
-    fn nullable(&mut self, fields: Fields) -> Result<(), BadBody> {
+    fn nullable(&mut self, fields: SchemaFields) -> Result<(), RequestBodyError> {
         match self.take::<1>()?.map(|byte| byte as i8) {
             [1] => self.fields(fields),
             [-1] => Ok(()),
-            [other] => Err(self.lie(Lie::Presence, other.into())),
+            [other] => Err(self.violation(SchemaViolation::Presence, other.into())),
         }
     }
 
-    fn array(&mut self, of: &Element, element_bytes: usize) -> Result<(), BadBody> {
+    fn array(&mut self, of: &ElementType, element_bytes: usize) -> Result<(), RequestBodyError> {
         let count = self.length()?;
         let Some(count) = self.announced(count)? else { return Ok(()) };
         let smallest = self.smallest_element(of);
         if count.saturating_mul(smallest.bytes) > self.left.len() {
-            return Err(self.lie(Lie::Count, count as i64));
+            return Err(self.violation(SchemaViolation::Count, count as i64));
         }
         self.charge(count * element_bytes)?;
         match *of {
-            Element::Fixed(bytes) => self.skip(count * bytes),
-            Element::String => self.each(count, |walk| walk.string()),
-            Element::Struct(_) if smallest.is_fixed && !self.is_flexible => {
+            ElementType::Fixed(bytes) => self.skip(count * bytes),
+            ElementType::String => self.each(count, |walk| walk.string()),
+            ElementType::Struct(_) if smallest.is_fixed && !self.is_flexible => {
                 self.skip(count * smallest.bytes)
             }
-            Element::Struct(fields) if smallest.is_fixed => self.each(count, |walk| {
+            ElementType::Struct(fields) if smallest.is_fixed => self.each(count, |walk| {
                 walk.skip(smallest.bytes - NO_TAGS_BYTES)?;
                 walk.tagged(fields)
             }),
-            Element::Struct(fields) => self.each(count, |walk| walk.fields(fields)),
+            ElementType::Struct(fields) => self.each(count, |walk| walk.fields(fields)),
         }
     }
 
     fn each(
         &mut self,
         count: usize,
-        element: impl Fn(&mut Self) -> Result<(), BadBody>,
-    ) -> Result<(), BadBody> {
-        (0..count).try_for_each(|index| element(self).map_err(|bad| bad.at(index)))
+        element: impl Fn(&mut Self) -> Result<(), RequestBodyError>,
+    ) -> Result<(), RequestBodyError> {
+        (0..count).try_for_each(|index| element(self).map_err(|bad| bad.in_element(index)))
     }
 
-    pub(super) fn smallest_element(&self, of: &Element) -> Extent {
+    pub(super) fn smallest_element(&self, of: &ElementType) -> WireSize {
         match *of {
-            Element::Fixed(bytes) => Extent { bytes, is_fixed: true },
-            Element::String => Extent { bytes: self.prefix_bytes(2), is_fixed: false },
-            Element::Struct(fields) => self.smallest(fields),
+            ElementType::Fixed(bytes) => WireSize { bytes, is_fixed: true },
+            ElementType::String => WireSize { bytes: self.prefix_bytes(2), is_fixed: false },
+            ElementType::Struct(fields) => self.smallest(fields),
         }
     }
 
     /// As deep as structs stand in structs: an array is at its smallest when it is empty.
-    fn smallest(&self, fields: Fields) -> Extent {
+    fn smallest(&self, fields: SchemaFields) -> WireSize {
         let tags = if self.is_flexible { NO_TAGS_BYTES } else { 0 };
-        let mut sum = Extent { bytes: tags, is_fixed: true };
+        let mut sum = WireSize { bytes: tags, is_fixed: true };
         for field in fields.iter().filter(|field| field.is_plain_in(self.version)) {
             let (bytes, is_fixed) = match field.kind {
-                Kind::Fixed(bytes) => (bytes, true),
-                Kind::String => (self.prefix_bytes(2), false),
-                Kind::ShortString => (2, false),
-                Kind::Bytes | Kind::Array { .. } => (self.prefix_bytes(4), false),
-                Kind::Nullable(_) => (1, false),
-                Kind::Inline(fields) => {
+                FieldType::Fixed(bytes) => (bytes, true),
+                FieldType::String => (self.prefix_bytes(2), false),
+                FieldType::ShortString => (2, false),
+                FieldType::Bytes | FieldType::Array { .. } => (self.prefix_bytes(4), false),
+                FieldType::Nullable(_) => (1, false),
+                FieldType::Inline(fields) => {
                     let inner = self.smallest(fields);
                     (inner.bytes, inner.is_fixed && !self.is_flexible)
                 }
@@ -156,24 +156,28 @@ impl<'a> Walk<'a> {
         if self.is_flexible { 1 } else { inflexible }
     }
 
-    fn tagged(&mut self, fields: Fields) -> Result<(), BadBody> {
-        let count = self.varint().map_err(|bad| bad.within("tags"))?;
+    fn tagged(&mut self, fields: SchemaFields) -> Result<(), RequestBodyError> {
+        let count = self.varint().map_err(|bad| bad.in_struct("tags"))?;
         if (count as usize).saturating_mul(SMALLEST_TAGGED_BYTES) > self.left.len() {
-            return Err(self.lie(Lie::Count, count.into()).within("tags"));
+            return Err(self.violation(SchemaViolation::Count, count.into()).in_struct("tags"));
         }
         let mut unknown = 0;
         for index in 0..count as usize {
-            self.tag(fields, &mut unknown).map_err(|bad| bad.at(index).within("tags"))?;
+            self.tag(fields, &mut unknown)
+                .map_err(|bad| bad.in_element(index).in_struct("tags"))?;
         }
         Ok(())
     }
 
-    fn tag(&mut self, fields: Fields, unknown: &mut usize) -> Result<(), BadBody> {
+    fn tag(&mut self, fields: SchemaFields, unknown: &mut usize) -> Result<(), RequestBodyError> {
         let tag = self.varint()?;
         let size = self.varint()? as usize;
-        let after = self.left.get(size..).ok_or_else(|| self.lie(Lie::Length, size as i64))?;
+        let after = self
+            .left
+            .get(size..)
+            .ok_or_else(|| self.violation(SchemaViolation::Length, size as i64))?;
         match fields.iter().find(|field| field.has_tag(tag, self.version)) {
-            Some(field) => self.known(field, size).map_err(|bad| bad.within(field.name))?,
+            Some(field) => self.known_tag(field, size).map_err(|bad| bad.in_struct(field.name))?,
             None => {
                 let first = *unknown == 0;
                 *unknown += 1;
@@ -185,63 +189,74 @@ impl<'a> Walk<'a> {
     }
 
     /// A field that `kafka-protocol` decodes, not minding its size, must be just of that size.
-    fn known(&mut self, field: &Field, size: usize) -> Result<(), BadBody> {
+    fn known_tag(&mut self, field: &FieldSchema, size: usize) -> Result<(), RequestBodyError> {
         self.left = &self.left[..size];
         self.value(&field.kind)?;
-        if self.left.is_empty() { Ok(()) } else { Err(self.lie(Lie::TagSize, size as i64)) }
+        if self.left.is_empty() {
+            Ok(())
+        } else {
+            Err(self.violation(SchemaViolation::TagSize, size as i64))
+        }
     }
 
-    fn charge(&mut self, bytes: usize) -> Result<(), BadBody> {
+    fn charge(&mut self, bytes: usize) -> Result<(), RequestBodyError> {
         let left = self.memory_bytes_max - self.memory_bytes;
         if bytes > left {
-            return Err(BadBody::lie(Lie::Memory, bytes as i64, left));
+            return Err(RequestBodyError::violation(SchemaViolation::Memory, bytes as i64, left));
         }
         self.memory_bytes += bytes;
         Ok(())
     }
 
     /// The length of bytes, or the count of an array.
-    fn length(&mut self) -> Result<i64, BadBody> {
+    fn length(&mut self) -> Result<i64, RequestBodyError> {
         if self.is_flexible { self.compact_length() } else { self.int32() }
     }
 
-    fn compact_length(&mut self) -> Result<i64, BadBody> {
+    fn compact_length(&mut self) -> Result<i64, RequestBodyError> {
         Ok(i64::from(self.varint()?) - 1)
     }
 
     /// What a length or count announces; `None` for a null, which is nothing.
-    fn announced(&self, length: i64) -> Result<Option<usize>, BadBody> {
+    fn announced(&self, length: i64) -> Result<Option<usize>, RequestBodyError> {
         match length {
             -1 => Ok(None),
-            _ => usize::try_from(length).map(Some).map_err(|_| self.lie(Lie::Negative, length)),
+            _ => usize::try_from(length)
+                .map(Some)
+                .map_err(|_| self.violation(SchemaViolation::Negative, length)),
         }
     }
 
-    fn skip_announced(&mut self, length: i64) -> Result<(), BadBody> {
+    fn skip_announced(&mut self, length: i64) -> Result<(), RequestBodyError> {
         self.announced(length)?.map_or(Ok(()), |bytes| self.skip(bytes))
     }
 
-    fn skip(&mut self, bytes: usize) -> Result<(), BadBody> {
-        self.left = self.left.get(bytes..).ok_or_else(|| self.lie(Lie::Length, bytes as i64))?;
+    fn skip(&mut self, bytes: usize) -> Result<(), RequestBodyError> {
+        self.left = self
+            .left
+            .get(bytes..)
+            .ok_or_else(|| self.violation(SchemaViolation::Length, bytes as i64))?;
         Ok(())
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], BadBody> {
-        let (&taken, left) =
-            self.left.split_first_chunk().ok_or_else(|| self.lie(Lie::Length, N as i64))?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], RequestBodyError> {
+        let (&taken, left) = self
+            .left
+            .split_first_chunk()
+            .ok_or_else(|| self.violation(SchemaViolation::Length, N as i64))?;
         self.left = left;
         Ok(taken)
     }
 
-    fn int16(&mut self) -> Result<i64, BadBody> {
+    fn int16(&mut self) -> Result<i64, RequestBodyError> {
         self.take().map(|bytes| i16::from_be_bytes(bytes).into())
     }
 
-    fn int32(&mut self) -> Result<i64, BadBody> {
+    fn int32(&mut self) -> Result<i64, RequestBodyError> {
         self.take().map(|bytes| i32::from_be_bytes(bytes).into())
     }
 
-    fn varint(&mut self) -> Result<u32, BadBody> {
+    fn varint(&mut self) -> Result<u32, RequestBodyError> {
         let mut value = 0;
         for place in 0..5 {
             let [byte] = self.take()?;
@@ -250,10 +265,10 @@ impl<'a> Walk<'a> {
                 return Ok(value as u32);
             }
         }
-        Err(self.lie(Lie::Varint, value as i64))
+        Err(self.violation(SchemaViolation::Varint, value as i64))
     }
 
-    fn lie(&self, lie: Lie, announced: i64) -> BadBody {
-        BadBody::lie(lie, announced, self.left.len())
+    fn violation(&self, lie: SchemaViolation, announced: i64) -> RequestBodyError {
+        RequestBodyError::violation(lie, announced, self.left.len())
     }
 }

@@ -4,13 +4,13 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 const KIB: usize = 1 << 10;
 
 /// A connection, and whether it was ended.
-struct Client {
+struct BudgetClient {
     quota: Arc<ConnectionQuota>,
     handle: AbortHandle,
 }
 
-impl Client {
-    fn is_ended(&self) -> bool {
+impl BudgetClient {
+    fn is_evicted(&self) -> bool {
         self.handle.is_aborted()
     }
 }
@@ -19,15 +19,15 @@ fn budget(kib: usize) -> Arc<MemoryBudget> {
     MemoryBudget::new(kib * KIB, 0, STALL_MAX)
 }
 
-fn client(budget: &Arc<MemoryBudget>, address: &str) -> Client {
+fn client(budget: &Arc<MemoryBudget>, address: &str) -> BudgetClient {
     let (handle, _) = AbortHandle::new_pair();
-    Client { quota: budget.quota(address.parse().unwrap(), handle.clone()), handle }
+    BudgetClient { quota: budget.quota(address.parse().unwrap(), handle.clone()), handle }
 }
 
 /// Takes room, and keeps it waiting for the client until that is ended.
-fn keep(client: &Client, units: u32) -> tokio::task::JoinHandle<()> {
+fn hold_stalled(client: &BudgetClient, units: u32) -> tokio::task::JoinHandle<()> {
     let permit = client.quota.try_take(units).expect("there is room");
-    client.quota.keep_all();
+    client.quota.mark_all_stalled();
     let handle = client.handle.clone();
     tokio::spawn(async move {
         while !handle.is_aborted() {
@@ -67,7 +67,7 @@ async fn who_waits_for_room_ends_those_who_keep_most_of_it_for_longest_and_no_mo
     let budget = budget(1000);
     let slow: Vec<_> = (1..=7).map(|nth| client(&budget, &format!("10.0.0.{nth}"))).collect();
     for (nth, slow) in slow.iter().enumerate() {
-        keep(slow, if nth == 3 { 300 } else { 100 });
+        hold_stalled(slow, if nth == 3 { 300 } else { 100 });
     }
     let fast = client(&budget, "10.0.1.1");
     let _held = fast.quota.try_take(100).expect("what is left");
@@ -76,10 +76,10 @@ async fn who_waits_for_room_ends_those_who_keep_most_of_it_for_longest_and_no_mo
     let waited = begun.elapsed();
     assert!(waited >= STALL_MAX / 6 && waited < STALL_MAX / 4, "{waited:?}");
     assert_eq!(permit.units(), 150);
-    let ended: Vec<bool> = slow.iter().map(Client::is_ended).collect();
+    let ended: Vec<bool> = slow.iter().map(BudgetClient::is_evicted).collect();
     assert_eq!(ended, [false, false, false, true, false, false, false]);
-    assert_eq!(budget.ended(), 1);
-    assert!(!fast.is_ended());
+    assert_eq!(budget.evicted(), 1);
+    assert!(!fast.is_evicted());
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,27 +87,27 @@ async fn of_many_small_ones_those_of_the_address_that_holds_most_are_ended() {
     let budget = budget(1000);
     let many: Vec<_> = (0..70).map(|_| client(&budget, "10.0.0.1")).collect();
     let alone = client(&budget, "10.0.0.2");
-    keep(&alone, 100);
-    many.iter().for_each(|client| drop(keep(client, 10)));
+    hold_stalled(&alone, 100);
+    many.iter().for_each(|client| drop(hold_stalled(client, 10)));
     let other = client(&budget, "10.0.0.3");
     let _held = other.quota.try_take(200).unwrap();
     other.quota.take(30).await.expect("room is made");
-    assert_eq!(many.iter().filter(|client| client.is_ended()).count(), 3);
-    assert!(!alone.is_ended(), "it holds more than any of them, but its address does not");
+    assert_eq!(many.iter().filter(|client| client.is_evicted()).count(), 3);
+    assert!(!alone.is_evicted(), "it holds more than any of them, but its address does not");
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_ended_while_it_is_the_disk_that_is_slow() {
     let budget = budget(1000);
     let slow = client(&budget, "10.0.0.1");
-    keep(&slow, 400);
+    hold_stalled(&slow, 400);
     let waits_for_disk = client(&budget, "10.0.0.2");
     let held = waits_for_disk.quota.try_take(600).unwrap();
     let other = client(&budget, "10.0.0.3");
     let begun = Instant::now();
-    assert_eq!(other.quota.take(10).await.err(), Some(NoRoom));
+    assert_eq!(other.quota.take(10).await.err(), Some(MemoryBudgetError));
     assert_eq!(begun.elapsed(), STALL_MAX);
-    assert!(!slow.is_ended() && !waits_for_disk.is_ended());
+    assert!(!slow.is_evicted() && !waits_for_disk.is_evicted());
     drop(held);
     assert!(other.quota.take(10).await.is_ok());
 }
@@ -118,10 +118,10 @@ async fn what_waits_for_the_disk_is_not_held_against_the_frame_behind_it() {
     let producers = [client(&budget, "10.0.0.1"), client(&budget, "10.0.0.2")];
     let _complete = producers.each_ref().map(|producer| producer.quota.try_take(400).unwrap());
     let _partial = producers.each_ref().map(|producer| producer.quota.try_take(100).unwrap());
-    producers.iter().for_each(|producer| producer.quota.keep(100));
+    producers.iter().for_each(|producer| producer.quota.mark_stalled(100));
     let other = client(&budget, "10.0.0.3");
-    assert_eq!(other.quota.take(10).await.err(), Some(NoRoom));
-    assert!(!producers.iter().any(Client::is_ended));
+    assert_eq!(other.quota.take(10).await.err(), Some(MemoryBudgetError));
+    assert!(!producers.iter().any(BudgetClient::is_evicted));
 }
 
 #[tokio::test(start_paused = true)]
@@ -132,7 +132,7 @@ async fn frames_that_wait_for_each_other_do_not_wait_for_ever() {
     let mut tasks = Vec::new();
     for frame in &frames {
         let permit = frame.quota.try_take(250).unwrap();
-        frame.quota.keep_all();
+        frame.quota.mark_all_stalled();
         let (quota, handle) = (Arc::clone(&frame.quota), frame.handle.clone());
         tasks.push(tokio::spawn(async move {
             let ended = async {
@@ -161,10 +161,10 @@ async fn answers_that_wait_for_room_are_no_more_than_the_budget_once_again() {
     let waits = client(&budget, "10.0.0.1");
     let waiting = {
         let quota = Arc::clone(&waits.quota);
-        tokio::spawn(async move { quota.take_for_answer(60).await.map(drop) })
+        tokio::spawn(async move { quota.take_for_response(60).await.map(drop) })
     };
     tokio::task::yield_now().await;
-    assert_eq!(holder.quota.take_for_answer(60).await.err(), Some(NoRoom), "at once");
+    assert_eq!(holder.quota.take_for_response(60).await.err(), Some(MemoryBudgetError), "at once");
     drop(held);
     assert_eq!(waiting.await.unwrap(), Ok(()));
     assert_eq!(budget.overdraft.load(Ordering::Relaxed), 0);

@@ -6,14 +6,16 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{LeaveGroupRequest, OffsetCommitRequest};
-use storage::disk::Fault;
+use storage::disk::DiskFault;
 
-use crate::apis::join_group::bench::{Bench, Joined, group_id, topic_name};
+use crate::apis::join_group::test_kafka_api::{
+    TestGroupMember, TestKafkaApi, group_id, topic_name,
+};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const SOON: Duration = Duration::from_secs(60);
 
-async fn commit(bench: &Bench, group: &str, topic: &str, partition: u32) {
+async fn commit(bench: &TestKafkaApi, group: &str, topic: &str, partition: u32) {
     let offset = OffsetCommit {
         topic: topic.to_owned(),
         partition,
@@ -26,7 +28,7 @@ async fn commit(bench: &Bench, group: &str, topic: &str, partition: u32) {
     bench.kafka.groups.restore_without_members(group);
 }
 
-fn held(bench: &Bench) -> Vec<(String, String, u32)> {
+fn held(bench: &TestKafkaApi) -> Vec<(String, String, u32)> {
     let held = bench.kafka.engine.committed_offsets(None).unwrap();
     held.into_iter().map(|held| (held.group, held.topic, held.partition)).collect()
 }
@@ -43,18 +45,18 @@ async fn pass(clock: &ManualClock, by: Duration) {
     tokio::time::resume();
 }
 
-async fn leave(bench: &Bench, group: &str, member: Joined) {
+async fn leave(bench: &TestKafkaApi, group: &str, member: TestGroupMember) {
     let leave = LeaveGroupRequest::default().with_group_id(group_id(group));
     assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
 }
 
-async fn expire(bench: &Bench) -> usize {
+async fn expire(bench: &TestKafkaApi) -> usize {
     bench.kafka.expire_offsets().await.unwrap()
 }
 
 #[tokio::test]
 async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_group_with_them() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "a", 0).await;
     clock.advance(DAY);
     commit(&bench, "g", "a", 1).await;
@@ -67,7 +69,7 @@ async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_gro
     assert_eq!(expire(&bench).await, 1);
     assert!(held(&bench).is_empty());
     let forgotten = async {
-        while bench.kafka.groups.has("g") {
+        while bench.kafka.groups.contains("g") {
             tokio::task::yield_now().await;
         }
     };
@@ -76,9 +78,9 @@ async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_gro
 
 #[tokio::test]
 async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "read", 0).await;
-    let member = bench.stable("g").await;
+    let member = bench.stable_group("g").await;
     clock.advance(DAY * 30);
     assert_eq!(expire(&bench).await, 0, "a member reads it");
     leave(&bench, "g", member).await;
@@ -86,7 +88,7 @@ async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
     assert_eq!(expire(&bench).await, 0);
     let emptied = async {
         let left = bench.kafka.engine.wall_now();
-        let saved = || bench.kafka.engine.group_saved("g").unwrap();
+        let saved = || bench.kafka.engine.group_saved_at("g").unwrap();
         while saved().is_none_or(|saved| saved.time() < left) {
             tokio::task::yield_now().await;
         }
@@ -102,12 +104,12 @@ async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
 /// The log may never hear that a group has no members any more; its coordinator knows.
 #[tokio::test]
 async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_week() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "read", 0).await;
-    let member = bench.stable("g").await;
-    let saved = bench.kafka.engine.group_saved("g").unwrap();
+    let member = bench.stable_group("g").await;
+    let saved = bench.kafka.engine.group_saved_at("g").unwrap();
     clock.advance(DAY * 30);
-    bench.disk.arm(Fault::FullAt(0));
+    bench.disk.arm(DiskFault::FullAt(0));
     leave(&bench, "g", member).await;
     let failed = async {
         while !bench.kafka.groups.is_idle("g") {
@@ -115,8 +117,8 @@ async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_w
         }
     };
     tokio::time::timeout(SOON, failed).await.unwrap();
-    bench.disk.make_room();
-    assert_eq!(bench.kafka.engine.group_saved("g").unwrap(), saved, "it was not heard");
+    bench.disk.remove_capacity_limit();
+    assert_eq!(bench.kafka.engine.group_saved_at("g").unwrap(), saved, "it was not heard");
     pass(&clock, DAY * 6).await;
     assert_eq!(expire(&bench).await, 0);
     pass(&clock, DAY).await;
@@ -125,10 +127,10 @@ async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_w
 
 #[tokio::test]
 async fn of_a_group_that_reads_the_offsets_of_other_topics_expire() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "read", 0).await;
     commit(&bench, "g", "read no more", 0).await;
-    bench.stable("g").await;
+    bench.stable_group("g").await;
     clock.advance(DAY * 8);
     assert_eq!(expire(&bench).await, 1);
     assert_eq!(held(&bench), [offset("g", "read", 0)]);
@@ -136,7 +138,7 @@ async fn of_a_group_that_reads_the_offsets_of_other_topics_expire() {
 
 #[tokio::test]
 async fn nothing_expires_by_a_clock_that_cannot_be_trusted() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "a", 0).await;
     clock.step_to(hlc::SysTime(bench.kafka.engine.wall_now().0 + 8 * 24 * 3600 * 1000));
     assert_eq!(expire(&bench).await, 0);
@@ -146,9 +148,9 @@ async fn nothing_expires_by_a_clock_that_cannot_be_trusted() {
 /// While a server stops it has no groups any more, and so none has members.
 #[tokio::test]
 async fn nothing_expires_once_groups_are_closed() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "read", 0).await;
-    bench.stable("g").await;
+    bench.stable_group("g").await;
     clock.advance(DAY * 30);
     bench.kafka.close();
     assert_eq!(expire(&bench).await, 0);
@@ -157,7 +159,7 @@ async fn nothing_expires_once_groups_are_closed() {
 
 #[tokio::test]
 async fn nothing_expires_of_a_group_that_is_just_being_set() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "a", 0).await;
     clock.advance(DAY * 30);
     let setting = bench.kafka.groups.hold("g");
@@ -169,17 +171,17 @@ async fn nothing_expires_of_a_group_that_is_just_being_set() {
 /// As after a return to an earlier version: its members may come back.
 #[tokio::test]
 async fn a_group_of_which_it_is_not_known_who_was_in_it_has_a_week() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "a", 0).await;
     bench.kafka.engine.save_group("g", vec![255]).await.unwrap();
     clock.advance(DAY * 30);
-    let bench = bench.restarted_by(&clock);
+    let bench = bench.restart_with_clock(&clock);
     assert_eq!(expire(&bench).await, 0);
     pass(&clock, DAY * 7).await;
     assert_eq!(expire(&bench).await, 1);
 }
 
-async fn commit_for(bench: &Bench, partition: i32, retention_ms: i64) {
+async fn commit_for(bench: &TestKafkaApi, partition: i32, retention_ms: i64) {
     let committed = OffsetCommitRequestPartition::default()
         .with_partition_index(partition)
         .with_committed_offset(5);
@@ -197,7 +199,7 @@ async fn commit_for(bench: &Bench, partition: i32, retention_ms: i64) {
 /// As clients before KIP-211 ask for it.
 #[tokio::test]
 async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     bench.topic("t", 5).await;
     let day_ms = DAY.as_millis() as i64;
     for (partition, retention_ms) in
@@ -205,7 +207,8 @@ async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
     {
         commit_for(&bench, partition, retention_ms).await;
     }
-    let left = |bench: &Bench| held(bench).into_iter().map(|held| held.2).collect::<Vec<_>>();
+    let left =
+        |bench: &TestKafkaApi| held(bench).into_iter().map(|held| held.2).collect::<Vec<_>>();
     assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 1, 2, 3]));
     clock.advance(DAY);
     assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 2, 3]));
@@ -218,7 +221,7 @@ async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
     // Also of a group whose members have only just left, but not while they read it.
     commit_for(&bench, 1, day_ms).await;
     bench.topic("read", 1).await;
-    let member = bench.stable("g").await;
+    let member = bench.stable_group("g").await;
     clock.advance(DAY * 2);
     leave(&bench, "g", member).await;
     assert_eq!((expire(&bench).await, left(&bench)), (1, vec![3]));
@@ -226,7 +229,7 @@ async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
 
 #[tokio::test]
 async fn many_offsets_of_many_topics_and_groups_expire() {
-    let (bench, clock) = Bench::with_clock();
+    let (bench, clock) = TestKafkaApi::with_clock();
     let offset = |topic: &str, partition| OffsetCommit {
         topic: topic.to_owned(),
         partition,

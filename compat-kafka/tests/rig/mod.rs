@@ -9,8 +9,8 @@
     reason = "each test file uses its part"
 )]
 
-pub mod hanging;
-pub mod house;
+pub mod hanging_disk;
+pub mod test_kafka_engine;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use engine::{Engine, EngineOptions};
 use hlc::{ManualClock, SysTime};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -28,7 +28,7 @@ use kafka_protocol::messages::{
     FetchRequest, ProduceRequest, RequestHeader, ResponseHeader, TopicName,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
-use kafka_records::{BatchBuilder, Codec};
+use kafka_records::{BatchBuilder, CompressionType};
 use storage::disk::Disk;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,20 +38,24 @@ pub const START: u64 = 1_795_252_948_000;
 /// How long anything may take before a test calls it stuck.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-pub struct Rig {
+pub struct TestKafkaServer {
     pub clock: Arc<ManualClock>,
     pub engine: Arc<Engine>,
-    pub kafka: Arc<Kafka>,
+    pub kafka: Arc<KafkaServer>,
     pub address: SocketAddr,
     _stop: watch::Sender<bool>,
 }
 
-impl Rig {
+impl TestKafkaServer {
     /// Serves on `disk`, with as much of the newest payloads in memory as `tail_bytes_max`.
-    pub async fn start(disk: Arc<dyn Disk>, options: KafkaOptions, tail_bytes_max: usize) -> Rig {
+    pub async fn start(
+        disk: Arc<dyn Disk>,
+        options: KafkaOptions,
+        tail_bytes_max: usize,
+    ) -> TestKafkaServer {
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let storage = storage::Options { tail_bytes_max, ..storage::Options::default() };
-        let format = KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max };
+        let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
         let engine = Engine::open(
             disk,
             EngineOptions { storage, ..EngineOptions::default() },
@@ -59,12 +63,12 @@ impl Rig {
             Arc::new(format),
         );
         let engine = Arc::new(engine.unwrap());
-        let kafka = Kafka::new(Arc::clone(&engine), options).unwrap();
+        let kafka = KafkaServer::new(Arc::clone(&engine), options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(compat_kafka::serve(Arc::clone(&kafka), listener, stopped));
-        Rig { clock, engine, kafka, address, _stop: stop }
+        TestKafkaServer { clock, engine, kafka, address, _stop: stop }
     }
 
     pub async fn topic(&self, name: &str, configs: &[(&str, &str)]) {
@@ -75,13 +79,13 @@ impl Rig {
         self.engine.create_topic(name, 1, configs, id, false).await.unwrap();
     }
 
-    pub async fn connect(&self) -> Wire {
-        Wire::connect(self.address).await
+    pub async fn connect(&self) -> TestKafkaConnection {
+        TestKafkaConnection::connect(self.address).await
     }
 }
 
 /// A connection to the rig.
-pub struct Wire(pub TcpStream);
+pub struct TestKafkaConnection(pub TcpStream);
 
 /// A request's frame.
 pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
@@ -97,9 +101,9 @@ pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
 }
 
 /// The answers that come over a connection, or a half of one.
-pub struct Answers<S>(pub S);
+pub struct TestKafkaResponses<S>(pub S);
 
-impl<S: AsyncRead + Unpin> Answers<S> {
+impl<S: AsyncRead + Unpin> TestKafkaResponses<S> {
     pub async fn next<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
         let mut bytes = tokio::time::timeout(PATIENCE, async {
             let length = self.0.read_u32().await?;
@@ -114,22 +118,22 @@ impl<S: AsyncRead + Unpin> Answers<S> {
     }
 }
 
-impl Wire {
-    pub async fn connect(address: SocketAddr) -> Wire {
-        Wire(TcpStream::connect(address).await.unwrap())
+impl TestKafkaConnection {
+    pub async fn connect(address: SocketAddr) -> TestKafkaConnection {
+        TestKafkaConnection(TcpStream::connect(address).await.unwrap())
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).await
     }
 
-    pub async fn answer<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
-        Answers(&mut self.0).next::<R>(version).await
+    pub async fn response<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+        TestKafkaResponses(&mut self.0).next::<R>(version).await
     }
 
     pub async fn ask<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
         self.send(&frame(version, request)).await?;
-        self.answer::<R>(version).await
+        self.response::<R>(version).await
     }
 
     /// The error's code, and the offset.
@@ -172,5 +176,5 @@ pub fn fetch(topic: &str, offset: i64, wait: Duration) -> FetchRequest {
 
 /// A batch of one record.
 pub fn batch(value: &[u8]) -> Bytes {
-    BatchBuilder::new(Codec::None).record(START as i64, None, Some(value), &[]).build()
+    BatchBuilder::new(CompressionType::None).record(START as i64, None, Some(value), &[]).build()
 }

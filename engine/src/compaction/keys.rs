@@ -7,34 +7,34 @@ use storage::Offset;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// The two halves of a hash, and the offset plus one; 0 where nothing is.
-type Slot = [u64; 3];
+type KeySlot = [u64; 3];
 
 /// How full the table may get: beyond that, looking for a key takes many steps.
 const FULL_PERCENT: usize = 90;
 
-pub(super) struct KeyMap {
-    slots: Vec<Slot>,
+pub(super) struct KeyOffsetMap {
+    slots: Vec<KeySlot>,
     used: usize,
     used_max: usize,
     seed: u64,
 }
 
-impl KeyMap {
+impl KeyOffsetMap {
     /// A table that takes `memory_bytes` at most. They are zeroes that nobody has touched, which cost
     /// nothing until keys come.
-    pub(super) fn new(memory_bytes: usize, seed: u64) -> KeyMap {
-        let count = memory_bytes / size_of::<Slot>();
+    pub(super) fn new(memory_bytes: usize, seed: u64) -> KeyOffsetMap {
+        let count = memory_bytes / size_of::<KeySlot>();
         // Divided first, for the product may be too large. One slot stays free in any case: it ends
         // the search.
         let used_max = (count / 100 * FULL_PERCENT + count % 100 * FULL_PERCENT / 100)
             .min(count.saturating_sub(1));
-        KeyMap { slots: vec![[0; 3]; count], used: 0, used_max, seed }
+        KeyOffsetMap { slots: vec![[0; 3]; count], used: 0, used_max, seed }
     }
 
     /// Remembers where a key is. False if it is new and there is no room.
     pub(super) fn put(&mut self, key: &[u8], offset: Offset) -> bool {
         let hash = xxh3_128_with_seed(key, self.seed);
-        let Some(at) = self.find(hash) else { return false };
+        let Some(at) = self.find_slot(hash) else { return false };
         if self.slots[at][2] == 0 {
             if self.used == self.used_max {
                 return false;
@@ -47,13 +47,13 @@ impl KeyMap {
     }
 
     /// Where a key was last seen.
-    pub(super) fn last(&self, key: &[u8]) -> Option<Offset> {
-        let at = self.find(xxh3_128_with_seed(key, self.seed))?;
+    pub(super) fn last_offset(&self, key: &[u8]) -> Option<Offset> {
+        let at = self.find_slot(xxh3_128_with_seed(key, self.seed))?;
         self.slots[at][2].checked_sub(1).map(Offset)
     }
 
     /// The slot of a hash, or the free one that it would take.
-    fn find(&self, hash: u128) -> Option<usize> {
+    fn find_slot(&self, hash: u128) -> Option<usize> {
         let count = self.slots.len();
         if count == 0 {
             return None;
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_table_remembers_the_last_offset_of_each_key_until_it_is_full() {
         for count in 0..200 {
-            let mut keys = KeyMap::new(count * 24 + 23, 7);
+            let mut keys = KeyOffsetMap::new(count * 24 + 23, 7);
             let mut model = HashMap::new();
             for offset in 0..600u64 {
                 let key = (offset * 7919 % 300).to_le_bytes();
@@ -97,7 +97,7 @@ mod tests {
             assert_eq!(model.len(), 300.min(count * 9 / 10).min(count.saturating_sub(1)));
             for key in 0..300u64 {
                 let key = key.to_le_bytes();
-                assert_eq!(keys.last(&key), model.get(&key).copied(), "{count} slots");
+                assert_eq!(keys.last_offset(&key), model.get(&key).copied(), "{count} slots");
             }
         }
     }

@@ -9,7 +9,7 @@ use storage::proof::SigningKey;
 
 use crate::config::TopicDefaults;
 use crate::files::FileOptions;
-use crate::housekeeping::HousekeepingOptions;
+use crate::maintenance::MaintenanceOptions;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct EngineOptions {
     /// The most partitions that all topics may have at a time.
     pub all_partitions_max: usize,
     /// How many bytes of appends may be on their way to the disk.
-    pub flight_bytes_max: usize,
+    pub in_flight_bytes_max: usize,
     /// How many pins may stand at a time.
     pub pins_max: usize,
     /// How long the records of a deleted topic are kept, if its settings do not end them before.
@@ -39,7 +39,7 @@ pub struct EngineOptions {
     /// How many bytes of answers to cuts are kept; 0 for none.
     pub cut_cache_bytes_max: usize,
     /// When it looks after what it keeps.
-    pub housekeeping: HousekeepingOptions,
+    pub maintenance: MaintenanceOptions,
     /// Who signs the proofs of sealed segments; nobody does without.
     pub signing_key: Option<Arc<SigningKey>>,
     /// How files are kept.
@@ -56,12 +56,12 @@ impl Default for EngineOptions {
             partitions_max: 10_000,
             topics_max: 100_000,
             all_partitions_max: 500_000,
-            flight_bytes_max: 128 << 20,
+            in_flight_bytes_max: 128 << 20,
             pins_max: 100,
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
             offsets_retention: Duration::from_secs(7 * 24 * 60 * 60),
             cut_cache_bytes_max: 16 << 20,
-            housekeeping: HousekeepingOptions::default(),
+            maintenance: MaintenanceOptions::default(),
             signing_key: None,
             files: FileOptions::default(),
         }

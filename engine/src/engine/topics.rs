@@ -9,9 +9,9 @@ use storage::Offset;
 use super::Engine;
 use crate::config::TopicConfig;
 use crate::error::EngineError;
-use crate::namespace::event::Event;
+use crate::namespace::event::MetadataEvent;
 use crate::namespace::{Topic, TopicId, check_topic_name};
-use crate::pins::Hold;
+use crate::pins::PinHold;
 
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
@@ -22,8 +22,8 @@ impl Engine {
     }
 
     /// Whether a topic has that name, or had it and is not forgotten.
-    pub fn has_known_topic(&self, name: &str) -> bool {
-        self.shared.namespace.read().has_known(name)
+    pub fn has_current_or_past_topic(&self, name: &str) -> bool {
+        self.shared.namespace.read().has_current_or_past(name)
     }
 
     /// The topic with that id.
@@ -52,20 +52,20 @@ impl Engine {
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
         config.check_new(self.topic_defaults())?;
-        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
         self.check_plugin(&config, None)?;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
-        self.check_room(1, partitions)?;
+        self.check_topic_limits(1, partitions)?;
         let first_log = self.shared.namespace.read().next_log();
         let name = name.to_owned();
         if only_validate {
             return Ok(Arc::new(Topic::new(name.into(), id, Hlc::ZERO, config)));
         }
-        let configs = config.set().clone();
-        self.change(
-            Event::TopicCreated { name, id, first_log, partitions, configs },
+        let configs = config.overrides().clone();
+        self.submit_event(
+            MetadataEvent::TopicCreated { name, id, first_log, partitions, configs },
             Some(changing),
         )
         .await?;
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// Whether there may be so many topics and partitions more.
-    fn check_room(&self, topics: usize, partitions: u32) -> Result<(), EngineError> {
+    fn check_topic_limits(&self, topics: usize, partitions: u32) -> Result<(), EngineError> {
         let (topic_count, partition_count) = self.shared.namespace.read().counts();
         let (topics_max, partitions_max) =
             (self.options.topics_max, self.options.all_partitions_max);
@@ -111,12 +111,12 @@ impl Engine {
     /// # Errors
     /// It does not exist, or the disk fails.
     pub async fn delete_topic(&self, id: TopicId) -> Result<(), EngineError> {
-        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
         if self.topic_by_id(&id).is_none() {
             let topic = format!("{id:02x?}");
             return Err(EngineError::UnknownPartition { topic, partition: -1 });
         }
-        self.change(Event::TopicDeleted { id }, Some(changing)).await.map(drop)
+        self.submit_event(MetadataEvent::TopicDeleted { id }, Some(changing)).await.map(drop)
     }
 
     /// Gives a topic more partitions, `total` in all.
@@ -129,8 +129,8 @@ impl Engine {
         total: u32,
         only_validate: bool,
     ) -> Result<(), EngineError> {
-        let changing = Arc::clone(&self.changing).lock_owned().await;
-        let topic = self.require(name)?;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
+        let topic = self.require_topic(name)?;
         self.check_partition_count(total)?;
         let count = topic.partitions.len() as u32;
         if total <= count {
@@ -138,16 +138,16 @@ impl Engine {
                 "the topic {name} currently has {count} partition(s); {total} would not be an increase"
             )));
         }
-        self.check_room(0, total - count)?;
+        self.check_topic_limits(0, total - count)?;
         let first_log = self.shared.namespace.read().next_log();
         if only_validate {
             return Ok(());
         }
-        let event = Event::PartitionsAdded { id: topic.id, first_log, more: total - count };
-        self.change(event, Some(changing)).await.map(drop)
+        let event = MetadataEvent::PartitionsAdded { id: topic.id, first_log, more: total - count };
+        self.submit_event(event, Some(changing)).await.map(drop)
     }
 
-    fn require(&self, name: &str) -> Result<Arc<Topic>, EngineError> {
+    fn require_topic(&self, name: &str) -> Result<Arc<Topic>, EngineError> {
         let unknown = || EngineError::UnknownPartition { topic: name.to_owned(), partition: -1 };
         self.topic(name).ok_or_else(unknown)
     }
@@ -162,9 +162,9 @@ impl Engine {
         change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), EngineError>,
         only_validate: bool,
     ) -> Result<(), EngineError> {
-        let changing = Arc::clone(&self.changing).lock_owned().await;
-        let topic = self.require(name)?;
-        let mut configs = topic.config.set().clone();
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
+        let topic = self.require_topic(name)?;
+        let mut configs = topic.config.overrides().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
         config.check_new(self.topic_defaults())?;
@@ -172,8 +172,8 @@ impl Engine {
         if only_validate || config == topic.config {
             return Ok(());
         }
-        let configs = config.set().clone();
-        self.change(Event::TopicConfigured { id: topic.id, configs }, Some(changing))
+        let configs = config.overrides().clone();
+        self.submit_event(MetadataEvent::TopicConfigured { id: topic.id, configs }, Some(changing))
             .await
             .map(drop)
     }
@@ -188,7 +188,7 @@ impl Engine {
         partition: i32,
         before: i64,
     ) -> Result<Offset, EngineError> {
-        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let changing = Arc::clone(&self.change_lock).lock_owned().await;
         // It may have been deleted since it was looked up.
         let topic = self.topic_by_id(&topic.id).ok_or_else(|| EngineError::UnknownPartition {
             topic: topic.name.to_string(),
@@ -205,16 +205,16 @@ impl Engine {
             if let Some(fence) = self.timekeeper().fence() {
                 return Err(EngineError::Fenced(fence.to_string()));
             }
-            if let Some(held_by) = self.holding(&topic.id, held)? {
+            if let Some(held_by) = self.pin_hold_on(&topic.id, held)? {
                 let (topic, partition) = (Arc::clone(&topic.name), held.index);
-                let Hold { pin, at } = held_by;
+                let PinHold { pin, at } = held_by;
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
             let (store, log) = (Arc::clone(&self.store), held.log.id);
-            self.on_a_thread(move || {
+            self.spawn_blocking(move || {
                 // Held until the horizon is on stable storage, whoever goes away meanwhile.
                 let _changing = changing;
-                Ok(store.give_up(&[(log, before)])?)
+                Ok(store.advance_log_start(&[(log, before)])?)
             })
             .await?;
         }
@@ -229,7 +229,7 @@ impl Engine {
         let mut ids = self.producer_ids.lock().await;
         if ids.is_empty() {
             let below = ids.end + PRODUCER_IDS_BLOCK;
-            self.change(Event::ProducerIdsGranted { below }, None).await?;
+            self.submit_event(MetadataEvent::ProducerIdsGranted { below }, None).await?;
             *ids = ids.end..below;
         }
         Ok(ids.next().expect("a block was just granted"))

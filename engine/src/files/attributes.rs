@@ -4,7 +4,7 @@ use super::event::{FileKind, FileTime, Inode};
 
 /// Whose something new is, and who may do what with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Permissions {
+pub struct FilePermissions {
     /// The permissions.
     pub mode: u32,
     /// The owner.
@@ -13,10 +13,10 @@ pub struct Permissions {
     pub gid: u32,
 }
 
-impl From<u32> for Permissions {
+impl From<u32> for FilePermissions {
     /// Root's.
-    fn from(mode: u32) -> Permissions {
-        Permissions { mode, uid: 0, gid: 0 }
+    fn from(mode: u32) -> FilePermissions {
+        FilePermissions { mode, uid: 0, gid: 0 }
     }
 }
 

@@ -11,23 +11,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use hlc::{Cut, Hlc, UserTime};
 use parking_lot::Mutex;
-use storage::fig::{Fig, FigError, Node, NodeCache, NodeId, NodeSource, ROOT_BYTES, Root};
-use storage::{Append, Durability, Log, LogId, Offset, Payload, Piece, Store};
+use storage::interval_tree::{
+    CheckpointRoot, FileIntervalTree, IntervalTreeError, NodeCache, NodeId, NodeSource, ROOT_BYTES,
+    TreeNode,
+};
+use storage::{Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload, Store};
 
-use super::entry::{FileHead, read_punch};
+use super::entry::{FileEntryHeader, read_hole};
 use super::error::FileError;
 use super::event::{
-    Inode, KIND_FILE_CHECKPOINT, KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE,
+    Inode, KIND_FILE_CHECKPOINT, KIND_FILE_PUNCH_HOLE, KIND_FILE_TRUNCATE, KIND_FILE_WRITE,
 };
 use super::view::FileView;
-use crate::append::{Note, Stager};
+use crate::append::{AppendNote, EngineAppendStage};
 
 /// How many entries are looked at in one go.
-const REPLAYED_AT_ONCE: u64 = 1024;
+const REPLAY_BATCH_ENTRIES: u64 = 1024;
 
 /// What files have cost since the start.
 #[derive(Debug, Default)]
-pub struct FileCounts {
+pub struct FileCounters {
     /// Roots of checkpoints read.
     pub roots_read: AtomicU64,
     /// Nodes of checkpoints read.
@@ -39,7 +42,7 @@ pub struct FileCounts {
     /// Bytes of writes read from the disk: more than were asked for, as what is checked is read whole.
     pub data_bytes_read: AtomicU64,
     /// Indexes made anew because a checkpoint was damaged.
-    pub rebuilt: AtomicU64,
+    pub indexes_rebuilt: AtomicU64,
     /// Checkpoints written.
     pub checkpoints: AtomicU64,
     /// Bytes of them.
@@ -52,8 +55,8 @@ fn count(counter: &AtomicU64) {
 
 /// The index up to an offset of the log.
 #[derive(Clone, Debug)]
-pub(super) struct Index {
-    pub(super) fig: Fig,
+pub(super) struct FileIndex {
+    pub(super) tree: FileIntervalTree,
     /// The first offset that it has not seen.
     pub(super) next: Offset,
     /// The stamp of the last entry that changed the file.
@@ -63,88 +66,88 @@ pub(super) struct Index {
 }
 
 /// Why an index does not come further.
-enum Stuck {
+enum IndexAdvanceError {
     /// It is damaged, and can be made anew.
     Index(String),
     /// What the entries say is not known, whatever index is made of them.
     Entries(FileError),
 }
 
-impl From<FileError> for Stuck {
-    fn from(error: FileError) -> Stuck {
-        Stuck::Entries(error)
+impl From<FileError> for IndexAdvanceError {
+    fn from(error: FileError) -> IndexAdvanceError {
+        IndexAdvanceError::Entries(error)
     }
 }
 
-impl From<std::io::Error> for Stuck {
-    fn from(error: std::io::Error) -> Stuck {
-        Stuck::Entries(error.into())
+impl From<std::io::Error> for IndexAdvanceError {
+    fn from(error: std::io::Error) -> IndexAdvanceError {
+        IndexAdvanceError::Entries(error.into())
     }
 }
 
-impl From<FigError> for Stuck {
-    fn from(error: FigError) -> Stuck {
+impl From<IntervalTreeError> for IndexAdvanceError {
+    fn from(error: IntervalTreeError) -> IndexAdvanceError {
         match error {
-            FigError::Damaged { .. } => Stuck::Index(error.to_string()),
-            FigError::Read(error) => error.into(),
+            IntervalTreeError::Corrupt { .. } => IndexAdvanceError::Index(error.to_string()),
+            IntervalTreeError::Read(error) => error.into(),
         }
     }
 }
 
-impl From<Stuck> for FileError {
-    fn from(stuck: Stuck) -> FileError {
+impl From<IndexAdvanceError> for FileError {
+    fn from(stuck: IndexAdvanceError) -> FileError {
         match stuck {
-            Stuck::Index(why) => FileError::Corrupt(why),
-            Stuck::Entries(error) => error,
+            IndexAdvanceError::Index(why) => FileError::Corrupt(why),
+            IndexAdvanceError::Entries(error) => error,
         }
     }
 }
 
 /// What the checkpoint that was begun last is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Saving {
+enum CheckpointState {
     Idle,
-    OnItsWay,
+    InFlight,
     /// It arrived; it holds so many changes.
     Written(u64),
 }
 
 /// A file's log and index.
-pub(crate) struct Contents {
+pub(crate) struct FileContents {
     pub(crate) inode: Inode,
     log: Arc<Log>,
     nodes: Arc<NodeCache>,
-    counts: Arc<FileCounts>,
+    counters: Arc<FileCounters>,
     /// `None` until somebody looks.
-    index: Mutex<Option<Index>>,
+    index: Mutex<Option<FileIndex>>,
     /// Locked for moments only, by the journal's thread too; after `index` by those who hold both.
-    saving: Mutex<Saving>,
+    checkpoint_state: Mutex<CheckpointState>,
     /// Entries before this offset are in a checkpoint or one on its way.
-    covered: AtomicU64,
+    checkpointed_to: AtomicU64,
 }
 
-impl Contents {
+impl FileContents {
     pub(crate) fn new(
         inode: Inode,
         log: Arc<Log>,
         nodes: Arc<NodeCache>,
-        counts: Arc<FileCounts>,
-    ) -> Contents {
-        Contents {
+        counts: Arc<FileCounters>,
+    ) -> FileContents {
+        FileContents {
             inode,
             log,
             nodes,
-            counts,
+            counters: counts,
             index: Mutex::new(None),
-            saving: Mutex::new(Saving::Idle),
-            covered: AtomicU64::new(0),
+            checkpoint_state: Mutex::new(CheckpointState::Idle),
+            checkpointed_to: AtomicU64::new(0),
         }
     }
 
     /// The file as it is.
     pub(crate) fn present(self: &Arc<Self>) -> Result<FileView, FileError> {
         let mut held = self.index.lock();
-        let index = self.up_to_date(&mut held)?;
+        let index = self.advance_to_end(&mut held)?;
         Ok(FileView::new(self, index))
     }
 
@@ -160,25 +163,29 @@ impl Contents {
         }
         let mut index = self.newest_checkpoint(until)?;
         match self.advance(&mut index, until) {
-            Err(Stuck::Index(why)) => index = self.rebuilt(until, &why)?,
+            Err(IndexAdvanceError::Index(why)) => index = self.rebuild_index(until, &why)?,
             advanced => advanced?,
         }
         Ok(FileView::new(self, &index))
     }
 
     /// The index as the entries alone make it, for one whose checkpoints are damaged.
-    fn rebuilt(&self, until: Offset, why: &str) -> Result<Index, FileError> {
-        tracing::warn!(inode = self.inode.0, why, "a file's index is made anew from its entries");
-        count(&self.counts.rebuilt);
-        let mut index = Index::empty();
+    fn rebuild_index(&self, until: Offset, why: &str) -> Result<FileIndex, FileError> {
+        tracing::warn!(inode = self.inode.0, why, "a file's index is rebuilt from its entries");
+        count(&self.counters.indexes_rebuilt);
+        let mut index = FileIndex::empty();
         self.advance(&mut index, until)?;
         Ok(index)
     }
 
-    /// [`Contents::rebuilt`], for a view that met damage; the present is mended with it.
-    pub(super) fn mend(&self, until: Offset, why: &str) -> Result<Fig, FileError> {
-        let index = self.rebuilt(until, why)?;
-        let fig = index.fig.clone();
+    /// [`FileContents::rebuilt`], for a view that met damage; the present is mended with it.
+    pub(super) fn rebuild_present(
+        &self,
+        until: Offset,
+        why: &str,
+    ) -> Result<FileIntervalTree, FileError> {
+        let index = self.rebuild_index(until, why)?;
+        let fig = index.tree.clone();
         let mut held = self.index.lock();
         if let Some(present) = held.as_mut().filter(|present| present.next == until) {
             *present = index;
@@ -186,24 +193,27 @@ impl Contents {
         Ok(fig)
     }
 
-    fn up_to_date<'a>(&self, held: &'a mut Option<Index>) -> Result<&'a mut Index, FileError> {
+    fn advance_to_end<'a>(
+        &self,
+        held: &'a mut Option<FileIndex>,
+    ) -> Result<&'a mut FileIndex, FileError> {
         let end = self.log.end();
         if held.is_none() {
             let index = self.newest_checkpoint(end)?;
-            self.covered.fetch_max(index.next.0, Ordering::Relaxed);
+            self.checkpointed_to.fetch_max(index.next.0, Ordering::Relaxed);
             *held = Some(index);
         }
         let index = held.as_mut().expect("it was just put there");
-        let mut saving = self.saving.lock();
-        if let Saving::Written(count) = *saving {
-            index.fig.release();
+        let mut saving = self.checkpoint_state.lock();
+        if let CheckpointState::Written(count) = *saving {
+            index.tree.release_saved();
             // One that was made anew meanwhile has more that is unsaved than this, and saves it all.
             index.unsaved = index.unsaved.saturating_sub(count);
-            *saving = Saving::Idle;
+            *saving = CheckpointState::Idle;
         }
         drop(saving);
         match self.advance(index, end) {
-            Err(Stuck::Index(why)) => *index = self.rebuilt(end, &why)?,
+            Err(IndexAdvanceError::Index(why)) => *index = self.rebuild_index(end, &why)?,
             advanced => advanced?,
         }
         Ok(index)
@@ -211,103 +221,108 @@ impl Contents {
 
     /// The index of the newest checkpoint before `until`. One that is damaged is passed over: what it
     /// says can be found in the entries before.
-    fn newest_checkpoint(&self, until: Offset) -> Result<Index, FileError> {
+    fn newest_checkpoint(&self, until: Offset) -> Result<FileIndex, FileError> {
         let mut before = until;
         while let Some(at) = before.0.checked_sub(1).map(Offset) {
             let entry = self.log.entry_at(at)?;
             if entry.is_some_and(|entry| entry.kind == KIND_FILE_CHECKPOINT) {
                 match self.root(at) {
-                    Ok(root) => return Ok(Index::saved(&root)),
-                    Err(error) => tracing::warn!(%error, "a file's checkpoint is passed over"),
+                    Ok(root) => return Ok(FileIndex::from_checkpoint(&root)),
+                    Err(error) => tracing::warn!(%error, "a file's checkpoint is skipped"),
                 }
             }
             before = at;
         }
-        Ok(Index::empty())
+        Ok(FileIndex::empty())
     }
 
-    fn root(&self, at: Offset) -> Result<Root, FileError> {
-        count(&self.counts.roots_read);
-        let piece = self.piece(at)?;
+    fn root(&self, at: Offset) -> Result<CheckpointRoot, FileError> {
+        count(&self.counters.roots_read);
+        let piece = self.entry_payload(at)?;
         let length = piece.entry.length as usize;
-        let bytes = piece.read_part(length.saturating_sub(ROOT_BYTES)..length)?;
-        Ok(Root::decode(&bytes, at, length)?)
+        let bytes = piece.read_range(length.saturating_sub(ROOT_BYTES)..length)?;
+        Ok(CheckpointRoot::decode(&bytes, at, length)?)
     }
 
-    pub(super) fn piece(&self, at: Offset) -> Result<Piece, FileError> {
-        let piece = self.log.piece_at(at)?.filter(|piece| piece.entry.base == at);
-        piece.ok_or_else(|| missing(at))
+    pub(super) fn entry_payload(&self, at: Offset) -> Result<EntryPayload, FileError> {
+        let piece = self.log.payload_at(at)?.filter(|piece| piece.entry.base == at);
+        piece.ok_or_else(|| missing_entry(at))
     }
 
     /// The entries from `from` up to `until`, as far as they are there.
-    pub(super) fn pieces(&self, from: Offset, until: Offset) -> Result<Vec<Piece>, FileError> {
+    pub(super) fn entry_payloads(
+        &self,
+        from: Offset,
+        until: Offset,
+    ) -> Result<Vec<EntryPayload>, FileError> {
         Ok(self.log.read(from, until, usize::MAX)?)
     }
 
-    fn advance(&self, index: &mut Index, until: Offset) -> Result<(), Stuck> {
+    fn advance(&self, index: &mut FileIndex, until: Offset) -> Result<(), IndexAdvanceError> {
         while index.next < until {
-            let to = Offset(index.next.0.saturating_add(REPLAYED_AT_ONCE)).min(until);
+            let to = Offset(index.next.0.saturating_add(REPLAY_BATCH_ENTRIES)).min(until);
             for piece in self.log.read(index.next, to, usize::MAX)? {
                 index.apply(&piece, self)?;
             }
             if index.next < to {
-                return Err(missing(index.next).into());
+                return Err(missing_entry(index.next).into());
             }
         }
         Ok(())
     }
 
     /// How many entries are in no checkpoint, nor in one that is on its way.
-    fn uncovered(&self) -> u64 {
-        self.log.end().0.saturating_sub(self.covered.load(Ordering::Relaxed))
+    fn uncheckpointed(&self) -> u64 {
+        self.log.end().0.saturating_sub(self.checkpointed_to.load(Ordering::Relaxed))
     }
 
     /// Appends a checkpoint, if at least `entries` are in none, unless reopening reads no more without
     /// one, or one is on its way.
     ///
     /// It is not waited for: a version that lacks it replays more.
-    pub(crate) fn save(
+    pub(crate) fn save_checkpoint(
         self: &Arc<Self>,
-        store: &Store<Stager>,
+        store: &Store<EngineAppendStage>,
         entries: u64,
     ) -> Result<(), FileError> {
-        if self.uncovered() < entries {
+        if self.uncheckpointed() < entries {
             return Ok(());
         }
         let mut held = self.index.lock();
-        let index = self.up_to_date(&mut held)?;
-        let needless = match self.covered.load(Ordering::Relaxed) {
+        let index = self.advance_to_end(&mut held)?;
+        let needless = match self.checkpointed_to.load(Ordering::Relaxed) {
             // One entry is read as fast as a checkpoint of it.
             0 => index.unsaved <= 1,
             // Of a file that was not looked at before, it is known only now.
-            _ => index.unsaved == 0 || self.uncovered() < entries,
+            _ => index.unsaved == 0 || self.uncheckpointed() < entries,
         };
-        let mut saving = self.saving.lock();
-        if needless || *saving == Saving::OnItsWay {
+        let mut saving = self.checkpoint_state.lock();
+        if needless || *saving == CheckpointState::InFlight {
             return Ok(());
         }
-        *saving = Saving::OnItsWay;
+        *saving = CheckpointState::InFlight;
         drop(saving);
         let (mut checkpoint, changes) =
-            (index.fig.checkpoint(index.next, index.modified), index.unsaved);
-        let covered = self.covered.swap(index.next.0, Ordering::Relaxed);
+            (index.tree.checkpoint(index.next, index.modified), index.unsaved);
+        let covered = self.checkpointed_to.swap(index.next.0, Ordering::Relaxed);
         drop(held);
         let bytes = Bytes::from(std::mem::take(&mut checkpoint.bytes));
-        count(&self.counts.checkpoints);
-        self.counts.checkpoint_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let append = append_of(self.log.id, KIND_FILE_CHECKPOINT, Payload::plain(bytes), None);
+        count(&self.counters.checkpoints);
+        self.counters.checkpoint_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let append =
+            file_append(self.log.id, KIND_FILE_CHECKPOINT, Payload::without_header(bytes), None);
         let contents = Arc::clone(self);
         store.append(vec![append], Durability::Written, move |results| {
             let appended = results.into_iter().next().and_then(Result::ok);
-            let mut saving = contents.saving.lock();
+            let mut saving = contents.checkpoint_state.lock();
             match appended {
                 Some(appended) => {
-                    checkpoint.written(appended.base);
-                    *saving = Saving::Written(changes);
+                    checkpoint.mark_saved(appended.base);
+                    *saving = CheckpointState::Written(changes);
                 }
                 None => {
-                    contents.covered.store(covered, Ordering::Relaxed);
-                    *saving = Saving::Idle;
+                    contents.checkpointed_to.store(covered, Ordering::Relaxed);
+                    *saving = CheckpointState::Idle;
                 }
             }
         });
@@ -315,57 +330,68 @@ impl Contents {
     }
 
     pub(super) fn count_read(&self, bytes: usize) {
-        count(&self.counts.data_reads);
-        self.counts.data_bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+        count(&self.counters.data_reads);
+        self.counters.data_bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes of memory that the index holds of its own.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Contents>() + self.index.lock().as_ref().map_or(0, |i| i.fig.memory_bytes())
+        size_of::<FileContents>() + self.index.lock().as_ref().map_or(0, |i| i.tree.memory_bytes())
     }
 }
 
 /// An entry that should be in a file's log is not: what it did to the file is not known.
-fn missing(at: Offset) -> FileError {
+fn missing_entry(at: Offset) -> FileError {
     FileError::Corrupt(format!("an entry of the file is not there. entry={}", at.0))
 }
 
 /// An entry of a file's log, or of the files' log.
-pub(crate) fn append_of(
+pub(crate) fn file_append(
     log: LogId,
     kind: u8,
     payload: Payload,
     crc_from: Option<(usize, u32)>,
-) -> Append<Note> {
+) -> LogAppend<AppendNote> {
     let user = (UserTime(0), UserTime(0));
-    Append { log, kind, epoch: 0, count: 1, user, payload, crc_from, note: Note::File }
+    LogAppend { log, kind, epoch: 0, count: 1, user, payload, crc_from, note: AppendNote::File }
 }
 
-impl Index {
-    fn empty() -> Index {
-        Index { fig: Fig::new(), next: Offset(0), modified: Hlc::ZERO, unsaved: 0 }
+impl FileIndex {
+    fn empty() -> FileIndex {
+        FileIndex {
+            tree: FileIntervalTree::new(),
+            next: Offset(0),
+            modified: Hlc::ZERO,
+            unsaved: 0,
+        }
     }
 
-    fn saved(root: &Root) -> Index {
+    fn from_checkpoint(root: &CheckpointRoot) -> FileIndex {
         let (next, modified) = (root.covers, root.modified);
-        Index { fig: Fig::saved(root), next, modified, unsaved: 0 }
+        FileIndex { tree: FileIntervalTree::from_checkpoint(root), next, modified, unsaved: 0 }
     }
 
-    fn apply(&mut self, piece: &Piece, nodes: &Contents) -> Result<(), Stuck> {
+    fn apply(
+        &mut self,
+        piece: &EntryPayload,
+        nodes: &FileContents,
+    ) -> Result<(), IndexAdvanceError> {
         let entry = &piece.entry;
         if entry.base != self.next {
-            return Err(missing(self.next).into());
+            return Err(missing_entry(self.next).into());
         }
         match entry.kind {
             KIND_FILE_WRITE => {
-                let head = FileHead::read(piece)?;
+                let head = FileEntryHeader::read(piece)?;
                 let length = entry.length - head.bytes() as u32;
-                self.fig.write(nodes, head.offset, length, entry.base)?;
+                self.tree.write(nodes, head.offset, length, entry.base)?;
             }
-            KIND_FILE_TRUNCATE => self.fig.truncate(nodes, FileHead::read(piece)?.offset)?,
-            KIND_FILE_PUNCH => {
-                let hole = read_punch(piece)?;
-                self.fig.punch(nodes, hole.start, hole.end)?;
+            KIND_FILE_TRUNCATE => {
+                self.tree.truncate(nodes, FileEntryHeader::read(piece)?.offset)?
+            }
+            KIND_FILE_PUNCH_HOLE => {
+                let hole = read_hole(piece)?;
+                self.tree.punch_hole(nodes, hole.start, hole.end)?;
             }
             KIND_FILE_CHECKPOINT => {}
             kind => {
@@ -376,7 +402,7 @@ impl Index {
         }
         self.next = entry.end();
         if entry.kind != KIND_FILE_CHECKPOINT {
-            count(&nodes.counts.entries_indexed);
+            count(&nodes.counters.entries_indexed);
             self.modified = entry.stamp;
             self.unsaved += 1;
         }
@@ -384,24 +410,24 @@ impl Index {
     }
 }
 
-impl NodeSource for Contents {
-    fn load(&self, id: NodeId) -> Result<Arc<Node>, FigError> {
+impl NodeSource for FileContents {
+    fn load(&self, id: NodeId) -> Result<Arc<TreeNode>, IntervalTreeError> {
         if let Some(node) = self.nodes.get(self.log.id, id) {
             return Ok(node);
         }
-        count(&self.counts.nodes_read);
-        let damaged = |why| FigError::Damaged { why, entry: id.entry, at: id.at };
-        let is_checkpoint = |piece: &Piece| {
+        count(&self.counters.nodes_read);
+        let damaged = |why| IntervalTreeError::Corrupt { why, entry: id.entry, at: id.at };
+        let is_checkpoint = |piece: &EntryPayload| {
             piece.entry.base == id.entry && piece.entry.kind == KIND_FILE_CHECKPOINT
         };
-        let piece = self.log.piece_at(id.entry)?.filter(is_checkpoint);
+        let piece = self.log.payload_at(id.entry)?.filter(is_checkpoint);
         let piece = piece.ok_or_else(|| damaged("there is no such checkpoint"))?;
         let start = id.at as usize;
         let end = start + id.length as usize;
         if end > piece.entry.length as usize {
             return Err(damaged("it lies outside of its checkpoint"));
         }
-        let node = Arc::new(Node::decode(&piece.read_part(start..end)?, id)?);
+        let node = Arc::new(TreeNode::decode(&piece.read_range(start..end)?, id)?);
         self.nodes.put(self.log.id, id, Arc::clone(&node));
         Ok(node)
     }

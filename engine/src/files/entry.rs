@@ -7,10 +7,10 @@ use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
-use storage::{Entry, Head, Payload, Piece, PieceData};
+use storage::{Entry, EntryPayload, Payload, PayloadHeader, PayloadLocation};
 
 use super::error::FileError;
-use super::event::{KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
+use super::event::{KIND_FILE_PUNCH_HOLE, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
 
 /// The longest write, in bytes: it stays in memory until the journal has it.
 pub const WRITE_BYTES_MAX: usize = 16 << 20;
@@ -21,25 +21,25 @@ pub(crate) const SHORT_BYTES_MAX: usize = FIXED_BYTES + CHUNK_UNIT;
 /// What fits into a payload's head behind the fixed part.
 const CHUNKS_MAX: usize = 12;
 /// What follows the head of a hole.
-const PUNCH_BYTES: usize = 8;
+const HOLE_BYTES: usize = 8;
 /// Chunks are multiples of this.
 const CHUNK_UNIT: usize = 64 << 10;
 
 /// The first bytes of an entry that changes a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileHead {
+pub(crate) struct FileEntryHeader {
     /// Where the bytes belong; for a truncation, the new length.
     pub(crate) offset: u64,
     chunk_bytes: usize,
     chunk_crcs: Vec<u32>,
 }
 
-impl FileHead {
+impl FileEntryHeader {
     pub(crate) fn bytes(&self) -> usize {
         FIXED_BYTES + 4 * self.chunk_crcs.len()
     }
 
-    fn encode(&self) -> Head {
+    fn encode(&self) -> PayloadHeader {
         let mut bytes = Vec::with_capacity(self.bytes());
         bytes.extend_from_slice(&self.offset.to_le_bytes());
         bytes.extend_from_slice(&[0, self.chunk_crcs.len() as u8]);
@@ -48,34 +48,34 @@ impl FileHead {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), &crcs);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes.extend_from_slice(&crcs);
-        Head::new(&bytes)
+        PayloadHeader::new(&bytes)
     }
 
     /// Reads the head of an entry back, and nothing else of it.
-    pub(crate) fn read(piece: &Piece) -> Result<FileHead, FileError> {
-        FileHead::read_by(&piece.entry, |range| piece.read_part(range))
+    pub(crate) fn read(piece: &EntryPayload) -> Result<FileEntryHeader, FileError> {
+        FileEntryHeader::parse(&piece.entry, |range| piece.read_range(range))
     }
 
-    fn read_by(
+    fn parse(
         entry: &Entry,
         part: impl Fn(Range<usize>) -> io::Result<Bytes>,
-    ) -> Result<FileHead, FileError> {
-        let damaged = |why| damaged(entry, why);
-        let short = |_| damaged("its head is cut off");
+    ) -> Result<FileEntryHeader, FileError> {
+        let damaged = |why| corruption_error(entry, why);
+        let short = |_| damaged("its header is truncated");
         let length = entry.length as usize;
         let fixed = part(0..FIXED_BYTES.min(length))?;
         let fixed: &[u8; FIXED_BYTES] = (&*fixed).try_into().map_err(short)?;
         let count = usize::from(fixed[9]);
         let end = FIXED_BYTES + 4 * count;
         if fixed[8] != 0 || count > CHUNKS_MAX || end > length {
-            return Err(damaged("its head cannot be"));
+            return Err(damaged("its header is invalid"));
         }
         let crcs = if count == 0 { Bytes::new() } else { part(FIXED_BYTES..end)? };
         let crc = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
         if crc32c::crc32c_append(crc32c::crc32c(&fixed[..12]), &crcs) != crc {
-            return Err(damaged("its head's checksum does not match"));
+            return Err(damaged("its header's checksum does not match"));
         }
-        let head = FileHead {
+        let head = FileEntryHeader {
             offset: u64::from_le_bytes(std::array::from_fn(|nth| fixed[nth])),
             chunk_bytes: usize::from(u16::from_le_bytes([fixed[10], fixed[11]])) * CHUNK_UNIT,
             chunk_crcs: crcs
@@ -85,24 +85,24 @@ impl FileHead {
         };
         let data = length - end;
         let chunks = if head.chunk_bytes == 0 { 0 } else { data.div_ceil(head.chunk_bytes) };
-        // What is behind a hole's head is where the hole ends, which `read_punch` checks.
-        let written = if entry.kind == KIND_FILE_PUNCH { 0 } else { data as u64 };
+        // What is behind a hole's head is where the hole ends, which `read_hole` checks.
+        let written = if entry.kind == KIND_FILE_PUNCH_HOLE { 0 } else { data as u64 };
         let reach = head.offset.checked_add(written);
         let cannot_be = chunks != count
-            || reach.is_none_or(|reach| reach > storage::fig::FILE_BYTES_MAX)
+            || reach.is_none_or(|reach| reach > storage::interval_tree::FILE_BYTES_MAX)
             || !match entry.kind {
                 KIND_FILE_WRITE => data > 0,
-                KIND_FILE_PUNCH => data == PUNCH_BYTES,
+                KIND_FILE_PUNCH_HOLE => data == HOLE_BYTES,
                 _ => data == 0,
             };
         if cannot_be {
-            return Err(damaged("its head cannot be"));
+            return Err(damaged("its header is invalid"));
         }
         Ok(head)
     }
 }
 
-fn damaged(entry: &Entry, why: &str) -> FileError {
+fn corruption_error(entry: &Entry, why: &str) -> FileError {
     let offset = entry.base.0;
     FileError::Corrupt(format!("{why}. entry={offset}, position={}", entry.position))
 }
@@ -129,39 +129,39 @@ impl FileEntry {
                 chunks_crc = crc32c::crc32c_combine(chunks_crc, crc, chunk.len());
             }
         }
-        let head = FileHead { offset, chunk_bytes, chunk_crcs }.encode();
+        let head = FileEntryHeader { offset, chunk_bytes, chunk_crcs }.encode();
         let head_crc = crc32c::crc32c(head.as_slice());
         let crc = match chunk_bytes {
             0 => crc32c::crc32c_append(head_crc, &data),
             _ => crc32c::crc32c_combine(head_crc, chunks_crc, data.len()),
         };
-        let payload = Payload { head, rest: data };
+        let payload = Payload { header: head, rest: data };
         FileEntry { kind: KIND_FILE_WRITE, payload, crc_from: Some((0, crc)) }
     }
 
     pub(crate) fn truncate(length: u64) -> FileEntry {
-        let head = FileHead { offset: length, chunk_bytes: 0, chunk_crcs: Vec::new() };
-        let payload = Payload { head: head.encode(), rest: Bytes::new() };
+        let head = FileEntryHeader { offset: length, chunk_bytes: 0, chunk_crcs: Vec::new() };
+        let payload = Payload { header: head.encode(), rest: Bytes::new() };
         FileEntry { kind: KIND_FILE_TRUNCATE, payload, crc_from: None }
     }
 
-    pub(crate) fn punch(range: Range<u64>) -> FileEntry {
-        let head = FileHead { offset: range.start, chunk_bytes: 0, chunk_crcs: Vec::new() };
+    pub(crate) fn punch_hole(range: Range<u64>) -> FileEntry {
+        let head = FileEntryHeader { offset: range.start, chunk_bytes: 0, chunk_crcs: Vec::new() };
         let rest = Bytes::copy_from_slice(&range.end.to_le_bytes());
-        let payload = Payload { head: head.encode(), rest };
-        FileEntry { kind: KIND_FILE_PUNCH, payload, crc_from: None }
+        let payload = Payload { header: head.encode(), rest };
+        FileEntry { kind: KIND_FILE_PUNCH_HOLE, payload, crc_from: None }
     }
 }
 
 /// What a hole covers.
-pub(crate) fn read_punch(piece: &Piece) -> Result<Range<u64>, FileError> {
+pub(crate) fn read_hole(piece: &EntryPayload) -> Result<Range<u64>, FileError> {
     let entry = &piece.entry;
     let payload = piece.read()?;
-    let head = FileHead::read_by(entry, |range| Ok(payload.slice(range)))?;
-    let end = payload[head.bytes()..].try_into().expect("the head says that it has 8 bytes");
+    let head = FileEntryHeader::parse(entry, |range| Ok(payload.slice(range)))?;
+    let end = payload[head.bytes()..].try_into().expect("the header says that it has 8 bytes");
     let range = head.offset..u64::from_le_bytes(end);
-    if range.is_empty() || range.end > storage::fig::FILE_BYTES_MAX {
-        return Err(damaged(entry, "it is a hole of nothing"));
+    if range.is_empty() || range.end > storage::interval_tree::FILE_BYTES_MAX {
+        return Err(corruption_error(entry, "it is a hole of nothing"));
     }
     Ok(range)
 }
@@ -177,7 +177,7 @@ pub(crate) struct DataBlock {
 
 impl DataBlock {
     /// Whether the bytes `within` of the data are in it.
-    pub(crate) fn holds(&self, within: Range<usize>) -> bool {
+    pub(crate) fn contains(&self, within: Range<usize>) -> bool {
         self.from <= within.start && within.end <= self.from + self.bytes.len()
     }
 
@@ -187,7 +187,7 @@ impl DataBlock {
     }
 
     /// The same to keep, without much else that was read with them.
-    pub(crate) fn part(&self, within: Range<usize>) -> Bytes {
+    pub(crate) fn copy_range(&self, within: Range<usize>) -> Bytes {
         if self.is_read && within.len() < self.bytes.len() / 2 {
             return Bytes::copy_from_slice(self.bytes(within));
         }
@@ -201,28 +201,31 @@ impl DataBlock {
 
 /// The bytes `within` of a write's data, checked, and what had to be read with them: all of a short
 /// one, whole chunks of a long one.
-pub(crate) fn read_data(piece: &Piece, within: Range<usize>) -> Result<DataBlock, FileError> {
+pub(crate) fn read_data(
+    piece: &EntryPayload,
+    within: Range<usize>,
+) -> Result<DataBlock, FileError> {
     let entry = &piece.entry;
-    let is_read = matches!(piece.data, PieceData::File { .. });
+    let is_read = matches!(piece.location, PayloadLocation::File { .. });
     let all = match is_read && entry.length as usize <= SHORT_BYTES_MAX {
         true => Some(piece.read()?),
         false => None,
     };
     let part = |range: Range<usize>| match &all {
         Some(all) => Ok(all.slice(range)),
-        None => piece.read_part(range),
+        None => piece.read_range(range),
     };
-    let head = FileHead::read_by(entry, part)?;
+    let head = FileEntryHeader::parse(entry, part)?;
     let data = entry.length as usize - head.bytes();
     if entry.kind != KIND_FILE_WRITE || within.end > data {
-        return Err(damaged(entry, "an index says that it holds more"));
+        return Err(corruption_error(entry, "an index says that it holds more"));
     }
     if all.is_some() || !is_read {
         let bytes = part(head.bytes()..entry.length as usize)?;
         return Ok(DataBlock { bytes, from: 0, is_read });
     }
     if head.chunk_crcs.is_empty() {
-        return Err(damaged(entry, "a long write has no checksums"));
+        return Err(corruption_error(entry, "a long write has no checksums"));
     }
     let first = within.start / head.chunk_bytes;
     let from = first * head.chunk_bytes;
@@ -230,7 +233,7 @@ pub(crate) fn read_data(piece: &Piece, within: Range<usize>) -> Result<DataBlock
     let bytes = part(head.bytes() + from..head.bytes() + to)?;
     for (chunk, crc) in bytes.chunks(head.chunk_bytes).zip(&head.chunk_crcs[first..]) {
         if crc32c::crc32c(chunk) != *crc {
-            return Err(damaged(entry, "a chunk's checksum does not match"));
+            return Err(corruption_error(entry, "a chunk's checksum does not match"));
         }
     }
     Ok(DataBlock { bytes, from, is_read })
@@ -243,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    fn piece(entry: FileEntry) -> Piece {
+    fn piece(entry: FileEntry) -> EntryPayload {
         let length = entry.payload.len() as u32;
         let (user_min, user_max, user_peak) = (UserTime(0), UserTime(0), UserTime(0));
         let entry_of = Entry {
@@ -254,14 +257,14 @@ mod tests {
             position: 0,
             user_min,
             user_max,
-            user_peak,
+            user_time_max: user_peak,
             bytes: 0,
             payload_crc: 0,
             epoch: 0,
             kind: entry.kind,
             chain: 0,
         };
-        Piece { entry: entry_of, data: PieceData::Memory(entry.payload) }
+        EntryPayload { entry: entry_of, location: PayloadLocation::Memory(entry.payload) }
     }
 
     /// The bytes on disk, held fast.
@@ -275,20 +278,20 @@ mod tests {
         assert_eq!(entry.crc_from, Some((0, crc32c::crc32c(&expected))));
         let truncated = FileEntry::truncate(0x0102);
         assert_eq!(truncated.payload.to_bytes(), &expected[..16]);
-        let hole = piece(FileEntry::punch(0x0102..0x0304));
+        let hole = piece(FileEntry::punch_hole(0x0102..0x0304));
         let end = [4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!(hole.read().unwrap(), [&expected[..16], &end].concat());
-        assert_eq!(read_punch(&hole).unwrap(), 0x0102..0x0304);
+        assert_eq!(read_hole(&hole).unwrap(), 0x0102..0x0304);
         // One that reaches as far as a file can is no longer than its data would be.
         let last = (1 << 62) - 4..1 << 62;
-        assert_eq!(read_punch(&piece(FileEntry::punch(last.clone()))).unwrap(), last);
+        assert_eq!(read_hole(&piece(FileEntry::punch_hole(last.clone()))).unwrap(), last);
         for cannot_be in [5..5, 5..(1 << 62) + 1] {
-            assert!(read_punch(&piece(FileEntry::punch(cannot_be))).is_err());
+            assert!(read_hole(&piece(FileEntry::punch_hole(cannot_be))).is_err());
         }
 
         let data = Bytes::from(vec![5; 3 * CHUNK_UNIT + 1]);
         let entry = FileEntry::write(1, data.clone());
-        let head = entry.payload.head.as_slice();
+        let head = entry.payload.header.as_slice();
         assert_eq!(head[8..12], [0, 4, 1, 0]);
         let whole = crc32c::crc32c(&data[..CHUNK_UNIT]).to_le_bytes();
         let last = crc32c::crc32c(&[5]).to_le_bytes();
@@ -304,17 +307,17 @@ mod tests {
     fn a_head_is_read_back_and_any_flipped_byte_of_it_is_noticed() {
         for length in [1, CHUNK_UNIT, CHUNK_UNIT + 1, 5 * CHUNK_UNIT, WRITE_BYTES_MAX] {
             let written = piece(FileEntry::write(77, Bytes::from(vec![1; length])));
-            let head = FileHead::read(&written).unwrap();
+            let head = FileEntryHeader::read(&written).unwrap();
             assert_eq!((head.offset, written.entry.length as usize), (77, head.bytes() + length));
             for at in 0..head.bytes() {
                 let mut spoilt = written.clone();
-                let PieceData::Memory(payload) = &mut spoilt.data else { unreachable!() };
-                payload.head.as_mut_slice()[at] ^= 4;
-                assert!(FileHead::read(&spoilt).is_err(), "byte {at} of {length}");
+                let PayloadLocation::Memory(payload) = &mut spoilt.location else { unreachable!() };
+                payload.header.as_mut_slice()[at] ^= 4;
+                assert!(FileEntryHeader::read(&spoilt).is_err(), "byte {at} of {length}");
             }
         }
         let mut short = piece(FileEntry::truncate(5));
         short.entry.length = 9;
-        assert!(FileHead::read(&short).is_err());
+        assert!(FileEntryHeader::read(&short).is_err());
     }
 }

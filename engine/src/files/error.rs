@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment};
 use storage::catalog::CatalogError;
-use storage::fig::FigError;
+use storage::interval_tree::IntervalTreeError;
 
 use crate::error::EngineError;
 
@@ -94,11 +94,11 @@ impl From<std::io::Error> for FileError {
     }
 }
 
-impl From<FigError> for FileError {
-    fn from(error: FigError) -> FileError {
+impl From<IntervalTreeError> for FileError {
+    fn from(error: IntervalTreeError) -> FileError {
         match error {
-            FigError::Read(error) => error.into(),
-            FigError::Damaged { .. } => FileError::Corrupt(error.to_string()),
+            IntervalTreeError::Read(error) => error.into(),
+            IntervalTreeError::Corrupt { .. } => FileError::Corrupt(error.to_string()),
         }
     }
 }

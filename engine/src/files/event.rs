@@ -21,11 +21,11 @@ pub(crate) const KIND_FILE_TRUNCATE: u8 = 34;
 /// An index of a file up to there.
 pub(crate) const KIND_FILE_CHECKPOINT: u8 = 35;
 /// A hole in a file.
-pub(crate) const KIND_FILE_PUNCH: u8 = 36;
+pub(crate) const KIND_FILE_PUNCH_HOLE: u8 = 36;
 
 /// Whether entries of `kind` are the files' business.
 pub(crate) fn is_file_kind(kind: u8) -> bool {
-    (KIND_FILE_EVENT..=KIND_FILE_PUNCH).contains(&kind)
+    (KIND_FILE_EVENT..=KIND_FILE_PUNCH_HOLE).contains(&kind)
 }
 
 /// No name is longer, in bytes.
@@ -41,7 +41,7 @@ impl Inode {
 
     /// The one that the entry at `offset` of [`FILES_LOG`] makes: offsets are given once, so inodes
     /// are too.
-    pub(crate) fn made_at(offset: storage::Offset) -> Inode {
+    pub(crate) fn from_offset(offset: storage::Offset) -> Inode {
         Inode(offset.0 + 2)
     }
 
@@ -89,24 +89,24 @@ impl From<hlc::Hlc> for FileTime {
 
 /// One change. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Change {
+pub(crate) enum FileChange {
     /// An inode was made; it has no name yet.
     Made { inode: Inode, kind: FileKind, mode: u32, uid: u32, gid: u32, device: u64 },
     /// A name in a directory means this inode from now on, or nothing.
     Named { parent: Inode, name: Vec<u8>, inode: Option<Inode> },
     /// Attributes were set: those that are here.
-    Set { inode: Inode, set: SetAttributes },
+    Set { inode: Inode, set: AttributeUpdate },
     /// Where a symbolic link leads.
     Target { inode: Inode, target: Vec<u8> },
     /// An extended attribute was set, or removed.
     Extended { inode: Inode, name: Vec<u8>, value: Option<Vec<u8>> },
     /// Times were set to that of this event.
-    Touched { inode: Inode, now: Now },
+    Touched { inode: Inode, now: TouchTimes },
 }
 
 /// Which times are to be that of the change itself, so that it is later than whatever came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Now {
+pub struct TouchTimes {
     /// When its bytes changed last.
     pub modified: bool,
     /// When it was read last.
@@ -115,7 +115,7 @@ pub struct Now {
 
 /// Attributes to set; the others stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SetAttributes {
+pub struct AttributeUpdate {
     /// The permissions.
     pub mode: Option<u32>,
     /// The owner.
@@ -131,7 +131,7 @@ pub struct SetAttributes {
 /// What an entry of [`FILES_LOG`] carries, encoded with postcard: changes that happen at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileEvent {
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<FileChange>,
 }
 
 impl FileEvent {
@@ -144,8 +144,8 @@ impl FileEvent {
             .map_err(|error| FileError::Corrupt(format!("decode file event: {error}")))?;
         for change in &event.changes {
             let checked = match change {
-                Change::Named { name, .. } => check_name(name),
-                Change::Extended { name, .. } => check_extended_name(name),
+                FileChange::Named { name, .. } => check_name(name),
+                FileChange::Extended { name, .. } => check_xattr_name(name),
                 _ => Ok(()),
             };
             checked.map_err(|error| FileError::Corrupt(error.to_string()))?;
@@ -169,7 +169,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
 }
 
 /// Whether `name` can be that of an extended attribute.
-pub(crate) fn check_extended_name(name: &[u8]) -> Result<(), FileError> {
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FileError::NameTooLong(name.len()));
     }
@@ -190,7 +190,7 @@ mod tests {
     fn an_event_is_encoded_as_the_format_says() {
         let event = FileEvent {
             changes: vec![
-                Change::Made {
+                FileChange::Made {
                     inode: Inode(300),
                     kind: FileKind::Directory,
                     mode: 0o755,
@@ -198,19 +198,26 @@ mod tests {
                     gid: 2,
                     device: 0,
                 },
-                Change::Named { parent: Inode(1), name: b"a".into(), inode: Some(Inode(300)) },
-                Change::Named { parent: Inode(1), name: b"b".into(), inode: None },
-                Change::Set {
+                FileChange::Named { parent: Inode(1), name: b"a".into(), inode: Some(Inode(300)) },
+                FileChange::Named { parent: Inode(1), name: b"b".into(), inode: None },
+                FileChange::Set {
                     inode: Inode(2),
-                    set: SetAttributes {
+                    set: AttributeUpdate {
                         mode: Some(1),
                         modified: Some(FileTime { seconds: -1, nanoseconds: 5 }),
-                        ..SetAttributes::default()
+                        ..AttributeUpdate::default()
                     },
                 },
-                Change::Target { inode: Inode(2), target: b"/t".into() },
-                Change::Extended { inode: Inode(2), name: b"x".into(), value: Some(b"v".into()) },
-                Change::Touched { inode: Inode(2), now: Now { modified: true, accessed: false } },
+                FileChange::Target { inode: Inode(2), target: b"/t".into() },
+                FileChange::Extended {
+                    inode: Inode(2),
+                    name: b"x".into(),
+                    value: Some(b"v".into()),
+                },
+                FileChange::Touched {
+                    inode: Inode(2),
+                    now: TouchTimes { modified: true, accessed: false },
+                },
             ],
         };
         let mut expected = vec![7, 0, 0xac, 2, 1, 0xed, 3, 1, 2, 0];
@@ -226,7 +233,7 @@ mod tests {
     #[test]
     fn a_name_that_cannot_be_is_no_event() {
         for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
-            let change = Change::Named { parent: Inode(1), name: name.into(), inode: None };
+            let change = FileChange::Named { parent: Inode(1), name: name.into(), inode: None };
             assert!(FileEvent::decode(&FileEvent { changes: vec![change] }.encode()).is_err());
         }
         assert!(FileEvent::decode(&[1, 99]).is_err());

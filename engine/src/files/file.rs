@@ -5,46 +5,50 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
-use storage::fig::FILE_BYTES_MAX;
-use storage::{Append, AppendError, Appended, Durability};
+use storage::interval_tree::FILE_BYTES_MAX;
+use storage::{AppendError, AppendReceipt, Durability, LogAppend};
 use tokio::sync::oneshot;
 
-use super::Files;
-use super::contents::{Contents, append_of};
+use super::FileSystem;
+use super::contents::{FileContents, file_append};
 use super::entry::{FileEntry, WRITE_BYTES_MAX};
 use super::error::FileError;
 use super::event::{FileKind, Inode};
-use super::path::At;
+use super::path::FileLocation;
 use super::view::FileView;
-use crate::append::Note;
-use crate::engine::{FLIGHT_UNIT, flatten};
+use crate::append::AppendNote;
+use crate::engine::{IN_FLIGHT_UNIT, flatten};
 use crate::error::EngineError;
 
-impl Files {
+impl FileSystem {
     /// The file at a path, to be read and written.
     ///
     /// # Errors
     /// There is nothing there, or it is no file.
-    pub fn open<'a>(&self, at: impl Into<At<'a>>) -> Result<File, FileError> {
+    pub fn open<'a>(&self, at: impl Into<FileLocation<'a>>) -> Result<OpenFile, FileError> {
         let inode = self.resolve(at, Cut::ALL)?;
         self.check_file(inode, Cut::ALL)?;
-        self.hold(inode)
+        self.open_contents(inode)
     }
 
     /// A file by its number, also one that has no name any more.
     ///
     /// # Errors
     /// There is no such inode, or it is no file.
-    pub fn open_inode(&self, inode: Inode) -> Result<File, FileError> {
+    pub fn open_inode(&self, inode: Inode) -> Result<OpenFile, FileError> {
         self.check_file(inode, Cut::ALL)?;
-        self.hold(inode)
+        self.open_contents(inode)
     }
 
     /// The file that was at a path, as it was.
     ///
     /// # Errors
     /// There was nothing there, or it was no file.
-    pub fn open_at<'a>(&self, at: impl Into<At<'a>>, cut: Cut) -> Result<FileView, FileError> {
+    pub fn open_at<'a>(
+        &self,
+        at: impl Into<FileLocation<'a>>,
+        cut: Cut,
+    ) -> Result<FileView, FileError> {
         let inode = self.resolve(at, cut)?;
         self.check_file(inode, cut)?;
         self.view(inode, cut)
@@ -58,54 +62,54 @@ impl Files {
         }
     }
 
-    pub(super) fn hold(&self, inode: Inode) -> Result<File, FileError> {
+    pub(super) fn open_contents(&self, inode: Inode) -> Result<OpenFile, FileError> {
         let inner = &self.0;
-        let contents = match inner.opened.again(inode) {
+        let contents = match inner.open_files.reopen(inode) {
             Some(contents) => contents,
             None => {
                 let log = inner.store.log(inode.contents_log())?;
-                let (nodes, counts) = (Arc::clone(&inner.nodes), Arc::clone(&inner.counts));
-                inner.opened.open(Contents::new(inode, log, nodes, counts))
+                let (nodes, counts) = (Arc::clone(&inner.nodes), Arc::clone(&inner.counters));
+                inner.open_files.insert(FileContents::new(inode, log, nodes, counts))
             }
         };
-        Ok(File { contents, files: self.clone() })
+        Ok(OpenFile { contents, files: self.clone() })
     }
 
     pub(super) fn view(&self, inode: Inode, cut: Cut) -> Result<FileView, FileError> {
-        self.hold(inode)?.at(cut)
+        self.open_contents(inode)?.view_at(cut)
     }
 }
 
 /// An open file. It goes on being the same file, whatever becomes of its name.
-pub struct File {
-    contents: Arc<Contents>,
-    files: Files,
+pub struct OpenFile {
+    contents: Arc<FileContents>,
+    files: FileSystem,
 }
 
-impl std::fmt::Debug for File {
+impl std::fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File").field("inode", &self.contents.inode).finish_non_exhaustive()
     }
 }
 
-impl Clone for File {
-    fn clone(&self) -> File {
-        let held = self.files.0.opened.again(self.inode());
+impl Clone for OpenFile {
+    fn clone(&self) -> OpenFile {
+        let held = self.files.0.open_files.reopen(self.inode());
         let contents = held.expect("what is held is in memory");
-        File { contents, files: self.files.clone() }
+        OpenFile { contents, files: self.files.clone() }
     }
 }
 
-impl Drop for File {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         let inner = &self.files.0;
-        for contents in inner.opened.close(self.contents.inode) {
-            inner.save(&contents, 1);
+        for contents in inner.open_files.close(self.contents.inode) {
+            inner.save_checkpoint(&contents, 1);
         }
     }
 }
 
-impl File {
+impl OpenFile {
     /// Its number.
     pub fn inode(&self) -> Inode {
         self.contents.inode
@@ -149,7 +153,7 @@ impl File {
     /// meanwhile. Returns the moment; `None` if it was as long.
     ///
     /// # Errors
-    /// As [`File::truncate`].
+    /// As [`OpenFile::truncate`].
     pub async fn extend(
         &self,
         length: u64,
@@ -164,8 +168,9 @@ impl File {
                 return Ok(None);
             }
             // A write that came in between may have made it longer: the writer's thread knows.
-            let (entry, note) = (FileEntry::truncate(length), Note::FileAt(present.until()));
-            match self.append_noted(entry, note, durability).await {
+            let (entry, note) =
+                (FileEntry::truncate(length), AppendNote::FileIfUnchanged(present.until()));
+            match self.append_with_note(entry, note, durability).await {
                 Err(AppendError::Refused(EngineError::OffsetOutOfRange { .. })) => {}
                 appended => return Ok(Some(appended.map_err(flatten)?.stamp)),
             }
@@ -176,7 +181,11 @@ impl File {
     ///
     /// # Errors
     /// The range is empty or reaches too far; or the disk fails.
-    pub async fn punch(&self, range: Range<u64>, durability: Durability) -> Result<Hlc, FileError> {
+    pub async fn punch_hole(
+        &self,
+        range: Range<u64>,
+        durability: Durability,
+    ) -> Result<Hlc, FileError> {
         if range.is_empty() {
             return Err(FileError::Invalid("a hole has a length"));
         }
@@ -184,26 +193,28 @@ impl File {
             let (offset, length) = (range.start, range.end - range.start);
             return Err(FileError::TooLarge { offset, length });
         }
-        self.append(FileEntry::punch(range), durability).await
+        self.append(FileEntry::punch_hole(range), durability).await
     }
 
     async fn append(&self, entry: FileEntry, durability: Durability) -> Result<Hlc, FileError> {
-        let appended = self.append_noted(entry, Note::File, durability).await.map_err(flatten)?;
+        let appended =
+            self.append_with_note(entry, AppendNote::File, durability).await.map_err(flatten)?;
         Ok(appended.stamp)
     }
 
-    async fn append_noted(
+    async fn append_with_note(
         &self,
         entry: FileEntry,
-        note: Note,
+        note: AppendNote,
         durability: Durability,
-    ) -> Result<Appended, AppendError<EngineError>> {
+    ) -> Result<AppendReceipt, AppendError<EngineError>> {
         let inner = &self.files.0;
-        let units = (entry.payload.len() / FLIGHT_UNIT + 1).min(inner.flight_units) as u32;
-        let permit = Arc::clone(&inner.flight).acquire_many_owned(units).await;
+        let units = (entry.payload.len() / IN_FLIGHT_UNIT + 1).min(inner.in_flight_units) as u32;
+        let permit = Arc::clone(&inner.in_flight).acquire_many_owned(units).await;
         let permit = permit.expect("never closed");
         let log = self.inode().contents_log();
-        let append = Append { note, ..append_of(log, entry.kind, entry.payload, entry.crc_from) };
+        let append =
+            LogAppend { note, ..file_append(log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
             // The room is the journal's to give back.
@@ -212,7 +223,7 @@ impl File {
         });
         let stopping = || AppendError::Stopped("the service is stopping".into());
         let appended = receiver.await.ok().flatten().ok_or_else(stopping)??;
-        inner.save(&self.contents, inner.options.checkpoint_entries);
+        inner.save_checkpoint(&self.contents, inner.options.checkpoint_entries);
         Ok(appended)
     }
 
@@ -220,7 +231,7 @@ impl File {
     ///
     /// # Errors
     /// The moment is not past yet, or the file was not there yet; or what is stored cannot be read.
-    pub fn at(&self, cut: Cut) -> Result<FileView, FileError> {
+    pub fn view_at(&self, cut: Cut) -> Result<FileView, FileError> {
         if cut == Cut::ALL {
             return self.contents.present();
         }
@@ -231,12 +242,12 @@ impl File {
     /// Bytes of the file as of `cut`: [`FileView::read`].
     ///
     /// # Errors
-    /// As [`File::at`].
+    /// As [`OpenFile::view_at`].
     pub fn read_at(&self, cut: Cut, offset: u64, length: usize) -> Result<Bytes, FileError> {
-        self.at(cut)?.read(offset, length)
+        self.view_at(cut)?.read(offset, length)
     }
 
-    /// [`Files::sync`].
+    /// [`FileSystem::sync`].
     ///
     /// # Errors
     /// The disk fails, or the service is stopping.

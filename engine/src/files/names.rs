@@ -11,14 +11,15 @@ use std::sync::Arc;
 use hlc::{Cut, Hlc};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
-use storage::catalog::{AppliedIn, Catalog, CatalogError, Changes};
-use storage::{Log, Offset, Piece};
+use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch};
+use storage::{EntryPayload, Log, Offset};
 
 use super::error::FileError;
 use super::event::{
-    Change, FILES_LOG, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT, Now, SetAttributes,
+    AttributeUpdate, FILES_LOG, FileChange, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT,
+    TouchTimes,
 };
-use crate::engine::Shared;
+use crate::engine::EngineState;
 
 /// With what the keys of files begin. The letters of groups are others.
 const PREFIX: u8 = b'f';
@@ -47,7 +48,7 @@ fn key(letter: u8, inode: Inode, rest: &[u8]) -> Vec<u8> {
 
 /// What the catalog holds of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct InodeRecord {
     pub(crate) kind: FileKind,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
@@ -66,9 +67,9 @@ pub(crate) struct Record {
     pub(crate) accessed: Option<FileTime>,
 }
 
-impl Record {
-    fn root() -> Record {
-        Record {
+impl InodeRecord {
+    fn root() -> InodeRecord {
+        InodeRecord {
             kind: FileKind::Directory,
             mode: 0o755,
             uid: 0,
@@ -83,7 +84,7 @@ impl Record {
         }
     }
 
-    fn set(&mut self, set: &SetAttributes, stamp: Hlc) {
+    fn set(&mut self, set: &AttributeUpdate, stamp: Hlc) {
         self.mode = set.mode.unwrap_or(self.mode);
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
@@ -91,15 +92,15 @@ impl Record {
         self.accessed = set.accessed.or(self.accessed);
     }
 
-    fn touch(&mut self, now: Now, stamp: Hlc) {
+    fn touch(&mut self, now: TouchTimes, stamp: Hlc) {
         let time = Some(FileTime::from(stamp));
         let (modified, accessed) = (time.filter(|_| now.modified), time.filter(|_| now.accessed));
-        self.set(&SetAttributes { modified, accessed, ..SetAttributes::default() }, stamp);
+        self.set(&AttributeUpdate { modified, accessed, ..AttributeUpdate::default() }, stamp);
     }
 
     /// How many names it has, as POSIX counts: a directory has its own, one in itself, and one in
     /// each directory that it holds.
-    pub(crate) fn links_by_posix(&self) -> u32 {
+    pub(crate) fn posix_links(&self) -> u32 {
         match (self.kind, self.links) {
             (FileKind::Directory, 1..) => self.directories.saturating_add(2),
             (_, links) => links,
@@ -119,17 +120,17 @@ pub struct DirectoryEntry {
 }
 
 /// All names.
-pub(crate) struct Names {
+pub(crate) struct FileNames {
     log: Arc<Log>,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     /// The first offset that is not in the catalog yet.
     next: Mutex<Offset>,
 }
 
-impl Names {
+impl FileNames {
     /// Names by the entries of `log`, which is [`FILES_LOG`]; the catalog has those below `next`.
-    pub(crate) fn new(log: Arc<Log>, shared: Arc<Shared>, next: Offset) -> Names {
-        Names { log, shared, next: Mutex::new(next) }
+    pub(crate) fn new(log: Arc<Log>, shared: Arc<EngineState>, next: Offset) -> FileNames {
+        FileNames { log, shared, next: Mutex::new(next) }
     }
 
     /// The offset of the next event.
@@ -142,7 +143,7 @@ impl Names {
     }
 
     /// Holds up who looks first, and says which event is the next to be applied.
-    pub(super) fn hold(&self) -> MutexGuard<'_, Offset> {
+    pub(super) fn lock_next(&self) -> MutexGuard<'_, Offset> {
         self.next.lock()
     }
 
@@ -156,7 +157,7 @@ impl Names {
     }
 
     /// What an inode is, and since when it is so.
-    pub(crate) fn record(&self, inode: Inode, cut: Cut) -> Result<(Hlc, Record), FileError> {
+    pub(crate) fn record(&self, inode: Inode, cut: Cut) -> Result<(Hlc, InodeRecord), FileError> {
         record(&*self.catalog()?, inode, cut)
     }
 
@@ -189,18 +190,18 @@ impl Names {
     }
 
     /// When a directory's names changed last.
-    pub(crate) fn touched(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
+    pub(crate) fn names_changed_at(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
         let found = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
         Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
     }
 
     /// Where a symbolic link leads.
-    pub(crate) fn target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
+    pub(crate) fn link_target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
         Ok(self.catalog()?.get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
     }
 
     /// An extended attribute.
-    pub(crate) fn extended(
+    pub(crate) fn get_xattr(
         &self,
         inode: Inode,
         name: &[u8],
@@ -210,7 +211,7 @@ impl Names {
     }
 
     /// The names of all extended attributes.
-    pub(crate) fn list_extended(&self, inode: Inode, cut: Cut) -> Result<Vec<Vec<u8>>, FileError> {
+    pub(crate) fn list_xattrs(&self, inode: Inode, cut: Cut) -> Result<Vec<Vec<u8>>, FileError> {
         let prefix = key(EXTENDED, inode, b"");
         let found = self.catalog()?.scan(&prefix, cut)?;
         Ok(found.into_iter().map(|(key, ..)| key[prefix.len()..].to_vec()).collect())
@@ -218,19 +219,19 @@ impl Names {
 }
 
 /// A catalog on its way to what the log of files says.
-pub(crate) struct FilesFill {
+pub(crate) struct FileNamesFill {
     log: Arc<Log>,
     catalog: Arc<Catalog>,
     next: Offset,
 }
 
-impl FilesFill {
+impl FileNamesFill {
     /// Goes on where `catalog` stopped in `log`, which is [`FILES_LOG`]; from the beginning if that is not
     /// known, or is nothing that the log has.
-    pub(crate) fn begin(log: Arc<Log>, catalog: Arc<Catalog>) -> Result<FilesFill, FileError> {
+    pub(crate) fn begin(log: Arc<Log>, catalog: Arc<Catalog>) -> Result<FileNamesFill, FileError> {
         let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
         if layout.as_deref() != Some(LAYOUT_NOW) {
-            begin_anew(&catalog)?;
+            clear_files(&catalog)?;
         }
         let known = match catalog.applied_in(FILES_LOG)? {
             None => None,
@@ -249,11 +250,11 @@ impl FilesFill {
             Some(entry) => entry.end(),
             None => {
                 // Keys may have been left by a rebuild that was broken off, and of a journal that is gone.
-                begin_anew(&catalog)?;
+                clear_files(&catalog)?;
                 Offset(0)
             }
         };
-        Ok(FilesFill { log, catalog, next })
+        Ok(FileNamesFill { log, catalog, next })
     }
 
     /// Applies what the log has more; how many events that were.
@@ -290,23 +291,23 @@ fn advance(
     Ok(count)
 }
 
-fn apply(catalog: &Catalog, piece: &Piece) -> Result<(), FileError> {
+fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), FileError> {
     let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
     if kind != KIND_FILE_EVENT {
         let why = format!("not an event of files. kind={kind}, entry={}", offset.0);
         return Err(FileError::Corrupt(why));
     }
     let event = FileEvent::decode(&piece.read()?)?;
-    let changes = Applying::new(catalog, stamp).apply(&event)?;
-    Ok(catalog.apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?)
+    let changes = FileEventApplier::new(catalog, stamp).apply(&event)?;
+    Ok(catalog.apply_in(changes, FILES_LOG, AppliedOffset { offset, stamp })?)
 }
 
 /// Forgets all of files.
-fn begin_anew(catalog: &Catalog) -> Result<(), FileError> {
-    catalog.forget(&[PREFIX], FILES_LOG)?;
-    let mut layout = Changes::default();
-    layout.keep(LAYOUT, Some(LAYOUT_NOW));
-    Ok(catalog.fill(layout)?)
+fn clear_files(catalog: &Catalog) -> Result<(), FileError> {
+    catalog.remove_log(&[PREFIX], FILES_LOG)?;
+    let mut layout = CatalogWriteBatch::default();
+    layout.put_unversioned(LAYOUT, Some(LAYOUT_NOW));
+    Ok(catalog.apply_unpositioned(layout)?)
 }
 
 fn decode<T: for<'a> Deserialize<'a>>(value: &[u8]) -> Result<T, FileError> {
@@ -318,10 +319,10 @@ fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("a value of the catalog can be encoded")
 }
 
-fn record(catalog: &Catalog, inode: Inode, cut: Cut) -> Result<(Hlc, Record), FileError> {
+fn record(catalog: &Catalog, inode: Inode, cut: Cut) -> Result<(Hlc, InodeRecord), FileError> {
     match catalog.get(&key(RECORD, inode, b""), cut)? {
         Some((stamp, value)) => Ok((stamp, decode(&value)?)),
-        None if inode == Inode::ROOT => Ok((Hlc::ZERO, Record::root())),
+        None if inode == Inode::ROOT => Ok((Hlc::ZERO, InodeRecord::root())),
         None => Err(FileError::NotFound(format!("inode {}", inode.0))),
     }
 }
@@ -337,23 +338,23 @@ fn lookup(
 }
 
 /// One event on its way into the catalog. Its later changes see the earlier ones.
-struct Applying<'a> {
+struct FileEventApplier<'a> {
     catalog: &'a Catalog,
     stamp: Hlc,
-    changes: Changes,
-    records: BTreeMap<Inode, Record>,
+    changes: CatalogWriteBatch,
+    records: BTreeMap<Inode, InodeRecord>,
     names: BTreeMap<(Inode, Vec<u8>), Option<Inode>>,
 }
 
-impl<'a> Applying<'a> {
-    fn new(catalog: &'a Catalog, stamp: Hlc) -> Applying<'a> {
+impl<'a> FileEventApplier<'a> {
+    fn new(catalog: &'a Catalog, stamp: Hlc) -> FileEventApplier<'a> {
         let (changes, records, names) = Default::default();
-        Applying { catalog, stamp, changes, records, names }
+        FileEventApplier { catalog, stamp, changes, records, names }
     }
 
-    fn apply(mut self, event: &FileEvent) -> Result<Changes, FileError> {
+    fn apply(mut self, event: &FileEvent) -> Result<CatalogWriteBatch, FileError> {
         for change in &event.changes {
-            self.change(change)?;
+            self.apply_change(change)?;
         }
         for (inode, record) in &self.records {
             self.changes.put(&key(RECORD, *inode, b""), self.stamp, Some(&encode(record)));
@@ -361,12 +362,12 @@ impl<'a> Applying<'a> {
         for ((parent, name), inode) in &self.names {
             let value = inode.map(|inode| encode(&inode));
             self.changes.put(&key(NAME, *parent, name), self.stamp, value.as_deref());
-            self.changes.keep(&key(PRESENT, *parent, name), value.as_deref());
+            self.changes.put_unversioned(&key(PRESENT, *parent, name), value.as_deref());
         }
         Ok(self.changes)
     }
 
-    fn record(&mut self, inode: Inode) -> Result<&mut Record, FileError> {
+    fn record(&mut self, inode: Inode) -> Result<&mut InodeRecord, FileError> {
         if !self.records.contains_key(&inode) {
             let (_, found) = record(self.catalog, inode, Cut::below(self.stamp))?;
             self.records.insert(inode, found);
@@ -374,11 +375,11 @@ impl<'a> Applying<'a> {
         Ok(self.records.get_mut(&inode).expect("it was just put there"))
     }
 
-    fn change(&mut self, change: &Change) -> Result<(), FileError> {
+    fn apply_change(&mut self, change: &FileChange) -> Result<(), FileError> {
         let stamp = self.stamp;
         match change {
-            Change::Made { inode, kind, mode, uid, gid, device } => {
-                let record = Record {
+            FileChange::Made { inode, kind, mode, uid, gid, device } => {
+                let record = InodeRecord {
                     kind: *kind,
                     mode: *mode,
                     uid: *uid,
@@ -386,17 +387,17 @@ impl<'a> Applying<'a> {
                     device: *device,
                     born: stamp.bits(),
                     links: 0,
-                    ..Record::root()
+                    ..InodeRecord::root()
                 };
                 self.records.insert(*inode, record);
             }
-            Change::Named { parent, name, inode } => self.name(*parent, name, *inode)?,
-            Change::Set { inode, set } => self.record(*inode)?.set(set, stamp),
-            Change::Touched { inode, now } => self.record(*inode)?.touch(*now, stamp),
-            Change::Target { inode, target } => {
+            FileChange::Named { parent, name, inode } => self.set_name(*parent, name, *inode)?,
+            FileChange::Set { inode, set } => self.record(*inode)?.set(set, stamp),
+            FileChange::Touched { inode, now } => self.record(*inode)?.touch(*now, stamp),
+            FileChange::Target { inode, target } => {
                 self.changes.put(&key(TARGET, *inode, b""), stamp, Some(target));
             }
-            Change::Extended { inode, name, value } => {
+            FileChange::Extended { inode, name, value } => {
                 // It changes the inode too, by POSIX.
                 self.record(*inode)?;
                 self.changes.put(&key(EXTENDED, *inode, name), stamp, value.as_deref());
@@ -407,7 +408,12 @@ impl<'a> Applying<'a> {
 
     /// A name begins or ends to mean something: how many names an inode has, and the directory that
     /// a directory is in, follow from that.
-    fn name(&mut self, parent: Inode, name: &[u8], new: Option<Inode>) -> Result<(), FileError> {
+    fn set_name(
+        &mut self,
+        parent: Inode,
+        name: &[u8],
+        new: Option<Inode>,
+    ) -> Result<(), FileError> {
         let place = (parent, name.to_vec());
         let old = match self.names.get(&place) {
             Some(old) => *old,

@@ -5,59 +5,61 @@ use hlc::Cut;
 
 use super::error::FileError;
 use super::event::{FileKind, Inode, check_name};
-use super::names::Names;
+use super::names::FileNames;
 
 /// No path is longer, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
 /// Where something is: by a path from the root, or by a name in a directory.
 #[derive(Clone, Copy, Debug)]
-pub enum At<'a> {
+pub enum FileLocation<'a> {
     /// Names with slashes between them.
     Path(&'a [u8]),
     /// One name.
-    In(Inode, &'a [u8]),
+    Child(Inode, &'a [u8]),
 }
 
-impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for At<'a> {
-    fn from(path: &'a T) -> At<'a> {
-        At::Path(path.as_ref())
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for FileLocation<'a> {
+    fn from(path: &'a T) -> FileLocation<'a> {
+        FileLocation::Path(path.as_ref())
     }
 }
 
-impl<'a> From<(Inode, &'a [u8])> for At<'a> {
-    fn from((parent, name): (Inode, &'a [u8])) -> At<'a> {
-        At::In(parent, name)
+impl<'a> From<(Inode, &'a [u8])> for FileLocation<'a> {
+    fn from((parent, name): (Inode, &'a [u8])) -> FileLocation<'a> {
+        FileLocation::Child(parent, name)
     }
 }
 
-impl At<'_> {
+impl FileLocation<'_> {
     /// As it is shown to a person.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn display(&self) -> String {
         match self {
-            At::Path(path) => shown(path),
-            At::In(parent, name) => format!("inode {}/{}", parent.0, shown(name)),
+            FileLocation::Path(path) => display_path(path),
+            FileLocation::Child(parent, name) => {
+                format!("inode {}/{}", parent.0, display_path(name))
+            }
         }
     }
 }
 
 /// A name, and the directory that it is in.
-pub(super) struct Place<'a> {
+pub(super) struct ResolvedName<'a> {
     pub(super) parent: Inode,
     pub(super) name: &'a [u8],
 }
 
 /// A path as it is shown to a person.
-pub(super) fn shown(path: &[u8]) -> String {
+pub(super) fn display_path(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-impl Names {
+impl FileNames {
     /// What `at` means in `cut`.
-    pub(super) fn resolve(&self, at: At<'_>, cut: Cut) -> Result<Inode, FileError> {
+    pub(super) fn resolve(&self, at: FileLocation<'_>, cut: Cut) -> Result<Inode, FileError> {
         match at {
-            At::Path(path) => self.walk(path, cut),
-            At::In(parent, name) => self.step(parent, name, cut, name),
+            FileLocation::Path(path) => self.walk(path, cut),
+            FileLocation::Child(parent, name) => self.resolve_component(parent, name, cut, name),
         }
     }
 
@@ -67,43 +69,52 @@ impl Names {
         }
         let mut inode = Inode::ROOT;
         for name in path.split(|byte| *byte == b'/') {
-            inode = self.step(inode, name, cut, path)?;
+            inode = self.resolve_component(inode, name, cut, path)?;
         }
         if path.ends_with(b"/") && self.record(inode, cut)?.1.kind != FileKind::Directory {
-            return Err(FileError::NotDirectory(shown(path)));
+            return Err(FileError::NotDirectory(display_path(path)));
         }
         Ok(inode)
     }
 
-    fn step(&self, from: Inode, name: &[u8], cut: Cut, path: &[u8]) -> Result<Inode, FileError> {
+    fn resolve_component(
+        &self,
+        from: Inode,
+        name: &[u8],
+        cut: Cut,
+        path: &[u8],
+    ) -> Result<Inode, FileError> {
         if name.is_empty() {
             return Ok(from);
         }
         let (_, record) = self.record(from, cut)?;
         if record.kind != FileKind::Directory {
-            return Err(FileError::NotDirectory(shown(path)));
+            return Err(FileError::NotDirectory(display_path(path)));
         }
         match name {
             b"." => return Ok(from),
             b".." => return Ok(record.parent),
             _ => check_name(name)?,
         }
-        self.lookup(from, name, cut)?.ok_or_else(|| FileError::NotFound(shown(path)))
+        self.lookup(from, name, cut)?.ok_or_else(|| FileError::NotFound(display_path(path)))
     }
 
     /// The directory that something is or will be in, as it is now, and its name.
-    pub(super) fn place<'a>(&self, at: At<'a>) -> Result<Place<'a>, FileError> {
+    pub(super) fn resolve_parent<'a>(
+        &self,
+        at: FileLocation<'a>,
+    ) -> Result<ResolvedName<'a>, FileError> {
         let (parent, name) = match at {
-            At::Path(path) => self.parent_of(path)?,
-            At::In(parent, name) => (parent, name),
+            FileLocation::Path(path) => self.parent_of(path)?,
+            FileLocation::Child(parent, name) => (parent, name),
         };
         check_name(name)?;
         let (_, record) = self.record(parent, Cut::ALL)?;
         match (record.kind, record.links) {
             // What was removed is still there for those who have it open, and takes no names.
-            (FileKind::Directory, 0) => Err(FileError::NotFound(at.shown())),
-            (FileKind::Directory, _) => Ok(Place { parent, name }),
-            _ => Err(FileError::NotDirectory(at.shown())),
+            (FileKind::Directory, 0) => Err(FileError::NotFound(at.display())),
+            (FileKind::Directory, _) => Ok(ResolvedName { parent, name }),
+            _ => Err(FileError::NotDirectory(at.display())),
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use hlc::Hlc;
-use storage::fig::{Extent, Fig, FigError, Source};
-use storage::{Offset, Piece};
+use storage::interval_tree::{Extent, ExtentSource, FileIntervalTree, IntervalTreeError};
+use storage::{EntryPayload, Offset};
 
-use super::contents::{Contents, Index};
+use super::contents::{FileContents, FileIndex};
 use super::entry::{DataBlock, read_data};
 use super::error::FileError;
 use super::event::Inode;
@@ -17,18 +17,18 @@ use super::window::EntryWindow;
 /// The longest read, in bytes; a longer one is cut short.
 pub const READ_BYTES_MAX: usize = 16 << 20;
 /// The most pieces of one read; one that has more is cut short.
-const PIECES_MAX: usize = 1 << 14;
+const EXTENTS_MAX: usize = 1 << 14;
 
 /// A file as it was at one moment. It does not change.
 #[derive(Clone)]
 pub struct FileView {
-    contents: Arc<Contents>,
-    fig: Fig,
+    contents: Arc<FileContents>,
+    tree: FileIntervalTree,
     modified: Hlc,
     /// The first offset of the file's log that is not in it.
     until: Offset,
     /// The index made anew, once the one above was found damaged.
-    mended: Arc<OnceLock<Fig>>,
+    rebuilt_tree: Arc<OnceLock<FileIntervalTree>>,
 }
 
 impl std::fmt::Debug for FileView {
@@ -40,7 +40,7 @@ impl std::fmt::Debug for FileView {
 
 /// Bytes of a file that stand together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePiece {
+pub struct FileExtent {
     /// Where.
     pub range: Range<u64>,
     /// Them; `None` where nothing was written: they are zero.
@@ -48,22 +48,23 @@ pub struct FilePiece {
 }
 
 impl FileView {
-    pub(super) fn new(contents: &Arc<Contents>, index: &Index) -> FileView {
+    pub(super) fn new(contents: &Arc<FileContents>, index: &FileIndex) -> FileView {
         FileView {
             contents: Arc::clone(contents),
-            fig: index.fig.clone(),
+            tree: index.tree.clone(),
             modified: index.modified,
             until: index.next,
-            mended: Arc::default(),
+            rebuilt_tree: Arc::default(),
         }
     }
 
-    fn extents(&self, range: Range<u64>) -> Result<Vec<Extent>, FileError> {
-        let read = |fig: &Fig| fig.read(&*self.contents, range.start, range.end, PIECES_MAX);
-        match read(self.mended.get().unwrap_or(&self.fig)) {
-            Err(damage @ FigError::Damaged { .. }) => {
-                let mended = self.contents.mend(self.until, &damage.to_string())?;
-                Ok(read(self.mended.get_or_init(|| mended))?)
+    fn tree_extents(&self, range: Range<u64>) -> Result<Vec<Extent>, FileError> {
+        let read =
+            |fig: &FileIntervalTree| fig.read(&*self.contents, range.start, range.end, EXTENTS_MAX);
+        match read(self.rebuilt_tree.get().unwrap_or(&self.tree)) {
+            Err(damage @ IntervalTreeError::Corrupt { .. }) => {
+                let mended = self.contents.rebuild_present(self.until, &damage.to_string())?;
+                Ok(read(self.rebuilt_tree.get_or_init(|| mended))?)
             }
             found => Ok(found?),
         }
@@ -76,7 +77,7 @@ impl FileView {
 
     /// How long it is.
     pub fn length(&self) -> u64 {
-        self.fig.length()
+        self.tree.length()
     }
 
     /// The first offset of the file's log that is not in it.
@@ -97,13 +98,13 @@ impl FileView {
     ///
     /// # Errors
     /// What is stored cannot be read.
-    pub fn pieces(&self, range: Range<u64>) -> Result<Vec<FilePiece>, FileError> {
+    pub fn read_extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>, FileError> {
         let end = range.end.min(range.start.saturating_add(READ_BYTES_MAX as u64));
-        let extents = self.extents(range.start..end)?;
-        let hole = |extent: &Extent| FilePiece { range: extent.start..extent.end, bytes: None };
-        let mut pieces: Vec<FilePiece> = extents.iter().map(hole).collect();
-        self.each_written(&extents, &mut |nth, block, within| {
-            pieces[nth].bytes = Some(block.part(within));
+        let extents = self.tree_extents(range.start..end)?;
+        let hole = |extent: &Extent| FileExtent { range: extent.start..extent.end, bytes: None };
+        let mut pieces: Vec<FileExtent> = extents.iter().map(hole).collect();
+        self.for_each_extent(&extents, &mut |nth, block, within| {
+            pieces[nth].bytes = Some(block.copy_range(within));
         })?;
         Ok(pieces)
     }
@@ -111,14 +112,14 @@ impl FileView {
     /// Hands out the bytes of those `extents` that were written, each with its place in the list. They
     /// come in the order of the entries: what has to be read for several of them is read once, and
     /// only what was asked for is held longer than that.
-    fn each_written(
+    fn for_each_extent(
         &self,
         extents: &[Extent],
         each: &mut dyn FnMut(usize, &DataBlock, Range<usize>),
     ) -> Result<(), FileError> {
         let written = |(nth, extent): (usize, &Extent)| match extent.source {
-            Source::Hole => None,
-            Source::Entry { offset, skip } => {
+            ExtentSource::Hole => None,
+            ExtentSource::Entry { offset, skip } => {
                 let (from, length) = (skip as usize, (extent.end - extent.start) as usize);
                 Some((offset, from, from + length, nth))
             }
@@ -130,9 +131,9 @@ impl FileView {
         let mut held: Option<(Offset, DataBlock)> = None;
         for (index, (offset, from, to, nth)) in wanted.into_iter().enumerate() {
             let at_hand = held.take().filter(|(entry, _)| *entry == offset);
-            let block = match at_hand.filter(|(_, block)| block.holds(from..to)) {
+            let block = match at_hand.filter(|(_, block)| block.contains(from..to)) {
                 Some((_, block)) => block,
-                None => self.block(&window.first(&offsets[index..])?, from..to)?,
+                None => self.load_block(&window.next_payload(&offsets[index..])?, from..to)?,
             };
             each(nth, &block, from..to);
             held = Some((offset, block));
@@ -140,7 +141,11 @@ impl FileView {
         Ok(())
     }
 
-    fn block(&self, piece: &Piece, within: Range<usize>) -> Result<DataBlock, FileError> {
+    fn load_block(
+        &self,
+        piece: &EntryPayload,
+        within: Range<usize>,
+    ) -> Result<DataBlock, FileError> {
         let block = read_data(piece, within)?;
         if block.bytes_read() > 0 {
             self.contents.count_read(block.bytes_read());
@@ -153,11 +158,12 @@ impl FileView {
     ///
     /// # Errors
     /// What is stored cannot be read.
-    pub fn next(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
+    pub fn seek_data_or_hole(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
         let mut from = offset;
         while from < self.length() {
-            let extents = self.extents(from..self.length())?;
-            let found = extents.iter().find(|extent| (extent.source != Source::Hole) == written);
+            let extents = self.tree_extents(from..self.length())?;
+            let found =
+                extents.iter().find(|extent| (extent.source != ExtentSource::Hole) == written);
             if let Some(extent) = found {
                 return Ok(Some(extent.start));
             }
@@ -178,15 +184,15 @@ impl FileView {
         let mut bytes = BytesMut::new();
         let mut next = offset;
         while next < end {
-            let extents = self.extents(next..end)?;
+            let extents = self.tree_extents(next..end)?;
             let whole = extents.len() == 1 && extents[0].end - extents[0].start == end - offset;
             if !whole {
                 bytes.resize((end - offset) as usize, 0);
             }
             let mut only = None;
-            self.each_written(&extents, &mut |nth, block, within| {
+            self.for_each_extent(&extents, &mut |nth, block, within| {
                 if whole {
-                    only = Some(block.part(within));
+                    only = Some(block.copy_range(within));
                 } else {
                     let part = block.bytes(within);
                     let at = (extents[nth].start - offset) as usize;

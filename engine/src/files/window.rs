@@ -7,9 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use storage::{AROUND_BYTES_MIN, DataFile, LoadBuffer, Offset, Payload, Piece, PieceData};
+use storage::{
+    DIRECT_READ_BYTES_MIN, DataFile, EntryPayload, LoadBuffer, Offset, Payload, PayloadLocation,
+};
 
-use super::contents::Contents;
+use super::contents::FileContents;
 use super::entry::SHORT_BYTES_MAX;
 use super::error::FileError;
 
@@ -18,15 +20,15 @@ const ENTRIES_MAX: u64 = 1024;
 /// To find an entry by itself costs as much as to pass by so many.
 const ENTRIES_PASSED: u64 = 16;
 /// How much is read together at most: what is read through the page cache.
-const BYTES_MAX: u64 = AROUND_BYTES_MIN as u64 / 2;
+const BYTES_MAX: u64 = DIRECT_READ_BYTES_MIN as u64 / 2;
 /// To read an entry by itself costs as much as to read so many bytes more with others.
 const BYTES_PASSED: u64 = 4 << 10;
 
 /// The entries around those that a reader wants next.
 pub(super) struct EntryWindow<'a> {
-    contents: &'a Contents,
+    contents: &'a FileContents,
     /// By offset, without gaps.
-    pieces: Vec<Piece>,
+    payloads: Vec<EntryPayload>,
     loaded: Option<LoadedRange>,
     buffer: LoadBuffer,
 }
@@ -38,17 +40,17 @@ struct LoadedRange {
 }
 
 impl<'a> EntryWindow<'a> {
-    pub(super) fn new(contents: &'a Contents) -> EntryWindow<'a> {
+    pub(super) fn new(contents: &'a FileContents) -> EntryWindow<'a> {
         let (pieces, buffer) = (Vec::new(), LoadBuffer::default());
-        EntryWindow { contents, pieces, loaded: None, buffer }
+        EntryWindow { contents, payloads: pieces, loaded: None, buffer }
     }
 
     /// The first of the entries `wanted`, which rise. A short one has its payload at hand, if others that
     /// are wanted lie near it.
-    pub(super) fn first(&mut self, wanted: &[Offset]) -> Result<Piece, FileError> {
-        let Some(index) = self.find(wanted)? else { return self.contents.piece(wanted[0]) };
-        let piece = self.pieces[index].clone();
-        let PieceData::File { file, at } = &piece.data else { return Ok(piece) };
+    pub(super) fn next_payload(&mut self, wanted: &[Offset]) -> Result<EntryPayload, FileError> {
+        let Some(index) = self.find(wanted)? else { return self.contents.entry_payload(wanted[0]) };
+        let piece = self.payloads[index].clone();
+        let PayloadLocation::File { file, at } = &piece.location else { return Ok(piece) };
         if piece.entry.length as usize > SHORT_BYTES_MAX {
             return Ok(piece);
         }
@@ -56,15 +58,16 @@ impl<'a> EntryWindow<'a> {
         match self.bytes(file, range, wanted) {
             // What is damaged is read once more by itself, and told of.
             Some(bytes) if crc32c::crc32c(bytes) == piece.entry.payload_crc => {
-                let data = PieceData::Memory(Payload::plain(Bytes::copy_from_slice(bytes)));
-                Ok(Piece { data, ..piece })
+                let data =
+                    PayloadLocation::Memory(Payload::without_header(Bytes::copy_from_slice(bytes)));
+                Ok(EntryPayload { location: data, ..piece })
             }
             _ => Ok(piece),
         }
     }
 
     fn index_of(&self, offset: Offset) -> Option<usize> {
-        self.pieces.binary_search_by_key(&offset, |piece| piece.entry.base).ok()
+        self.payloads.binary_search_by_key(&offset, |piece| piece.entry.base).ok()
     }
 
     /// Where in the window the first of `wanted` is; `None` if it is better looked for alone.
@@ -78,7 +81,7 @@ impl<'a> EntryWindow<'a> {
         if near < 2 || end.0 - first.0 > near as u64 * ENTRIES_PASSED {
             return Ok(None);
         }
-        self.pieces = self.contents.pieces(first, end)?;
+        self.payloads = self.contents.entry_payloads(first, end)?;
         Ok(self.index_of(first))
     }
 
@@ -111,8 +114,8 @@ impl<'a> EntryWindow<'a> {
                 continue;
             }
             let Some(index) = self.index_of(*offset) else { break };
-            let Piece { entry, data: PieceData::File { file: other, at: next } } =
-                &self.pieces[index]
+            let EntryPayload { entry, location: PayloadLocation::File { file: other, at: next } } =
+                &self.payloads[index]
             else {
                 break;
             };

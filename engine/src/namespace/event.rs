@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What an entry of log 0 carries, encoded with postcard. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
+pub enum MetadataEvent {
     /// A topic was created.
     TopicCreated {
         /// Its name.
@@ -148,7 +148,7 @@ pub enum Event {
 /// for nothing of them was there at the moment.
 pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
 
-/// An offset that was committed before the moment of [`Event::GroupsRestated`].
+/// An offset that was committed before the moment of [`MetadataEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedOffset {
     /// The group.
@@ -159,7 +159,7 @@ pub struct RestatedOffset {
     pub commit: OffsetCommit,
 }
 
-/// A group as it was at the moment of [`Event::GroupsRestated`].
+/// A group as it was at the moment of [`MetadataEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedGroup {
     /// The group.
@@ -170,7 +170,7 @@ pub struct RestatedGroup {
     pub snapshot: Vec<u8>,
 }
 
-/// What happened to a topic before the moment of [`Event::NamespaceRestated`].
+/// What happened to a topic before the moment of [`MetadataEvent::NamespaceRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedChange {
     /// The bits of the stamp at which it happened.
@@ -179,10 +179,10 @@ pub struct RestatedChange {
     pub change: TopicChange,
 }
 
-/// What can happen to a topic: the first events of [`Event`], with the same fields.
+/// What can happen to a topic: the first events of [`MetadataEvent`], with the same fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopicChange {
-    /// [`Event::TopicCreated`].
+    /// [`MetadataEvent::TopicCreated`].
     Created {
         /// Its name.
         name: String,
@@ -195,12 +195,12 @@ pub enum TopicChange {
         /// What was set on it.
         configs: BTreeMap<String, String>,
     },
-    /// [`Event::TopicDeleted`].
+    /// [`MetadataEvent::TopicDeleted`].
     Deleted {
         /// Its id.
         id: [u8; 16],
     },
-    /// [`Event::PartitionsAdded`].
+    /// [`MetadataEvent::PartitionsAdded`].
     PartitionsAdded {
         /// Its id.
         id: [u8; 16],
@@ -209,7 +209,7 @@ pub enum TopicChange {
         /// How many more.
         more: u32,
     },
-    /// [`Event::TopicConfigured`].
+    /// [`MetadataEvent::TopicConfigured`].
     Configured {
         /// Its id.
         id: [u8; 16],
@@ -218,22 +218,24 @@ pub enum TopicChange {
     },
 }
 
-impl From<TopicChange> for Event {
-    fn from(change: TopicChange) -> Event {
+impl From<TopicChange> for MetadataEvent {
+    fn from(change: TopicChange) -> MetadataEvent {
         match change {
             TopicChange::Created { name, id, first_log, partitions, configs } => {
-                Event::TopicCreated { name, id, first_log, partitions, configs }
+                MetadataEvent::TopicCreated { name, id, first_log, partitions, configs }
             }
-            TopicChange::Deleted { id } => Event::TopicDeleted { id },
+            TopicChange::Deleted { id } => MetadataEvent::TopicDeleted { id },
             TopicChange::PartitionsAdded { id, first_log, more } => {
-                Event::PartitionsAdded { id, first_log, more }
+                MetadataEvent::PartitionsAdded { id, first_log, more }
             }
-            TopicChange::Configured { id, configs } => Event::TopicConfigured { id, configs },
+            TopicChange::Configured { id, configs } => {
+                MetadataEvent::TopicConfigured { id, configs }
+            }
         }
     }
 }
 
-/// A pin as it was at the moment of [`Event::NamespaceRestated`].
+/// A pin as it was at the moment of [`MetadataEvent::NamespaceRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedPin {
     /// Its name.
@@ -272,32 +274,34 @@ pub(crate) const KIND_CATALOG: u8 = 2;
 /// A batch of records.
 pub(crate) const KIND_RECORDS: u8 = 16;
 
-impl Event {
+impl MetadataEvent {
     pub(crate) fn kind(&self) -> u8 {
         match self {
-            Event::TopicCreated { .. }
-            | Event::TopicDeleted { .. }
-            | Event::PartitionsAdded { .. }
-            | Event::TopicConfigured { .. }
-            | Event::ProducerIdsGranted { .. }
-            | Event::PinSet { .. }
-            | Event::PinRemoved { .. }
-            | Event::NamespaceRestated { .. } => KIND_NAMESPACE,
-            Event::OffsetsCommitted { .. }
-            | Event::OffsetsDeleted { .. }
-            | Event::GroupSaved { .. }
-            | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. }
-            | Event::OffsetsSet { .. }
-            | Event::OffsetsExpired { .. } => KIND_CATALOG,
+            MetadataEvent::TopicCreated { .. }
+            | MetadataEvent::TopicDeleted { .. }
+            | MetadataEvent::PartitionsAdded { .. }
+            | MetadataEvent::TopicConfigured { .. }
+            | MetadataEvent::ProducerIdsGranted { .. }
+            | MetadataEvent::PinSet { .. }
+            | MetadataEvent::PinRemoved { .. }
+            | MetadataEvent::NamespaceRestated { .. } => KIND_NAMESPACE,
+            MetadataEvent::OffsetsCommitted { .. }
+            | MetadataEvent::OffsetsDeleted { .. }
+            | MetadataEvent::GroupSaved { .. }
+            | MetadataEvent::GroupDeleted { .. }
+            | MetadataEvent::GroupsRestated { .. }
+            | MetadataEvent::OffsetsSet { .. }
+            | MetadataEvent::OffsetsExpired { .. } => KIND_CATALOG,
         }
     }
 
     /// Whether space is given back because of it, sooner or later: it has to be taken on a full disk too.
-    pub(crate) fn makes_space(&self) -> bool {
+    pub(crate) fn reclaims_space(&self) -> bool {
         matches!(
             self,
-            Event::TopicDeleted { .. } | Event::TopicConfigured { .. } | Event::PinRemoved { .. }
+            MetadataEvent::TopicDeleted { .. }
+                | MetadataEvent::TopicConfigured { .. }
+                | MetadataEvent::PinRemoved { .. }
         )
     }
 
@@ -305,7 +309,7 @@ impl Event {
         postcard::to_stdvec(self).expect("an event can be encoded")
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Event, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<MetadataEvent, String> {
         postcard::from_bytes(bytes).map_err(|error| format!("decode namespace event: {error}"))
     }
 }
@@ -317,7 +321,7 @@ mod tests {
     /// The bytes on disk, held fast.
     #[test]
     fn an_event_is_encoded_as_the_format_says() {
-        let created = Event::TopicCreated {
+        let created = MetadataEvent::TopicCreated {
             name: "t".into(),
             id: [7; 16],
             first_log: 300,
@@ -328,7 +332,7 @@ mod tests {
         expected.extend([7; 16]);
         expected.extend([0xac, 0x02, 2, 1, 1, b'k', 1, b'v']);
         assert_eq!(created.encode(), expected);
-        let committed = Event::OffsetsCommitted {
+        let committed = MetadataEvent::OffsetsCommitted {
             group: "g".into(),
             offsets: vec![OffsetCommit {
                 topic: "t".into(),
@@ -340,16 +344,19 @@ mod tests {
             }],
         };
         assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02]);
-        assert_eq!(Event::decode(&committed.encode()).as_ref(), Ok(&committed));
-        let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
+        assert_eq!(MetadataEvent::decode(&committed.encode()).as_ref(), Ok(&committed));
+        let pinned =
+            |topics| MetadataEvent::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
         assert_eq!(pinned(None).encode(), [9, 1, b'p', 0xac, 0x02, 5, 0]);
         let mut expected = vec![9, 1, b'p', 0xac, 0x02, 5, 1, 1];
         expected.extend([7; 16]);
         assert_eq!(pinned(Some(vec![[7; 16]])).encode(), expected);
-        assert_eq!(Event::PinRemoved { name: "p".into() }.encode(), [10, 1, b'p']);
-        let Event::OffsetsCommitted { group, mut offsets } = committed else { unreachable!() };
+        assert_eq!(MetadataEvent::PinRemoved { name: "p".into() }.encode(), [10, 1, b'p']);
+        let MetadataEvent::OffsetsCommitted { group, mut offsets } = committed else {
+            unreachable!()
+        };
         let commit = offsets.remove(0);
-        let restated = Event::GroupsRestated {
+        let restated = MetadataEvent::GroupsRestated {
             horizon: 300,
             offsets: vec![RestatedOffset { group: group.clone(), stamp: 2, commit }],
             groups: vec![RestatedGroup { group, stamp: 3, snapshot: vec![9, 8] }],
@@ -358,7 +365,7 @@ mod tests {
         let offset = [1, 1, b'g', 2, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02];
         let expected = [&[11, 0xac, 0x02][..], &offset, &[1, 1, b'g', 3, 2, 9, 8, 1]].concat();
         assert_eq!(restated.encode(), expected);
-        assert_eq!(Event::decode(&expected), Ok(restated));
+        assert_eq!(MetadataEvent::decode(&expected), Ok(restated));
         let later = OffsetCommit {
             topic: "t".into(),
             partition: LATER_PARTITIONS,
@@ -367,7 +374,7 @@ mod tests {
             metadata: "s5".into(),
             retention_ms: None,
         };
-        let set = Event::OffsetsSet {
+        let set = MetadataEvent::OffsetsSet {
             group: "g".into(),
             offsets: vec![later],
             removed: vec![("u".into(), 1)],
@@ -377,7 +384,7 @@ mod tests {
         assert_eq!(set.encode(), expected);
         let partitions = vec![("u".into(), 1)];
         let group = "g".into();
-        let expired = Event::OffsetsExpired { group, partitions, until: 300, now_ms: 5 };
+        let expired = MetadataEvent::OffsetsExpired { group, partitions, until: 300, now_ms: 5 };
         assert_eq!(expired.encode(), [14, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02, 5]);
     }
 
@@ -401,10 +408,10 @@ mod tests {
         let mut said: Vec<u8> = vec![4];
         for (stamp, change) in (1..).zip(&changes) {
             said.push(stamp);
-            said.extend(Event::from(change.clone()).encode());
+            said.extend(MetadataEvent::from(change.clone()).encode());
         }
         let stamped = (1..).zip(changes);
-        let restated = Event::NamespaceRestated {
+        let restated = MetadataEvent::NamespaceRestated {
             horizon: 300,
             part: 1,
             next_log: 9,
@@ -426,12 +433,12 @@ mod tests {
         expected.extend([7; 16]);
         expected.extend([4, 1, 1, 0xac, 0x02, 1]);
         assert_eq!(restated.encode(), expected);
-        assert_eq!(Event::decode(&expected), Ok(restated));
+        assert_eq!(MetadataEvent::decode(&expected), Ok(restated));
     }
 
     #[test]
     fn bytes_that_are_no_event_are_an_error() {
-        assert!(Event::decode(&[99]).is_err());
-        assert!(Event::decode(&[0, 200]).is_err());
+        assert!(MetadataEvent::decode(&[99]).is_err());
+        assert!(MetadataEvent::decode(&[0, 200]).is_err());
     }
 }

@@ -103,18 +103,18 @@ impl ModelNode {
 
 /// All of it; the first node is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
+pub struct FileModel {
     pub nodes: Vec<ModelNode>,
     pub names: BTreeMap<(usize, String), usize>,
 }
 
-pub type Place = (usize, String);
+pub type ModelName = (usize, String);
 
-impl Model {
-    pub fn new() -> Model {
+impl FileModel {
+    pub fn new() -> FileModel {
         let kind = ModelKind::Directory { parent: 0 };
         let root = ModelNode { kind, mode: 0o755, extended: BTreeMap::new() };
-        Model { nodes: vec![root], names: BTreeMap::new() }
+        FileModel { nodes: vec![root], names: BTreeMap::new() }
     }
 
     pub fn links(&self, node: usize) -> usize {
@@ -136,7 +136,7 @@ impl Model {
         within.map(|((_, name), node)| (name.as_str(), *node)).collect()
     }
 
-    fn place(&self, place: &Place) -> Result<Option<usize>, i32> {
+    fn lookup(&self, place: &ModelName) -> Result<Option<usize>, i32> {
         match (self.nodes[place.0].is_directory(), self.links(place.0)) {
             (false, _) => Err(ENOTDIR),
             (true, 0) => Err(ENOENT),
@@ -144,8 +144,8 @@ impl Model {
         }
     }
 
-    pub fn make(&mut self, at: &Place, kind: ModelKind, mode: u32) -> Result<usize, i32> {
-        if self.place(at)?.is_some() {
+    pub fn make(&mut self, at: &ModelName, kind: ModelKind, mode: u32) -> Result<usize, i32> {
+        if self.lookup(at)?.is_some() {
             return Err(EEXIST);
         }
         self.nodes.push(ModelNode { kind, mode, extended: BTreeMap::new() });
@@ -153,11 +153,11 @@ impl Model {
         Ok(self.nodes.len() - 1)
     }
 
-    pub fn link(&mut self, node: usize, at: &Place) -> Result<(), i32> {
+    pub fn link(&mut self, node: usize, at: &ModelName) -> Result<(), i32> {
         if self.nodes[node].is_directory() {
             return Err(EPERM);
         }
-        if self.place(at)?.is_some() {
+        if self.lookup(at)?.is_some() {
             return Err(EEXIST);
         }
         if self.links(node) == 0 {
@@ -167,8 +167,8 @@ impl Model {
         Ok(())
     }
 
-    pub fn remove(&mut self, at: &Place, directory: bool) -> Result<(), i32> {
-        let node = self.place(at)?.ok_or(ENOENT)?;
+    pub fn remove(&mut self, at: &ModelName, directory: bool) -> Result<(), i32> {
+        let node = self.lookup(at)?.ok_or(ENOENT)?;
         match (directory, self.nodes[node].is_directory()) {
             (true, false) => return Err(ENOTDIR),
             (false, true) => return Err(EISDIR),
@@ -194,12 +194,12 @@ impl Model {
     /// `exchange` swaps the two; else `replace` says whether something may be there.
     pub fn rename(
         &mut self,
-        from: &Place,
-        to: &Place,
+        from: &ModelName,
+        to: &ModelName,
         replace: bool,
         exchange: bool,
     ) -> Result<(), i32> {
-        let (moved, there) = (self.place(from)?, self.place(to)?);
+        let (moved, there) = (self.lookup(from)?, self.lookup(to)?);
         let moved = moved.ok_or(ENOENT)?;
         if !replace && !exchange && there.is_some() {
             return Err(EEXIST);
@@ -212,8 +212,8 @@ impl Model {
             if self.nodes[there].is_directory() && self.is_in(from.0, there) {
                 return Err(EINVAL);
             }
-            self.name(to, moved);
-            self.name(from, there);
+            self.set_name(to, moved);
+            self.set_name(from, there);
             return Ok(());
         }
         if there == Some(moved) {
@@ -228,11 +228,11 @@ impl Model {
             }
         }
         self.names.remove(from);
-        self.name(to, moved);
+        self.set_name(to, moved);
         Ok(())
     }
 
-    fn name(&mut self, at: &Place, node: usize) {
+    fn set_name(&mut self, at: &ModelName, node: usize) {
         self.names.insert(at.clone(), node);
         if let ModelKind::Directory { parent } = &mut self.nodes[node].kind {
             *parent = at.0;

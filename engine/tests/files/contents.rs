@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn f20_writes_at_any_offset_holes_and_truncations_read_as_posix_has_them() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/a", b"hello world").await;
     write(&file, 6, b"there").await;
@@ -14,20 +14,20 @@ async fn f20_writes_at_any_offset_holes_and_truncations_read_as_posix_has_them()
     file.truncate(3, Durability::Written).await.unwrap();
     file.truncate(8, Durability::Written).await.unwrap();
     assert_eq!(text(files, "a", Cut::ALL).unwrap(), "hel\0\0\0\0\0", "what was cut off is gone");
-    let view = file.at(Cut::ALL).unwrap();
+    let view = file.view_at(Cut::ALL).unwrap();
     assert_eq!(view.read(8, 10).unwrap().len(), 0);
     assert_eq!(view.read(2, 3).unwrap(), &b"l\0\0"[..]);
-    let pieces = view.pieces(0..99).unwrap();
+    let pieces = view.read_extents(0..99).unwrap();
     assert_eq!(pieces.iter().map(|piece| piece.range.clone()).collect::<Vec<_>>(), [0..3, 3..8]);
     assert_eq!(pieces[1].bytes, None, "a hole takes no memory");
     write(&file, 1 << 40, b"far").await;
-    assert_eq!(file.at(Cut::ALL).unwrap().length(), (1 << 40) + 3);
+    assert_eq!(file.view_at(Cut::ALL).unwrap().length(), (1 << 40) + 3);
     assert_eq!(file.read_at(Cut::ALL, (1 << 40) - 2, 9).unwrap(), &b"\0\0far"[..]);
 }
 
 #[tokio::test]
 async fn b6_a_partial_overwrite_keeps_the_rest_over_a_restart() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let file = filled(rig.engine.files(), "/f", &[b'0'; 3 * 4096]).await;
     write(&file, 4096 + 100, &[b'2'; 200]).await;
     drop(file);
@@ -43,7 +43,7 @@ async fn b6_a_partial_overwrite_keeps_the_rest_over_a_restart() {
 
 #[tokio::test]
 async fn b12_writes_that_travel_together_each_arrive_at_their_own_place() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let file = rig.engine.files().create("/f", 0o644).await.unwrap();
     let mut writing = tokio::task::JoinSet::new();
     for nth in 0..200_u64 {
@@ -59,14 +59,14 @@ async fn b12_writes_that_travel_together_each_arrive_at_their_own_place() {
 
 #[tokio::test]
 async fn a_full_disk_refuses_writes_whole_and_reads_go_on() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/f", b"before").await;
-    rig.disk.arm(Fault::FullAt(0));
+    rig.disk.arm(DiskFault::FullAt(0));
     let data = Bytes::from(vec![1; 8 << 20]);
     assert_eq!(errno(file.write_at(3, data, Durability::Written).await), ENOSPC);
     assert_eq!(text(files, "/f", Cut::ALL).unwrap(), "before");
-    rig.disk.make_room();
+    rig.disk.remove_capacity_limit();
     write(&file, 0, b"after!").await;
     assert_eq!(text(files, "/f", Cut::ALL).unwrap(), "after!");
 }
@@ -156,11 +156,11 @@ async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
 
 #[tokio::test]
 async fn a_file_was_not_there_before_it_was_made() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let before = moment(&rig);
     let file = filled(rig.engine.files(), "/f", b"1").await;
     let after = moment(&rig);
-    assert_eq!(errno(file.at(before)), ENOENT);
+    assert_eq!(errno(file.view_at(before)), ENOENT);
     assert_eq!(errno(file.read_at(before, 0, 9)), ENOENT);
     assert_eq!(file.read_at(after, 0, 9).unwrap(), &b"1"[..]);
 }
@@ -170,24 +170,33 @@ async fn a_hole_is_zero_and_its_past_is_not() {
     let rig = with(FileOptions { checkpoint_entries: 2, ..FileOptions::default() });
     let file = filled(rig.engine.files(), "/a", b"0123456789").await;
     let before = moment(&rig);
-    file.punch(2..5, Durability::Written).await.unwrap();
-    file.punch(8..100, Durability::Written).await.unwrap();
+    file.punch_hole(2..5, Durability::Written).await.unwrap();
+    file.punch_hole(8..100, Durability::Written).await.unwrap();
     assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"01\0\0\x00567\0\0"[..]);
     assert_eq!(file.read_at(before, 0, 99).unwrap(), &b"0123456789"[..]);
-    let view = file.at(Cut::ALL).unwrap();
-    assert_eq!((view.next(0, true).unwrap(), view.next(0, false).unwrap()), (Some(0), Some(2)));
-    assert_eq!((view.next(3, true).unwrap(), view.next(6, false).unwrap()), (Some(5), Some(8)));
-    assert_eq!((view.next(9, true).unwrap(), view.next(10, false).unwrap()), (None, None));
-    assert_eq!(errno(file.punch(5..5, Durability::Written).await), 22);
-    assert_eq!(errno(file.punch(5..u64::MAX, Durability::Written).await), 27);
+    let view = file.view_at(Cut::ALL).unwrap();
+    assert_eq!(
+        (view.seek_data_or_hole(0, true).unwrap(), view.seek_data_or_hole(0, false).unwrap()),
+        (Some(0), Some(2))
+    );
+    assert_eq!(
+        (view.seek_data_or_hole(3, true).unwrap(), view.seek_data_or_hole(6, false).unwrap()),
+        (Some(5), Some(8))
+    );
+    assert_eq!(
+        (view.seek_data_or_hole(9, true).unwrap(), view.seek_data_or_hole(10, false).unwrap()),
+        (None, None)
+    );
+    assert_eq!(errno(file.punch_hole(5..5, Durability::Written).await), 22);
+    assert_eq!(errno(file.punch_hole(5..u64::MAX, Durability::Written).await), 27);
 }
 
 #[tokio::test]
 async fn a_hole_that_reaches_as_far_as_a_file_can_leaves_it_readable_also_after_a_restart() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let file = filled(rig.engine.files(), "/a", b"0123").await;
     for start in [(1_u64 << 62) - 4, (1 << 62) - 1] {
-        file.punch(start..1 << 62, Durability::Written).await.unwrap();
+        file.punch_hole(start..1 << 62, Durability::Written).await.unwrap();
         assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"0123"[..]);
     }
     drop(file);
@@ -212,14 +221,14 @@ async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
     let left = rig.disk.after_crash(|_| 0);
     let clock = Arc::clone(&rig.clock);
     drop(rig);
-    let rig = Rig::with(left, clock, options());
+    let rig = EngineFixture::with(left, clock, options());
     assert_eq!(text(rig.engine.files(), "/synced", Cut::ALL).unwrap(), "a");
     assert_eq!(text(rig.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn making_a_file_longer_cuts_off_nothing_that_is_written_meanwhile() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/a", b"0").await;
     assert_eq!(file.extend(1, Durability::Written).await.unwrap(), None, "it was as long");

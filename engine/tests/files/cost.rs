@@ -22,7 +22,7 @@ async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_
     let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
     let files = rig.engine.files();
     let file = files.open("/f").unwrap();
-    let counts = files.counts();
+    let counts = files.counters();
     assert_eq!(file.read_at(Cut::ALL, 0, 5000).unwrap().len(), 4999);
     assert_eq!((get(&counts.roots_read), get(&counts.entries_indexed)), (1, 0));
     for (cut, model) in moments {
@@ -51,11 +51,11 @@ async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_
     for _ in 0..10 {
         write(&file, 0, b"2").await;
     }
-    assert_eq!(get(&files.counts().checkpoints), 0);
+    assert_eq!(get(&files.counters().checkpoints), 0);
     for _ in 0..10 {
         write(&file, 0, b"3").await;
     }
-    assert_eq!(get(&files.counts().checkpoints), 1);
+    assert_eq!(get(&files.counters().checkpoints), 1);
 }
 
 /// What a moment costs, in what is read for it: the oldest no more than the newest, and no more after
@@ -66,14 +66,14 @@ async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     let files = FileOptions { checkpoint_entries: EVERY, closed_max: 0, node_bytes_max: 0 };
     let rig = on_new(EngineOptions { files, ..nothing_in_memory() });
     let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (Random(34), Vec::new());
+    let (mut random, mut moments) = (FileTestRng(34), Vec::new());
     for nth in 0..4000_u64 {
         write(&file, random.below(1000) * 64, &[nth as u8; 500]).await;
         if nth % 100 == 99 && nth > 400 {
             moments.push(moment(&rig));
         }
     }
-    let counts = rig.engine.files().counts();
+    let counts = rig.engine.files().counters();
     let cost = |cut: &Cut| {
         let now = || [&counts.roots_read, &counts.entries_indexed, &counts.nodes_read].map(get);
         let before = now();
@@ -95,7 +95,7 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
     const WRITES: u64 = 4000;
     let rig = on_new(nothing_in_memory());
     let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (Random(21), Vec::new());
+    let (mut random, mut moments) = (FileTestRng(21), Vec::new());
     let mut model = vec![0; 64 << 10];
     for nth in 0..WRITES {
         // First everywhere, and then anywhere.
@@ -106,7 +106,7 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
             moments.push((moment(&rig), model.clone()));
         }
     }
-    let counts = rig.engine.files().counts();
+    let counts = rig.engine.files().counters();
     for (cut, model) in moments {
         let before = get(&counts.data_reads);
         let read = file.read_at(cut, 0, 64 << 10).unwrap();
@@ -121,7 +121,7 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
 #[tokio::test]
 async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() {
     const FILES: u64 = 300;
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let stats = rig.engine.stats();
     let before = [&stats.appends, &stats.bytes].map(get);
     for nth in 0..FILES {
@@ -130,7 +130,7 @@ async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() 
     let [appends, bytes] = [get(&stats.appends) - before[0], get(&stats.bytes) - before[1]];
     assert_eq!(appends, FILES);
     assert!(bytes <= 128 * FILES, "{} bytes of journal a file", bytes / FILES);
-    assert_eq!(get(&rig.engine.files().counts().checkpoints), 0, "an empty file wants no index");
+    assert_eq!(get(&rig.engine.files().counters().checkpoints), 0, "an empty file wants no index");
 }
 
 #[tokio::test]
@@ -144,9 +144,9 @@ async fn g13_a_file_that_is_opened_again_soon_is_not_read_again() {
         let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
         for _ in 0..10_000 {
             let file = rig.engine.files().open("/f").unwrap();
-            assert_eq!(file.at(Cut::ALL).unwrap().length(), 4);
+            assert_eq!(file.view_at(Cut::ALL).unwrap().length(), 4);
         }
-        assert_eq!(get(&rig.engine.files().counts().roots_read), expected);
+        assert_eq!(get(&rig.engine.files().counters().roots_read), expected);
     }
 }
 
@@ -159,7 +159,7 @@ async fn g13_closed_files_are_few_and_leave_with_a_checkpoint() {
         let file = filled(files, &format!("/{nth}"), b"a").await;
         write(&file, 1, b"b").await;
     }
-    assert_eq!(get(&files.counts().checkpoints), 47, "all but the three that are kept");
+    assert_eq!(get(&files.counters().checkpoints), 47, "all but the three that are kept");
     assert!(files.index_bytes() < 20_000, "{}", files.index_bytes());
     for nth in 0..50 {
         assert_eq!(text(files, &format!("/{nth}"), Cut::ALL).unwrap(), "ab");
@@ -185,13 +185,13 @@ async fn f13_f35_a_small_write_costs_no_page() {
             held = held.max(files.index_bytes());
         }
         let journal = (get(&rig.engine.stats().bytes) - before) as f64 / WRITES as f64;
-        let index = get(&files.counts().checkpoint_bytes) as f64 / WRITES as f64;
+        let index = get(&files.counters().checkpoint_bytes) as f64 / WRITES as f64;
         println!(
             "{order}: {journal:.0} bytes of journal a write of 100 bytes, {index:.0} of them index; {held} bytes of index in memory at most"
         );
         assert!(journal < 512.0, "{order}: {journal} bytes a write");
         assert!(held < 2 * NODES, "{order}: {held} bytes for {WRITES} writes");
-        assert_eq!(file.at(Cut::ALL).unwrap().length(), WRITES * 100);
+        assert_eq!(file.view_at(Cut::ALL).unwrap().length(), WRITES * 100);
     }
 }
 
@@ -208,14 +208,14 @@ async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once()
         write(&file, at as u64, &[0xee]).await;
         model[at] = 0xee;
     }
-    let view = file.at(Cut::ALL).unwrap();
-    let read_before = get(&rig.engine.files().counts().data_bytes_read);
+    let view = file.view_at(Cut::ALL).unwrap();
+    let read_before = get(&rig.engine.files().counters().data_bytes_read);
     assert!(view.read(0, LONG).unwrap() == model);
-    let read = get(&rig.engine.files().counts().data_bytes_read) - read_before;
+    let read = get(&rig.engine.files().counters().data_bytes_read) - read_before;
     assert!(read > LONG as u64 / 2, "it comes from the disk: {read}");
     assert!(read < 3 * LONG as u64, "{read} bytes were read for {LONG}");
     let mut from = 0;
-    for piece in view.pieces(0..LONG as u64).unwrap() {
+    for piece in view.read_extents(0..LONG as u64).unwrap() {
         assert_eq!(piece.range.start as usize, from);
         from = piece.range.end as usize;
         assert!(piece.bytes.unwrap() == model[piece.range.start as usize..from]);
@@ -224,7 +224,7 @@ async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once()
 }
 
 #[tokio::test]
-async fn f35_pieces_hold_no_more_than_twice_what_was_asked_for() {
+async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
     const WRITE: usize = 60_000;
     let rig = on_new(nothing_in_memory());
     let file = rig.engine.files().create("/f", 0).await.unwrap();
@@ -232,7 +232,7 @@ async fn f35_pieces_hold_no_more_than_twice_what_was_asked_for() {
     for nth in 0..50_u64 {
         write(&file, nth * 100, &[nth as u8; WRITE]).await;
     }
-    let pieces = file.at(Cut::ALL).unwrap().pieces(0..4900).unwrap();
+    let pieces = file.view_at(Cut::ALL).unwrap().read_extents(0..4900).unwrap();
     assert_eq!(pieces.len(), 49);
     let held = |bytes: Bytes| bytes.try_into_mut().map_or(WRITE, |alone| alone.capacity());
     let held: usize = pieces.into_iter().map(|piece| held(piece.bytes.unwrap())).sum();
@@ -254,9 +254,10 @@ async fn measure() {
     let disk = storage::disk::RealDisk::open(&directory).unwrap();
     let wall = Arc::new(hlc::OsClock);
     let options = EngineOptions::default();
-    let engine = engine::Engine::open(Arc::new(disk), options, wall, Arc::new(rig::Times)).unwrap();
+    let engine =
+        engine::Engine::open(Arc::new(disk), options, wall, Arc::new(rig::TimeListFormat)).unwrap();
     let files = engine.files();
-    let (mut random, mut moments) = (Random(1), Vec::new());
+    let (mut random, mut moments) = (FileTestRng(1), Vec::new());
     let file = files.create("/f", 0o644).await.unwrap();
     let (data, mut begun) = (Bytes::from(vec![7; WRITE]), Instant::now());
     for nth in 1..=WRITES {
@@ -272,7 +273,7 @@ async fn measure() {
     for round in ["first", "second"] {
         for (nth, cut) in moments.iter().enumerate() {
             let begun = Instant::now();
-            let view = file.at(*cut).unwrap();
+            let view = file.view_at(*cut).unwrap();
             let opened = begun.elapsed();
             let mut read = 0;
             while read < FILE {

@@ -4,13 +4,13 @@ use super::*;
 
 /// What a model knows: names of files, and their bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Model {
+struct FileHistoryModel {
     names: BTreeMap<String, usize>,
     bytes: Vec<Vec<u8>>,
 }
 
-impl Model {
-    fn check(&self, files: &Files, cut: Cut) {
+impl FileHistoryModel {
+    fn check(&self, files: &FileSystem, cut: Cut) {
         let mut found = BTreeMap::new();
         for directory in ["", "d/"] {
             for entry in files.list(&format!("/{directory}"), cut).unwrap() {
@@ -24,7 +24,7 @@ impl Model {
         for (path, file) in &self.names {
             let file_bytes = &self.bytes[*file];
             let view = if cut == Cut::ALL {
-                files.open(path).unwrap().at(cut).unwrap()
+                files.open(path).unwrap().view_at(cut).unwrap()
             } else {
                 files.open_at(path, cut).unwrap()
             };
@@ -38,7 +38,12 @@ impl Model {
 const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "d/c"];
 
 /// One random operation on both.
-async fn step(random: &mut Random, files: &Files, model: &mut Model, nth: u64) {
+async fn step(
+    random: &mut FileTestRng,
+    files: &FileSystem,
+    model: &mut FileHistoryModel,
+    nth: u64,
+) {
     let path = PATHS[random.below(6) as usize];
     let Some(&file) = model.names.get(path) else {
         files.create(path, 0o644).await.unwrap();
@@ -86,10 +91,10 @@ async fn step(random: &mut Random, files: &Files, model: &mut Model, nth: u64) {
 async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
     for seed in 0..12 {
         println!("seed {seed}");
-        let (mut random, mut model) = (Random(seed), Model::default());
+        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
         let mut rig = on_new(tight());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
-        let mut moments: Vec<(Cut, Model)> = Vec::new();
+        let mut moments: Vec<(Cut, FileHistoryModel)> = Vec::new();
         for nth in 0..400 {
             step(&mut random, rig.engine.files(), &mut model, nth).await;
             match random.below(40) {
@@ -100,7 +105,7 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
                     let (cut, model) = &moments[random.below(moments.len() as u64) as usize];
                     model.check(rig.engine.files(), *cut);
                 }
-                _ => rig.pass(random.below(3)),
+                _ => rig.advance_clock(random.below(3)),
             }
         }
         model.check(rig.engine.files(), Cut::ALL);
@@ -108,7 +113,7 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
             model.check(rig.engine.files(), *cut);
         }
         let files = rig.engine.files();
-        assert!(get(&files.counts().checkpoints) > 0 || get(&files.counts().roots_read) > 0);
+        assert!(get(&files.counters().checkpoints) > 0 || get(&files.counters().roots_read) > 0);
     }
 }
 
@@ -116,7 +121,7 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
 async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
     for seed in 0..20 {
         println!("seed {seed}");
-        let (mut random, mut model) = (Random(seed), Model::default());
+        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
         // A catalog that outlives the crash knows of what the journal has lost.
         let catalog = format!("freezeframe-files-crash-{}-{seed}", std::process::id());
         let catalog = std::env::temp_dir().join(catalog);
@@ -137,11 +142,11 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
                     states.drain(..states.len() - 1);
                 }
             }
-            let mut choices = Random(seed * 10 + life);
+            let mut choices = FileTestRng(seed * 10 + life);
             let left = rig.disk.after_crash(|count| choices.below(count as u64) as usize);
             let clock = Arc::clone(&rig.clock);
             drop(rig);
-            rig = Rig::with(left, clock, options());
+            rig = EngineFixture::with(left, clock, options());
             // The newest state that it is: every one before the last sync is too old.
             let files = rig.engine.files();
             let found = states.iter().rev().find(|state| {

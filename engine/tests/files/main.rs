@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod contents;
+mod corruption;
 mod cost;
-mod damage;
 mod histories;
 mod names;
 #[path = "../rig/mod.rs"]
@@ -17,52 +17,52 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::files::{
-    File, FileError, FileKind, FileOptions, FileTime, Files, Permissions, SetAttributes,
-    WRITE_BYTES_MAX,
+    AttributeUpdate, FileError, FileKind, FileOptions, FilePermissions, FileSystem, FileTime,
+    OpenFile, WRITE_BYTES_MAX,
 };
 use engine::{Durability, EngineOptions};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{Rig, START};
-use storage::disk::{Fault, MemoryDisk};
+use rig::{EngineFixture, START};
+use storage::disk::{DiskFault, MemoryDisk};
 
-fn with(files: FileOptions) -> Rig {
+fn with(files: FileOptions) -> EngineFixture {
     on_new(EngineOptions { files, ..EngineOptions::default() })
 }
 
-fn on_new(options: EngineOptions) -> Rig {
+fn on_new(options: EngineOptions) -> EngineFixture {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    Rig::with(MemoryDisk::new(), clock, options)
+    EngineFixture::with(MemoryDisk::new(), clock, options)
 }
 
-fn reopen(rig: Rig, options: EngineOptions) -> Rig {
-    let Rig { disk, clock, engine } = rig;
+fn reopen(rig: EngineFixture, options: EngineOptions) -> EngineFixture {
+    let EngineFixture { disk, clock, engine } = rig;
     engine.close();
     drop(engine);
-    Rig::with(disk, clock, options)
+    EngineFixture::with(disk, clock, options)
 }
 
 /// Now, and what comes is later.
-fn moment(rig: &Rig) -> Cut {
-    rig.pass(2);
+fn moment(rig: &EngineFixture) -> Cut {
+    rig.advance_clock(2);
     let cut = rig.now();
-    rig.pass(2);
+    rig.advance_clock(2);
     cut
 }
 
-async fn write(file: &File, offset: u64, bytes: &[u8]) {
+async fn write(file: &OpenFile, offset: u64, bytes: &[u8]) {
     let data = Bytes::copy_from_slice(bytes);
     file.write_at(offset, data, Durability::Written).await.unwrap();
 }
 
-async fn filled(files: &Files, path: &str, bytes: &[u8]) -> File {
+async fn filled(files: &FileSystem, path: &str, bytes: &[u8]) -> OpenFile {
     let file = files.create(path, 0o644).await.unwrap();
     write(&file, 0, bytes).await;
     file
 }
 
-fn text(files: &Files, path: &str, cut: Cut) -> Result<String, i32> {
+fn text(files: &FileSystem, path: &str, cut: Cut) -> Result<String, i32> {
     let view = if cut == Cut::ALL {
-        files.open(path).and_then(|file| file.at(cut))
+        files.open(path).and_then(|file| file.view_at(cut))
     } else {
         files.open_at(path, cut)
     };
@@ -70,7 +70,7 @@ fn text(files: &Files, path: &str, cut: Cut) -> Result<String, i32> {
     read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|e| e.errno())
 }
 
-fn names(files: &Files, path: &str, cut: Cut) -> Vec<String> {
+fn names(files: &FileSystem, path: &str, cut: Cut) -> Vec<String> {
     let listed = files.list(path, cut).unwrap();
     listed.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
 }
@@ -101,9 +101,9 @@ fn nothing_in_memory() -> EngineOptions {
     EngineOptions { storage, ..EngineOptions::default() }
 }
 
-struct Random(u64);
+struct FileTestRng(u64);
 
-impl Random {
+impl FileTestRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by_it() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let nothing = moment(&rig);
     files.mkdir("/d", 0o755).await.unwrap();
@@ -20,7 +20,7 @@ async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by
     let three = moment(&rig);
     filled(files, "/d", b"a file").await;
     let four = moment(&rig);
-    let check = |files: &Files| {
+    let check = |files: &FileSystem| {
         assert_eq!(names(files, "/", nothing), [""; 0]);
         assert_eq!(errno(files.stat("/d", nothing)), ENOENT);
         assert_eq!(names(files, "/d", one), ["a"]);
@@ -46,7 +46,7 @@ async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by
 
 #[tokio::test]
 async fn a_file_goes_on_without_its_name_and_a_name_can_be_one_of_many() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/a", b"1").await;
     files.link("/a", "/b").await.unwrap();
@@ -73,20 +73,21 @@ async fn a_file_goes_on_without_its_name_and_a_name_can_be_one_of_many() {
 
 #[tokio::test]
 async fn attributes_are_as_they_were_set_and_as_writes_make_them() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/a", b"1").await;
     let (inode, old) = (file.inode(), FileTime { seconds: 5, nanoseconds: 6 });
     let before = moment(&rig);
-    let set = SetAttributes { modified: Some(old), mode: Some(0o600), ..SetAttributes::default() };
+    let set =
+        AttributeUpdate { modified: Some(old), mode: Some(0o600), ..AttributeUpdate::default() };
     files.set_attributes(inode, set).await.unwrap();
-    files.set_extended(inode, b"user.k", Some(b"v")).await.unwrap();
+    files.set_xattr(inode, b"user.k", Some(b"v")).await.unwrap();
     let after = moment(&rig);
     write(&file, 0, b"234").await;
-    let set = SetAttributes { uid: Some(7), ..SetAttributes::default() };
+    let set = AttributeUpdate { uid: Some(7), ..AttributeUpdate::default() };
     files.set_attributes(inode, set).await.unwrap();
-    files.set_extended(inode, b"user.k", None).await.unwrap();
-    let check = |files: &Files| {
+    files.set_xattr(inode, b"user.k", None).await.unwrap();
+    let check = |files: &FileSystem| {
         let [first, second, third] =
             [before, after, Cut::ALL].map(|cut| files.stat_inode(inode, cut).unwrap());
         assert_eq!((first.mode, first.size, first.uid), (0o644, 1, 0));
@@ -94,9 +95,9 @@ async fn attributes_are_as_they_were_set_and_as_writes_make_them() {
         assert_eq!((second.mode, second.size, second.modified), (0o600, 1, old));
         assert_eq!((third.mode, third.size, third.uid), (0o600, 3, 7));
         assert!(third.modified > second.changed, "a write is later than what was set");
-        let extended = |cut| files.extended(inode, b"user.k", cut).unwrap();
+        let extended = |cut| files.get_xattr(inode, b"user.k", cut).unwrap();
         assert_eq!([before, after, Cut::ALL].map(extended), [None, Some(b"v".to_vec()), None]);
-        assert_eq!(files.list_extended(inode, after).unwrap(), [b"user.k".to_vec()]);
+        assert_eq!(files.list_xattrs(inode, after).unwrap(), [b"user.k".to_vec()]);
         let root = [before, Cut::ALL].map(|cut| files.stat("/", cut).unwrap());
         assert_eq!(root[0], root[1], "no name in it has changed");
     };
@@ -107,7 +108,7 @@ async fn attributes_are_as_they_were_set_and_as_writes_make_them() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_posix_numbers() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let files = rig.engine.files();
     let file = filled(files, "/f", b"1").await;
     files.mkdir("/d", 0o755).await.unwrap();
@@ -145,7 +146,7 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
     assert_eq!(errno(file.truncate((1 << 62) + 1, Durability::Written).await), EFBIG);
     // By directory and name, as a mount has it.
     let x = files.resolve("/x", Cut::ALL).unwrap();
-    let owner = Permissions { mode: 0o640, uid: 7, gid: 8 };
+    let owner = FilePermissions { mode: 0o640, uid: 7, gid: 8 };
     let made = files.create((x, &b"in"[..]), owner).await.unwrap();
     let found = files.stat((x, &b"in"[..]), Cut::ALL).unwrap();
     assert_eq!((found.inode, found.mode, found.uid, found.gid), (made.inode(), 0o640, 7, 8));
@@ -166,27 +167,28 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
 }
 
 #[tokio::test]
-async fn names_are_read_on_from_where_the_catalog_stopped_and_anew_where_it_knows_too_much() {
+async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_where_it_knows_too_much()
+ {
     let directory = std::env::temp_dir().join(format!("freezeframe-files-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), options());
+    let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
-    let Rig { disk, engine, .. } = rig;
+    let EngineFixture { disk, engine, .. } = rig;
     engine.close();
     drop(engine);
     let early = disk.after_kill();
     for name in ["/b", "/c"] {
-        let rig = Rig::with(disk.clone(), Arc::clone(&clock), options());
+        let rig = EngineFixture::with(disk.clone(), Arc::clone(&clock), options());
         filled(rig.engine.files(), name, b"2").await;
     }
-    let rig = Rig::with(disk, Arc::clone(&clock), options());
+    let rig = EngineFixture::with(disk, Arc::clone(&clock), options());
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a", "b", "c"]);
     assert_eq!(rig.engine.files().stat("/b", Cut::ALL).unwrap().links, 1, "applied once");
     drop(rig);
     // A journal that was restored from a backup is older than the catalog.
-    let rig = Rig::with(early, clock, options());
+    let rig = EngineFixture::with(early, clock, options());
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
     assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "1");
     drop(rig);
@@ -195,28 +197,29 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_anew_where_it_know
 
 /// The place is forgotten first, then the keys: a crash in between leaves keys of nobody.
 #[tokio::test]
-async fn a_rebuild_of_the_names_that_was_broken_off_leaves_none_that_the_journal_has_not() {
-    let directory = std::env::temp_dir().join(format!("freezeframe-anew-{}", std::process::id()));
+async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_not() {
+    let directory =
+        std::env::temp_dir().join(format!("freezeframe-rebuild-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), options());
+    let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
-    let Rig { disk, engine, .. } = rig;
+    let EngineFixture { disk, engine, .. } = rig;
     engine.close();
     drop(engine);
     let early = disk.after_kill();
-    let rig = Rig::with(disk, Arc::clone(&clock), options());
+    let rig = EngineFixture::with(disk, Arc::clone(&clock), options());
     filled(rig.engine.files(), "/lost", b"2").await;
     let lost = moment(&rig);
     rig.engine.close();
     drop(rig);
     let catalog = storage::catalog::Catalog::open(&directory.join("1")).unwrap();
-    catalog.forget(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
+    catalog.remove_log(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
     drop(catalog);
     // The journal is a backup's.
-    let rig = Rig::with(early, clock, options());
-    rig.pass(10_000);
+    let rig = EngineFixture::with(early, clock, options());
+    rig.advance_clock(10_000);
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
     assert_eq!(names(rig.engine.files(), "/", lost), ["a"]);
     drop(rig);
@@ -225,7 +228,7 @@ async fn a_rebuild_of_the_names_that_was_broken_off_leaves_none_that_the_journal
 
 #[tokio::test]
 async fn topics_and_files_share_a_journal_and_nothing_else() {
-    let rig = Rig::new();
+    let rig = EngineFixture::new();
     let topic = rig.topic("t", 3).await;
     filled(rig.engine.files(), "/f", b"1").await;
     rig.append(&topic, 2, &[1, 2]).await.unwrap();
@@ -239,26 +242,26 @@ async fn topics_and_files_share_a_journal_and_nothing_else() {
 
 #[tokio::test]
 async fn a_rename_can_refuse_to_replace_or_exchange_two_names() {
-    use engine::files::Target::{Absent, Exchanged};
+    use engine::files::RenameMode::{Exchange, NoReplace};
     let rig = with(FileOptions::default());
     let files = rig.engine.files();
     filled(files, "/a", b"a").await;
     filled(files, "/b", b"b").await;
     files.mkdir("/d", 0o755).await.unwrap();
     files.mkdir("/d/e", 0o755).await.unwrap();
-    assert_eq!(errno(files.rename_to("/a", "/b", Absent).await), EEXIST);
-    assert_eq!(errno(files.rename_to("/a", "/c", Exchanged).await), ENOENT);
-    assert_eq!(errno(files.rename_to("/a", "/d/e/a", Exchanged).await), ENOENT);
-    assert_eq!(errno(files.rename_to("/d", "/d/e", Exchanged).await), 22);
+    assert_eq!(errno(files.rename_to("/a", "/b", NoReplace).await), EEXIST);
+    assert_eq!(errno(files.rename_to("/a", "/c", Exchange).await), ENOENT);
+    assert_eq!(errno(files.rename_to("/a", "/d/e/a", Exchange).await), ENOENT);
+    assert_eq!(errno(files.rename_to("/d", "/d/e", Exchange).await), 22);
     let before = moment(&rig);
-    files.rename_to("/a", "/d/e", Exchanged).await.unwrap();
+    files.rename_to("/a", "/d/e", Exchange).await.unwrap();
     assert_eq!(text(files, "/d/e", Cut::ALL), Ok("a".into()));
     assert_eq!(names(files, "/a", Cut::ALL), Vec::<String>::new());
     assert_eq!(text(files, "/a", before), Ok("a".into()));
     let links = |path, cut| files.stat(path, cut).unwrap().links;
     assert_eq!((links("/d", Cut::ALL), links("/d", before)), (2, 3));
     assert_eq!((links("/", Cut::ALL), links("/", before), links("/a", Cut::ALL)), (4, 3, 2));
-    files.rename_to("/b", "/c", Absent).await.unwrap();
+    files.rename_to("/b", "/c", NoReplace).await.unwrap();
     assert_eq!(text(files, "/c", Cut::ALL), Ok("b".into()));
 }
 
@@ -290,9 +293,13 @@ async fn what_is_touched_now_is_younger_than_all_that_was_written() {
     let files = rig.engine.files();
     let old = filled(files, "/old", b"a").await;
     let written = filled(files, "/written", b"a").await;
-    let now = engine::files::Now { modified: true, accessed: false };
+    let now = engine::files::TouchTimes { modified: true, accessed: false };
     files
-        .set(old.inode(), SetAttributes { mode: Some(0o600), ..Default::default() }, now)
+        .set_attributes_and_times(
+            old.inode(),
+            AttributeUpdate { mode: Some(0o600), ..Default::default() },
+            now,
+        )
         .await
         .unwrap();
     let [touched, other] =

@@ -14,29 +14,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{
-    Batch, Durability, Engine, EngineError, EngineOptions, Format, Head, KeyedRecord, Offset,
-    Payload, ProducerNote, Rewritten, Topic,
+    BatchFormat, Durability, Engine, EngineError, EngineOptions, KeyedRecord, Offset, Payload,
+    PayloadHeader, ProducerSequence, RecordBatch, RewriteOutcome, Topic,
 };
 use hlc::{Cut, ManualClock, SysTime, UserTime};
-use storage::Appended;
+use storage::AppendReceipt;
 use storage::disk::MemoryDisk;
 
 /// A batch is its base offset, then the user time of each record.
-pub struct Times;
+pub struct TimeListFormat;
 
-impl Format for Times {
-    fn seal(
+impl BatchFormat for TimeListFormat {
+    fn finalize_header(
         &self,
         payload: &mut Payload,
         base: Offset,
         _epoch: u32,
         _append_time: Option<SysTime>,
     ) -> Option<(usize, u32)> {
-        payload.head.as_mut_slice().copy_from_slice(&base.0.to_le_bytes());
+        payload.header.as_mut_slice().copy_from_slice(&base.0.to_le_bytes());
         None
     }
 
-    fn producer(&self, _start: &[u8]) -> Option<ProducerNote> {
+    fn producer(&self, _start: &[u8]) -> Option<ProducerSequence> {
         None
     }
 
@@ -57,53 +57,57 @@ impl Format for Times {
         _batch: &Bytes,
         _delete_horizon: Option<SysTime>,
         _keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
-    ) -> Result<Rewritten, String> {
-        Ok(Rewritten::Unchanged)
+    ) -> Result<RewriteOutcome, String> {
+        Ok(RewriteOutcome::Unchanged)
     }
 }
 
 pub const START: u64 = 1_795_252_948_000;
 
-pub struct Rig {
+pub struct EngineFixture {
     pub disk: MemoryDisk,
     pub clock: Arc<ManualClock>,
     pub engine: Engine,
 }
 
-impl Rig {
-    pub fn new() -> Rig {
-        Rig::on(MemoryDisk::new(), Arc::new(ManualClock::at(SysTime(START))))
+impl EngineFixture {
+    pub fn new() -> EngineFixture {
+        EngineFixture::on_disk(MemoryDisk::new(), Arc::new(ManualClock::at(SysTime(START))))
     }
 
-    pub fn on(disk: MemoryDisk, clock: Arc<ManualClock>) -> Rig {
-        Rig::with(disk, clock, EngineOptions::default())
+    pub fn on_disk(disk: MemoryDisk, clock: Arc<ManualClock>) -> EngineFixture {
+        EngineFixture::with(disk, clock, EngineOptions::default())
     }
 
-    pub fn with(disk: MemoryDisk, clock: Arc<ManualClock>, options: EngineOptions) -> Rig {
+    pub fn with(
+        disk: MemoryDisk,
+        clock: Arc<ManualClock>,
+        options: EngineOptions,
+    ) -> EngineFixture {
         let engine = Engine::open(
             Arc::new(disk.clone()),
             options,
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
-            Arc::new(Times),
+            Arc::new(TimeListFormat),
         )
         .expect("the engine opens");
-        Rig { disk, clock, engine }
+        EngineFixture { disk, clock, engine }
     }
 
     /// Stops without a chance to tidy up, and starts again on what a crash leaves.
-    pub fn crash(self, choose: impl FnMut(usize) -> usize) -> Rig {
+    pub fn crash(self, choose: impl FnMut(usize) -> usize) -> EngineFixture {
         let left = self.disk.after_crash(choose);
         let clock = Arc::clone(&self.clock);
         // The old life may still write to its own disk; nobody reads that any more.
         drop(self.engine);
-        Rig::on(left, clock)
+        EngineFixture::on_disk(left, clock)
     }
 
-    pub fn restart(self) -> Rig {
-        let Rig { disk, clock, engine } = self;
+    pub fn restart(self) -> EngineFixture {
+        let EngineFixture { disk, clock, engine } = self;
         engine.close();
         drop(engine);
-        Rig::on(disk, clock)
+        EngineFixture::on_disk(disk, clock)
     }
 
     pub async fn topic(&self, name: &str, partitions: u32) -> Arc<Topic> {
@@ -119,7 +123,7 @@ impl Rig {
         topic: &Arc<Topic>,
         partition: u32,
         times: &[i64],
-    ) -> Result<Appended, EngineError> {
+    ) -> Result<AppendReceipt, EngineError> {
         self.append_as(Durability::Synced, topic, partition, times).await
     }
 
@@ -129,15 +133,15 @@ impl Rig {
         topic: &Arc<Topic>,
         partition: u32,
         times: &[i64],
-    ) -> Result<Appended, EngineError> {
+    ) -> Result<AppendReceipt, EngineError> {
         let rest: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
         let times = (
             UserTime(*times.iter().min().expect("a record")),
             UserTime(*times.iter().max().expect("a record")),
         );
-        let batch = Batch {
+        let batch = RecordBatch {
             count: (rest.len() / 8) as u32,
-            payload: Payload { head: Head::new(&[0; 8]), rest: rest.into() },
+            payload: Payload { header: PayloadHeader::new(&[0; 8]), rest: rest.into() },
             times,
             producer: None,
         };
@@ -153,7 +157,7 @@ impl Rig {
         Cut::through(self.engine.frontier())
     }
 
-    pub fn pass(&self, ms: u64) {
+    pub fn advance_clock(&self, ms: u64) {
         self.clock.advance(std::time::Duration::from_millis(ms));
     }
 }

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use user_time::{Extractor, Header, Plugin, RecordParts, Spec};
+use user_time::{Plugin, RecordHeader, RecordParts, UserTimeExtractor, UserTimeSpec};
 
 /// Records of one batch.
 const RECORDS: usize = 1000;
@@ -63,19 +63,20 @@ fn kinds(criterion: &mut Criterion) {
     for (name, spec, value) in cases {
         let mut group = criterion.benchmark_group("user-time");
         group.throughput(Throughput::Bytes((RECORDS * value.len()) as u64));
-        let spec = Spec::parse(spec).expect("it is a spec");
-        let extractor = match Extractor::new(spec.clone(), |_| Err("asked below".to_owned())) {
-            Ok(extractor) => extractor,
-            Err(_) => {
-                let plugin = Plugin::new("filetime", MODULE).expect("the example is a plug-in");
-                Extractor::with_plugin(spec, plugin)
-            }
-        };
+        let spec = UserTimeSpec::parse(spec).expect("it is a spec");
+        let extractor =
+            match UserTimeExtractor::new(spec.clone(), |_| Err("asked below".to_owned())) {
+                Ok(extractor) => extractor,
+                Err(_) => {
+                    let plugin = Plugin::new("filetime", MODULE).expect("the example is a plug-in");
+                    UserTimeExtractor::with_plugin(spec, plugin)
+                }
+            };
         group.bench_function(name, |bench| {
             bench.iter(|| {
                 let mut session = extractor.session();
                 for _ in 0..RECORDS {
-                    let headers: [Header<'_>; 2] =
+                    let headers: [RecordHeader<'_>; 2] =
                         [(b"source", Some(b"17")), (b"when", Some(b"1795252948259"))];
                     let value = Some(black_box(value.as_slice()));
                     let record = RecordParts { timestamp: 1, key: None, value, headers };

@@ -14,13 +14,13 @@ pub(crate) fn field(
 ) -> Result<Cow<'_, [u8]>, ExtractError> {
     let mut rest = line;
     for _ in 1..column {
-        rest = behind(rest, separator)?;
+        rest = after_field(rest, separator)?;
     }
     match rest {
         [b'"', quoted @ ..] => {
-            let (field, behind) = unquoted(quoted)?;
+            let (field, behind) = unquote(quoted)?;
             let is_over = behind.first().is_none_or(|byte| is_end(*byte, separator));
-            if is_over { Ok(field) } else { Err(odd(rest)) }
+            if is_over { Ok(field) } else { Err(invalid_quote(rest)) }
         }
         _ => {
             let end = rest.iter().position(|byte| is_end(*byte, separator));
@@ -33,30 +33,30 @@ fn is_end(byte: u8, separator: u8) -> bool {
     byte == separator || byte == b'\n' || byte == b'\r'
 }
 
-fn odd(found: &[u8]) -> ExtractError {
+fn invalid_quote(found: &[u8]) -> ExtractError {
     ExtractError::not_a_time("a quoted field does not end where it should", found)
 }
 
 /// What follows the field at the front, and its separator.
-fn behind(line: &[u8], separator: u8) -> Result<&[u8], ExtractError> {
+fn after_field(line: &[u8], separator: u8) -> Result<&[u8], ExtractError> {
     let end = match line {
-        [b'"', quoted @ ..] => line.len() - unquoted(quoted)?.1.len(),
+        [b'"', quoted @ ..] => line.len() - unquote(quoted)?.1.len(),
         _ => line.iter().position(|byte| is_end(*byte, separator)).unwrap_or(line.len()),
     };
     match line[end..].split_first() {
         Some((byte, rest)) if *byte == separator => Ok(rest),
-        Some((byte, _)) if !is_end(*byte, separator) => Err(odd(line)),
+        Some((byte, _)) if !is_end(*byte, separator) => Err(invalid_quote(line)),
         _ => Err(ExtractError::Missing("column of that number")),
     }
 }
 
 /// A field behind its opening quote, with two quotes for one; and what follows the closing one.
-fn unquoted(quoted: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), ExtractError> {
+fn unquote(quoted: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), ExtractError> {
     let mut field: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     let mut from = 0;
     loop {
         let quote = quoted[from..].iter().position(|byte| *byte == b'"');
-        let quote = from + quote.ok_or_else(|| odd(quoted))?;
+        let quote = from + quote.ok_or_else(|| invalid_quote(quoted))?;
         let is_doubled = quoted.get(quote + 1) == Some(&b'"');
         let part = &quoted[from..quote + usize::from(is_doubled)];
         if field.is_empty() {

@@ -30,7 +30,7 @@ pub enum SpecError {
     },
     /// It is longer than any spec need be.
     #[error("it is too long: give at most {most} bytes. bytes={bytes}", most = crate::spec::SPEC_BYTES_MAX)]
-    Long {
+    TooLong {
         /// How long it is.
         bytes: usize,
     },
@@ -38,7 +38,7 @@ pub enum SpecError {
     #[error(
         "a % is followed by two hex digits (%3B is a semicolon, %25 a percent sign). given={0:?}"
     )]
-    Percent(String),
+    InvalidEscape(String),
     /// The plug-in cannot be used.
     #[error("{0}")]
     Plugin(String),
@@ -75,13 +75,13 @@ pub enum ExtractError {
     },
     /// The plug-in was stopped.
     #[error("the plug-in {plugin} was stopped, for it works too long: does it loop?")]
-    PluginTooLong {
+    PluginOutOfFuel {
         /// The plug-in.
         plugin: String,
     },
     /// The plug-in takes longer for all of a batch than it may.
     #[error("the plug-in {plugin} works too long for the records of one batch: send smaller ones")]
-    PluginBatch {
+    BatchOutOfFuel {
         /// The plug-in.
         plugin: String,
     },

@@ -5,35 +5,39 @@
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::number::of_text;
-use crate::{ExtractError, Unit, text};
+use crate::number::from_text;
+use crate::{ExtractError, TimeUnit, text};
 
 /// The longest string that is looked at: a time with every character escaped is shorter.
 const STRING_BYTES_MAX: usize = 512;
-const NOT_THERE: ExtractError = ExtractError::Missing("value at the pointer");
+const MISSING_VALUE: ExtractError = ExtractError::Missing("value at the pointer");
 
 /// The time at `pointer`, the parts of a JSON pointer.
-pub(crate) fn time(document: &[u8], pointer: &[String], unit: Unit) -> Result<i64, ExtractError> {
+pub(crate) fn extract_time(
+    document: &[u8],
+    pointer: &[String],
+    unit: TimeUnit,
+) -> Result<i64, ExtractError> {
     let mut found = None;
     let mut reader = serde_json::Deserializer::from_slice(document);
-    let seek = Seek { pointer, unit, found: &mut found };
+    let seek = PointerVisitor { pointer, unit, found: &mut found };
     match (seek.deserialize(&mut reader), found) {
         (_, Some(time)) => time,
-        (Ok(()), None) => Err(NOT_THERE),
+        (Ok(()), None) => Err(MISSING_VALUE),
         // A number where the pointer leads on, for one.
-        (Err(error), None) if error.is_data() => Err(NOT_THERE),
+        (Err(error), None) if error.is_data() => Err(MISSING_VALUE),
         (Err(error), None) => Err(ExtractError::Json(error.to_string())),
     }
 }
 
 /// Goes where the pointer leads, and reads what is there.
-struct Seek<'p> {
+struct PointerVisitor<'p> {
     pointer: &'p [String],
-    unit: Unit,
+    unit: TimeUnit,
     found: &'p mut Option<Result<i64, ExtractError>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Seek<'_> {
+impl<'de> DeserializeSeed<'de> for PointerVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -41,13 +45,13 @@ impl<'de> DeserializeSeed<'de> for Seek<'_> {
             return deserializer.deserialize_any(self);
         }
         let value: &RawValue = serde::Deserialize::deserialize(deserializer)?;
-        *self.found = Some(time_of(value.get(), self.unit));
+        *self.found = Some(parse_time(value.get(), self.unit));
         // Nobody asks for the rest: an error is the way out.
         Err(D::Error::custom("found"))
     }
 }
 
-impl<'de> Visitor<'de> for Seek<'_> {
+impl<'de> Visitor<'de> for PointerVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,9 +60,9 @@ impl<'de> Visitor<'de> for Seek<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Some((name, rest)) = self.pointer.split_first() else { return Ok(()) };
-        while let Some(is_it) = map.next_key_seed(Is(name))? {
+        while let Some(is_it) = map.next_key_seed(MemberNameMatcher(name))? {
             if is_it {
-                map.next_value_seed(Seek { pointer: rest, ..self })?;
+                map.next_value_seed(PointerVisitor { pointer: rest, ..self })?;
                 return Err(A::Error::custom("not there"));
             }
             map.next_value::<IgnoredAny>()?;
@@ -74,7 +78,7 @@ impl<'de> Visitor<'de> for Seek<'_> {
                 return Ok(());
             }
         }
-        match list.next_element_seed(Seek { pointer: rest, ..self })? {
+        match list.next_element_seed(PointerVisitor { pointer: rest, ..self })? {
             Some(()) => Err(A::Error::custom("not there")),
             None => Ok(()),
         }
@@ -88,9 +92,9 @@ fn index_of(text: &str) -> Option<usize> {
 }
 
 /// Whether a member has a name.
-struct Is<'p>(&'p str);
+struct MemberNameMatcher<'p>(&'p str);
 
-impl<'de> DeserializeSeed<'de> for Is<'_> {
+impl<'de> DeserializeSeed<'de> for MemberNameMatcher<'_> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -98,7 +102,7 @@ impl<'de> DeserializeSeed<'de> for Is<'_> {
     }
 }
 
-impl Visitor<'_> for Is<'_> {
+impl Visitor<'_> for MemberNameMatcher<'_> {
     type Value = bool;
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -110,7 +114,7 @@ impl Visitor<'_> for Is<'_> {
     }
 }
 
-fn time_of(value: &str, unit: Unit) -> Result<i64, ExtractError> {
+fn parse_time(value: &str, unit: TimeUnit) -> Result<i64, ExtractError> {
     let bytes = value.as_bytes();
     match bytes.first() {
         Some(b'"') if bytes.len() > STRING_BYTES_MAX => {
@@ -119,9 +123,9 @@ fn time_of(value: &str, unit: Unit) -> Result<i64, ExtractError> {
         Some(b'"') => {
             let string: String = serde_json::from_str(value)
                 .map_err(|error| ExtractError::Json(error.to_string()))?;
-            text::time(string.as_bytes(), unit)
+            text::parse_time(string.as_bytes(), unit)
         }
-        Some(b'-' | b'0'..=b'9') => of_text(bytes, unit),
+        Some(b'-' | b'0'..=b'9') => from_text(bytes, unit),
         _ => Err(ExtractError::not_a_time("a number or a string was expected", bytes)),
     }
 }
@@ -132,7 +136,7 @@ mod tests {
 
     fn of(document: &str, pointer: &[&str]) -> Result<i64, ExtractError> {
         let pointer: Vec<String> = pointer.iter().map(|part| (*part).to_owned()).collect();
-        time(document.as_bytes(), &pointer, Unit::Seconds)
+        extract_time(document.as_bytes(), &pointer, TimeUnit::Seconds)
     }
 
     #[test]
@@ -159,7 +163,7 @@ mod tests {
         for pointer in
             [&["b"][..], &["a", "2"], &["a", "x"], &["a", "01"], &["a", "+1"], &["n", "0"]]
         {
-            assert_eq!(of(document, pointer), Err(NOT_THERE), "{pointer:?}");
+            assert_eq!(of(document, pointer), Err(MISSING_VALUE), "{pointer:?}");
         }
     }
 
@@ -176,7 +180,7 @@ mod tests {
             let verdict = of(document, &["t"]);
             assert!(matches!(verdict, Err(ExtractError::Json(_))), "{document}: {verdict:?}");
         }
-        let invalid = time(b"{\"\xff\":1,\"t\":2}", &["t".to_owned()], Unit::Millis);
+        let invalid = extract_time(b"{\"\xff\":1,\"t\":2}", &["t".to_owned()], TimeUnit::Millis);
         assert!(matches!(invalid, Err(ExtractError::Json(_))), "{invalid:?}");
     }
 

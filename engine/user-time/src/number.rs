@@ -9,7 +9,7 @@ const POWER_MAX: u32 = 38;
 
 /// What a number counts, since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub enum TimeUnit {
     /// Seconds.
     Seconds,
     /// Milliseconds.
@@ -21,48 +21,48 @@ pub enum Unit {
     Nanos,
 }
 
-impl Unit {
+impl TimeUnit {
     /// How many powers of ten it is above a millisecond.
     fn power(self) -> i32 {
         match self {
-            Unit::Seconds => 3,
-            Unit::Millis => 0,
-            Unit::Micros => -3,
-            Unit::Nanos => -6,
+            TimeUnit::Seconds => 3,
+            TimeUnit::Millis => 0,
+            TimeUnit::Micros => -3,
+            TimeUnit::Nanos => -6,
         }
     }
 
-    pub(crate) fn parse(name: &str) -> Option<Unit> {
+    pub(crate) fn parse(name: &str) -> Option<TimeUnit> {
         match name {
-            "s" => Some(Unit::Seconds),
-            "ms" => Some(Unit::Millis),
-            "us" => Some(Unit::Micros),
-            "ns" => Some(Unit::Nanos),
+            "s" => Some(TimeUnit::Seconds),
+            "ms" => Some(TimeUnit::Millis),
+            "us" => Some(TimeUnit::Micros),
+            "ns" => Some(TimeUnit::Nanos),
             _ => None,
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Unit::Seconds => "s",
-            Unit::Millis => "ms",
-            Unit::Micros => "us",
-            Unit::Nanos => "ns",
+            TimeUnit::Seconds => "s",
+            TimeUnit::Millis => "ms",
+            TimeUnit::Micros => "us",
+            TimeUnit::Nanos => "ns",
         }
     }
 }
 
 /// Eight bytes, the most significant first: a signed number.
-pub(crate) fn of_be64(bytes: &[u8], unit: Unit) -> Result<i64, ExtractError> {
+pub(crate) fn from_be64(bytes: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let bytes: [u8; 8] = bytes
         .try_into()
         .map_err(|_| ExtractError::not_a_time("a number in 8 bytes was expected", bytes))?;
     let number = i64::from_be_bytes(bytes);
-    scaled(number < 0, number.unsigned_abs().into(), unit.power())
+    scale(number < 0, number.unsigned_abs().into(), unit.power())
 }
 
 /// A decimal number, with a fraction and an exponent if it likes.
-pub(crate) fn of_text(text: &[u8], unit: Unit) -> Result<i64, ExtractError> {
+pub(crate) fn from_text(text: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let bad = || ExtractError::not_a_time("a number or a date was expected", text);
     if text.len() > NUMBER_BYTES_MAX {
         return Err(bad());
@@ -93,7 +93,7 @@ pub(crate) fn of_text(text: &[u8], unit: Unit) -> Result<i64, ExtractError> {
             .and_then(|number| number.checked_add(digit))
             .ok_or(ExtractError::OutOfRange)?;
     }
-    scaled(is_negative, number, exponent + unit.power() - fraction.len() as i32)
+    scale(is_negative, number, exponent + unit.power() - fraction.len() as i32)
 }
 
 fn exponent(text: &[u8]) -> Option<i32> {
@@ -110,7 +110,7 @@ fn exponent(text: &[u8]) -> Option<i32> {
 }
 
 /// `number` times ten to the `power`, rounded down.
-fn scaled(is_negative: bool, number: u128, power: i32) -> Result<i64, ExtractError> {
+fn scale(is_negative: bool, number: u128, power: i32) -> Result<i64, ExtractError> {
     let (quotient, is_exact) = if power >= 0 {
         let factor = if number == 0 { Some(1) } else { ten_to(power.unsigned_abs()) };
         let product = factor.and_then(|factor| number.checked_mul(factor));
@@ -138,18 +138,18 @@ mod tests {
 
     #[test]
     fn fractions_and_exponents_are_exact_and_round_down() {
-        let of = |text: &str, unit| of_text(text.as_bytes(), unit).unwrap();
-        assert_eq!(of("1700000000.123", Unit::Seconds), 1_700_000_000_123);
+        let of = |text: &str, unit| from_text(text.as_bytes(), unit).unwrap();
+        assert_eq!(of("1700000000.123", TimeUnit::Seconds), 1_700_000_000_123);
         // A float would have it at .122999…
-        assert_eq!(of("1700000000.1230000", Unit::Seconds), 1_700_000_000_123);
-        assert_eq!(of("1.700000000123e9", Unit::Seconds), 1_700_000_000_123);
-        assert_eq!(of("1700000000123999", Unit::Micros), 1_700_000_000_123);
-        assert_eq!(of("-0.0001", Unit::Seconds), -1);
-        assert_eq!(of("-1500", Unit::Micros), -2);
-        assert_eq!(of("9007199254740993", Unit::Millis), 9_007_199_254_740_993);
-        assert_eq!(of("0001700000000123", Unit::Millis), 1_700_000_000_123);
-        assert_eq!(of("0e9999", Unit::Seconds), 0);
-        assert_eq!(of("5e-9999", Unit::Seconds), 0);
+        assert_eq!(of("1700000000.1230000", TimeUnit::Seconds), 1_700_000_000_123);
+        assert_eq!(of("1.700000000123e9", TimeUnit::Seconds), 1_700_000_000_123);
+        assert_eq!(of("1700000000123999", TimeUnit::Micros), 1_700_000_000_123);
+        assert_eq!(of("-0.0001", TimeUnit::Seconds), -1);
+        assert_eq!(of("-1500", TimeUnit::Micros), -2);
+        assert_eq!(of("9007199254740993", TimeUnit::Millis), 9_007_199_254_740_993);
+        assert_eq!(of("0001700000000123", TimeUnit::Millis), 1_700_000_000_123);
+        assert_eq!(of("0e9999", TimeUnit::Seconds), 0);
+        assert_eq!(of("5e-9999", TimeUnit::Seconds), 0);
     }
 
     #[test]
@@ -157,21 +157,27 @@ mod tests {
         for text in
             ["", "-", "1.", ".5", "1e", "1e12345", "0x10", "1_000", "NaN", "inf", "1,5", "١"]
         {
-            let verdict = of_text(text.as_bytes(), Unit::Millis);
+            let verdict = from_text(text.as_bytes(), TimeUnit::Millis);
             assert!(matches!(verdict, Err(ExtractError::NotATime { .. })), "{text}: {verdict:?}");
         }
         for text in ["9223372036854775808", "1e30", "99999999999999999999999999999999999999999"] {
-            assert_eq!(of_text(text.as_bytes(), Unit::Millis), Err(ExtractError::OutOfRange));
+            assert_eq!(from_text(text.as_bytes(), TimeUnit::Millis), Err(ExtractError::OutOfRange));
         }
-        assert!(of_text(&[b'0'; 65], Unit::Millis).is_err());
+        assert!(from_text(&[b'0'; 65], TimeUnit::Millis).is_err());
     }
 
     #[test]
     fn eight_bytes_are_a_signed_number() {
-        assert_eq!(of_be64(&(-7i64).to_be_bytes(), Unit::Millis), Ok(-7));
-        assert_eq!(of_be64(&i64::MIN.to_be_bytes(), Unit::Nanos), Ok(i64::MIN / 1_000_000 - 1));
-        assert_eq!(of_be64(&i64::MAX.to_be_bytes(), Unit::Seconds), Err(ExtractError::OutOfRange));
-        assert!(of_be64(&[0; 7], Unit::Millis).is_err());
+        assert_eq!(from_be64(&(-7i64).to_be_bytes(), TimeUnit::Millis), Ok(-7));
+        assert_eq!(
+            from_be64(&i64::MIN.to_be_bytes(), TimeUnit::Nanos),
+            Ok(i64::MIN / 1_000_000 - 1)
+        );
+        assert_eq!(
+            from_be64(&i64::MAX.to_be_bytes(), TimeUnit::Seconds),
+            Err(ExtractError::OutOfRange)
+        );
+        assert!(from_be64(&[0; 7], TimeUnit::Millis).is_err());
     }
 
     proptest! {
@@ -179,11 +185,11 @@ mod tests {
         #[test]
         fn every_millisecond_is_read_from_any_unit(ms in -1i64 << 60..1i64 << 60) {
             let text = ms.to_string();
-            prop_assert_eq!(of_text(text.as_bytes(), Unit::Millis), Ok(ms));
+            prop_assert_eq!(from_text(text.as_bytes(), TimeUnit::Millis), Ok(ms));
             let (sign, size) = (if ms < 0 { "-" } else { "" }, ms.unsigned_abs());
             let seconds = format!("{sign}{}.{:03}", size / 1000, size % 1000);
-            prop_assert_eq!(of_text(seconds.as_bytes(), Unit::Seconds), Ok(ms));
-            prop_assert_eq!(of_text(format!("{text}000999").as_bytes(), Unit::Nanos),
+            prop_assert_eq!(from_text(seconds.as_bytes(), TimeUnit::Seconds), Ok(ms));
+            prop_assert_eq!(from_text(format!("{text}000999").as_bytes(), TimeUnit::Nanos),
                 Ok(if ms < 0 { ms - 1 } else { ms }));
         }
     }

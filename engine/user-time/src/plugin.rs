@@ -33,21 +33,21 @@ const TABLE_ELEMENTS_MAX: usize = 1 << 16;
 /// The longest name.
 const NAME_BYTES_MAX: usize = 64;
 /// What it may work for a record: about an instruction each, …
-const WORK_RECORD: u64 = 200_000;
+const FUEL_PER_RECORD: u64 = 200_000;
 /// … and for each byte of it.
-pub(crate) const WORK_BYTE: u64 = 100;
+pub(crate) const FUEL_PER_BYTE: u64 = 100;
 /// What it may work for a batch, and for each byte of it besides.
-pub(crate) const WORK_BATCH: u64 = 50_000_000;
+pub(crate) const FUEL_PER_BATCH: u64 = 50_000_000;
 /// What it may work to begin with, before the first record.
-const WORK_START: u64 = 1_000_000;
+const START_FUEL_MAX: u64 = 1_000_000;
 /// What a start costs, beside what it works: …
-const WORK_OF_START: u64 = 20_000;
+const START_FUEL_COST: u64 = 20_000;
 /// … and one for so many bytes of memory.
-const BYTES_A_UNIT: u64 = 4;
+const BYTES_PER_FUEL: u64 = 4;
 /// How many may be at work at once. More wait: each may have its memory.
-const AT_WORK_MAX: usize = 16;
+const INSTANCES_MAX: usize = 16;
 /// "It has none."
-const NONE: i64 = i64::MIN;
+const NO_TIME: i64 = i64::MIN;
 
 /// Why a module cannot be a plug-in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +59,7 @@ pub enum PluginError {
     Name(String),
     /// It is too long.
     #[error("the module is too long: strip it. bytes={0}, most={MODULE_BYTES_MAX}")]
-    Long(usize),
+    TooLong(usize),
     /// It is no module of WebAssembly.
     #[error(
         "it is no WebAssembly module that can be used: build it for wasm32-unknown-unknown. {0}"
@@ -93,9 +93,9 @@ pub fn check_plugin_name(name: &str) -> Result<(), PluginError> {
 
 /// A module, ready to run.
 #[derive(Clone)]
-pub struct Plugin(Arc<Loaded>);
+pub struct Plugin(Arc<PluginModule>);
 
-struct Loaded {
+struct PluginModule {
     name: String,
     module: Module,
     linker: Linker<StoreLimits>,
@@ -115,7 +115,7 @@ impl Plugin {
     pub fn new(name: &str, module: &[u8]) -> Result<Plugin, PluginError> {
         check_plugin_name(name)?;
         if module.len() > MODULE_BYTES_MAX {
-            return Err(PluginError::Long(module.len()));
+            return Err(PluginError::TooLong(module.len()));
         }
         let mut config = Config::default();
         config.consume_fuel(true);
@@ -123,19 +123,19 @@ impl Plugin {
         let engine = Engine::new(&config);
         let module =
             Module::new(&engine, module).map_err(|error| PluginError::Invalid(one_line(&error)))?;
-        check(&module)?;
+        check_module(&module)?;
         let linker = Linker::new(&engine);
-        let plugin = Plugin(Arc::new(Loaded { name: name.to_owned(), module, linker }));
+        let plugin = Plugin(Arc::new(PluginModule { name: name.to_owned(), module, linker }));
         plugin.start().map_err(|broken| PluginError::Start(broken.to_string()))?;
         Ok(plugin)
     }
 
     /// One for the records of a batch.
-    pub(crate) fn instance(&self) -> Result<Instance<'_>, ExtractError> {
-        self.start().map_err(|broken| self.failed(broken))
+    pub(crate) fn instance(&self) -> Result<PluginInstance<'_>, ExtractError> {
+        self.start().map_err(|broken| self.extract_error(broken))
     }
 
-    fn start(&self) -> Result<Instance<'_>, Broken> {
+    fn start(&self) -> Result<PluginInstance<'_>, PluginFailure> {
         let limits = StoreLimitsBuilder::new()
             .instances(1)
             .memories(1)
@@ -143,14 +143,14 @@ impl Plugin {
             .tables(1)
             .table_elements(TABLE_ELEMENTS_MAX)
             .build();
-        let turn = Turn::wait();
+        let turn = InstancePermit::acquire();
         let loaded = &self.0;
         let mut store = Store::new(loaded.module.engine(), limits);
         store.limiter(|limits| limits);
-        store.set_fuel(WORK_START).expect("work is counted");
+        store.set_fuel(START_FUEL_MAX).expect("work is counted");
         let instance = loaded.linker.instantiate_and_start(&mut store, &loaded.module);
-        let instance = instance.map_err(|error| describe(&error))?;
-        let lacks = |what| move |_| Broken::Failed(format!("does not export {what}"));
+        let instance = instance.map_err(|error| into_failure(&error))?;
+        let lacks = |what| move |_| PluginFailure::Failed(format!("does not export {what}"));
         let memory = instance.get_memory(&store, "memory").ok_or(()).map_err(lacks("memory"))?;
         let alloc =
             instance.get_typed_func(&store, "alloc").map_err(|_| ()).map_err(lacks("alloc"))?;
@@ -158,34 +158,43 @@ impl Plugin {
             .get_typed_func(&store, "user_time")
             .map_err(|_| ())
             .map_err(lacks("user_time"))?;
-        let worked = WORK_START - store.get_fuel().unwrap_or(0);
-        let spent = worked + WORK_OF_START + memory.data_size(&store) as u64 / BYTES_A_UNIT;
+        let worked = START_FUEL_MAX - store.get_fuel().unwrap_or(0);
+        let spent = worked + START_FUEL_COST + memory.data_size(&store) as u64 / BYTES_PER_FUEL;
         let room = (0, 0);
-        Ok(Instance { plugin: self, store, memory, alloc, user_time, room, spent, _turn: turn })
+        Ok(PluginInstance {
+            plugin: self,
+            store,
+            memory,
+            alloc,
+            user_time,
+            guest_buffer: room,
+            fuel_spent: spent,
+            _permit: turn,
+        })
     }
 
-    fn failed(&self, broken: Broken) -> ExtractError {
+    fn extract_error(&self, broken: PluginFailure) -> ExtractError {
         let plugin = self.0.name.clone();
         match broken {
-            Broken::TooLong => ExtractError::PluginTooLong { plugin },
-            Broken::Failed(why) => ExtractError::Plugin { plugin, why },
+            PluginFailure::OutOfFuel => ExtractError::PluginOutOfFuel { plugin },
+            PluginFailure::Failed(why) => ExtractError::Plugin { plugin, why },
         }
     }
 
     /// Records of one batch cost more than a batch may.
-    pub(crate) fn overworked(&self, failed: Option<&ExtractError>) -> ExtractError {
+    pub(crate) fn fuel_error(&self, failed: Option<&ExtractError>) -> ExtractError {
         let plugin = self.0.name.clone();
         match failed {
             Some(ExtractError::Plugin { why, .. }) => ExtractError::Plugin {
                 plugin,
-                why: format!("{why}, and is started again for each such record: mend it"),
+                why: format!("{why}, and is started again for each such record: fix it"),
             },
-            _ => ExtractError::PluginBatch { plugin },
+            _ => ExtractError::BatchOutOfFuel { plugin },
         }
     }
 }
 
-fn check(module: &Module) -> Result<(), PluginError> {
+fn check_module(module: &Module) -> Result<(), PluginError> {
     if let Some(import) = module.imports().next() {
         return Err(PluginError::Import(format!("{}.{}", import.module(), import.name())));
     }
@@ -216,81 +225,81 @@ fn one_line(error: &wasmi::Error) -> String {
 }
 
 /// How a plug-in came to no answer.
-enum Broken {
+enum PluginFailure {
     /// It was stopped.
-    TooLong,
+    OutOfFuel,
     /// It failed by itself.
     Failed(String),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for PluginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Broken::TooLong => "was stopped, for it works too long: does it loop?",
-            Broken::Failed(why) => why,
+            PluginFailure::OutOfFuel => "was stopped, for it works too long: does it loop?",
+            PluginFailure::Failed(why) => why,
         })
     }
 }
 
-fn describe(error: &wasmi::Error) -> Broken {
+fn into_failure(error: &wasmi::Error) -> PluginFailure {
     match error.as_trap_code() {
-        Some(TrapCode::OutOfFuel) => Broken::TooLong,
-        Some(TrapCode::UnreachableCodeReached) => Broken::Failed("panicked".to_owned()),
-        Some(code) => Broken::Failed(format!("failed: {code}")),
-        None => Broken::Failed(format!("failed: {error}")),
+        Some(TrapCode::OutOfFuel) => PluginFailure::OutOfFuel,
+        Some(TrapCode::UnreachableCodeReached) => PluginFailure::Failed("panicked".to_owned()),
+        Some(code) => PluginFailure::Failed(format!("failed: {code}")),
+        None => PluginFailure::Failed(format!("failed: {error}")),
     }
 }
 
 /// One of those that may be at work.
-struct Turn;
+struct InstancePermit;
 
-static AT_WORK: Mutex<usize> = Mutex::new(0);
-static ENDED: Condvar = Condvar::new();
+static INSTANCE_COUNT: Mutex<usize> = Mutex::new(0);
+static INSTANCE_DROPPED: Condvar = Condvar::new();
 
-impl Turn {
+impl InstancePermit {
     /// Whoever has one waits for nothing else, and so the wait ends.
-    fn wait() -> Turn {
-        let count = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = ENDED.wait_while(count, |count| *count >= AT_WORK_MAX);
+    fn acquire() -> InstancePermit {
+        let count = INSTANCE_COUNT.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = INSTANCE_DROPPED.wait_while(count, |count| *count >= INSTANCES_MAX);
         *count.unwrap_or_else(PoisonError::into_inner) += 1;
-        Turn
+        InstancePermit
     }
 }
 
-impl Drop for Turn {
+impl Drop for InstancePermit {
     fn drop(&mut self) {
-        *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        ENDED.notify_one();
+        *INSTANCE_COUNT.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        INSTANCE_DROPPED.notify_one();
     }
 }
 
 /// Room for a key and a value, and what they are there.
-type Place = (i32, i32);
+type GuestSlice = (i32, i32);
 
 /// A plug-in at work on the records of one batch.
-pub(crate) struct Instance<'a> {
+pub(crate) struct PluginInstance<'a> {
     plugin: &'a Plugin,
     store: Store<StoreLimits>,
     memory: Memory,
     alloc: TypedFunc<i32, i32>,
     user_time: TypedFunc<(i32, i32, i32, i32, i64), i64>,
     /// What `alloc` gave last: where, and how much.
-    room: (u32, usize),
+    guest_buffer: (u32, usize),
     /// Of the last record, and before the first of the start.
-    spent: u64,
-    _turn: Turn,
+    fuel_spent: u64,
+    _permit: InstancePermit,
 }
 
-impl fmt::Debug for Instance<'_> {
+impl fmt::Debug for PluginInstance<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Instance").field("plugin", self.plugin).finish_non_exhaustive()
     }
 }
 
-impl Instance<'_> {
+impl PluginInstance<'_> {
     /// How much the last record cost.
-    pub(crate) fn spent(&self) -> u64 {
-        self.spent
+    pub(crate) fn fuel_spent(&self) -> u64 {
+        self.fuel_spent
     }
 
     pub(crate) fn user_time(
@@ -300,55 +309,60 @@ impl Instance<'_> {
         timestamp: i64,
     ) -> Result<i64, ExtractError> {
         let bytes = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len);
-        let allowance = WORK_RECORD + WORK_BYTE * bytes as u64;
+        let allowance = FUEL_PER_RECORD + FUEL_PER_BYTE * bytes as u64;
         self.store.set_fuel(allowance).expect("work is counted");
-        let answer = self.ask(key, value, timestamp, bytes);
-        self.spent = allowance - self.store.get_fuel().unwrap_or(0).min(allowance);
-        match answer.map_err(|broken| self.plugin.failed(broken))? {
-            NONE => Err(ExtractError::NoTime { plugin: self.plugin.0.name.clone() }),
+        let answer = self.call(key, value, timestamp, bytes);
+        self.fuel_spent = allowance - self.store.get_fuel().unwrap_or(0).min(allowance);
+        match answer.map_err(|broken| self.plugin.extract_error(broken))? {
+            NO_TIME => Err(ExtractError::NoTime { plugin: self.plugin.0.name.clone() }),
             ms => Ok(ms),
         }
     }
 
-    fn ask(
+    fn call(
         &mut self,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         timestamp: i64,
         bytes: usize,
-    ) -> Result<i64, Broken> {
-        self.make_room(bytes)?;
-        let start = self.room.0;
-        let key_place = self.put(start, key)?;
-        let value_place = self.put(start + key.map_or(0, <[u8]>::len) as u32, value)?;
+    ) -> Result<i64, PluginFailure> {
+        self.ensure_buffer(bytes)?;
+        let start = self.guest_buffer.0;
+        let key_place = self.copy_to_guest(start, key)?;
+        let value_place = self.copy_to_guest(start + key.map_or(0, <[u8]>::len) as u32, value)?;
         let arguments = (key_place.0, key_place.1, value_place.0, value_place.1, timestamp);
-        self.user_time.call(&mut self.store, arguments).map_err(|error| describe(&error))
+        self.user_time.call(&mut self.store, arguments).map_err(|error| into_failure(&error))
     }
 
-    fn make_room(&mut self, bytes: usize) -> Result<(), Broken> {
-        if bytes <= self.room.1 && self.room.1 > 0 {
+    fn ensure_buffer(&mut self, bytes: usize) -> Result<(), PluginFailure> {
+        if bytes <= self.guest_buffer.1 && self.guest_buffer.1 > 0 {
             return Ok(());
         }
         const ROOM_MIN: usize = 4096;
         let wanted = bytes.next_power_of_two().max(ROOM_MIN);
-        let too_large = || Broken::Failed(format!("has no room for a record of {bytes} bytes"));
+        let too_large =
+            || PluginFailure::Failed(format!("has no room for a record of {bytes} bytes"));
         if wanted > MEMORY_BYTES_MAX {
             return Err(too_large());
         }
         let at = self.alloc.call(&mut self.store, wanted as i32);
-        let at = at.map_err(|error| describe(&error))?.cast_unsigned();
+        let at = at.map_err(|error| into_failure(&error))?.cast_unsigned();
         let end = (at as usize).checked_add(wanted);
         if at == 0 || end.is_none_or(|end| end > self.memory.data_size(&self.store)) {
             return Err(too_large());
         }
-        self.room = (at, wanted);
+        self.guest_buffer = (at, wanted);
         Ok(())
     }
 
-    fn put(&mut self, at: u32, bytes: Option<&[u8]>) -> Result<Place, Broken> {
+    fn copy_to_guest(
+        &mut self,
+        at: u32,
+        bytes: Option<&[u8]>,
+    ) -> Result<GuestSlice, PluginFailure> {
         let Some(bytes) = bytes else { return Ok((0, -1)) };
         let written = self.memory.write(&mut self.store, at as usize, bytes);
-        written.map_err(|_| Broken::Failed("gave room outside of its memory".to_owned()))?;
+        written.map_err(|_| PluginFailure::Failed("gave room outside of its memory".to_owned()))?;
         Ok((at.cast_signed(), bytes.len() as i32))
     }
 }

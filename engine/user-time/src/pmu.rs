@@ -13,7 +13,7 @@ const FRAME_BYTES_MIN: usize = 16;
 const FRACTION: u32 = 0x00ff_ffff;
 
 /// The time of the frame that `value` is.
-pub(crate) fn time(value: &[u8], time_base: u32) -> Result<i64, ExtractError> {
+pub(crate) fn extract_time(value: &[u8], time_base: u32) -> Result<i64, ExtractError> {
     let bad = |why: String| Err(ExtractError::Frame(why));
     if value.len() < FRAME_BYTES_MIN {
         return bad(format!("it is too short. bytes={}", value.len()));
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn seconds_and_parts_of_one_are_read_without_the_time_quality() {
-        assert_eq!(time(&frame(1_149_577_200, 16_817), 1_000_000), Ok(1_149_577_200_016));
-        assert_eq!(time(&frame(1_149_577_200, 463_000), 1_000_000), Ok(1_149_577_200_463));
-        assert_eq!(time(&frame(u32::MAX, 59), 60), Ok(4_294_967_295_983));
+        assert_eq!(extract_time(&frame(1_149_577_200, 16_817), 1_000_000), Ok(1_149_577_200_016));
+        assert_eq!(extract_time(&frame(1_149_577_200, 463_000), 1_000_000), Ok(1_149_577_200_463));
+        assert_eq!(extract_time(&frame(u32::MAX, 59), 60), Ok(4_294_967_295_983));
     }
 
     #[test]
@@ -133,12 +133,15 @@ mod tests {
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(time(&flipped, 1_000_000), Err(ExtractError::Frame(_))), "bit {bit}");
+            assert!(
+                matches!(extract_time(&flipped, 1_000_000), Err(ExtractError::Frame(_))),
+                "bit {bit}"
+            );
         }
         for length in 0..whole.len() {
-            assert!(time(&whole[..length], 1_000_000).is_err());
+            assert!(extract_time(&whole[..length], 1_000_000).is_err());
         }
-        assert!(time(&[&whole[..], b"x"].concat(), 1_000_000).is_err());
-        assert!(time(&whole, 16_817).is_err(), "a fraction of the base is below it");
+        assert!(extract_time(&[&whole[..], b"x"].concat(), 1_000_000).is_err());
+        assert!(extract_time(&whole, 16_817).is_err(), "a fraction of the base is below it");
     }
 }

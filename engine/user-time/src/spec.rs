@@ -23,7 +23,7 @@
 //! such whatever the unit.
 
 use crate::SpecError;
-use crate::number::Unit;
+use crate::number::TimeUnit;
 use crate::plugin::check_plugin_name;
 
 /// The longest spec.
@@ -31,20 +31,20 @@ pub(crate) const SPEC_BYTES_MAX: usize = 1024;
 /// How deep a JSON pointer may lead.
 const POINTER_PARTS_MAX: usize = 32;
 /// The last column and the last offset that can be asked for.
-const PLACE_MAX: usize = 1 << 30;
+const BYTE_OFFSET_MAX: usize = 1 << 30;
 /// TIME_BASE has 24 bits.
 const TIME_BASE_MAX: u32 = 0x00ff_ffff;
 
 /// Where user time comes from: the setting `freezeframe.user.time` of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
-    kind: Kind,
-    unit: Unit,
+pub struct UserTimeSpec {
+    kind: UserTimeKind,
+    unit: TimeUnit,
 }
 
 /// Where in a record its user time is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum UserTimeKind {
     /// Its own timestamp.
     Timestamp,
     /// A header.
@@ -52,7 +52,7 @@ pub enum Kind {
         /// Its name.
         name: String,
         /// How its value spells the time.
-        form: HeaderForm,
+        form: HeaderEncoding,
     },
     /// A field of a JSON document.
     Json {
@@ -85,80 +85,84 @@ pub enum Kind {
 
 /// How a header's value spells a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderForm {
+pub enum HeaderEncoding {
     /// A number, or a date.
     Text,
     /// 8 bytes, the most significant first.
     Be64,
 }
 
-impl Spec {
+impl UserTimeSpec {
     /// Reads a spec.
     ///
     /// # Errors
     /// It is none; the error says what would be.
-    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+    pub fn parse(text: &str) -> Result<UserTimeSpec, SpecError> {
         if text.len() > SPEC_BYTES_MAX {
-            return Err(SpecError::Long { bytes: text.len() });
+            return Err(SpecError::TooLong { bytes: text.len() });
         }
         let mut parts = text.split(';');
         let first = parts.next().unwrap_or_default();
         let (kind, argument) = match first.split_once(':') {
-            Some((kind, argument)) => (kind, Some(decoded(argument)?)),
+            Some((kind, argument)) => (kind, Some(percent_decode(argument)?)),
             None => (first, None),
         };
-        let mut options = Options::read(parts)?;
-        let kind = kind_of(kind, argument, &mut options)?;
+        let mut options = SpecOptions::parse(parts)?;
+        let kind = parse_kind(kind, argument, &mut options)?;
         let unit = options.unit(&kind)?;
-        options.end(&kind)?;
-        Ok(Spec { kind, unit })
+        options.expect_empty(&kind)?;
+        Ok(UserTimeSpec { kind, unit })
     }
 
     /// Where user time is.
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &UserTimeKind {
         &self.kind
     }
 
     /// What numbers count.
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> TimeUnit {
         self.unit
     }
 
     /// Whether it says what holds of a topic that says nothing.
     pub fn is_timestamp(&self) -> bool {
-        self.kind == Kind::Timestamp
+        self.kind == UserTimeKind::Timestamp
     }
 }
 
-impl Kind {
+impl UserTimeKind {
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
-            Kind::Timestamp => "timestamp",
-            Kind::Header { .. } => "header",
-            Kind::Json { .. } => "json",
-            Kind::Csv { .. } => "csv",
-            Kind::Be64 { .. } => "be64",
-            Kind::Pmu { .. } => "pmu",
-            Kind::Wasm { .. } => "wasm",
+            UserTimeKind::Timestamp => "timestamp",
+            UserTimeKind::Header { .. } => "header",
+            UserTimeKind::Json { .. } => "json",
+            UserTimeKind::Csv { .. } => "csv",
+            UserTimeKind::Be64 { .. } => "be64",
+            UserTimeKind::Pmu { .. } => "pmu",
+            UserTimeKind::Wasm { .. } => "wasm",
         }
     }
 
     fn options(&self) -> &'static str {
         match self {
-            Kind::Timestamp | Kind::Wasm { .. } => "takes no options",
-            Kind::Header { .. } => "takes unit=s|ms|us|ns and as=text|be64",
-            Kind::Csv { .. } => "takes unit=s|ms|us|ns and separator=, (one character)",
-            Kind::Json { .. } | Kind::Be64 { .. } => "takes unit=s|ms|us|ns",
-            Kind::Pmu { .. } => PMU_WANTS,
+            UserTimeKind::Timestamp | UserTimeKind::Wasm { .. } => "takes no options",
+            UserTimeKind::Header { .. } => "takes unit=s|ms|us|ns and as=text|be64",
+            UserTimeKind::Csv { .. } => "takes unit=s|ms|us|ns and separator=, (one character)",
+            UserTimeKind::Json { .. } | UserTimeKind::Be64 { .. } => "takes unit=s|ms|us|ns",
+            UserTimeKind::Pmu { .. } => PMU_USAGE,
         }
     }
 }
 
-const PMU_WANTS: &str =
+const PMU_USAGE: &str =
     "wants time-base=N, the TIME_BASE of its unit's configuration frame, from 1 to 16777215";
 
-fn kind_of(kind: &str, argument: Option<String>, options: &mut Options) -> Result<Kind, SpecError> {
+fn parse_kind(
+    kind: &str,
+    argument: Option<String>,
+    options: &mut SpecOptions,
+) -> Result<UserTimeKind, SpecError> {
     let wants = |kind, wants| {
         let given = argument.clone().unwrap_or_default();
         SpecError::Argument { kind, wants, given }
@@ -169,41 +173,41 @@ fn kind_of(kind: &str, argument: Option<String>, options: &mut Options) -> Resul
     };
     let place = |kind, least: usize, what| {
         let number = argument.as_deref().and_then(|text| text.parse::<usize>().ok());
-        number.filter(|number| (least..=PLACE_MAX).contains(number)).ok_or(wants(kind, what))
+        number.filter(|number| (least..=BYTE_OFFSET_MAX).contains(number)).ok_or(wants(kind, what))
     };
     Ok(match kind {
-        "timestamp" => nothing("timestamp").map(|()| Kind::Timestamp)?,
+        "timestamp" => nothing("timestamp").map(|()| UserTimeKind::Timestamp)?,
         "header" => {
             let name = argument.clone().filter(|name| !name.is_empty());
             let name =
                 name.ok_or(wants("header", "wants a header's name, as in header:event-time"))?;
-            Kind::Header { name, form: options.form()? }
+            UserTimeKind::Header { name, form: options.form()? }
         }
         "json" => {
-            let pointer = argument.as_deref().and_then(pointer);
+            let pointer = argument.as_deref().and_then(parse_pointer);
             let what = "wants a JSON pointer of at most 32 parts, as in json:/event/time";
-            Kind::Json { pointer: pointer.ok_or(wants("json", what))? }
+            UserTimeKind::Json { pointer: pointer.ok_or(wants("json", what))? }
         }
         "csv" => {
             let column = place("csv", 1, "wants a column, counted from 1, as in csv:3")?;
-            Kind::Csv { column, separator: options.separator()? }
+            UserTimeKind::Csv { column, separator: options.separator()? }
         }
-        "be64" => {
-            Kind::Be64 { offset: place("be64", 0, "wants an offset in bytes, as in be64:8")? }
-        }
+        "be64" => UserTimeKind::Be64 {
+            offset: place("be64", 0, "wants an offset in bytes, as in be64:8")?,
+        },
         "pmu" => nothing("pmu").and_then(|()| options.time_base())?,
         "wasm" => {
             let name = argument.clone().filter(|name| check_plugin_name(name).is_ok());
             let what =
                 "wants a plug-in's name (letters, digits, '.', '_' and '-'), as in wasm:my-format";
-            Kind::Wasm { name: name.ok_or(wants("wasm", what))? }
+            UserTimeKind::Wasm { name: name.ok_or(wants("wasm", what))? }
         }
         _ => return Err(SpecError::Kind(kind.to_owned())),
     })
 }
 
 /// The parts of a pointer, as RFC 6901 spells it.
-fn pointer(text: &str) -> Option<Vec<String>> {
+fn parse_pointer(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
     }
@@ -217,8 +221,8 @@ fn pointer(text: &str) -> Option<Vec<String>> {
     parts.filter(|parts| parts.len() <= POINTER_PARTS_MAX)
 }
 
-fn decoded(text: &str) -> Result<String, SpecError> {
-    let bad = || SpecError::Percent(text.to_owned());
+fn percent_decode(text: &str) -> Result<String, SpecError> {
+    let bad = || SpecError::InvalidEscape(text.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
@@ -237,15 +241,15 @@ fn decoded(text: &str) -> Result<String, SpecError> {
 }
 
 /// What stands behind semicolons, until somebody has asked for it.
-struct Options(Vec<(String, String)>);
+struct SpecOptions(Vec<(String, String)>);
 
-impl Options {
-    fn read<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Options, SpecError> {
+impl SpecOptions {
+    fn parse<'a>(parts: impl Iterator<Item = &'a str>) -> Result<SpecOptions, SpecError> {
         let options = parts.map(|part| match part.split_once('=') {
-            Some((name, value)) => Ok((name.to_owned(), decoded(value)?)),
+            Some((name, value)) => Ok((name.to_owned(), percent_decode(value)?)),
             None => Ok((part.to_owned(), String::new())),
         });
-        Ok(Options(options.collect::<Result<_, SpecError>>()?))
+        Ok(SpecOptions(options.collect::<Result<_, SpecError>>()?))
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
@@ -253,24 +257,27 @@ impl Options {
         Some(self.0.remove(at).1)
     }
 
-    fn unit(&mut self, kind: &Kind) -> Result<Unit, SpecError> {
+    fn unit(&mut self, kind: &UserTimeKind) -> Result<TimeUnit, SpecError> {
         let has_unit = matches!(
             kind,
-            Kind::Header { .. } | Kind::Json { .. } | Kind::Csv { .. } | Kind::Be64 { .. }
+            UserTimeKind::Header { .. }
+                | UserTimeKind::Json { .. }
+                | UserTimeKind::Csv { .. }
+                | UserTimeKind::Be64 { .. }
         );
         if !has_unit {
-            return Ok(Unit::Millis);
+            return Ok(TimeUnit::Millis);
         }
-        let Some(name) = self.take("unit") else { return Ok(Unit::default()) };
+        let Some(name) = self.take("unit") else { return Ok(TimeUnit::default()) };
         let option = format!("unit={name}");
         let (kind, wants) = (kind.name(), "wants unit=s, ms, us or ns");
-        Unit::parse(&name).ok_or(SpecError::Option { kind, wants, option })
+        TimeUnit::parse(&name).ok_or(SpecError::Option { kind, wants, option })
     }
 
-    fn form(&mut self) -> Result<HeaderForm, SpecError> {
+    fn form(&mut self) -> Result<HeaderEncoding, SpecError> {
         match self.take("as").as_deref() {
-            None | Some("text") => Ok(HeaderForm::Text),
-            Some("be64") => Ok(HeaderForm::Be64),
+            None | Some("text") => Ok(HeaderEncoding::Text),
+            Some("be64") => Ok(HeaderEncoding::Be64),
             Some(other) => {
                 let option = format!("as={other}");
                 Err(SpecError::Option { kind: "header", wants: "wants as=text or as=be64", option })
@@ -290,16 +297,16 @@ impl Options {
         }
     }
 
-    fn time_base(&mut self) -> Result<Kind, SpecError> {
+    fn time_base(&mut self) -> Result<UserTimeKind, SpecError> {
         let given = self.take("time-base").unwrap_or_default();
         let base = given.parse().ok().filter(|base| (1..=TIME_BASE_MAX).contains(base));
         let option = format!("time-base={given}");
-        let bad = SpecError::Option { kind: "pmu", wants: PMU_WANTS, option };
-        base.map(|time_base| Kind::Pmu { time_base }).ok_or(bad)
+        let bad = SpecError::Option { kind: "pmu", wants: PMU_USAGE, option };
+        base.map(|time_base| UserTimeKind::Pmu { time_base }).ok_or(bad)
     }
 
     /// Whatever is left is none of the kind's, or was given twice.
-    fn end(self, kind: &Kind) -> Result<(), SpecError> {
+    fn expect_empty(self, kind: &UserTimeKind) -> Result<(), SpecError> {
         match self.0.into_iter().next() {
             None => Ok(()),
             Some((option, _)) => {
@@ -309,7 +316,7 @@ impl Options {
     }
 }
 
-impl std::fmt::Display for Unit {
+impl std::fmt::Display for TimeUnit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
@@ -319,30 +326,39 @@ impl std::fmt::Display for Unit {
 mod tests {
     use super::*;
 
-    fn kind(text: &str) -> Kind {
-        Spec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).kind
+    fn kind(text: &str) -> UserTimeKind {
+        UserTimeSpec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).kind
     }
 
     #[test]
     fn every_kind_is_read_with_its_options() {
-        assert_eq!(kind("timestamp"), Kind::Timestamp);
-        let form = HeaderForm::Text;
-        assert_eq!(kind("header:event-time"), Kind::Header { name: "event-time".into(), form });
-        let form = HeaderForm::Be64;
-        assert_eq!(kind("header:a%3Bb:c;as=be64"), Kind::Header { name: "a;b:c".into(), form });
-        let pointer = |parts: &[&str]| Kind::Json {
+        assert_eq!(kind("timestamp"), UserTimeKind::Timestamp);
+        let form = HeaderEncoding::Text;
+        assert_eq!(
+            kind("header:event-time"),
+            UserTimeKind::Header { name: "event-time".into(), form }
+        );
+        let form = HeaderEncoding::Be64;
+        assert_eq!(
+            kind("header:a%3Bb:c;as=be64"),
+            UserTimeKind::Header { name: "a;b:c".into(), form }
+        );
+        let pointer = |parts: &[&str]| UserTimeKind::Json {
             pointer: parts.iter().map(|part| (*part).to_owned()).collect(),
         };
         assert_eq!(kind("json:"), pointer(&[]));
         assert_eq!(kind("json:/"), pointer(&[""]));
         assert_eq!(kind("json:/a~1b/m~0n/~01/0"), pointer(&["a/b", "m~n", "~1", "0"]));
-        assert_eq!(kind("csv:3"), Kind::Csv { column: 3, separator: b',' });
-        assert_eq!(kind("csv:1;separator=%3B"), Kind::Csv { column: 1, separator: b';' });
-        assert_eq!(kind("be64:0"), Kind::Be64 { offset: 0 });
-        assert_eq!(kind("pmu;time-base=1000000"), Kind::Pmu { time_base: 1_000_000 });
-        assert_eq!(kind("wasm:my-format"), Kind::Wasm { name: "my-format".into() });
-        assert_eq!(Spec::parse("json:/t;unit=ns").unwrap().unit(), Unit::Nanos);
-        assert_eq!(Spec::parse("csv:2;separator=|;unit=s").unwrap().unit(), Unit::Seconds);
+        assert_eq!(kind("csv:3"), UserTimeKind::Csv { column: 3, separator: b',' });
+        assert_eq!(kind("csv:1;separator=%3B"), UserTimeKind::Csv { column: 1, separator: b';' });
+        assert_eq!(kind("be64:0"), UserTimeKind::Be64 { offset: 0 });
+        assert_eq!(kind("pmu;time-base=1000000"), UserTimeKind::Pmu { time_base: 1_000_000 });
+        assert_eq!(kind("wasm:my-format"), UserTimeKind::Wasm { name: "my-format".into() });
+        assert_eq!(UserTimeSpec::parse("json:/t;unit=ns").unwrap().unit(), TimeUnit::Nanos);
+        assert_eq!(
+            UserTimeSpec::parse("csv:2;separator=|;unit=s").unwrap().unit(),
+            TimeUnit::Seconds
+        );
     }
 
     #[test]
@@ -376,10 +392,10 @@ mod tests {
             ("header:%zz", "two hex digits"),
             ("header:%ff", "two hex digits"),
         ] {
-            let error = Spec::parse(text).expect_err(text).to_string();
+            let error = UserTimeSpec::parse(text).expect_err(text).to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
-        assert_eq!(Spec::parse(&"x".repeat(1025)), Err(SpecError::Long { bytes: 1025 }));
-        assert!(Spec::parse(&format!("json:{}", "/a".repeat(33))).is_err());
+        assert_eq!(UserTimeSpec::parse(&"x".repeat(1025)), Err(SpecError::TooLong { bytes: 1025 }));
+        assert!(UserTimeSpec::parse(&format!("json:{}", "/a".repeat(33))).is_err());
     }
 }

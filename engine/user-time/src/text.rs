@@ -2,24 +2,24 @@
 
 use jiff::Timestamp;
 
-use crate::number::of_text;
-use crate::{ExtractError, Unit};
+use crate::number::from_text;
+use crate::{ExtractError, TimeUnit};
 
 /// The longest date that is looked at.
 const DATE_BYTES_MAX: usize = 64;
 
 /// Spaces around it do not count.
-pub(crate) fn time(text: &[u8], unit: Unit) -> Result<i64, ExtractError> {
+pub(crate) fn parse_time(text: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let text = text.trim_ascii();
     if text.is_empty() {
         return Err(ExtractError::Missing("text where its time should be"));
     }
     // No number has these, and every date has one.
     let is_date = text.iter().take(DATE_BYTES_MAX).any(|byte| matches!(byte, b':' | b'T' | b't'));
-    if is_date { date(text) } else { of_text(text, unit) }
+    if is_date { parse_date(text) } else { from_text(text, unit) }
 }
 
-fn date(text: &[u8]) -> Result<i64, ExtractError> {
+fn parse_date(text: &[u8]) -> Result<i64, ExtractError> {
     let bad = || {
         let why = "a date with a time and a zone was expected, as in 2026-11-21T09:00:00.123Z";
         ExtractError::not_a_time(why, text)
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn numbers_and_dates_are_told_apart() {
-        let of = |text: &str| time(text.as_bytes(), Unit::Seconds);
+        let of = |text: &str| parse_time(text.as_bytes(), TimeUnit::Seconds);
         assert_eq!(of(" 1700000000 "), Ok(1_700_000_000_000));
         assert_eq!(of("2023-11-14T22:13:20Z"), Ok(1_700_000_000_000));
         assert_eq!(of("2023-11-14T23:13:20.1239+01:00"), Ok(1_700_000_000_123));
@@ -47,14 +47,14 @@ mod tests {
     #[test]
     fn a_date_without_a_zone_is_none() {
         for text in ["2023-11-14T22:13:20", "2023-11-14", "T", "22:13", "\u{feff}1:1", ":::"] {
-            let verdict = time(text.as_bytes(), Unit::Millis);
+            let verdict = parse_time(text.as_bytes(), TimeUnit::Millis);
             assert!(matches!(verdict, Err(ExtractError::NotATime { .. })), "{text}: {verdict:?}");
         }
         assert_eq!(
-            time(b"  ", Unit::Millis),
+            parse_time(b"  ", TimeUnit::Millis),
             Err(ExtractError::Missing("text where its time should be"))
         );
-        assert!(time(&[b':'; 1 << 20], Unit::Millis).is_err());
-        assert!(time(&[0xff, b':'], Unit::Millis).is_err());
+        assert!(parse_time(&[b':'; 1 << 20], TimeUnit::Millis).is_err());
+        assert!(parse_time(&[0xff, b':'], TimeUnit::Millis).is_err());
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use proptest::prelude::*;
-use user_time::{Extractor, Header, RecordParts, Spec};
+use user_time::{RecordHeader, RecordParts, UserTimeExtractor, UserTimeSpec};
 
 const SPECS: [&str; 9] = [
     "header:t;unit=s",
@@ -19,10 +19,10 @@ const SPECS: [&str; 9] = [
 
 fn ask_all(value: &[u8]) {
     for spec in SPECS {
-        let headers: [Header<'_>; 2] = [(b"t", Some(value)), (b"u", None)];
+        let headers: [RecordHeader<'_>; 2] = [(b"t", Some(value)), (b"u", None)];
         for value in [None, Some(value)] {
             let record = RecordParts { timestamp: -1, key: None, value, headers };
-            let _ = Extractor::parse(spec).unwrap().extract(record);
+            let _ = UserTimeExtractor::parse(spec).unwrap().extract(record);
         }
     }
 }
@@ -54,6 +54,6 @@ proptest! {
 
     #[test]
     fn any_text_is_a_spec_or_refused(text in "(timestamp|header|json|csv|be64|pmu|wasm)?[:;=/~%a-z0-9.é-]{0,30}") {
-        let _ = Spec::parse(&text);
+        let _ = UserTimeSpec::parse(&text);
     }
 }

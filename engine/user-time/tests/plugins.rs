@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use user_time::{ExtractError, Extractor, Header, MODULE_BYTES_MAX, Plugin, RecordParts, Spec};
+use user_time::{
+    ExtractError, MODULE_BYTES_MAX, Plugin, RecordHeader, RecordParts, UserTimeExtractor,
+    UserTimeSpec,
+};
 
 /// A module with one page of memory, whose `user_time` has this body.
 fn module(user_time: &str) -> Vec<u8> {
@@ -23,12 +26,12 @@ fn with(more: &str, alloc: &str, user_time: &str) -> Vec<u8> {
     wat::parse_str(text).expect("the test's module is one")
 }
 
-fn extractor(module: &[u8]) -> Extractor {
-    let spec = Spec::parse("wasm:tested").unwrap();
-    Extractor::with_plugin(spec, Plugin::new("tested", module).unwrap())
+fn extractor(module: &[u8]) -> UserTimeExtractor {
+    let spec = UserTimeSpec::parse("wasm:tested").unwrap();
+    UserTimeExtractor::with_plugin(spec, Plugin::new("tested", module).unwrap())
 }
 
-fn record<'a>(value: Option<&'a [u8]>) -> RecordParts<'a, std::iter::Empty<Header<'a>>> {
+fn record<'a>(value: Option<&'a [u8]>) -> RecordParts<'a, std::iter::Empty<RecordHeader<'a>>> {
     RecordParts { timestamp: 7, key: Some(b"key"), value, headers: std::iter::empty() }
 }
 
@@ -39,7 +42,7 @@ fn ask(module: &[u8], value: Option<&[u8]>) -> Result<i64, ExtractError> {
 /// Why a plug-in failed; the error names it.
 fn failure(module: &[u8]) -> String {
     match ask(module, Some(b"value")) {
-        Err(error @ (ExtractError::Plugin { .. } | ExtractError::PluginTooLong { .. })) => {
+        Err(error @ (ExtractError::Plugin { .. } | ExtractError::PluginOutOfFuel { .. })) => {
             let said = error.to_string();
             assert!(said.starts_with("the plug-in tested "), "{said}");
             said
@@ -159,12 +162,12 @@ fn a_batch_that_costs_too_much_says_so() {
     let extractor = extractor(&module("(loop $again (br $again)) (i64.const 1)"));
     let mut session = extractor.session();
     let mut records = 0;
-    while session.overworked().is_none() {
+    while session.fuel_error().is_none() {
         assert!(session.extract(record(None)).is_err());
         records += 1;
         assert!(records < 10_000, "it ends");
     }
-    let why = session.overworked().unwrap().to_string();
+    let why = session.fuel_error().unwrap().to_string();
     assert!(why.contains("tested works too long for the records of one batch"), "{why}");
 }
 
@@ -174,13 +177,13 @@ fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
     let extractor = extractor(&module("(unreachable)"));
     let mut session = extractor.session();
     let mut records = 0;
-    while session.overworked().is_none() {
+    while session.fuel_error().is_none() {
         assert!(session.extract(record(Some(b"short"))).is_err());
         records += 1;
         assert!(records < 10_000, "it ends");
     }
     // It did not work long: it failed.
-    let why = session.overworked().unwrap().to_string();
+    let why = session.fuel_error().unwrap().to_string();
     assert!(why.contains("tested panicked, and is started again"), "{why}");
 }
 
@@ -234,10 +237,11 @@ fn a_module_that_was_damaged_anywhere_is_refused_or_bounded() {
         let mut damaged = whole.to_vec();
         damaged[at] ^= 0x55;
         if let Ok(plugin) = Plugin::new("tested", &damaged) {
-            let extractor = Extractor::with_plugin(Spec::parse("wasm:tested").unwrap(), plugin);
+            let extractor =
+                UserTimeExtractor::with_plugin(UserTimeSpec::parse("wasm:tested").unwrap(), plugin);
             let _ = extractor.extract(record(Some(&[1; 64])));
             usable += 1;
         }
     }
-    assert!(usable < whole.len() / 37, "some damage is found");
+    assert!(usable < whole.len() / 37, "some corruption is found");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engine::files::{FileAttributes, FileKind, FileTime};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
-use crate::tree::{Kind, Stat};
+use crate::tree::{ViewNodeKind, ViewStat};
 
 /// How long the kernel may believe what it knows of files, where all changes come through it.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
 }
 
 /// What the kernel knows of the node `number`, which cannot be changed.
-pub(super) fn read_only(number: u64, stat: &Stat) -> FileAttr {
+pub(super) fn read_only_attributes(number: u64, stat: &ViewStat) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
         size: stat.size,
@@ -86,12 +86,12 @@ pub(super) fn read_only(number: u64, stat: &Stat) -> FileAttr {
 }
 
 /// What a node of the tree is.
-pub(super) fn kind_type(kind: Kind) -> FileType {
+pub(super) fn kind_type(kind: ViewNodeKind) -> FileType {
     match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::File => FileType::RegularFile,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Other(kind) => file_type(kind),
+        ViewNodeKind::Directory => FileType::Directory,
+        ViewNodeKind::File => FileType::RegularFile,
+        ViewNodeKind::Symlink => FileType::Symlink,
+        ViewNodeKind::Other(kind) => file_type(kind),
     }
 }
 
@@ -118,13 +118,13 @@ pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
 
 /// What the kernel is told of the text `number` in a listing, of which nothing is known yet: only what it
 /// is. It must not believe it for any time.
-pub(super) fn unseen(number: u64) -> FileAttr {
+pub(super) fn unread_text_attributes(number: u64) -> FileAttr {
     let kind = FileType::RegularFile;
-    FileAttr { ino: INodeNo(number), kind, perm: 0o444, nlink: 1, ..absent() }
+    FileAttr { ino: INodeNo(number), kind, perm: 0o444, nlink: 1, ..negative_entry() }
 }
 
 /// What stands for a name that is not there: the kernel remembers that too.
-pub(super) fn absent() -> FileAttr {
+pub(super) fn negative_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
         size: 0,

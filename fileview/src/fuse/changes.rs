@@ -7,18 +7,19 @@ use std::os::unix::ffi::OsStrExt;
 use bytes::Bytes;
 use engine::Durability;
 use engine::files::{
-    FileAttributes, FileError, FileKind, Inode, Now, Permissions, SetAttributes, Target,
+    AttributeUpdate, FileAttributes, FileError, FileKind, FilePermissions, Inode, RenameMode,
+    TouchTimes,
 };
 use fuser::{FileHandle, FopenFlags, RenameFlags, TimeOrNow};
 use hlc::Cut;
 use rustix::fs::OFlags;
 
 use super::attributes::{attributes, file_time};
-use super::coherence::Changed;
-use super::handles::Handle;
-use super::mounted::{Caller, Mounted, Told, is_kept};
-use super::nodes::number;
-use super::refused::Refused;
+use super::coherence::CacheInvalidation;
+use super::errno::FuseErrno;
+use super::handles::FuseHandle;
+use super::inode_table::inode_number;
+use super::mounted_tree::{EntryReply, FuseCaller, MountedTree, is_stored_attribute};
 
 /// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
@@ -28,7 +29,7 @@ const GROUP_EXECUTES: u32 = 0o010;
 
 /// What is to be set of a file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Setting {
+pub(super) struct SetattrRequest {
     pub(super) mode: Option<u32>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
@@ -39,7 +40,7 @@ pub(super) struct Setting {
 
 /// Something to be made, as `mknod` says it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Making {
+pub(super) struct MknodRequest {
     pub(super) kind: FileKind,
     pub(super) mode: u32,
     pub(super) device: u64,
@@ -59,14 +60,14 @@ mod extended {
 }
 
 /// What a mode says that something is.
-pub(super) fn kind_of(mode: u32) -> Result<FileKind, Refused> {
+pub(super) fn kind_of(mode: u32) -> Result<FileKind, FuseErrno> {
     match mode & 0o170_000 {
         0 | 0o100_000 => Ok(FileKind::File),
         0o010_000 => Ok(FileKind::Fifo),
         0o140_000 => Ok(FileKind::Socket),
         0o020_000 => Ok(FileKind::CharacterDevice),
         0o060_000 => Ok(FileKind::BlockDevice),
-        _ => Err(Refused::INVALID),
+        _ => Err(FuseErrno::INVALID),
     }
 }
 
@@ -78,13 +79,16 @@ fn without_set_id(mode: u32) -> u32 {
     }
 }
 
-impl Mounted {
-    fn told(&self, changes: &[Changed]) {
-        self.audience.tell_others(self.id, changes);
+impl MountedTree {
+    fn invalidate_others(&self, changes: &[CacheInvalidation]) {
+        self.invalidator.invalidate_others(self.id, changes);
     }
 
-    fn named(&self, parent: u64, name: &OsStr) {
-        self.told(&[Changed::Name(parent, name.to_owned()), Changed::Node(parent)]);
+    fn invalidate_name(&self, parent: u64, name: &OsStr) {
+        self.invalidate_others(&[
+            CacheInvalidation::Entry(parent, name.to_owned()),
+            CacheInvalidation::Inode(parent),
+        ]);
     }
 
     /// Whose a new thing in `parent` is. A directory that gives its group to what is in it gives that
@@ -92,9 +96,9 @@ impl Mounted {
     fn permissions(
         &self,
         parent: Inode,
-        caller: Caller,
-        making: Making,
-    ) -> Result<Permissions, Refused> {
+        caller: FuseCaller,
+        making: MknodRequest,
+    ) -> Result<FilePermissions, FuseErrno> {
         let above = self.files.stat_inode(parent, Cut::ALL)?;
         let mut mode = making.mode & PERMISSIONS;
         let mut gid = caller.gid;
@@ -104,25 +108,25 @@ impl Mounted {
                 mode |= SET_GID;
             }
         }
-        Ok(Permissions { mode, uid: caller.uid, gid })
+        Ok(FilePermissions { mode, uid: caller.uid, gid })
     }
 
     // ---- Names ----
 
-    pub(super) fn make(
+    pub(super) fn make_node(
         &self,
         parent: u64,
         name: &OsStr,
-        making: Making,
-        caller: Caller,
-    ) -> Result<Told, Refused> {
+        making: MknodRequest,
+        caller: FuseCaller,
+    ) -> Result<EntryReply, FuseErrno> {
         let directory = self.directory(parent)?;
         let permissions = self.permissions(directory, caller, making)?;
         let at = (directory, name.as_bytes());
-        let node = self.files.make_node(at, making.kind, permissions, making.device);
+        let node = self.files.mknod(at, making.kind, permissions, making.device);
         let inode = self.wait(node)?;
-        self.named(parent, name);
-        self.told_of_file(inode)
+        self.invalidate_name(parent, name);
+        self.file_reply(inode)
     }
 
     /// Makes a file and opens it; or opens one that is there, if that will do.
@@ -132,10 +136,10 @@ impl Mounted {
         name: &OsStr,
         mode: u32,
         flags: OFlags,
-        caller: Caller,
-    ) -> Result<(Told, FileHandle, FopenFlags), Refused> {
+        caller: FuseCaller,
+    ) -> Result<(EntryReply, FileHandle, FopenFlags), FuseErrno> {
         let directory = self.directory(parent)?;
-        let making = Making { kind: FileKind::File, mode, device: 0 };
+        let making = MknodRequest { kind: FileKind::File, mode, device: 0 };
         let permissions = self.permissions(directory, caller, making)?;
         let at = (directory, name.as_bytes());
         let file = match self.wait(self.files.create(at, permissions)) {
@@ -150,9 +154,9 @@ impl Mounted {
             }
             made => made?,
         };
-        self.named(parent, name);
-        let told = self.told_of_file(file.inode())?;
-        Ok((told, self.handles.add(Handle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
+        self.invalidate_name(parent, name);
+        let told = self.file_reply(file.inode())?;
+        Ok((told, self.handles.add(FuseHandle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
     }
 
     pub(super) fn symlink(
@@ -160,23 +164,28 @@ impl Mounted {
         parent: u64,
         name: &OsStr,
         target: &[u8],
-        caller: Caller,
-    ) -> Result<Told, Refused> {
+        caller: FuseCaller,
+    ) -> Result<EntryReply, FuseErrno> {
         let directory = self.directory(parent)?;
-        let making = Making { kind: FileKind::Symlink, mode: 0o777, device: 0 };
+        let making = MknodRequest { kind: FileKind::Symlink, mode: 0o777, device: 0 };
         let permissions = self.permissions(directory, caller, making)?;
         let at = (directory, name.as_bytes());
         let inode = self.wait(self.files.symlink(target, at, permissions))?;
-        self.named(parent, name);
-        self.told_of_file(inode)
+        self.invalidate_name(parent, name);
+        self.file_reply(inode)
     }
 
-    pub(super) fn link(&self, file: u64, parent: u64, name: &OsStr) -> Result<Told, Refused> {
+    pub(super) fn link(
+        &self,
+        file: u64,
+        parent: u64,
+        name: &OsStr,
+    ) -> Result<EntryReply, FuseErrno> {
         let (inode, directory) = (self.file(file)?, self.directory(parent)?);
         self.wait(self.files.link_inode(inode, (directory, name.as_bytes())))?;
-        self.named(parent, name);
-        self.told(&[Changed::Node(file)]);
-        self.told_of_file(inode)
+        self.invalidate_name(parent, name);
+        self.invalidate_others(&[CacheInvalidation::Inode(file)]);
+        self.file_reply(inode)
     }
 
     pub(super) fn remove(
@@ -184,7 +193,7 @@ impl Mounted {
         parent: u64,
         name: &OsStr,
         is_directory: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FuseErrno> {
         let directory = self.directory(parent)?;
         let at = (directory, name.as_bytes());
         let known = self.files.lookup(directory, name.as_bytes(), Cut::ALL);
@@ -195,13 +204,13 @@ impl Mounted {
         match removed {
             // A name and a moment: it is there, but only to be read.
             Err(FileError::NotFound(_)) if self.is_past(directory, name.as_bytes()) => {
-                return Err(Refused::READ_ONLY);
+                return Err(FuseErrno::READ_ONLY);
             }
             removed => removed?,
         }
-        self.named(parent, name);
+        self.invalidate_name(parent, name);
         if let Ok(inode) = known {
-            self.told(&[Changed::Node(number(inode))]);
+            self.invalidate_others(&[CacheInvalidation::Inode(inode_number(inode))]);
         }
         Ok(())
     }
@@ -211,52 +220,52 @@ impl Mounted {
         from: (u64, OsString),
         to: (u64, OsString),
         flags: RenameFlags,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FuseErrno> {
         let target = match flags {
-            flags if flags.is_empty() => Target::Replaced,
-            RenameFlags::RENAME_NOREPLACE => Target::Absent,
-            RenameFlags::RENAME_EXCHANGE => Target::Exchanged,
-            _ => return Err(Refused::INVALID),
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(FuseErrno::INVALID),
         };
         let (old, new) = (self.directory(from.0)?, self.directory(to.0)?);
         let (old, new) = ((old, from.1.as_bytes()), (new, to.1.as_bytes()));
         let replaced = self.files.lookup(new.0, new.1, Cut::ALL);
         self.wait(self.files.rename_to(old, new, target))?;
-        self.named(from.0, &from.1);
-        self.named(to.0, &to.1);
+        self.invalidate_name(from.0, &from.1);
+        self.invalidate_name(to.0, &to.1);
         if let Ok(inode) = replaced {
-            self.told(&[Changed::Node(number(inode))]);
+            self.invalidate_others(&[CacheInvalidation::Inode(inode_number(inode))]);
         }
         Ok(())
     }
 
     // ---- Attributes ----
 
-    pub(super) fn set(
+    pub(super) fn set_attributes(
         &self,
         node: u64,
-        setting: Setting,
+        setting: SetattrRequest,
         open: Option<u64>,
-        caller: Caller,
-    ) -> Result<Told, Refused> {
+        caller: FuseCaller,
+    ) -> Result<EntryReply, FuseErrno> {
         let inode = self.file(node)?;
         if let Some(size) = setting.size {
             self.truncate(inode, open, size)?;
         }
         let before = self.files.stat_inode(inode, Cut::ALL)?;
-        let (set, now) = what_to_set(setting, &before, caller);
-        if set != SetAttributes::default() || now != Now::default() {
-            self.wait(self.files.set(inode, set, now))?;
+        let (set, now) = resolve_attributes(setting, &before, caller);
+        if set != AttributeUpdate::default() || now != TouchTimes::default() {
+            self.wait(self.files.set_attributes_and_times(inode, set, now))?;
         }
-        self.told(&[Changed::Node(node)]);
+        self.invalidate_others(&[CacheInvalidation::Inode(node)]);
         let file = self.files.stat_inode(inode, Cut::ALL)?;
-        Ok(Told { attributes: attributes(node, &file), ttl: self.files_ttl() })
+        Ok(EntryReply { attributes: attributes(node, &file), ttl: self.files_ttl() })
     }
 
-    fn truncate(&self, inode: Inode, open: Option<u64>, size: u64) -> Result<(), Refused> {
+    fn truncate(&self, inode: Inode, open: Option<u64>, size: u64) -> Result<(), FuseErrno> {
         let handle = open.and_then(|open| self.handles.find(open).ok());
         match handle.as_deref() {
-            Some(Handle::File(file)) => self.wait(file.truncate(size, Durability::Written))?,
+            Some(FuseHandle::File(file)) => self.wait(file.truncate(size, Durability::Written))?,
             _ => {
                 let file = self.files.open_inode(inode)?;
                 self.wait(file.truncate(size, Durability::Written))?
@@ -265,26 +274,26 @@ impl Mounted {
         Ok(())
     }
 
-    pub(super) fn set_extended(
+    pub(super) fn set_extended_attribute(
         &self,
         node: u64,
         name: &OsStr,
         value: Option<&[u8]>,
         flags: i32,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FuseErrno> {
         let (inode, name) = (self.file(node)?, name.as_bytes());
-        if !is_kept(name) {
-            return Err(Refused::NOT_SUPPORTED);
+        if !is_stored_attribute(name) {
+            return Err(FuseErrno::NOT_SUPPORTED);
         }
-        let is_there = self.files.extended(inode, name, Cut::ALL)?.is_some();
+        let is_there = self.files.get_xattr(inode, name, Cut::ALL)?.is_some();
         match (is_there, value) {
-            (true, Some(_)) if flags & extended::CREATE != 0 => return Err(Refused::EXISTS),
-            (false, Some(_)) if flags & extended::REPLACE != 0 => return Err(Refused::NO_DATA),
-            (false, None) => return Err(Refused::NO_DATA),
+            (true, Some(_)) if flags & extended::CREATE != 0 => return Err(FuseErrno::EXISTS),
+            (false, Some(_)) if flags & extended::REPLACE != 0 => return Err(FuseErrno::NO_DATA),
+            (false, None) => return Err(FuseErrno::NO_DATA),
             _ => {}
         }
-        self.wait(self.files.set_extended(inode, name, value))?;
-        self.told(&[Changed::Node(node)]);
+        self.wait(self.files.set_xattr(inode, name, value))?;
+        self.invalidate_others(&[CacheInvalidation::Inode(node)]);
         Ok(())
     }
 
@@ -292,33 +301,33 @@ impl Mounted {
 
     /// Writes. A write at the end goes to the end as it is here: another mount may have moved it, and
     /// then the kernel is told that it thought otherwise.
-    pub(super) fn write(&self, open: u64, write: Write) -> Result<(), Refused> {
+    pub(super) fn write(&self, open: u64, write: WriteRequest) -> Result<(), FuseErrno> {
         let handle = self.handles.find(open)?;
-        let Handle::File(file) = &*handle else { return Err(Refused::READ_ONLY) };
-        let node = number(file.inode());
-        if write.takes_set_id {
-            self.take_set_id(file.inode())?;
+        let FuseHandle::File(file) = &*handle else { return Err(FuseErrno::READ_ONLY) };
+        let node = inode_number(file.inode());
+        if write.clears_set_id {
+            self.clear_set_id(file.inode())?;
         }
         if write.at_end {
-            let _end = self.ends[file.inode().0 as usize % self.ends.len()].lock();
-            let end = file.at(Cut::ALL)?.length();
+            let _end = self.append_locks[file.inode().0 as usize % self.append_locks.len()].lock();
+            let end = file.view_at(Cut::ALL)?.length();
             self.wait(file.write_at(end, write.data, Durability::Written))?;
             if end != write.offset {
-                self.audience.tell(self.id, &Changed::Node(node));
+                self.invalidator.invalidate(self.id, &CacheInvalidation::Inode(node));
             }
         } else {
             self.wait(file.write_at(write.offset, write.data, Durability::Written))?;
         }
-        self.told(&[Changed::Node(node)]);
+        self.invalidate_others(&[CacheInvalidation::Inode(node)]);
         Ok(())
     }
 
     /// A write by somebody who is not root: what it writes is not to run as the owner.
-    fn take_set_id(&self, inode: Inode) -> Result<(), Refused> {
+    fn clear_set_id(&self, inode: Inode) -> Result<(), FuseErrno> {
         let file = self.files.stat_inode(inode, Cut::ALL)?;
         let mode = without_set_id(file.mode);
         if mode != file.mode {
-            let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+            let set = AttributeUpdate { mode: Some(mode), ..AttributeUpdate::default() };
             self.wait(self.files.set_attributes(inode, set))?;
         }
         Ok(())
@@ -331,55 +340,63 @@ impl Mounted {
         offset: u64,
         length: u64,
         mode: i32,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FuseErrno> {
         let handle = self.handles.find(open)?;
-        let Handle::File(file) = &*handle else { return Err(Refused::READ_ONLY) };
-        let end = offset.checked_add(length).ok_or(Refused::TOO_LARGE)?;
+        let FuseHandle::File(file) = &*handle else { return Err(FuseErrno::READ_ONLY) };
+        let end = offset.checked_add(length).ok_or(FuseErrno::TOO_LARGE)?;
         let grows = mode & allocate::KEEP_SIZE == 0;
         match mode & !allocate::KEEP_SIZE {
             0 => {}
-            allocate::PUNCH_HOLE if grows => return Err(Refused::NOT_SUPPORTED),
+            allocate::PUNCH_HOLE if grows => return Err(FuseErrno::NOT_SUPPORTED),
             allocate::PUNCH_HOLE | allocate::ZERO_RANGE => {
-                self.wait(file.punch(offset..end, Durability::Written))?;
+                self.wait(file.punch_hole(offset..end, Durability::Written))?;
             }
-            _ => return Err(Refused::NOT_SUPPORTED),
+            _ => return Err(FuseErrno::NOT_SUPPORTED),
         }
         let grown = grows && self.wait(file.extend(end, Durability::Written))?.is_some();
         if !grown {
-            let now = Now { modified: true, accessed: false };
-            self.wait(self.files.set(file.inode(), SetAttributes::default(), now))?;
+            let now = TouchTimes { modified: true, accessed: false };
+            self.wait(self.files.set_attributes_and_times(
+                file.inode(),
+                AttributeUpdate::default(),
+                now,
+            ))?;
         }
-        self.told(&[Changed::Node(number(file.inode()))]);
+        self.invalidate_others(&[CacheInvalidation::Inode(inode_number(file.inode()))]);
         Ok(())
     }
 
     /// Where data or a hole begins.
-    pub(super) fn seek(&self, open: u64, offset: i64, data: bool) -> Result<i64, Refused> {
-        let offset = u64::try_from(offset).map_err(|_| Refused::NO_SUCH_PLACE)?;
+    pub(super) fn seek(&self, open: u64, offset: i64, data: bool) -> Result<i64, FuseErrno> {
+        let offset = u64::try_from(offset).map_err(|_| FuseErrno::NO_SUCH_OFFSET)?;
         let found = match &*self.handles.find(open)? {
-            Handle::File(file) => file.at(Cut::ALL)?.next(offset, data)?,
+            FuseHandle::File(file) => file.view_at(Cut::ALL)?.seek_data_or_hole(offset, data)?,
             // There are no holes; behind the end is one.
-            Handle::Open(open) => match self.wait(open.size())? {
+            FuseHandle::Node(open) => match self.wait(open.size())? {
                 size if offset >= size => None,
                 size => Some(if data { offset } else { size }),
             },
-            Handle::Listing(_) => return Err(Refused::IS_DIRECTORY),
+            FuseHandle::Directory(_) => return Err(FuseErrno::IS_DIRECTORY),
         };
-        Ok(found.ok_or(Refused::NO_SUCH_PLACE)? as i64)
+        Ok(found.ok_or(FuseErrno::NO_SUCH_OFFSET)? as i64)
     }
 }
 
 /// Bytes to be written.
-pub(super) struct Write {
+pub(super) struct WriteRequest {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     /// At the end, wherever that is.
     pub(super) at_end: bool,
     /// By somebody who may not leave the file running as its owner.
-    pub(super) takes_set_id: bool,
+    pub(super) clears_set_id: bool,
 }
 
-fn what_to_set(setting: Setting, before: &FileAttributes, caller: Caller) -> (SetAttributes, Now) {
+fn resolve_attributes(
+    setting: SetattrRequest,
+    before: &FileAttributes,
+    caller: FuseCaller,
+) -> (AttributeUpdate, TouchTimes) {
     let is_file = before.kind == FileKind::File;
     let owner_changes = setting.uid.is_some() || setting.gid.is_some();
     let shrinks_by_other = setting.size.is_some() && caller.uid != 0;
@@ -390,7 +407,7 @@ fn what_to_set(setting: Setting, before: &FileAttributes, caller: Caller) -> (Se
         }
         None => None,
     };
-    let set = SetAttributes {
+    let set = AttributeUpdate {
         mode,
         uid: setting.uid,
         gid: setting.gid,
@@ -398,9 +415,9 @@ fn what_to_set(setting: Setting, before: &FileAttributes, caller: Caller) -> (Se
         accessed: setting.accessed.and_then(file_time),
     };
     let is_now = |time| matches!(time, Some(TimeOrNow::Now));
-    let now = Now { modified: is_now(setting.modified), accessed: is_now(setting.accessed) };
+    let now = TouchTimes { modified: is_now(setting.modified), accessed: is_now(setting.accessed) };
     // A write says by itself when it was.
-    let now = if setting.size.is_some() { Now { modified: false, ..now } } else { now };
+    let now = if setting.size.is_some() { TouchTimes { modified: false, ..now } } else { now };
     (set, now)
 }
 
@@ -413,8 +430,8 @@ mod tests {
         assert_eq!(kind_of(0o100_644), Ok(FileKind::File));
         assert_eq!(kind_of(0o644), Ok(FileKind::File));
         assert_eq!(kind_of(0o010_600), Ok(FileKind::Fifo));
-        assert_eq!(kind_of(0o040_755), Err(Refused::INVALID));
-        assert_eq!(kind_of(0o120_777), Err(Refused::INVALID));
+        assert_eq!(kind_of(0o040_755), Err(FuseErrno::INVALID));
+        assert_eq!(kind_of(0o120_777), Err(FuseErrno::INVALID));
     }
 
     #[test]

@@ -15,15 +15,15 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 /// How many changes wait to be told at most: a mount whose kernel takes none must not cost memory
 /// without bound.
-const WAITING_MAX: usize = 1 << 20;
+const PENDING_MAX: usize = 1 << 20;
 
 /// What changed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Changed {
+pub(super) enum CacheInvalidation {
     /// What is known of a node, and what is in it.
-    Node(u64),
+    Inode(u64),
     /// What a name in a directory means.
-    Name(u64, OsString),
+    Entry(u64, OsString),
 }
 
 /// Names a mount.
@@ -31,97 +31,103 @@ pub(super) enum Changed {
 pub(super) struct MountId(u64);
 
 #[derive(Default)]
-struct Waiting {
-    changes: HashSet<Changed>,
+struct PendingInvalidations {
+    changes: HashSet<CacheInvalidation>,
     ended: bool,
 }
 
 /// What a mount has not been told yet. What changes often meanwhile is told once.
 #[derive(Default)]
-struct Untold {
-    waiting: Mutex<Waiting>,
-    more: Condvar,
+struct InvalidationQueue {
+    pending: Mutex<PendingInvalidations>,
+    wakeup: Condvar,
 }
 
-impl Untold {
-    fn add(&self, change: &Changed) {
-        let mut waiting = self.waiting.lock();
-        if waiting.changes.len() >= WAITING_MAX {
-            tracing::error!("a mount takes no news; what it shows of files may be old");
+impl InvalidationQueue {
+    fn add(&self, change: &CacheInvalidation) {
+        let mut waiting = self.pending.lock();
+        if waiting.changes.len() >= PENDING_MAX {
+            tracing::error!(
+                "a mount does not take cache invalidations; what it shows of files may be stale"
+            );
             return;
         }
         waiting.changes.insert(change.clone());
-        self.more.notify_one();
+        self.wakeup.notify_one();
     }
 
     /// Waits for changes; `None` once nobody will be told of any.
-    fn take(&self) -> Option<HashSet<Changed>> {
-        let mut waiting = self.waiting.lock();
+    fn take(&self) -> Option<HashSet<CacheInvalidation>> {
+        let mut waiting = self.pending.lock();
         while waiting.changes.is_empty() && !waiting.ended {
-            self.more.wait(&mut waiting);
+            self.wakeup.wait(&mut waiting);
         }
         if waiting.ended { None } else { Some(std::mem::take(&mut waiting.changes)) }
     }
 
     fn end(&self) {
-        self.waiting.lock().ended = true;
-        self.more.notify_one();
+        self.pending.lock().ended = true;
+        self.wakeup.notify_one();
     }
 }
 
-/// A mount among the [`Audience`]; it leaves when this is dropped, however it ends.
-pub(super) struct Membership {
-    audience: Arc<Audience>,
+/// A mount among the [`CacheInvalidator`]; it leaves when this is dropped, however it ends.
+pub(super) struct MountRegistration {
+    invalidator: Arc<CacheInvalidator>,
     id: MountId,
 }
 
-impl Membership {
+impl MountRegistration {
     pub(super) fn id(&self) -> MountId {
         self.id
     }
 }
 
-impl Drop for Membership {
+impl Drop for MountRegistration {
     fn drop(&mut self) {
-        self.audience.leave(self.id);
+        self.invalidator.unregister(self.id);
     }
 }
 
 /// All mounts that want to be told.
 #[derive(Default)]
-pub(super) struct Audience {
+pub(super) struct CacheInvalidator {
     next: AtomicU64,
-    listeners: RwLock<Vec<(MountId, Arc<Untold>)>>,
+    mounts: RwLock<Vec<(MountId, Arc<InvalidationQueue>)>>,
 }
 
-impl Audience {
+impl CacheInvalidator {
     /// A mount, that is told nothing yet.
-    pub(super) fn enter(self: &Arc<Audience>) -> Membership {
+    pub(super) fn register(self: &Arc<CacheInvalidator>) -> MountRegistration {
         let id = MountId(self.next.fetch_add(1, Ordering::Relaxed));
-        Membership { audience: Arc::clone(self), id }
+        MountRegistration { invalidator: Arc::clone(self), id }
     }
 
     /// Tells a mount from now on.
-    pub(super) fn listen(&self, mount: MountId, notifier: Notifier) -> std::io::Result<()> {
+    pub(super) fn start_notifying(
+        &self,
+        mount: MountId,
+        notifier: Notifier,
+    ) -> std::io::Result<()> {
         let untold = self.add(mount);
-        let thread = std::thread::Builder::new().name("mount-tell".to_owned());
+        let thread = std::thread::Builder::new().name("mount-notify".to_owned());
         thread.spawn(move || {
             while let Some(changes) = untold.take() {
-                changes.iter().for_each(|change| tell(&notifier, change));
+                changes.iter().for_each(|change| notify_kernel(&notifier, change));
             }
         })?;
         Ok(())
     }
 
-    fn add(&self, mount: MountId) -> Arc<Untold> {
-        let untold = Arc::new(Untold::default());
-        self.listeners.write().push((mount, Arc::clone(&untold)));
+    fn add(&self, mount: MountId) -> Arc<InvalidationQueue> {
+        let untold = Arc::new(InvalidationQueue::default());
+        self.mounts.write().push((mount, Arc::clone(&untold)));
         untold
     }
 
     /// A mount has ended.
-    fn leave(&self, mount: MountId) {
-        self.listeners.write().retain(|(listener, untold)| {
+    fn unregister(&self, mount: MountId) {
+        self.mounts.write().retain(|(listener, untold)| {
             let stays = *listener != mount;
             if !stays {
                 untold.end();
@@ -132,12 +138,12 @@ impl Audience {
 
     /// Whether there is more than one mount.
     pub(super) fn is_shared(&self) -> bool {
-        self.listeners.read().len() > 1
+        self.mounts.read().len() > 1
     }
 
     /// Tells all mounts but `by` of changes that came through `by`.
-    pub(super) fn tell_others(&self, by: MountId, changes: &[Changed]) {
-        for (listener, untold) in self.listeners.read().iter() {
+    pub(super) fn invalidate_others(&self, by: MountId, changes: &[CacheInvalidation]) {
+        for (listener, untold) in self.mounts.read().iter() {
             if *listener != by {
                 changes.iter().for_each(|change| untold.add(change));
             }
@@ -145,22 +151,22 @@ impl Audience {
     }
 
     /// Tells `mount` of a change that did not come about as it thinks.
-    pub(super) fn tell(&self, mount: MountId, change: &Changed) {
-        let listeners = self.listeners.read();
+    pub(super) fn invalidate(&self, mount: MountId, change: &CacheInvalidation) {
+        let listeners = self.mounts.read();
         if let Some((_, untold)) = listeners.iter().find(|(listener, _)| *listener == mount) {
             untold.add(change);
         }
     }
 }
 
-fn tell(notifier: &Notifier, change: &Changed) {
+fn notify_kernel(notifier: &Notifier, change: &CacheInvalidation) {
     let told = match change {
-        Changed::Node(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
-        Changed::Name(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
+        CacheInvalidation::Inode(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
+        CacheInvalidation::Entry(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
     };
     // The kernel does not know it, or the mount is ending.
     if let Err(error) = told {
-        tracing::debug!(%error, ?change, "a mount was not told of a change");
+        tracing::debug!(%error, ?change, "the cache of a mount was not invalidated");
     }
 }
 
@@ -169,18 +175,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_but_the_one_it_came_through_are_told_once_until_they_leave() {
-        let audience = Arc::new(Audience::default());
-        let [member, leaving] = [audience.enter(), audience.enter()];
+    fn all_mounts_but_the_changing_one_are_invalidated_once_until_they_unregister() {
+        let audience = Arc::new(CacheInvalidator::default());
+        let [member, leaving] = [audience.register(), audience.register()];
         let [first, second] = [member.id(), leaving.id()];
         let [of_first, of_second] = [audience.add(first), audience.add(second)];
         for _ in 0..3 {
-            audience.tell_others(first, &[Changed::Node(7), Changed::Name(1, "a".into())]);
+            audience.invalidate_others(
+                first,
+                &[CacheInvalidation::Inode(7), CacheInvalidation::Entry(1, "a".into())],
+            );
         }
-        assert!(of_first.waiting.lock().changes.is_empty());
+        assert!(of_first.pending.lock().changes.is_empty());
         assert_eq!(of_second.take().unwrap().len(), 2);
-        audience.tell(first, &Changed::Node(8));
-        assert_eq!(of_first.take().unwrap(), HashSet::from([Changed::Node(8)]));
+        audience.invalidate(first, &CacheInvalidation::Inode(8));
+        assert_eq!(of_first.take().unwrap(), HashSet::from([CacheInvalidation::Inode(8)]));
         drop(leaving);
         assert_eq!(of_second.take(), None);
         assert!(!audience.is_shared(), "the other is there");

@@ -20,7 +20,7 @@ const SOURCE: &str = "freezeframe:";
 
 /// A mount, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct MountEntry {
     /// Major and minor number of what is mounted.
     device: String,
     path: PathBuf,
@@ -30,14 +30,14 @@ pub(super) struct Listed {
 }
 
 /// The mounts of a line each, as `/proc/self/mountinfo` has them.
-fn parse(lines: &[u8]) -> Vec<Listed> {
+fn parse(lines: &[u8]) -> Vec<MountEntry> {
     lines.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-fn parse_line(line: &[u8]) -> Option<Listed> {
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
-    Some(Listed {
+    Some(MountEntry {
         device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
         path: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         file_system: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
@@ -65,7 +65,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 /// What is mounted at `path`: the uppermost.
-pub(super) fn mounted_at(path: &Path) -> Option<Listed> {
+pub(super) fn mounted_at(path: &Path) -> Option<MountEntry> {
     let lines = std::fs::read("/proc/self/mountinfo").ok()?;
     parse(&lines).into_iter().rfind(|listed| listed.path == path)
 }
@@ -105,8 +105,8 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
 }
 
 /// Whether something can be mounted at `directory`; its path without links.
-pub(super) fn check(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountError> {
-    clear_dead(directory)?;
+pub(super) fn check_mount_point(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountError> {
+    detach_dead_mount(directory)?;
     let path = std::fs::canonicalize(directory).map_err(|source| cannot_use(directory, source))?;
     let metadata = std::fs::metadata(&path).map_err(|source| cannot_use(directory, source))?;
     if !metadata.is_dir() {
@@ -129,14 +129,14 @@ pub(super) fn check(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountE
 fn cannot_use(directory: &Path, source: std::io::Error) -> MountError {
     let directory = directory.to_owned();
     match source.kind() {
-        std::io::ErrorKind::NotFound => MountError::Missing(directory),
+        std::io::ErrorKind::NotFound => MountError::NotFound(directory),
         std::io::ErrorKind::NotADirectory => MountError::NotDirectory(directory),
         _ => MountError::CannotUse { directory, source },
     }
 }
 
 /// What a server that was killed left mounted answers nobody, and is taken away.
-fn clear_dead(directory: &Path) -> Result<(), MountError> {
+fn detach_dead_mount(directory: &Path) -> Result<(), MountError> {
     let is_dead = |error: &std::io::Error| {
         error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
             || error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error())
@@ -146,13 +146,13 @@ fn clear_dead(directory: &Path) -> Result<(), MountError> {
     if !is_dead(&error) || mounted_at(&path).is_none_or(|at| at.file_system != FILE_SYSTEM) {
         return Ok(());
     }
-    tracing::info!(directory = %path.display(), "taking away the mount of a server that has ended");
+    tracing::info!(directory = %path.display(), "unmounting the mount of a server that has ended");
     detach(&path, UnmountFlags::DETACH)
         .map_err(|source| MountError::CannotUse { directory: path, source: source.into() })
 }
 
 /// A connection to the kernel for a mount, and the mount, if it was made here.
-pub(super) enum Connection {
+pub(super) enum FuseConnection {
     /// Mounted; the kernel's requests come from there.
     Mounted(std::fs::File),
     /// This user cannot mount by himself.
@@ -160,7 +160,7 @@ pub(super) enum Connection {
 }
 
 /// Mounts at `path`, without help.
-pub(super) fn mount(path: &Path, source: &OsStr) -> Result<Connection, MountError> {
+pub(super) fn mount(path: &Path, source: &OsStr) -> Result<FuseConnection, MountError> {
     let device =
         std::fs::File::options().read(true).write(true).open(DEVICE).map_err(MountError::NoFuse)?;
     let metadata = std::fs::metadata(path).map_err(|source| cannot_use(path, source))?;
@@ -174,8 +174,8 @@ pub(super) fn mount(path: &Path, source: &OsStr) -> Result<Connection, MountErro
     let options = CString::new(options).expect("it has no zero byte");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     match rustix::mount::mount(source, path, FILE_SYSTEM, flags, Some(options.as_c_str())) {
-        Ok(()) => Ok(Connection::Mounted(device)),
-        Err(Errno::PERM) => Ok(Connection::NotPermitted),
+        Ok(()) => Ok(FuseConnection::Mounted(device)),
+        Err(Errno::PERM) => Ok(FuseConnection::NotPermitted),
         Err(error) => {
             let (directory, source) = (path.to_owned(), error.into());
             Err(MountError::CannotUse { directory, source })
@@ -184,7 +184,7 @@ pub(super) fn mount(path: &Path, source: &OsStr) -> Result<Connection, MountErro
 }
 
 /// Takes away what is mounted at `path`, if it still is `listed`.
-pub(super) fn unmount(path: &Path, listed: &Listed, lazily: bool) -> Result<(), MountError> {
+pub(super) fn unmount(path: &Path, listed: &MountEntry, lazily: bool) -> Result<(), MountError> {
     if mounted_at(path).as_ref() != Some(listed) {
         return Ok(());
     }
@@ -192,7 +192,7 @@ pub(super) fn unmount(path: &Path, listed: &Listed, lazily: bool) -> Result<(), 
     match detach(path, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
-        Err(Errno::PERM) => with_help(path, lazily),
+        Err(Errno::PERM) => unmount_with_fusermount(path, lazily),
         Err(error) => {
             let (directory, source) = (path.to_owned(), error.into());
             Err(MountError::CannotUse { directory, source })
@@ -205,19 +205,19 @@ fn detach(path: &Path, flags: UnmountFlags) -> Result<(), Errno> {
 }
 
 /// Takes away what was mounted a moment ago and could not be served.
-pub(super) fn abandon(path: &Path) {
+pub(super) fn detach_unserved_mount(path: &Path) {
     if let Err(error) = detach(path, UnmountFlags::DETACH) {
-        tracing::warn!(%error, directory = %path.display(), "a mount is left behind");
+        tracing::warn!(%error, directory = %path.display(), "a mount could not be unmounted");
     }
 }
 
 /// A program that may do it for others than root.
-fn with_help(path: &Path, lazily: bool) -> Result<(), MountError> {
+fn unmount_with_fusermount(path: &Path, lazily: bool) -> Result<(), MountError> {
     let mut arguments = vec![OsStr::new("-u")];
     arguments.extend(lazily.then_some(OsStr::new("-z")));
     arguments.extend([OsStr::new("--"), path.as_os_str()]);
     let ended = Command::new("fusermount3").args(arguments).output();
-    match ended.map_err(MountError::NoHelp)? {
+    match ended.map_err(MountError::NoFusermount)? {
         ended if ended.status.success() => Ok(()),
         ended => {
             let why = OsStr::from_bytes(&ended.stderr).to_string_lossy().trim().to_owned();

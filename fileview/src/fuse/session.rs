@@ -18,18 +18,18 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
-use super::asker::on_behalf;
-use super::changes::{Making, Setting, Write, kind_of};
-use super::mounted::{Caller, Mounted, Told};
-use super::refused::Refused;
-use super::workers::Workers;
+use super::changes::{MknodRequest, SetattrRequest, WriteRequest, kind_of};
+use super::errno::FuseErrno;
+use super::interrupt::serve_for_caller;
+use super::mounted_tree::{EntryReply, FuseCaller, MountedTree};
+use super::workers::FuseWorkers;
 
 /// The longest write that the kernel sends at once.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// How many requests that nobody waits for yet, such as reading ahead, the kernel may have under way.
 const BACKGROUND_MAX: u16 = 64;
 /// What the kernel may do, where it can.
-const WANTED: [InitFlags; 8] = [
+const WANTED_CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
@@ -46,21 +46,21 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
 /// A mount, and who serves it.
-pub(super) struct Session {
-    pub(super) mounted: Arc<Mounted>,
-    pub(super) workers: Workers,
+pub(super) struct FuseSession {
+    pub(super) mounted: Arc<MountedTree>,
+    pub(super) workers: FuseWorkers,
 }
 
-impl Session {
-    fn serve(&self, request: impl FnOnce(&Mounted) + Send + 'static) {
+impl FuseSession {
+    fn serve(&self, request: impl FnOnce(&MountedTree) + Send + 'static) {
         let mounted = Arc::clone(&self.mounted);
         self.workers.serve(move || request(&mounted));
     }
 
     /// Serves a request that may take long, for as long as its asker lives.
-    fn serve_long(&self, request: &Request, serve: impl FnOnce(&Mounted) + Send + 'static) {
+    fn serve_slow(&self, request: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
         let (mounted, asker) = (Arc::clone(&self.mounted), request.pid());
-        self.workers.serve_long(move || on_behalf(asker, || serve(&mounted)));
+        self.workers.serve_slow(move || serve_for_caller(asker, || serve(&mounted)));
     }
 
     /// Everything written before is on stable storage when `reply` is given. Nobody waits on a thread.
@@ -69,38 +69,38 @@ impl Session {
         self.workers.wait(async move {
             match files.sync().await {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(Refused::from(error).errno()),
+                Err(error) => reply.error(FuseErrno::from(error).errno()),
             }
         });
     }
 }
 
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+fn caller(request: &Request) -> FuseCaller {
+    FuseCaller { uid: request.uid(), gid: request.gid() }
 }
 
-fn entry(reply: ReplyEntry, told: Result<Told, Refused>) {
+fn reply_entry(reply: ReplyEntry, told: Result<EntryReply, FuseErrno>) {
     match told {
         Ok(told) => reply.entry(&told.ttl, &told.attributes, GENERATION),
         Err(refused) => reply.error(refused.errno()),
     }
 }
 
-fn attributes(reply: ReplyAttr, told: Result<Told, Refused>) {
+fn reply_attributes(reply: ReplyAttr, told: Result<EntryReply, FuseErrno>) {
     match told {
         Ok(told) => reply.attr(&told.ttl, &told.attributes),
         Err(refused) => reply.error(refused.errno()),
     }
 }
 
-fn done(reply: ReplyEmpty, done: Result<(), Refused>) {
+fn reply_empty(reply: ReplyEmpty, done: Result<(), FuseErrno>) {
     match done {
         Ok(()) => reply.ok(),
         Err(refused) => reply.error(refused.errno()),
     }
 }
 
-fn opened(reply: ReplyOpen, opened: Result<(FileHandle, fuser::FopenFlags), Refused>) {
+fn reply_open(reply: ReplyOpen, opened: Result<(FileHandle, fuser::FopenFlags), FuseErrno>) {
     match opened {
         Ok((handle, flags)) => reply.opened(handle, flags),
         Err(refused) => reply.error(refused.errno()),
@@ -108,11 +108,11 @@ fn opened(reply: ReplyOpen, opened: Result<(FileHandle, fuser::FopenFlags), Refu
 }
 
 /// An attribute, or how long it is.
-fn extended(reply: ReplyXattr, room: u32, value: Result<Vec<u8>, Refused>) {
+fn reply_xattr(reply: ReplyXattr, room: u32, value: Result<Vec<u8>, FuseErrno>) {
     match value {
         Ok(value) if room == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() <= room as usize => reply.data(&value),
-        Ok(_) => reply.error(Refused::OUT_OF_RANGE.errno()),
+        Ok(_) => reply.error(FuseErrno::OUT_OF_RANGE.errno()),
         Err(refused) => reply.error(refused.errno()),
     }
 }
@@ -121,9 +121,9 @@ fn open_flags(flags: i32) -> OFlags {
     OFlags::from_bits_retain(flags as u32)
 }
 
-impl Filesystem for Session {
+impl Filesystem for FuseSession {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for wanted in WANTED {
+        for wanted in WANTED_CAPABILITIES {
             if config.add_capabilities(wanted).is_err() {
                 tracing::debug!(?wanted, "this kernel cannot do that with a mount");
             }
@@ -137,10 +137,11 @@ impl Filesystem for Session {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let is_long = self.mounted.looks_up_long(parent.0, name);
+        let is_long = self.mounted.is_slow_lookup(parent.0, name);
         let name = name.to_owned();
-        let look_up = move |mounted: &Mounted| entry(reply, mounted.look_up(parent.0, &name));
-        if is_long { self.serve_long(request, look_up) } else { self.serve(look_up) }
+        let look_up =
+            move |mounted: &MountedTree| reply_entry(reply, mounted.look_up(parent.0, &name));
+        if is_long { self.serve_slow(request, look_up) } else { self.serve(look_up) }
     }
 
     fn forget(&self, _: &Request, node: INodeNo, times: u64) {
@@ -155,10 +156,10 @@ impl Filesystem for Session {
         reply: ReplyAttr,
     ) {
         let handle = handle.map(|handle| handle.0);
-        let know = move |mounted: &Mounted| {
-            attributes(reply, mounted.attributes(node.0, handle));
+        let know = move |mounted: &MountedTree| {
+            reply_attributes(reply, mounted.attributes(node.0, handle));
         };
-        if self.mounted.is_long(node.0) { self.serve_long(request, know) } else { self.serve(know) }
+        if self.mounted.is_slow(node.0) { self.serve_slow(request, know) } else { self.serve(know) }
     }
 
     fn setattr(
@@ -179,10 +180,10 @@ impl Filesystem for Session {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let setting = Setting { mode, uid, gid, size, accessed, modified };
+        let setting = SetattrRequest { mode, uid, gid, size, accessed, modified };
         let (caller, handle) = (caller(request), handle.map(|handle| handle.0));
         self.serve(move |mounted| {
-            attributes(reply, mounted.set(node.0, setting, handle, caller));
+            reply_attributes(reply, mounted.set_attributes(node.0, setting, handle, caller));
         });
     }
 
@@ -206,10 +207,10 @@ impl Filesystem for Session {
         let (name, caller) = (name.to_owned(), caller(request));
         self.serve(move |mounted| {
             let made = kind_of(mode).and_then(|kind| {
-                let making = Making { kind, mode, device: u64::from(device) };
-                mounted.make(parent.0, &name, making, caller)
+                let making = MknodRequest { kind, mode, device: u64::from(device) };
+                mounted.make_node(parent.0, &name, making, caller)
             });
-            entry(reply, made);
+            reply_entry(reply, made);
         });
     }
 
@@ -223,20 +224,20 @@ impl Filesystem for Session {
         reply: ReplyEntry,
     ) {
         let (name, caller) = (name.to_owned(), caller(request));
-        let making = Making { kind: FileKind::Directory, mode, device: 0 };
+        let making = MknodRequest { kind: FileKind::Directory, mode, device: 0 };
         self.serve(move |mounted| {
-            entry(reply, mounted.make(parent.0, &name, making, caller));
+            reply_entry(reply, mounted.make_node(parent.0, &name, making, caller));
         });
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.serve(move |mounted| done(reply, mounted.remove(parent.0, &name, false)));
+        self.serve(move |mounted| reply_empty(reply, mounted.remove(parent.0, &name, false)));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.serve(move |mounted| done(reply, mounted.remove(parent.0, &name, true)));
+        self.serve(move |mounted| reply_empty(reply, mounted.remove(parent.0, &name, true)));
     }
 
     fn symlink(
@@ -250,7 +251,7 @@ impl Filesystem for Session {
         let (name, caller, target) = (name.to_owned(), caller(request), target.to_owned());
         self.serve(move |mounted| {
             let target = target.as_os_str().as_bytes();
-            entry(reply, mounted.symlink(parent.0, &name, target, caller));
+            reply_entry(reply, mounted.symlink(parent.0, &name, target, caller));
         });
     }
 
@@ -265,18 +266,18 @@ impl Filesystem for Session {
         reply: ReplyEmpty,
     ) {
         let (from, to) = ((parent.0, name.to_owned()), (new_parent.0, new_name.to_owned()));
-        self.serve(move |mounted| done(reply, mounted.rename(from, to, flags)));
+        self.serve(move |mounted| reply_empty(reply, mounted.rename(from, to, flags)));
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.serve(move |mounted| entry(reply, mounted.link(node.0, parent.0, &name)));
+        self.serve(move |mounted| reply_entry(reply, mounted.link(node.0, parent.0, &name)));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let to_write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        let open = move |mounted: &Mounted| opened(reply, mounted.open(node.0, to_write));
-        if self.mounted.is_long(node.0) { self.serve_long(request, open) } else { self.serve(open) }
+        let open = move |mounted: &MountedTree| reply_open(reply, mounted.open(node.0, to_write));
+        if self.mounted.is_slow(node.0) { self.serve_slow(request, open) } else { self.serve(open) }
     }
 
     fn read(
@@ -310,12 +311,12 @@ impl Filesystem for Session {
     ) {
         let length = data.len() as u32;
         let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let write = Write {
+        let write = WriteRequest {
             offset,
             data: Bytes::copy_from_slice(data),
             // What comes from a mapping has its place.
             at_end: !is_cached && open_flags(flags.0).contains(OFlags::APPEND),
-            takes_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            clears_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         self.serve(move |mounted| match mounted.write(handle.0, write) {
             Ok(()) => reply.written(length),
@@ -364,7 +365,7 @@ impl Filesystem for Session {
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.serve(move |mounted| opened(reply, mounted.open_directory(node.0)));
+        self.serve(move |mounted| reply_open(reply, mounted.open_directory(node.0)));
     }
 
     fn readdir(
@@ -375,10 +376,10 @@ impl Filesystem for Session {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let list = move |mounted: &Mounted| match mounted.names(handle.0, offset) {
+        let list = move |mounted: &MountedTree| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
-                    let (number, name) = (named.place.number(), OsStr::from_bytes(&named.name));
+                    let (number, name) = (named.node.number(), OsStr::from_bytes(&named.name));
                     if reply.add(INodeNo(number), named.next, named.kind, name) {
                         break;
                     }
@@ -387,7 +388,7 @@ impl Filesystem for Session {
             }
             Err(refused) => reply.error(refused.errno()),
         };
-        if self.mounted.is_long(node.0) { self.serve_long(request, list) } else { self.serve(list) }
+        if self.mounted.is_slow(node.0) { self.serve_slow(request, list) } else { self.serve(list) }
     }
 
     fn readdirplus(
@@ -398,26 +399,26 @@ impl Filesystem for Session {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let list = move |mounted: &Mounted| match mounted.names(handle.0, offset) {
+        let list = move |mounted: &MountedTree| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
-                    let Some(told) = mounted.told_of_name(&named) else { continue };
+                    let Some(told) = mounted.name_reply(&named) else { continue };
                     let (number, name) = (told.attributes.ino, OsStr::from_bytes(&named.name));
                     let (ttl, file) = (&told.ttl, &told.attributes);
                     if reply.add(number, named.next, name, ttl, file, GENERATION) {
-                        mounted.untold(&told);
+                        mounted.undo_lookup(&told);
                         break;
                     }
                     // The kernel does not count these two.
                     if matches!(&*named.name, b"." | b"..") {
-                        mounted.untold(&told);
+                        mounted.undo_lookup(&told);
                     }
                 }
                 reply.ok();
             }
             Err(refused) => reply.error(refused.errno()),
         };
-        if self.mounted.is_long(node.0) { self.serve_long(request, list) } else { self.serve(list) }
+        if self.mounted.is_slow(node.0) { self.serve_slow(request, list) } else { self.serve(list) }
     }
 
     fn releasedir(
@@ -471,22 +472,28 @@ impl Filesystem for Session {
     ) {
         let (name, value) = (name.to_owned(), value.to_vec());
         self.serve(move |mounted| {
-            done(reply, mounted.set_extended(node.0, &name, Some(&value), flags));
+            reply_empty(reply, mounted.set_extended_attribute(node.0, &name, Some(&value), flags));
         });
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.to_owned();
-        self.serve(move |mounted| extended(reply, size, mounted.extended(node.0, &name)));
+        self.serve(move |mounted| {
+            reply_xattr(reply, size, mounted.extended_attribute(node.0, &name))
+        });
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        self.serve(move |mounted| extended(reply, size, mounted.extended_names(node.0)));
+        self.serve(move |mounted| {
+            reply_xattr(reply, size, mounted.extended_attribute_names(node.0))
+        });
     }
 
     fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.serve(move |mounted| done(reply, mounted.set_extended(node.0, &name, None, 0)));
+        self.serve(move |mounted| {
+            reply_empty(reply, mounted.set_extended_attribute(node.0, &name, None, 0))
+        });
     }
 
     fn create(
@@ -520,7 +527,9 @@ impl Filesystem for Session {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.serve(move |mounted| done(reply, mounted.allocate(handle.0, offset, length, mode)));
+        self.serve(move |mounted| {
+            reply_empty(reply, mounted.allocate(handle.0, offset, length, mode))
+        });
     }
 
     fn lseek(

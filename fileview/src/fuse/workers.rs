@@ -19,47 +19,47 @@ use tokio::sync::Semaphore;
 /// How many requests wait in the pool at most.
 const POOL_MAX: usize = 64;
 /// How many requests that may take long are served at a time.
-const LONG_MAX: usize = 16;
+const SLOW_MAX: usize = 16;
 
 /// Serves requests.
-pub(super) struct Workers {
+pub(super) struct FuseWorkers {
     runtime: Handle,
     /// Threads that take requests.
     threads: usize,
     busy: AtomicUsize,
     pool: Arc<Semaphore>,
-    long: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
 }
 
-impl Workers {
-    pub(super) fn new(runtime: Handle, threads: usize) -> Workers {
+impl FuseWorkers {
+    pub(super) fn new(runtime: Handle, threads: usize) -> FuseWorkers {
         let pool = Arc::new(Semaphore::new(POOL_MAX));
-        let long = Arc::new(Semaphore::new(LONG_MAX));
-        Workers { runtime, threads, busy: AtomicUsize::new(0), pool, long }
+        let long = Arc::new(Semaphore::new(SLOW_MAX));
+        FuseWorkers { runtime, threads, busy: AtomicUsize::new(0), pool, slow: long }
     }
 
     /// Serves a request, here or in the pool.
     pub(super) fn serve(&self, request: impl FnOnce() + Send + 'static) {
-        let _busy = Busy::begin(&self.busy);
+        let _busy = BusyGuard::begin(&self.busy);
         if self.busy.load(Ordering::Relaxed) >= self.threads
             && let Ok(room) = Arc::clone(&self.pool).try_acquire_owned()
         {
             self.runtime.spawn_blocking(move || {
-                guarded(request);
+                run_catching_panics(request);
                 drop(room);
             });
         } else {
-            guarded(request);
+            run_catching_panics(request);
         }
     }
 
     /// Serves a request that may take long, when it is its turn.
-    pub(super) fn serve_long(&self, request: impl FnOnce() + Send + 'static) {
-        let turns = Arc::clone(&self.long);
+    pub(super) fn serve_slow(&self, request: impl FnOnce() + Send + 'static) {
+        let turns = Arc::clone(&self.slow);
         self.runtime.spawn(async move {
             let turn = turns.acquire_owned().await.expect("never closed");
             tokio::task::spawn_blocking(move || {
-                guarded(request);
+                run_catching_panics(request);
                 drop(turn);
             });
         });
@@ -73,23 +73,23 @@ impl Workers {
 
 /// A request that panics is answered with an error by being dropped, and must not take with it the
 /// thread that all others are waiting for.
-fn guarded(request: impl FnOnce()) {
+fn run_catching_panics(request: impl FnOnce()) {
     if std::panic::catch_unwind(AssertUnwindSafe(request)).is_err() {
         tracing::error!("serving a request of the kernel has panicked; it is answered with EIO");
     }
 }
 
 /// A thread that serves.
-struct Busy<'a>(&'a AtomicUsize);
+struct BusyGuard<'a>(&'a AtomicUsize);
 
-impl Busy<'_> {
-    fn begin(busy: &AtomicUsize) -> Busy<'_> {
+impl BusyGuard<'_> {
+    fn begin(busy: &AtomicUsize) -> BusyGuard<'_> {
         busy.fetch_add(1, Ordering::Relaxed);
-        Busy(busy)
+        BusyGuard(busy)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_last_free_thread_waits_for_nobody() {
-        let workers = Arc::new(Workers::new(Handle::current(), 2));
+        let workers = Arc::new(FuseWorkers::new(Handle::current(), 2));
         let (release, held) = channel::<()>();
         let (began, begun) = channel();
         let slow = Arc::clone(&workers);
@@ -130,19 +130,19 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_takes_long_takes_no_thread_from_others() {
-        let workers = Workers::new(Handle::current(), 2);
+        let workers = FuseWorkers::new(Handle::current(), 2);
         let gate = Arc::new(parking_lot::RwLock::new(()));
         let held = gate.write();
         let (began, begun) = channel();
-        const COUNT: usize = 3 * (POOL_MAX + LONG_MAX);
+        const COUNT: usize = 3 * (POOL_MAX + SLOW_MAX);
         for _ in 0..COUNT {
             let (gate, began) = (Arc::clone(&gate), began.clone());
-            workers.serve_long(move || {
+            workers.serve_slow(move || {
                 began.send(()).unwrap();
                 drop(gate.read());
             });
         }
-        for _ in 0..LONG_MAX {
+        for _ in 0..SLOW_MAX {
             begun.recv().unwrap();
         }
         let (answer, answered) = channel();
@@ -150,19 +150,19 @@ mod tests {
         assert_eq!(answered.recv().unwrap(), std::thread::current().id());
         assert!(begun.try_recv().is_err(), "no more than that at a time");
         drop(held);
-        assert_eq!(begun.iter().take(COUNT - LONG_MAX).count(), COUNT - LONG_MAX);
+        assert_eq!(begun.iter().take(COUNT - SLOW_MAX).count(), COUNT - SLOW_MAX);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_request_that_panics_ends_alone() {
-        let workers = Workers::new(Handle::current(), 2);
+        let workers = FuseWorkers::new(Handle::current(), 2);
         workers.serve(|| panic!("on purpose"));
         assert_eq!(workers.busy.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_free_thread_serves_by_itself() {
-        let workers = Workers::new(Handle::current(), 2);
+        let workers = FuseWorkers::new(Handle::current(), 2);
         let (answer, answered) = channel();
         workers.serve(move || answer.send(std::thread::current().id()).unwrap());
         assert_eq!(answered.recv().unwrap(), std::thread::current().id());

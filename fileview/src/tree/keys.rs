@@ -13,25 +13,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::{Offset, TopicId};
-use hlc::{Ask, Cut, Hlc};
+use hlc::{Cut, Hlc, MomentSelector};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::lru_cache::{CacheWeight, WeightedLruCache};
 use super::names::encode;
 use super::raw::raw_size;
-use super::recent::{Recent, Weigh};
-use super::scan::{Generation, Seen, Step, each_record, step};
-use super::stat::TRIES;
-use super::{TopicNode, Tree, TreeError};
+use super::scan::{LogGeneration, ScanStep, VisibleRange, for_each_record, read_step};
+use super::stat::ATTEMPTS_MAX;
+use super::{TopicNode, TreeError, ViewTree};
 
 /// What an entry takes beside its key, about.
 const ENTRY_BYTES: usize = 128;
 /// How many bytes of batches are looked at in one go.
 const STEP_BYTES: usize = 1 << 20;
 /// How many tables may be made at a time: each takes its room before it is kept.
-const MAKING_MAX: usize = 2;
+const BUILDS_MAX: usize = 2;
 /// How many bytes of memory may say how far searches for single keys have come.
 const SEARCHES_BYTES_MAX: usize = 4 << 20;
 /// Where cookies begin; those before are for others to use.
@@ -46,7 +46,7 @@ pub(crate) fn cookie(bytes: &[u8], seed: u64) -> u64 {
 
 /// Where the newest record of a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Newest {
+pub(crate) struct NewestRecord {
     pub(crate) stamp: Hlc,
     pub(crate) partition: u32,
     pub(crate) offset: Offset,
@@ -54,7 +54,7 @@ pub(crate) struct Newest {
     pub(crate) length: Option<u64>,
 }
 
-impl Newest {
+impl NewestRecord {
     fn rank(&self) -> (Hlc, Offset) {
         (self.stamp, self.offset)
     }
@@ -90,25 +90,25 @@ impl ScanBudget {
 
 /// The newest record of each key in a range of cookies.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct KeyTable {
     pub(crate) range: Range<u64>,
     /// If it is about one key: its name.
     name: Option<Box<[u8]>>,
-    pub(crate) entries: BTreeMap<(u64, Box<[u8]>), Newest>,
+    pub(crate) entries: BTreeMap<(u64, Box<[u8]>), NewestRecord>,
     /// As of when.
     cut: Cut,
     /// How far each partition has been read.
     ends: Vec<Offset>,
     /// That of each partition which was read.
-    generations: Vec<Generation>,
+    generations: Vec<LogGeneration>,
     bytes: usize,
     /// How many records without a value were put in since these were taken out.
     tombstones: usize,
 }
 
-impl Table {
-    fn new(range: Range<u64>, cut: Cut) -> Table {
-        Table {
+impl KeyTable {
+    fn new(range: Range<u64>, cut: Cut) -> KeyTable {
+        KeyTable {
             range,
             name: None,
             entries: BTreeMap::new(),
@@ -121,20 +121,20 @@ impl Table {
     }
 
     /// One of a single key, which has not read anything.
-    fn of_name(range: Range<u64>, name: &[u8], generations: &[Generation]) -> Table {
-        Table {
+    fn for_key_name(range: Range<u64>, name: &[u8], generations: &[LogGeneration]) -> KeyTable {
+        KeyTable {
             name: Some(name.into()),
             generations: generations.to_vec(),
-            ..Table::new(range, Cut::before(hlc::SysTime(0)))
+            ..KeyTable::new(range, Cut::before(hlc::SysTime(0)))
         }
     }
 
-    fn holds(&self, place: u64, key: &[u8]) -> bool {
+    fn covers(&self, place: u64, key: &[u8]) -> bool {
         let is_wanted = || self.name.as_ref().is_none_or(|name| encode(key) == **name);
         self.range.contains(&place) && is_wanted()
     }
 
-    fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
+    fn insert(&mut self, place: u64, key: &[u8], newest: NewestRecord, bytes_max: usize) {
         self.tombstones += usize::from(newest.length.is_none());
         let entry = (place, Box::from(key));
         match self.entries.get_mut(&entry) {
@@ -144,14 +144,14 @@ impl Table {
                 self.bytes += ENTRY_BYTES + key.len();
                 self.entries.insert(entry, newest);
                 if self.bytes > bytes_max {
-                    self.narrow();
+                    self.drop_upper_half();
                 }
             }
         }
     }
 
     /// Lets the upper half go; unless one cookie has it all.
-    fn narrow(&mut self) {
+    fn drop_upper_half(&mut self) {
         let middle = self.entries.keys().nth(self.entries.len() / 2).map(|(place, _)| *place);
         let first = self.entries.keys().next().map(|(place, _)| *place);
         let (Some(mut middle), Some(first)) = (middle, first) else { return };
@@ -171,18 +171,19 @@ impl Table {
     /// [`TreeError::Unfinished`] if the budget is spent before the end.
     async fn advance(
         &mut self,
-        keyed: &Keyed,
+        keyed: &KeySnapshot,
         seed: u64,
         bytes_max: usize,
         budget: &mut ScanBudget,
     ) -> Result<(), TreeError> {
-        self.ends.resize(keyed.seen.len().max(self.ends.len()), Offset(0));
-        for (nth, seen) in keyed.seen.iter().enumerate() {
+        self.ends.resize(keyed.ranges.len().max(self.ends.len()), Offset(0));
+        for (nth, seen) in keyed.ranges.iter().enumerate() {
             let mut next = self.ends[nth].max(seen.start);
             while next < seen.end {
                 let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(seen, next))?;
-                let step = on_disk(|| step(&seen.partition, next, seen.end, step_bytes))?;
-                on_disk(|| self.put_all(seen, &step, next, seed, bytes_max))?;
+                let step =
+                    block_in_place(|| read_step(&seen.partition, next, seen.end, step_bytes))?;
+                block_in_place(|| self.insert_step(seen, &step, next, seed, bytes_max))?;
                 budget.spend(step.batches.iter().map(|batch| batch.bytes.len().max(1)).sum());
                 next = step.next;
                 self.ends[nth] = next;
@@ -190,7 +191,7 @@ impl Table {
             }
             self.ends[nth] = next;
         }
-        keyed.check()?;
+        keyed.check_unchanged()?;
         self.cut = keyed.cut;
         self.generations.clone_from(&keyed.generations);
         if self.tombstones > 0 {
@@ -202,26 +203,26 @@ impl Table {
         Ok(())
     }
 
-    fn put_all(
+    fn insert_step(
         &mut self,
-        seen: &Seen,
-        step: &Step,
+        seen: &VisibleRange,
+        step: &ScanStep,
         from: Offset,
         seed: u64,
         bytes_max: usize,
     ) -> Result<(), TreeError> {
         for batch in &step.batches {
-            each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
+            for_each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
                 let Some(key) = &record.key else { return Ok(()) };
                 let place = cookie(key, seed);
-                if self.holds(place, key) {
-                    let newest = Newest {
+                if self.covers(place, key) {
+                    let newest = NewestRecord {
                         stamp: batch.stamp(),
                         partition: seen.partition.index,
                         offset: Offset(record.offset as u64),
                         length: record.value.as_ref().map(|value| value.len() as u64),
                     };
-                    self.put(place, key, newest, bytes_max);
+                    self.insert(place, key, newest, bytes_max);
                 }
                 Ok(())
             })?;
@@ -231,12 +232,12 @@ impl Table {
 
     /// Whether it was read in the state that the partitions are in. In another one, a tombstone may be
     /// gone that takes away what was read: it would never be met.
-    fn is_of(&self, keyed: &Keyed) -> bool {
+    fn matches_generations(&self, keyed: &KeySnapshot) -> bool {
         self.generations.iter().zip(&keyed.generations).all(|(read, now)| read == now)
     }
 
     /// Whether there is more in what is seen than has been read.
-    fn is_behind(&self, seen: &[Seen]) -> bool {
+    fn is_behind(&self, seen: &[VisibleRange]) -> bool {
         let read = self.ends.iter().copied().chain(std::iter::repeat(Offset(0)));
         seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
     }
@@ -246,12 +247,12 @@ impl Table {
         self.bytes + (self.ends.len() + self.generations.len()) * size_of::<u64>() + ENTRY_BYTES
     }
 
-    pub(crate) fn get(&self, place: u64, key: &[u8]) -> Option<Newest> {
+    pub(crate) fn get(&self, place: u64, key: &[u8]) -> Option<NewestRecord> {
         self.entries.get(&(place, Box::from(key))).copied()
     }
 }
 
-fn unfinished(seen: &Seen, next: Offset) -> TreeError {
+fn unfinished(seen: &VisibleRange, next: Offset) -> TreeError {
     TreeError::Unfinished(format!(
         "topic={}, partition={}, offset={}, of={}",
         seen.topic, seen.partition.index, next.0, seen.end.0
@@ -260,86 +261,86 @@ fn unfinished(seen: &Seen, next: Offset) -> TreeError {
 
 /// What of a topic's keys is known, as of one moment or of now.
 #[derive(Default)]
-pub(crate) struct Slot {
-    table: tokio::sync::Mutex<Option<Arc<Table>>>,
+pub(crate) struct KeyTableSlot {
+    table: tokio::sync::Mutex<Option<Arc<KeyTable>>>,
     weight: AtomicUsize,
 }
 
-impl Weigh for Slot {
+impl CacheWeight for KeyTableSlot {
     fn bytes(&self) -> usize {
-        size_of::<Slot>() + self.weight.load(Ordering::Relaxed)
+        size_of::<KeyTableSlot>() + self.weight.load(Ordering::Relaxed)
     }
 }
 
-type TableKey = (TopicId, Option<Ask>);
+type TableKey = (TopicId, Option<MomentSelector>);
 /// A topic, its moment, and the name of a key.
 type SearchKey = (TableKey, Box<[u8]>);
 
 /// The tables that are known.
-pub(crate) struct Tables {
-    recent: Recent<TableKey, Slot>,
+pub(crate) struct KeyTableCache {
+    by_topic: WeightedLruCache<TableKey, KeyTableSlot>,
     /// Those of one key each.
-    searches: Recent<SearchKey, Slot>,
-    making: Semaphore,
+    searches: WeightedLruCache<SearchKey, KeyTableSlot>,
+    builds: Semaphore,
     bytes_max: usize,
 }
 
-impl Tables {
-    pub(crate) fn new(bytes_max: usize) -> Tables {
-        Tables {
-            recent: Recent::new(bytes_max),
-            searches: Recent::new(SEARCHES_BYTES_MAX),
-            making: Semaphore::new(MAKING_MAX),
+impl KeyTableCache {
+    pub(crate) fn new(bytes_max: usize) -> KeyTableCache {
+        KeyTableCache {
+            by_topic: WeightedLruCache::new(bytes_max),
+            searches: WeightedLruCache::new(SEARCHES_BYTES_MAX),
+            builds: Semaphore::new(BUILDS_MAX),
             bytes_max: bytes_max / 2,
         }
     }
 
-    fn slot(&self, topic: &TopicNode) -> Arc<Slot> {
-        self.recent.get(&(topic.id, topic.at), Slot::default)
+    fn slot(&self, topic: &TopicNode) -> Arc<KeyTableSlot> {
+        self.by_topic.get(&(topic.id, topic.at), KeyTableSlot::default)
     }
 }
 
 /// A topic's keys: what is seen of its partitions, and as of when.
-pub(crate) struct Keyed {
-    pub(crate) seen: Vec<Seen>,
+pub(crate) struct KeySnapshot {
+    pub(crate) ranges: Vec<VisibleRange>,
     /// That of each partition.
-    generations: Vec<Generation>,
+    generations: Vec<LogGeneration>,
     cut: Cut,
 }
 
-impl Keyed {
+impl KeySnapshot {
     /// Whether everything that belongs to it is still kept.
     ///
     /// # Errors
     /// [`TreeError::BeforeHistory`].
     pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
         // One knows of all.
-        self.seen.first().map_or(Ok(()), Seen::check_kept)
+        self.ranges.first().map_or(Ok(()), VisibleRange::check_kept)
     }
 
     /// Whether a pass over it, which ends now, has met everything: a record may have gone before it
     /// came there, or a tombstone behind the record that it came to before.
-    fn check(&self) -> Result<(), TreeError> {
+    fn check_unchanged(&self) -> Result<(), TreeError> {
         self.check_kept()?;
-        match self.generations == generations(&self.seen) {
+        match self.generations == generations(&self.ranges) {
             true => Ok(()),
             false => Err(TreeError::Gone("the topic was compacted meanwhile".to_owned())),
         }
     }
 
     /// Whether a record that was the newest is still there.
-    pub(crate) fn keeps(&self, newest: &Newest) -> bool {
-        let seen = self.seen.iter().find(|seen| seen.partition.index == newest.partition);
+    pub(crate) fn still_holds(&self, newest: &NewestRecord) -> bool {
+        let seen = self.ranges.iter().find(|seen| seen.partition.index == newest.partition);
         seen.is_some_and(|seen| newest.offset >= seen.partition.start())
     }
 }
 
-fn generations(seen: &[Seen]) -> Vec<Generation> {
-    seen.iter().map(|seen| Generation::of(&seen.partition)).collect()
+fn generations(seen: &[VisibleRange]) -> Vec<LogGeneration> {
+    seen.iter().map(|seen| LogGeneration::of(&seen.partition)).collect()
 }
 
 /// Whether to look again: what was looked at is there no more, but another state of it may be.
-pub(crate) fn is_moved(topic: &TopicNode, error: &TreeError) -> bool {
+pub(crate) fn is_retriable(topic: &TopicNode, error: &TreeError) -> bool {
     match error {
         TreeError::Gone(_) => true,
         // There is always a present.
@@ -348,20 +349,20 @@ pub(crate) fn is_moved(topic: &TopicNode, error: &TreeError) -> bool {
     }
 }
 
-impl Tree {
+impl ViewTree {
     /// What is seen of a topic for its keys. Of the present, what is final: whatever comes later is
     /// newer.
-    pub(crate) async fn keyed(&self, topic: &TopicNode) -> Result<Keyed, TreeError> {
+    pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
         let (topic, cut) = match topic.at {
-            Some(ask) => (topic.clone(), super::moments::bound(&ask)),
+            Some(ask) => (topic.clone(), super::moments::system_cut(&ask)),
             None => {
-                self.topic_then(topic).await?;
+                self.topic_at_moment(topic).await?;
                 let cut = Cut::through(self.engine.frontier());
-                let ask = self.settle(Ask::At(hlc::Moment::Sys(cut))).await?;
+                let ask = self.wait_until_closed(MomentSelector::At(hlc::Moment::Sys(cut))).await?;
                 (TopicNode { at: Some(ask), ..topic.clone() }, cut)
             }
         };
-        let seen = self.seen(&topic, 0..u32::MAX).await?;
+        let seen = self.visible_ranges(&topic, 0..u32::MAX).await?;
         for seen in seen.iter().filter(|seen| seen.user.is_some()) {
             // What superseded a record may have a later user time than was asked for.
             if seen.partition.log.horizon().compacted_to != Hlc::ZERO {
@@ -374,105 +375,111 @@ impl Tree {
                 ));
             }
         }
-        Ok(Keyed { generations: generations(&seen), seen, cut })
+        Ok(KeySnapshot { generations: generations(&seen), ranges: seen, cut })
     }
 
     /// The keys of a topic from a cookie on, as many as there is room for.
-    pub(crate) async fn table(
+    pub(crate) async fn key_table(
         &self,
         topic: &TopicNode,
-        keyed: &Keyed,
+        keyed: &KeySnapshot,
         from: u64,
-    ) -> Result<Arc<Table>, TreeError> {
+    ) -> Result<Arc<KeyTable>, TreeError> {
         let key = (topic.id, topic.at);
-        let slot = self.tables.slot(topic);
+        let slot = self.key_tables.slot(topic);
         let mut held = slot.table.lock().await;
-        let serves = |known: &Arc<Table>| known.range.contains(&from) && known.is_of(keyed);
+        let serves =
+            |known: &Arc<KeyTable>| known.range.contains(&from) && known.matches_generations(keyed);
         let mut known = held.take().filter(serves);
         let made = match &mut known {
-            Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.seen) => {
+            Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.ranges) => {
                 Arc::clone(known)
             }
             Some(known) => {
                 let table = Arc::make_mut(known);
-                let bytes_max = self.tables.bytes_max;
+                let bytes_max = self.key_tables.bytes_max;
                 table.advance(keyed, self.seed, bytes_max, &mut ScanBudget::unbounded()).await?;
                 Arc::clone(known)
             }
             None => {
                 // One that begins at the first key serves lookups too, if there is room for all.
-                let first = self.make(keyed, COOKIE_MIN.max(from)..COOKIE_END).await?;
+                let first = self.build_key_table(keyed, COOKIE_MIN.max(from)..COOKIE_END).await?;
                 Arc::new(first)
             }
         };
         // Too many came: what was asked for may have had to go.
         let made = match made.range.contains(&from) {
             true => made,
-            false => Arc::new(self.make(keyed, from..COOKIE_END).await?),
+            false => Arc::new(self.build_key_table(keyed, from..COOKIE_END).await?),
         };
         slot.weight.store(made.bytes, Ordering::Relaxed);
         *held = Some(Arc::clone(&made));
         drop(held);
-        self.tables.recent.grew(&key);
+        self.key_tables.by_topic.update_weight(&key);
         Ok(made)
     }
 
     /// The keys in a range: as many as there is room for, or those that a table at hand has.
-    pub(crate) async fn table_from(
+    pub(crate) async fn key_table_from(
         &self,
         topic: &TopicNode,
-        keyed: &Keyed,
+        keyed: &KeySnapshot,
         range: Range<u64>,
         may_be_less: bool,
-    ) -> Result<Arc<Table>, TreeError> {
-        let slot = self.tables.slot(topic);
+    ) -> Result<Arc<KeyTable>, TreeError> {
+        let slot = self.key_tables.slot(topic);
         let mut held = slot.table.lock().await;
         let serves = |known: &Range<u64>| match may_be_less {
             true => known.start == range.start && known.end <= range.end,
             false => *known == range,
         };
-        let known = held.as_ref().filter(|known| serves(&known.range) && known.is_of(keyed));
+        let known =
+            held.as_ref().filter(|known| serves(&known.range) && known.matches_generations(keyed));
         if let Some(known) = known {
             return Ok(Arc::clone(known));
         }
-        let made = Arc::new(self.make(keyed, range).await?);
+        let made = Arc::new(self.build_key_table(keyed, range).await?);
         slot.weight.store(made.bytes, Ordering::Relaxed);
         *held = Some(Arc::clone(&made));
         drop(held);
-        self.tables.recent.grew(&(topic.id, topic.at));
+        self.key_tables.by_topic.update_weight(&(topic.id, topic.at));
         Ok(made)
     }
 
-    async fn make(&self, keyed: &Keyed, range: Range<u64>) -> Result<Table, TreeError> {
-        let making = self.tables.making.acquire().await;
-        let mut table = Table::new(range, keyed.cut);
-        let bytes_max = self.tables.bytes_max;
+    async fn build_key_table(
+        &self,
+        keyed: &KeySnapshot,
+        range: Range<u64>,
+    ) -> Result<KeyTable, TreeError> {
+        let making = self.key_tables.builds.acquire().await;
+        let mut table = KeyTable::new(range, keyed.cut);
+        let bytes_max = self.key_tables.bytes_max;
         table.advance(keyed, self.seed, bytes_max, &mut ScanBudget::unbounded()).await?;
         drop(making);
         Ok(table)
     }
 
     /// A table at hand that has all keys in a range as they are seen.
-    fn known_table(
+    fn cached_key_table(
         &self,
         topic: &TopicNode,
-        keyed: &Keyed,
+        keyed: &KeySnapshot,
         range: &Range<u64>,
-    ) -> Option<Arc<Table>> {
-        let slot = self.tables.slot(topic);
-        self.tables.recent.grew(&(topic.id, topic.at));
+    ) -> Option<Arc<KeyTable>> {
+        let slot = self.key_tables.slot(topic);
+        self.key_tables.by_topic.update_weight(&(topic.id, topic.at));
         // One that is being made is not waited for: that may take as long as a pass over the topic.
         let known = slot.table.try_lock().ok()?.clone()?;
         let has_all = known.range.start <= range.start && range.end <= known.range.end;
-        let is_of_then = known.cut >= keyed.cut || !known.is_behind(&keyed.seen);
-        (has_all && is_of_then && known.is_of(keyed)).then_some(known)
+        let is_of_then = known.cut >= keyed.cut || !known.is_behind(&keyed.ranges);
+        (has_all && is_of_then && known.matches_generations(keyed)).then_some(known)
     }
 
     /// How many bytes may be looked through, if a topic has more.
-    pub(crate) fn key_scan_bound(&self, keyed: &Keyed) -> Result<Option<u64>, TreeError> {
+    pub(crate) fn key_scan_bound(&self, keyed: &KeySnapshot) -> Result<Option<u64>, TreeError> {
         let Some(bytes_max) = self.key_scan_bytes_max else { return Ok(None) };
         let mut bytes = 0_u64;
-        for seen in &keyed.seen {
+        for seen in &keyed.ranges {
             bytes = bytes.saturating_add(raw_size(seen)?);
         }
         Ok((bytes > bytes_max).then_some(bytes_max))
@@ -480,32 +487,34 @@ impl Tree {
 
     /// The key of a name and its newest record, if it has a value, without a table of all: it would take
     /// longer to make than one question may. `range` is where the key's cookie can be.
-    pub(crate) async fn search(
+    pub(crate) async fn search_key(
         &self,
         topic: &TopicNode,
-        keyed: &Keyed,
+        keyed: &KeySnapshot,
         name: &[u8],
         range: Range<u64>,
         bytes_max: u64,
-    ) -> Result<Option<(Box<[u8]>, Newest)>, TreeError> {
-        if let Some(known) = self.known_table(topic, keyed, &range) {
+    ) -> Result<Option<(Box<[u8]>, NewestRecord)>, TreeError> {
+        if let Some(known) = self.cached_key_table(topic, keyed, &range) {
             let mut found =
                 known.entries.range((range.start, Box::default())..(range.end, Box::default()));
             let found = found.find(|((_, key), _)| encode(key) == name);
             let found = found.map(|((_, key), newest)| (key.clone(), *newest));
-            return Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.keeps(newest)));
+            return Ok(
+                found.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest))
+            );
         }
         let mut budget = ScanBudget::of(bytes_max);
         let slot_key = ((topic.id, topic.at), Box::from(name));
-        let slot = self.tables.searches.get(&slot_key, Slot::default);
+        let slot = self.key_tables.searches.get(&slot_key, KeyTableSlot::default);
         let mut held = slot.table.lock().await;
-        if held.as_ref().is_some_and(|known| !known.is_of(keyed)) {
+        if held.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
             *held = None;
         }
         // In its place, so that what was read stays there whoever goes away meanwhile.
-        let table = Arc::make_mut(
-            held.get_or_insert_with(|| Arc::new(Table::of_name(range, name, &keyed.generations))),
-        );
+        let table = Arc::make_mut(held.get_or_insert_with(|| {
+            Arc::new(KeyTable::for_key_name(range, name, &keyed.generations))
+        }));
         let advanced = table.advance(keyed, self.seed, usize::MAX, &mut budget).await;
         slot.weight.store(table.weight() + 2 * name.len(), Ordering::Relaxed);
         let found = table.entries.iter().next().map(|((_, key), newest)| (key.clone(), *newest));
@@ -513,39 +522,39 @@ impl Tree {
             *held = None;
         }
         drop(held);
-        self.tables.searches.grew(&slot_key);
+        self.key_tables.searches.update_weight(&slot_key);
         advanced?;
-        Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.keeps(newest)))
+        Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.still_holds(newest)))
     }
 
     /// The newest record of one key, if it has a value.
-    pub(crate) async fn newest(
+    pub(crate) async fn newest_record(
         &self,
         topic: &TopicNode,
         key: &[u8],
-    ) -> Result<Option<Newest>, TreeError> {
+    ) -> Result<Option<NewestRecord>, TreeError> {
         let mut tries = 1;
         loop {
-            match self.newest_once(topic, key).await {
-                Err(error) if tries < TRIES && is_moved(topic, &error) => tries += 1,
+            match self.newest_record_once(topic, key).await {
+                Err(error) if tries < ATTEMPTS_MAX && is_retriable(topic, &error) => tries += 1,
                 found => return found,
             }
         }
     }
 
-    async fn newest_once(
+    async fn newest_record_once(
         &self,
         topic: &TopicNode,
         key: &[u8],
-    ) -> Result<Option<Newest>, TreeError> {
-        let keyed = self.keyed(topic).await?;
+    ) -> Result<Option<NewestRecord>, TreeError> {
+        let keyed = self.key_snapshot(topic).await?;
         let place = cookie(key, self.seed);
         if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
             let found =
-                self.search(topic, &keyed, &encode(key), place..place + 1, bytes_max).await?;
+                self.search_key(topic, &keyed, &encode(key), place..place + 1, bytes_max).await?;
             return Ok(found.map(|(_, newest)| newest));
         }
-        let slot = self.tables.slot(topic);
+        let slot = self.key_tables.slot(topic);
         // Asked in a statement of its own: the lock is taken again below.
         let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
         let from = match &held {
@@ -555,14 +564,14 @@ impl Tree {
         let is_partial = held.is_some_and(|range| !range.contains(&place));
         let mut table = None;
         if !is_partial {
-            table = Some(self.table(topic, &keyed, from).await?);
+            table = Some(self.key_table(topic, &keyed, from).await?);
         }
         let table = match table.filter(|table| table.range.contains(&place)) {
             Some(table) => table,
             // There is no room for all of them: this one alone, and what somebody lists stays.
-            None => Arc::new(self.make(&keyed, place..place + 1).await?),
+            None => Arc::new(self.build_key_table(&keyed, place..place + 1).await?),
         };
         let found = table.get(place, key);
-        Ok(found.filter(|newest| newest.length.is_some() && keyed.keeps(newest)))
+        Ok(found.filter(|newest| newest.length.is_some() && keyed.still_holds(newest)))
     }
 }

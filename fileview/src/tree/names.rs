@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use hlc::Ask;
+use hlc::MomentSelector;
 
 use super::TreeError;
-use crate::{Format, PARTITION_MAX};
+use crate::{PARTITION_MAX, ViewFormat};
 
 /// No name is longer, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -24,7 +24,7 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// A key's name, decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Decoded {
+pub(crate) enum DecodedKey {
     /// The key.
     Whole(Vec<u8>),
     /// The key is longer than a name: its own name has to be compared.
@@ -68,15 +68,15 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// What a name stands for. `None` if it is the name of nothing.
-pub(crate) fn decode(name: &[u8]) -> Option<Decoded> {
+pub(crate) fn decode(name: &[u8]) -> Option<DecodedKey> {
     if name.len() > NAME_BYTES_MAX {
         return None;
     }
     if name == EMPTY {
-        return Some(Decoded::Whole(Vec::new()));
+        return Some(DecodedKey::Whole(Vec::new()));
     }
     if name.windows(LONG.len()).any(|pair| pair == LONG) {
-        return Some(Decoded::Long);
+        return Some(DecodedKey::Long);
     }
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -91,7 +91,7 @@ pub(crate) fn decode(name: &[u8]) -> Option<Decoded> {
         bytes.push(digit(digits[0])? << 4 | digit(digits[1])?);
     }
     // One key has one name: another spelling of it is none.
-    (encode(&bytes) == name).then_some(Decoded::Whole(bytes))
+    (encode(&bytes) == name).then_some(DecodedKey::Whole(bytes))
 }
 
 fn digit(byte: u8) -> Option<u8> {
@@ -99,27 +99,28 @@ fn digit(byte: u8) -> Option<u8> {
 }
 
 /// What the contents of a format are called.
-pub(crate) fn extension(format: Format) -> &'static str {
+pub(crate) fn extension(format: ViewFormat) -> &'static str {
     match format {
-        Format::Raw => "log",
-        Format::Values => "values",
-        Format::Jsonl => "jsonl",
+        ViewFormat::Raw => "log",
+        ViewFormat::Values => "values",
+        ViewFormat::Jsonl => "jsonl",
     }
 }
 
 /// All of them.
-pub(crate) const FORMATS: [Format; 3] = [Format::Raw, Format::Values, Format::Jsonl];
+pub(crate) const FORMATS: [ViewFormat; 3] =
+    [ViewFormat::Raw, ViewFormat::Values, ViewFormat::Jsonl];
 
 /// `3.jsonl`, as a partition and a format.
-pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, Format)> {
+pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, ViewFormat)> {
     let name = std::str::from_utf8(name).ok()?;
     let (partition, extension_of) = name.split_once('.')?;
     let format = FORMATS.into_iter().find(|format| extension(*format) == extension_of)?;
-    Some((number(partition)?, format))
+    Some((parse_partition_number(partition)?, format))
 }
 
 /// A partition's number, in its one spelling.
-pub(crate) fn number(text: &str) -> Option<u32> {
+pub(crate) fn parse_partition_number(text: &str) -> Option<u32> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_short = text.len() == 1 || !text.starts_with('0');
     let number = text.parse().ok().filter(|number| *number <= PARTITION_MAX);
@@ -128,13 +129,15 @@ pub(crate) fn number(text: &str) -> Option<u32> {
 
 /// The ways to read a name as another with a moment behind it, in the order in which they are tried.
 /// A name may hold an `@` of its own, and so may a moment.
-pub(crate) fn with_moment(name: &[u8]) -> impl Iterator<Item = (&[u8], Result<Ask, TreeError>)> {
+pub(crate) fn split_moments(
+    name: &[u8],
+) -> impl Iterator<Item = (&[u8], Result<MomentSelector, TreeError>)> {
     let places = name.iter().enumerate().filter(|(_, byte)| **byte == b'@');
-    places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], moment(&name[at + 1..])))
+    places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], parse_moment(&name[at + 1..])))
 }
 
 /// A moment, as it stands in a name.
-pub(crate) fn moment(name: &[u8]) -> Result<Ask, TreeError> {
+pub(crate) fn parse_moment(name: &[u8]) -> Result<MomentSelector, TreeError> {
     let text = std::str::from_utf8(name)
         .map_err(|_| TreeError::Moment("a moment is plain text".to_owned()))?;
     text.parse().map_err(|error: hlc::MomentError| TreeError::Moment(error.to_string()))
@@ -144,21 +147,21 @@ pub(crate) fn moment(name: &[u8]) -> Result<Ask, TreeError> {
 ///
 /// # Errors
 /// It has a zero byte or a slash, is empty, or is too long.
-pub(crate) fn check(name: &[u8]) -> Result<(), TreeError> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), TreeError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(TreeError::NameTooLong(name.len()));
     }
     if name.is_empty() || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
         return Err(TreeError::Invalid(format!(
             "a name is not empty, and has no slash and no zero byte. name={}",
-            shown(name)
+            escaped(name)
         )));
     }
     Ok(())
 }
 
 /// A name as it is shown to a person.
-pub(crate) fn shown(name: &[u8]) -> String {
+pub(crate) fn escaped(name: &[u8]) -> String {
     name[..name.len().min(PATH_BYTES_MAX)].escape_ascii().to_string()
 }
 
@@ -167,7 +170,7 @@ pub(crate) fn shown(name: &[u8]) -> String {
 ///
 /// # Errors
 /// It leaves the tree, is too long, or a name in it cannot be.
-pub(crate) fn steps(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
+pub(crate) fn path_components(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
     if path.len() > PATH_BYTES_MAX {
         return Err(TreeError::NameTooLong(path.len()));
     }
@@ -177,11 +180,11 @@ pub(crate) fn steps(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
             b"" | b"." => {}
             b".." => {
                 if steps.pop().is_none() {
-                    return Err(TreeError::Escapes(shown(path)));
+                    return Err(TreeError::Escapes(escaped(path)));
                 }
             }
             name => {
-                check(name)?;
+                check_name(name)?;
                 steps.push(name);
             }
         }
@@ -190,8 +193,8 @@ pub(crate) fn steps(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
 }
 
 /// The user times that a moment or window is about, if it is of user time.
-pub(crate) fn user_times(at: &Option<Ask>) -> Option<Range<hlc::UserTime>> {
-    crate::Selection::user_times(at.as_ref()?)
+pub(crate) fn user_times(at: &Option<MomentSelector>) -> Option<Range<hlc::UserTime>> {
+    crate::RecordSelection::user_times(at.as_ref()?)
 }
 
 #[cfg(test)]
@@ -229,8 +232,8 @@ mod tests {
 
     #[test]
     fn a_partition_has_one_name_for_each_format() {
-        assert_eq!(partition_file(b"3.jsonl"), Some((3, Format::Jsonl)));
-        assert_eq!(partition_file(b"0.log"), Some((0, Format::Raw)));
+        assert_eq!(partition_file(b"3.jsonl"), Some((3, ViewFormat::Jsonl)));
+        assert_eq!(partition_file(b"0.log"), Some((0, ViewFormat::Raw)));
         for name in ["00.log", "3", "3.", ".log", "-1.log", "3.LOG", "3.log.log", "4294967296.log"]
         {
             assert_eq!(partition_file(name.as_bytes()), None, "{name}");
@@ -239,20 +242,23 @@ mod tests {
 
     #[test]
     fn a_path_cannot_leave_the_tree() {
-        assert_eq!(steps(b"/a/./b//c/../d/").unwrap(), [b"a", b"b", b"d"]);
+        assert_eq!(path_components(b"/a/./b//c/../d/").unwrap(), [b"a", b"b", b"d"]);
         for path in ["..", "/..", "a/../..", "a/b/../../../c"] {
-            assert!(matches!(steps(path.as_bytes()), Err(TreeError::Escapes(_))), "{path}");
+            assert!(
+                matches!(path_components(path.as_bytes()), Err(TreeError::Escapes(_))),
+                "{path}"
+            );
         }
-        assert!(matches!(steps(b"a\0b"), Err(TreeError::Invalid(_))));
-        assert!(matches!(steps(&[b'x'; 256]), Err(TreeError::NameTooLong(256))));
-        assert!(matches!(steps(&b"x/".repeat(3000)), Err(TreeError::NameTooLong(_))));
+        assert!(matches!(path_components(b"a\0b"), Err(TreeError::Invalid(_))));
+        assert!(matches!(path_components(&[b'x'; 256]), Err(TreeError::NameTooLong(256))));
+        assert!(matches!(path_components(&b"x/".repeat(3000)), Err(TreeError::NameTooLong(_))));
     }
 
     #[test]
     fn a_moment_may_stand_behind_a_name_that_has_an_at_of_its_own() {
         let ways = |name: &str| -> Vec<(String, bool)> {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            with_moment(name.as_bytes()).map(|(name, ask)| (text(name), ask.is_ok())).collect()
+            split_moments(name.as_bytes()).map(|(name, ask)| (text(name), ask.is_ok())).collect()
         };
         assert_eq!(ways("a@s5"), [("a".into(), true)]);
         assert_eq!(ways("a@b@s5"), [("a".into(), false), ("a@b".into(), true)]);
@@ -264,12 +270,12 @@ mod tests {
         #[test]
         fn every_key_has_one_name_and_gets_it_back(key: Vec<u8>) {
             let name = encode(&key);
-            check(&name).unwrap();
+            check_name(&name).unwrap();
             prop_assert!(!matches!(&*name, b"." | b".."));
             match decode(&name) {
-                Some(Decoded::Whole(decoded)) => prop_assert_eq!(decoded, key),
+                Some(DecodedKey::Whole(decoded)) => prop_assert_eq!(decoded, key),
                 other => {
-                    prop_assert_eq!(other, Some(Decoded::Long));
+                    prop_assert_eq!(other, Some(DecodedKey::Long));
                     prop_assert!(key.len() > 80);
                 }
             }
@@ -277,10 +283,10 @@ mod tests {
 
         #[test]
         fn whatever_a_path_holds_its_steps_stay_inside(path in "[a.@/%\\x00s5u]{0,40}") {
-            if let Ok(steps) = steps(path.as_bytes()) {
+            if let Ok(steps) = path_components(path.as_bytes()) {
                 for step in steps {
-                    prop_assert!(check(step).is_ok() && step != b".." && step != b".");
-                    for (name, _) in with_moment(step) {
+                    prop_assert!(check_name(step).is_ok() && step != b".." && step != b".");
+                    for (name, _) in split_moments(step) {
                         prop_assert!(!name.is_empty());
                     }
                     let _ = (decode(step), partition_file(step));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use engine::TopicId;
 use engine::files::{FileKind, FileTime, Inode};
-use hlc::{Ask, Cut};
+use hlc::{Cut, MomentSelector};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Format;
+use crate::ViewFormat;
 
 /// A topic in the tree: its name, which of those that had it, and as of when. `None` is now.
 ///
@@ -19,20 +19,20 @@ pub struct TopicNode {
     /// Its id.
     pub id: TopicId,
     /// As of when.
-    pub at: Option<Ask>,
+    pub at: Option<MomentSelector>,
 }
 
 /// One file, directory or link of the tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Node {
+pub enum ViewNode {
     /// `/`, or `/.at/MOMENT`.
-    Root(Option<Ask>),
+    Root(Option<MomentSelector>),
     /// `/.at`.
     Moments,
     /// `/.at/PIN`, a link to the pin's moment.
     Pin(Arc<str>),
     /// `topics`.
-    Topics(Option<Ask>),
+    Topics(Option<MomentSelector>),
     /// `topics/TOPIC`.
     Topic(TopicNode),
     /// `topics/TOPIC/PARTITION.FORMAT`.
@@ -42,7 +42,7 @@ pub enum Node {
         /// Which.
         partition: u32,
         /// What its contents look like.
-        format: Format,
+        format: ViewFormat,
     },
     /// `topics/TOPIC/by-key`.
     Keys(TopicNode),
@@ -54,13 +54,13 @@ pub enum Node {
         key: Arc<[u8]>,
     },
     /// `offsets`.
-    Groups(Option<Ask>),
+    Groups(Option<MomentSelector>),
     /// `offsets/GROUP`.
     Group {
         /// Its name.
         group: Arc<str>,
         /// As of when.
-        at: Option<Ask>,
+        at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC`.
     GroupTopic {
@@ -69,7 +69,7 @@ pub enum Node {
         /// The topic.
         topic: Arc<str>,
         /// As of when.
-        at: Option<Ask>,
+        at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC/PARTITION`.
     Committed {
@@ -80,7 +80,7 @@ pub enum Node {
         /// The partition.
         partition: u32,
         /// As of when.
-        at: Option<Ask>,
+        at: Option<MomentSelector>,
     },
     /// `files`, and everything below.
     File {
@@ -93,7 +93,7 @@ pub enum Node {
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ViewNodeKind {
     /// It has names.
     Directory,
     /// It has bytes.
@@ -104,22 +104,22 @@ pub enum Kind {
     Other(FileKind),
 }
 
-impl From<FileKind> for Kind {
-    fn from(kind: FileKind) -> Kind {
+impl From<FileKind> for ViewNodeKind {
+    fn from(kind: FileKind) -> ViewNodeKind {
         match kind {
-            FileKind::File => Kind::File,
-            FileKind::Directory => Kind::Directory,
-            FileKind::Symlink => Kind::Symlink,
-            other => Kind::Other(other),
+            FileKind::File => ViewNodeKind::File,
+            FileKind::Directory => ViewNodeKind::Directory,
+            FileKind::Symlink => ViewNodeKind::Symlink,
+            other => ViewNodeKind::Other(other),
         }
     }
 }
 
 /// What is known of a node without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stat {
+pub struct ViewStat {
     /// What it is.
-    pub kind: Kind,
+    pub kind: ViewNodeKind,
     /// How many bytes a reader finds: exact.
     pub size: u64,
     /// Permission bits.
@@ -146,126 +146,128 @@ pub struct Stat {
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    /// Give it to [`crate::tree::Tree::list`] to go on behind this one. From 16 up, and below 2^63.
+pub struct ViewEntry {
+    /// Give it to [`crate::tree::ViewTree::list`] to go on behind this one. From 16 up, and below 2^63.
     pub cookie: u64,
     /// The name; POSIX knows no encoding.
     pub name: Vec<u8>,
     /// What it means.
-    pub node: Node,
+    pub node: ViewNode,
     /// What that is.
-    pub kind: Kind,
+    pub kind: ViewNodeKind,
 }
 
-impl Node {
-    /// What it is. `None` for one of [`Node::File`], which only its attributes can tell.
-    pub fn kind(&self) -> Option<Kind> {
+impl ViewNode {
+    /// What it is. `None` for one of [`ViewNode::File`], which only its attributes can tell.
+    pub fn kind(&self) -> Option<ViewNodeKind> {
         match self {
-            Node::Partition { .. } | Node::Key { .. } | Node::Committed { .. } => Some(Kind::File),
-            Node::Pin(_) => Some(Kind::Symlink),
-            Node::File { inode: Inode::ROOT, .. } => Some(Kind::Directory),
-            Node::File { .. } => None,
-            _ => Some(Kind::Directory),
+            ViewNode::Partition { .. } | ViewNode::Key { .. } | ViewNode::Committed { .. } => {
+                Some(ViewNodeKind::File)
+            }
+            ViewNode::Pin(_) => Some(ViewNodeKind::Symlink),
+            ViewNode::File { inode: Inode::ROOT, .. } => Some(ViewNodeKind::Directory),
+            ViewNode::File { .. } => None,
+            _ => Some(ViewNodeKind::Directory),
         }
     }
 
     /// Whether it shows the present, which changes.
     pub fn is_present(&self) -> bool {
         match self {
-            Node::Moments | Node::Pin(_) => true,
-            Node::Root(at) | Node::Topics(at) | Node::Groups(at) => at.is_none(),
-            Node::Group { at, .. } | Node::GroupTopic { at, .. } | Node::Committed { at, .. } => {
-                at.is_none()
-            }
-            Node::Topic(topic) | Node::Keys(topic) => topic.at.is_none(),
-            Node::Partition { topic, .. } | Node::Key { topic, .. } => topic.at.is_none(),
-            Node::File { cut, .. } => cut.is_none(),
+            ViewNode::Moments | ViewNode::Pin(_) => true,
+            ViewNode::Root(at) | ViewNode::Topics(at) | ViewNode::Groups(at) => at.is_none(),
+            ViewNode::Group { at, .. }
+            | ViewNode::GroupTopic { at, .. }
+            | ViewNode::Committed { at, .. } => at.is_none(),
+            ViewNode::Topic(topic) | ViewNode::Keys(topic) => topic.at.is_none(),
+            ViewNode::Partition { topic, .. } | ViewNode::Key { topic, .. } => topic.at.is_none(),
+            ViewNode::File { cut, .. } => cut.is_none(),
         }
     }
 
     /// A number that is the same for the same node in every life of the server.
     pub fn inode(&self) -> u64 {
         /// Numbers of files are far below.
-        const MADE: u64 = 1 << 63;
+        const SYNTHETIC_INODE_MIN: u64 = 1 << 63;
         match self {
-            Node::Root(None) => 1,
-            Node::File { inode, cut: None } if *inode != Inode::ROOT => inode.0,
-            node => xxh3_64(&node.to_bytes()) | MADE,
+            ViewNode::Root(None) => 1,
+            ViewNode::File { inode, cut: None } if *inode != Inode::ROOT => inode.0,
+            node => xxh3_64(&node.to_bytes()) | SYNTHETIC_INODE_MIN,
         }
     }
 
     /// What tells it from all others.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let at = |bytes: &mut Vec<u8>, at: &Option<Ask>| {
-            part(bytes, at.map_or_else(String::new, |ask| ask.to_string()).as_bytes());
+        let at = |bytes: &mut Vec<u8>, at: &Option<MomentSelector>| {
+            push_field(bytes, at.map_or_else(String::new, |ask| ask.to_string()).as_bytes());
         };
         match self {
-            Node::Root(moment) | Node::Topics(moment) | Node::Groups(moment) => {
+            ViewNode::Root(moment) | ViewNode::Topics(moment) | ViewNode::Groups(moment) => {
                 at(&mut bytes, moment);
             }
-            Node::Moments => {}
-            Node::Pin(name) => part(&mut bytes, name.as_bytes()),
-            Node::Topic(topic) | Node::Keys(topic) => {
-                part(&mut bytes, &topic.id);
+            ViewNode::Moments => {}
+            ViewNode::Pin(name) => push_field(&mut bytes, name.as_bytes()),
+            ViewNode::Topic(topic) | ViewNode::Keys(topic) => {
+                push_field(&mut bytes, &topic.id);
                 at(&mut bytes, &topic.at);
             }
-            Node::Partition { topic, partition, format } => {
-                part(&mut bytes, &topic.id);
+            ViewNode::Partition { topic, partition, format } => {
+                push_field(&mut bytes, &topic.id);
                 at(&mut bytes, &topic.at);
                 bytes.extend_from_slice(&partition.to_le_bytes());
                 bytes.push(*format as u8);
             }
-            Node::Key { topic, key } => {
-                part(&mut bytes, &topic.id);
+            ViewNode::Key { topic, key } => {
+                push_field(&mut bytes, &topic.id);
                 at(&mut bytes, &topic.at);
-                part(&mut bytes, key);
+                push_field(&mut bytes, key);
             }
-            Node::Group { group, at: moment } => {
-                part(&mut bytes, group.as_bytes());
+            ViewNode::Group { group, at: moment } => {
+                push_field(&mut bytes, group.as_bytes());
                 at(&mut bytes, moment);
             }
-            Node::GroupTopic { group, topic, at: moment } => {
-                part(&mut bytes, group.as_bytes());
-                part(&mut bytes, topic.as_bytes());
+            ViewNode::GroupTopic { group, topic, at: moment } => {
+                push_field(&mut bytes, group.as_bytes());
+                push_field(&mut bytes, topic.as_bytes());
                 at(&mut bytes, moment);
             }
-            Node::Committed { group, topic, partition, at: moment } => {
-                part(&mut bytes, group.as_bytes());
-                part(&mut bytes, topic.as_bytes());
+            ViewNode::Committed { group, topic, partition, at: moment } => {
+                push_field(&mut bytes, group.as_bytes());
+                push_field(&mut bytes, topic.as_bytes());
                 bytes.extend_from_slice(&partition.to_le_bytes());
                 at(&mut bytes, moment);
             }
-            Node::File { inode, cut } => {
+            ViewNode::File { inode, cut } => {
                 bytes.extend_from_slice(&inode.0.to_le_bytes());
                 bytes.extend(cut.iter().flat_map(|cut| cut.bound().bits().to_le_bytes()));
             }
         }
-        bytes.push(self.number());
+        bytes.push(self.kind_number());
         bytes
     }
 
     /// Of its kind of node.
-    fn number(&self) -> u8 {
+    fn kind_number(&self) -> u8 {
         match self {
-            Node::Root(_) => 0,
-            Node::Moments => 1,
-            Node::Pin(_) => 2,
-            Node::Topics(_) => 3,
-            Node::Topic(_) => 4,
-            Node::Partition { .. } => 5,
-            Node::Keys(_) => 6,
-            Node::Key { .. } => 7,
-            Node::Groups(_) => 8,
-            Node::Group { .. } => 9,
-            Node::GroupTopic { .. } => 10,
-            Node::Committed { .. } => 11,
-            Node::File { .. } => 12,
+            ViewNode::Root(_) => 0,
+            ViewNode::Moments => 1,
+            ViewNode::Pin(_) => 2,
+            ViewNode::Topics(_) => 3,
+            ViewNode::Topic(_) => 4,
+            ViewNode::Partition { .. } => 5,
+            ViewNode::Keys(_) => 6,
+            ViewNode::Key { .. } => 7,
+            ViewNode::Groups(_) => 8,
+            ViewNode::Group { .. } => 9,
+            ViewNode::GroupTopic { .. } => 10,
+            ViewNode::Committed { .. } => 11,
+            ViewNode::File { .. } => 12,
         }
     }
 }
 
-fn part(bytes: &mut Vec<u8>, part: &[u8]) {
+fn push_field(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
     bytes.extend_from_slice(part);
 }

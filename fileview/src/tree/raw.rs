@@ -3,23 +3,23 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::blocking::{on_disk, read};
-use engine::{Offset, Partition, View};
+use engine::blocking::{block_in_place, read};
+use engine::{Offset, Partition, PartitionView};
 use parking_lot::Mutex;
 
 use super::TreeError;
-use super::scan::{Generation, Seen};
+use super::scan::{LogGeneration, VisibleRange};
 use super::text::READ_BYTES_MAX;
 
 /// The longest batch of which the rest stays at hand between two reads.
 const BATCH_BYTES_MAX: usize = 1088 << 10;
 
 /// How many bytes all batches take that hold some of what is seen.
-pub(crate) fn raw_size(seen: &Seen) -> Result<u64, TreeError> {
+pub(crate) fn raw_size(seen: &VisibleRange) -> Result<u64, TreeError> {
     loop {
-        let generation = Generation::of(&seen.partition);
-        let bytes = on_disk(|| seen.partition.log.bytes_between(seen.start, seen.end))?;
-        if generation == Generation::of(&seen.partition) {
+        let generation = LogGeneration::of(&seen.partition);
+        let bytes = block_in_place(|| seen.partition.log.bytes_between(seen.start, seen.end))?;
+        if generation == LogGeneration::of(&seen.partition) {
             return Ok(bytes);
         }
     }
@@ -27,7 +27,7 @@ pub(crate) fn raw_size(seen: &Seen) -> Result<u64, TreeError> {
 
 /// An offset behind a batch, and how many bytes of the file come before it.
 #[derive(Clone, Copy)]
-struct Place {
+struct RawPosition {
     offset: Offset,
     at: u64,
 }
@@ -35,18 +35,18 @@ struct Place {
 /// A partition's batches, open.
 pub(crate) struct OpenRaw {
     partition: Arc<Partition>,
-    generation: Generation,
+    generation: LogGeneration,
     start: Offset,
     /// How far it goes. Places are told from here, backwards: what is compacted lies before.
-    end: Mutex<Place>,
+    end: Mutex<RawPosition>,
     /// Where the last read ended: a batch, and its bytes if they were needed.
-    last: Mutex<Option<(Place, Bytes)>>,
+    last: Mutex<Option<(RawPosition, Bytes)>>,
     grows: bool,
 }
 
 impl OpenRaw {
-    pub(crate) fn new(seen: &Seen, grows: bool) -> Result<OpenRaw, TreeError> {
-        let generation = Generation::of(&seen.partition);
+    pub(crate) fn new(seen: &VisibleRange, grows: bool) -> Result<OpenRaw, TreeError> {
+        let generation = LogGeneration::of(&seen.partition);
         let at = raw_size(seen)?;
         generation.check(&seen.partition, seen.start)?;
         // Asked again: the generation may have come after it was seen.
@@ -55,7 +55,7 @@ impl OpenRaw {
             partition: Arc::clone(&seen.partition),
             generation,
             start: seen.start,
-            end: Mutex::new(Place { offset: seen.end, at }),
+            end: Mutex::new(RawPosition { offset: seen.end, at }),
             last: Mutex::new(None),
             grows,
         })
@@ -67,12 +67,12 @@ impl OpenRaw {
             return Ok(end.at);
         }
         let offset = self.partition.end();
-        let more = on_disk(|| self.partition.log.bytes_between(end.offset, offset))?;
+        let more = block_in_place(|| self.partition.log.bytes_between(end.offset, offset))?;
         // What was counted is there still, if what lies behind the old end is.
         self.generation.check(&self.partition, end.offset)?;
         let mut held = self.end.lock();
         if offset > held.offset {
-            *held = Place { offset, at: end.at + more };
+            *held = RawPosition { offset, at: end.at + more };
         }
         Ok(held.at)
     }
@@ -87,9 +87,9 @@ impl OpenRaw {
         if at >= until {
             return Ok(Bytes::new());
         }
-        on_disk(|| {
+        block_in_place(|| {
             let mut out = Vec::with_capacity((until - at) as usize);
-            let mut place = self.begin(at, until, end, &mut out)?;
+            let mut place = self.resume(at, until, end, &mut out)?;
             while place.at < until {
                 place = self.read_from(place, at..until, end.offset, &mut out)?;
             }
@@ -98,13 +98,13 @@ impl OpenRaw {
     }
 
     /// Where to read on: behind what is at hand of `[at, until)`, which is appended.
-    fn begin(
+    fn resume(
         &self,
         at: u64,
         until: u64,
-        end: Place,
+        end: RawPosition,
         out: &mut Vec<u8>,
-    ) -> Result<Place, TreeError> {
+    ) -> Result<RawPosition, TreeError> {
         let held = self.last.lock().clone();
         if let Some((behind, bytes)) = held
             && let Some(before) = behind.at.checked_sub(at)
@@ -121,13 +121,16 @@ impl OpenRaw {
     /// Appends what lies in `wanted` of the batches from `place` on.
     fn read_from(
         &self,
-        mut place: Place,
+        mut place: RawPosition,
         wanted: std::ops::Range<u64>,
         end: Offset,
         out: &mut Vec<u8>,
-    ) -> Result<Place, TreeError> {
-        let view =
-            View { partition: Arc::clone(&self.partition), start: Offset(0), end: Some(end) };
+    ) -> Result<RawPosition, TreeError> {
+        let view = PartitionView {
+            partition: Arc::clone(&self.partition),
+            start: Offset(0),
+            end: Some(end),
+        };
         let bytes_max = usize::try_from(wanted.end - place.at).unwrap_or(usize::MAX);
         let pieces = view.read(place.offset.0 as i64, bytes_max)?;
         self.generation.check(&self.partition, place.offset)?;
@@ -138,7 +141,7 @@ impl OpenRaw {
             let behind = place.at + u64::from(piece.entry.length);
             let (first, last) = (wanted.start.max(place.at), wanted.end.min(behind));
             let begin = place.at;
-            place = Place { offset: piece.entry.end(), at: behind };
+            place = RawPosition { offset: piece.entry.end(), at: behind };
             if first < last {
                 let bytes = read(&piece)?;
                 out.extend_from_slice(&bytes[(first - begin) as usize..(last - begin) as usize]);
@@ -157,10 +160,10 @@ impl OpenRaw {
     }
 
     /// The batch that holds the byte at `at`, which lies before `end`.
-    fn batch_at(&self, at: u64, end: Place) -> Result<Place, TreeError> {
+    fn batch_at(&self, at: u64, end: RawPosition) -> Result<RawPosition, TreeError> {
         let log = &self.partition.log;
         loop {
-            let generation = Generation::of(&self.partition);
+            let generation = LogGeneration::of(&self.partition);
             let total = log.bytes_before(end.offset)?;
             // Where the entry that holds an offset begins, in the file. What lies before the file's
             // first byte belongs to what is gone.
@@ -177,8 +180,8 @@ impl OpenRaw {
                     last = middle - 1;
                 }
             }
-            let found = Place { offset: Offset(first), at: place(Offset(first))? };
-            if generation == Generation::of(&self.partition) {
+            let found = RawPosition { offset: Offset(first), at: place(Offset(first))? };
+            if generation == LogGeneration::of(&self.partition) {
                 self.generation.check(&self.partition, found.offset)?;
                 return Ok(found);
             }

@@ -1,55 +1,60 @@
 //! What is known of a node without its bytes.
 
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::files::FileTime;
-use hlc::{Ask, Cut, Hlc};
+use hlc::{Cut, Hlc, MomentSelector};
 
-use super::moments::bound;
-use super::names::shown;
+use super::moments::system_cut;
+use super::names::escaped;
 use super::raw::raw_size;
-use super::scan::Seen;
+use super::scan::VisibleRange;
 use super::text::{key_of, text_of};
-use super::{Kind, Node, Stat, TopicNode, Tree, TreeError};
-use crate::Format;
+use super::{TopicNode, TreeError, ViewNode, ViewNodeKind, ViewStat, ViewTree};
+use crate::ViewFormat;
 
 /// How often something is looked at again that was given up while it was.
-pub(crate) const TRIES: usize = 5;
+pub(crate) const ATTEMPTS_MAX: usize = 5;
 
-impl Tree {
+impl ViewTree {
     /// What is known of a node.
     ///
     /// # Errors
     /// [`TreeError`].
-    pub async fn stat(&self, node: &Node) -> Result<Stat, TreeError> {
+    pub async fn stat(&self, node: &ViewNode) -> Result<ViewStat, TreeError> {
         match node {
-            Node::Partition { topic, partition, format } => {
+            ViewNode::Partition { topic, partition, format } => {
                 let mut tries = 1;
                 loop {
                     match self.stat_partition(node, topic, *partition, *format).await {
-                        Err(TreeError::Gone(_)) if tries < TRIES => tries += 1,
+                        Err(TreeError::Gone(_)) if tries < ATTEMPTS_MAX => tries += 1,
                         found => return found,
                     }
                 }
             }
-            Node::Key { topic, key } => {
-                let newest = self.newest(topic, key).await?;
+            ViewNode::Key { topic, key } => {
+                let newest = self.newest_record(topic, key).await?;
                 let newest =
-                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
+                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", escaped(key))))?;
                 let time = newest.stamp.into();
-                Ok(self.of(node, Kind::File, newest.length.unwrap_or(0), time))
+                Ok(self.build_stat(node, ViewNodeKind::File, newest.length.unwrap_or(0), time))
             }
-            Node::Committed { .. } => {
+            ViewNode::Committed { .. } => {
                 let (text, stamp) = self.committed_text(node).await?;
-                Ok(self.of(node, Kind::File, text.len() as u64, stamp.into()))
+                Ok(self.build_stat(node, ViewNodeKind::File, text.len() as u64, stamp.into()))
             }
-            Node::Pin(_) => {
+            ViewNode::Pin(_) => {
                 let target = self.read_link(node).await?;
-                Ok(self.of(node, Kind::Symlink, target.len() as u64, self.since))
+                Ok(self.build_stat(
+                    node,
+                    ViewNodeKind::Symlink,
+                    target.len() as u64,
+                    self.started_at,
+                ))
             }
-            Node::File { inode, cut } => {
+            ViewNode::File { inode, cut } => {
                 let at = cut.unwrap_or(Cut::ALL);
-                let found = on_disk(|| self.engine.files().stat_inode(*inode, at))?;
-                Ok(Stat {
+                let found = block_in_place(|| self.engine.files().stat_inode(*inode, at))?;
+                Ok(ViewStat {
                     kind: found.kind.into(),
                     size: found.size,
                     mode: found.mode,
@@ -64,13 +69,19 @@ impl Tree {
                     grows: cut.is_none(),
                 })
             }
-            Node::Topic(topic) | Node::Keys(topic) => {
-                let created = self.topic_then(topic).await?.created;
-                Ok(self.of(node, Kind::Directory, 0, created.into()))
+            ViewNode::Topic(topic) | ViewNode::Keys(topic) => {
+                let created = self.topic_at_moment(topic).await?.created;
+                Ok(self.build_stat(node, ViewNodeKind::Directory, 0, created.into()))
             }
-            Node::Root(at) | Node::Topics(at) | Node::Groups(at) => Ok(self.of_directory(node, at)),
-            Node::Group { at, .. } | Node::GroupTopic { at, .. } => Ok(self.of_directory(node, at)),
-            Node::Moments => Ok(self.of(node, Kind::Directory, 0, self.since)),
+            ViewNode::Root(at) | ViewNode::Topics(at) | ViewNode::Groups(at) => {
+                Ok(self.build_directory_stat(node, at))
+            }
+            ViewNode::Group { at, .. } | ViewNode::GroupTopic { at, .. } => {
+                Ok(self.build_directory_stat(node, at))
+            }
+            ViewNode::Moments => {
+                Ok(self.build_stat(node, ViewNodeKind::Directory, 0, self.started_at))
+            }
         }
     }
 
@@ -78,67 +89,81 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError`].
-    pub fn extended(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
-        let Node::File { inode, cut } = node else { return Ok(None) };
+    pub fn extended_attribute(
+        &self,
+        node: &ViewNode,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, TreeError> {
+        let ViewNode::File { inode, cut } = node else { return Ok(None) };
         let at = cut.unwrap_or(Cut::ALL);
-        Ok(on_disk(|| self.engine.files().extended(*inode, name, at))?)
+        Ok(block_in_place(|| self.engine.files().get_xattr(*inode, name, at))?)
     }
 
     /// The names of all extended attributes, as they were.
     ///
     /// # Errors
     /// [`TreeError`].
-    pub fn extended_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, TreeError> {
-        let Node::File { inode, cut } = node else { return Ok(Vec::new()) };
+    pub fn extended_attribute_names(&self, node: &ViewNode) -> Result<Vec<Vec<u8>>, TreeError> {
+        let ViewNode::File { inode, cut } = node else { return Ok(Vec::new()) };
         let at = cut.unwrap_or(Cut::ALL);
-        Ok(on_disk(|| self.engine.files().list_extended(*inode, at))?)
+        Ok(block_in_place(|| self.engine.files().list_xattrs(*inode, at))?)
     }
 
     async fn stat_partition(
         &self,
-        node: &Node,
+        node: &ViewNode,
         topic: &TopicNode,
         partition: u32,
-        format: Format,
-    ) -> Result<Stat, TreeError> {
-        let seen = self.seen_one(topic, partition).await?;
+        format: ViewFormat,
+    ) -> Result<ViewStat, TreeError> {
+        let seen = self.visible_range(topic, partition).await?;
         let size = self.size(&seen, format).await?;
-        let modified = on_disk(|| match topic.at {
-            Some(ask) => seen.partition.log.tip_at(bound(&ask)),
+        let modified = block_in_place(|| match topic.at {
+            Some(ask) => seen.partition.log.tip_at(system_cut(&ask)),
             None => Ok(seen.partition.log.tip()),
         })?;
-        let created: FileTime = self.topic_then(topic).await?.created.into();
+        let created: FileTime = self.topic_at_moment(topic).await?.created.into();
         let modified = if modified.stamp == Hlc::ZERO { created } else { modified.stamp.into() };
-        Ok(Stat { created, ..self.of(node, Kind::File, size, modified) })
+        Ok(ViewStat { created, ..self.build_stat(node, ViewNodeKind::File, size, modified) })
     }
 
     /// How many bytes a reader finds.
-    pub(crate) async fn size(&self, seen: &Seen, format: Format) -> Result<u64, TreeError> {
-        if format == Format::Raw {
+    pub(crate) async fn size(
+        &self,
+        seen: &VisibleRange,
+        format: ViewFormat,
+    ) -> Result<u64, TreeError> {
+        if format == ViewFormat::Raw {
             let size = raw_size(seen)?;
             seen.check_kept()?;
             return Ok(size);
         }
         let text = text_of(&self.texts, seen, format, &self.options)?;
         let size = text.position(seen.end).await? - text.position(seen.start).await?;
-        self.texts.grew(&key_of(seen, format));
+        self.texts.update_weight(&key_of(seen, format));
         // Asked again: the text is that of a generation which may have come after it was seen.
         seen.check_kept()?;
         Ok(size)
     }
 
-    fn of_directory(&self, node: &Node, at: &Option<Ask>) -> Stat {
-        let time = at.map_or(self.since, |ask| bound(&ask).bound().into());
-        self.of(node, Kind::Directory, 0, time)
+    fn build_directory_stat(&self, node: &ViewNode, at: &Option<MomentSelector>) -> ViewStat {
+        let time = at.map_or(self.started_at, |ask| system_cut(&ask).bound().into());
+        self.build_stat(node, ViewNodeKind::Directory, 0, time)
     }
 
-    fn of(&self, node: &Node, kind: Kind, size: u64, time: FileTime) -> Stat {
+    fn build_stat(
+        &self,
+        node: &ViewNode,
+        kind: ViewNodeKind,
+        size: u64,
+        time: FileTime,
+    ) -> ViewStat {
         let (mode, links) = match kind {
-            Kind::Directory => (0o555, 2),
-            Kind::Symlink => (0o777, 1),
-            Kind::File | Kind::Other(_) => (0o444, 1),
+            ViewNodeKind::Directory => (0o555, 2),
+            ViewNodeKind::Symlink => (0o777, 1),
+            ViewNodeKind::File | ViewNodeKind::Other(_) => (0o444, 1),
         };
-        Stat {
+        ViewStat {
             kind,
             size,
             mode,

@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 use engine::Offset;
 
 use super::raw::OpenRaw;
-use super::rig::{Rig, record};
+use super::rig::{TreeFixture, record};
 use super::text::OpenText;
-use super::{Node, Tree, TreeError, encode};
-use crate::Format;
+use super::{TreeError, ViewNode, ViewTree, encode};
+use crate::ViewFormat;
 
 const COMPACTED: [(&str, &str); 3] = [
     ("cleanup.policy", "compact"),
@@ -19,35 +19,35 @@ const COMPACTED: [(&str, &str); 3] = [
 ];
 
 /// Two keys, of which the value of one is superseded behind the moment that is returned.
-async fn superseded() -> (Rig, String) {
-    let rig = Rig::new();
+async fn superseded_key() -> (TreeFixture, String) {
+    let rig = TreeFixture::new();
     rig.topic("t", 2, &COMPACTED).await;
     rig.produce("t", 0, &[record("other", "0", 1)]).await;
     rig.produce("t", 1, &[record("key", "1", 1)]).await;
-    rig.pass(1);
+    rig.advance_clock(1);
     let then = hlc::Moment::Sys(rig.now()).to_string();
     rig.produce("t", 1, &[record("key", "2", 1)]).await;
-    rig.pass(1);
-    rig.settle().await;
+    rig.advance_clock(1);
+    rig.roll_and_maintain().await;
     (rig, then)
 }
 
-async fn compact(rig: &Rig) {
+async fn compact(rig: &TreeFixture) {
     assert!(rig.engine.compact_due().await.unwrap() > 0);
 }
 
 #[tokio::test]
 async fn what_is_compacted_after_it_was_seen_has_no_size_and_cannot_be_opened() {
-    let (rig, then) = superseded().await;
+    let (rig, then) = superseded_key().await;
     let tree = &rig.tree;
     let node = tree.resolve(format!("/topics/t/1.values@{then}").as_bytes()).await.unwrap();
-    let Node::Partition { topic, partition, .. } = node else { panic!("{node:?}") };
-    let seen = tree.seen_one(&topic, partition).await.unwrap();
+    let ViewNode::Partition { topic, partition, .. } = node else { panic!("{node:?}") };
+    let seen = tree.visible_range(&topic, partition).await.unwrap();
     compact(&rig).await;
-    let text = OpenText::new(&tree.texts, &seen, Format::Values, false, &tree.options).await;
+    let text = OpenText::new(&tree.texts, &seen, ViewFormat::Values, false, &tree.options).await;
     assert!(matches!(text.err(), Some(TreeError::BeforeHistory(_))));
     assert!(matches!(OpenRaw::new(&seen, false).err(), Some(TreeError::BeforeHistory(_))));
-    for format in [Format::Raw, Format::Values] {
+    for format in [ViewFormat::Raw, ViewFormat::Values] {
         let size = tree.size(&seen, format).await;
         assert!(matches!(size, Err(TreeError::BeforeHistory(_))), "{format:?}: {size:?}");
     }
@@ -74,7 +74,7 @@ async fn interrupted<T>(
 async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
     let (mut listed, mut streamed) = (0, 0);
     for polls in 0..6 {
-        let (rig, then) = superseded().await;
+        let (rig, then) = superseded_key().await;
         let node = rig.node(&format!("/topics/t/by-key@{then}")).await.unwrap();
         let listing = rig.tree.list(&node, 0, 10);
         match interrupted(listing, polls, compact(&rig)).await {
@@ -82,10 +82,10 @@ async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
             Err(TreeError::BeforeHistory(_)) => listed += 1,
             Err(error) => panic!("{error}"),
         }
-        let (rig, then) = superseded().await;
+        let (rig, then) = superseded_key().await;
         let node = rig.node(&format!("/topics/t@{then}")).await.unwrap();
-        let Node::Topic(topic) = node else { panic!("{node:?}") };
-        let page = rig.tree.keys_page(&topic, Format::Values, None, 1000);
+        let ViewNode::Topic(topic) = node else { panic!("{node:?}") };
+        let page = rig.tree.keys_page(&topic, ViewFormat::Values, None, 1000);
         match interrupted(page, polls, compact(&rig)).await {
             Ok(page) => assert_eq!(page.text.len(), "key\t1\nother\t0\n".len(), "{polls} polls"),
             Err(TreeError::BeforeHistory(_)) => streamed += 1,
@@ -98,15 +98,15 @@ async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
 #[tokio::test]
 async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_way() {
     for polls in 0..6 {
-        let (rig, _) = superseded().await;
+        let (rig, _) = superseded_key().await;
         rig.produce("t", 1, &[record("key", "3", 1)]).await;
-        rig.pass(1);
+        rig.advance_clock(1);
         let node = rig.node("/topics/t/by-key").await.unwrap();
         let listing = rig.tree.list(&node, 0, 10);
         let names = interrupted(listing, polls, async {
             rig.produce("t", 1, &[record("key", "4", 1)]).await;
-            rig.pass(1);
-            rig.settle().await;
+            rig.advance_clock(1);
+            rig.roll_and_maintain().await;
             compact(&rig).await;
         });
         assert_eq!(names.await.unwrap().len(), 2, "after {polls} polls");
@@ -116,7 +116,7 @@ async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_w
 /// Both the value and the tombstone are gone when somebody looks again.
 #[tokio::test]
 async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
-    let (rig, _) = superseded().await;
+    let (rig, _) = superseded_key().await;
     assert_eq!(rig.names("/topics/t/by-key").await, ["key", "other"]);
     assert_eq!(rig.text("/topics/t/by-key/key").await, "2");
     rig.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
@@ -124,8 +124,8 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     let tombstone = Offset(topic.partitions[1].end().0 - 1);
     for round in 0..4 {
         rig.produce("t", 1, &[record("more", "1", 1)]).await;
-        rig.pass(1);
-        rig.settle().await;
+        rig.advance_clock(1);
+        rig.roll_and_maintain().await;
         rig.engine.compact_due().await.unwrap();
         let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
         if entry.is_none_or(|entry| entry.base > tombstone) {
@@ -138,7 +138,7 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
 }
 
 /// Asks until there is an answer: how often that was, and the answer.
-async fn persistently(tree: &Tree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeError>) {
+async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeError>) {
     for asked in 1..1000 {
         let read = async {
             let node = tree.resolve(path).await?;
@@ -155,7 +155,7 @@ async fn persistently(tree: &Tree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeE
 #[tokio::test]
 async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     const SCAN_BYTES: u64 = 1000;
-    let rig = Rig::new();
+    let rig = TreeFixture::new();
     rig.topic("t", 2, &[]).await;
     let long = "k".repeat(300);
     for round in 0..40 {
@@ -163,13 +163,13 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
         let keys = [own.as_str(), "often", &long, "gone"];
         let records = keys.map(|key| record(key, &format!("{round}"), 1));
         rig.produce("t", round % 2, &records).await;
-        rig.pass(1);
+        rig.advance_clock(1);
     }
     let then = hlc::Moment::Sys(rig.now()).to_string();
     rig.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
-    rig.pass(1);
-    rig.settle().await;
-    let bounded = rig.tree.with_key_scan(SCAN_BYTES);
+    rig.advance_clock(1);
+    rig.roll_and_maintain().await;
+    let bounded = rig.tree.with_key_scan_limit(SCAN_BYTES);
     let name = String::from_utf8(encode(long.as_bytes())).unwrap();
     let absent = name.replace('k', "j");
     let keys = ["key-3", "key-38", "often", "gone", "never", &name, &absent];
@@ -185,7 +185,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     }
     for path in &paths {
         let whole = rig.read(path).await;
-        let (asked, read) = persistently(&bounded, path.as_bytes()).await;
+        let (asked, read) = ask_until_finished(&bounded, path.as_bytes()).await;
         match (whole, read) {
             (Ok(whole), Ok(read)) => assert_eq!(whole, read, "{path}"),
             (Err(TreeError::NotFound(_)), Err(TreeError::NotFound(_))) => {}
@@ -194,22 +194,22 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
         assert!(asked < 40, "{path} was asked for {asked} times");
     }
     // A table that is there of all is used.
-    let (asked, _) = persistently(&bounded, b"/topics/t/by-key/key-5").await;
+    let (asked, _) = ask_until_finished(&bounded, b"/topics/t/by-key/key-5").await;
     assert_eq!(asked, 1);
 }
 
 #[tokio::test]
 async fn a_search_begins_again_where_the_topic_is_compacted_on_the_way() {
-    let (rig, _) = superseded().await;
+    let (rig, _) = superseded_key().await;
     for round in 0..40 {
         rig.produce("t", 1, &[record(&format!("other-{round}"), "x", 1)]).await;
     }
-    rig.pass(1);
-    rig.settle().await;
-    let bounded = rig.tree.with_key_scan(500);
+    rig.advance_clock(1);
+    rig.roll_and_maintain().await;
+    let bounded = rig.tree.with_key_scan_limit(500);
     let path = b"/topics/t/by-key/key";
     assert!(matches!(bounded.resolve(path).await, Err(TreeError::Unfinished(_))));
     compact(&rig).await;
-    let (_, read) = persistently(&bounded, path).await;
+    let (_, read) = ask_until_finished(&bounded, path).await;
     assert_eq!(read.unwrap(), b"2");
 }

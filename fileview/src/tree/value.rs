@@ -6,22 +6,22 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::{Offset, Partition};
 use parking_lot::Mutex;
 
 use super::TreeError;
-use super::scan::{each_record, step};
+use super::scan::{for_each_record, read_step};
 use super::text::READ_BYTES_MAX;
 
 /// The longest value that is held by who opened it.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
 /// The long value that was read last, and where it stands.
-pub(crate) type LastValue = Arc<Mutex<Option<(Place, Bytes)>>>;
+pub(crate) type LastValue = Arc<Mutex<Option<(ValuePosition, Bytes)>>>;
 
 /// A record's place among all: its log, and its offset.
-type Place = (u64, Offset);
+type ValuePosition = (u64, Offset);
 
 /// A value, open.
 pub(crate) struct OpenValue {
@@ -46,12 +46,12 @@ impl OpenValue {
             held: None,
             last: Arc::clone(last),
         };
-        let value = on_disk(|| value_at(partition, offset))?;
+        let value = block_in_place(|| value_at(partition, offset))?;
         open.length = value.len() as u64;
         if value.len() <= HELD_BYTES_MAX {
             open.held = Some(value);
         } else {
-            *last.lock() = Some((open.place(), value));
+            *last.lock() = Some((open.position(), value));
         }
         Ok(open)
     }
@@ -64,9 +64,9 @@ impl OpenValue {
         match &self.held {
             Some(value) => Ok(part(value, at, length)),
             // Not with the rest of it.
-            None => {
-                on_disk(|| self.with_long(|value| Bytes::copy_from_slice(&part(value, at, length))))
-            }
+            None => block_in_place(|| {
+                self.with_long(|value| Bytes::copy_from_slice(&part(value, at, length)))
+            }),
         }
     }
 
@@ -74,16 +74,16 @@ impl OpenValue {
     fn with_long<T>(&self, act: impl FnOnce(&Bytes) -> T) -> Result<T, TreeError> {
         let mut last = self.last.lock();
         if let Some((place, value)) = &*last
-            && *place == self.place()
+            && *place == self.position()
         {
             return Ok(act(value));
         }
         *last = None;
         let value = value_at(&self.partition, self.offset)?;
-        Ok(act(&last.insert((self.place(), value)).1))
+        Ok(act(&last.insert((self.position(), value)).1))
     }
 
-    fn place(&self) -> Place {
+    fn position(&self) -> ValuePosition {
         (self.partition.log.id.0, self.offset)
     }
 }
@@ -92,7 +92,7 @@ impl Drop for OpenValue {
     fn drop(&mut self) {
         if self.held.is_none() {
             let mut last = self.last.lock();
-            if last.as_ref().is_some_and(|(place, _)| *place == self.place()) {
+            if last.as_ref().is_some_and(|(place, _)| *place == self.position()) {
                 *last = None;
             }
         }
@@ -107,10 +107,10 @@ fn part(value: &Bytes, at: u64, length: usize) -> Bytes {
 /// What the record at an offset says. To be called where it may wait for the disk.
 fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeError> {
     let offsets = offset..Offset(offset.0 + 1);
-    let step = step(partition, offsets.start, offsets.end, 0)?;
+    let step = read_step(partition, offsets.start, offsets.end, 0)?;
     let mut value = None;
     for batch in &step.batches {
-        each_record(batch, &offsets, None, |record| {
+        for_each_record(batch, &offsets, None, |record| {
             value.clone_from(&record.value);
             Ok(())
         })?;

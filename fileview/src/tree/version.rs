@@ -5,10 +5,10 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::scan::{Generation, Seen};
-use super::{Node, Tree, TreeError};
+use super::scan::{LogGeneration, VisibleRange};
+use super::{TreeError, ViewNode, ViewTree};
 
-impl Tree {
+impl ViewTree {
     /// Tells what a node shows from all that it showed before; 0 for what has no versions: it shows the
     /// same for ever, or the present.
     ///
@@ -16,14 +16,14 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError`].
-    pub async fn version(&self, node: &Node) -> Result<u64, TreeError> {
+    pub async fn version(&self, node: &ViewNode) -> Result<u64, TreeError> {
         let shown = match node {
-            Node::Pin(_) => self.read_link(node).await?,
-            Node::Partition { topic, partition, .. } if topic.at.is_some() => {
-                state(&[self.seen_one(topic, *partition).await?])
+            ViewNode::Pin(_) => self.read_link(node).await?,
+            ViewNode::Partition { topic, partition, .. } if topic.at.is_some() => {
+                version_bytes(&[self.visible_range(topic, *partition).await?])
             }
-            Node::Key { topic, .. } if topic.at.is_some() => {
-                state(&self.seen(topic, 0..u32::MAX).await?)
+            ViewNode::Key { topic, .. } if topic.at.is_some() => {
+                version_bytes(&self.visible_ranges(topic, 0..u32::MAX).await?)
             }
             _ => return Ok(0),
         };
@@ -32,9 +32,9 @@ impl Tree {
 }
 
 /// Where partitions begin by now, and how often they were compacted.
-fn state(seen: &[Seen]) -> Vec<u8> {
+fn version_bytes(seen: &[VisibleRange]) -> Vec<u8> {
     let numbers = seen.iter().flat_map(|seen| {
-        [u64::from(seen.partition.index), seen.start.0, Generation::of(&seen.partition).number()]
+        [u64::from(seen.partition.index), seen.start.0, LogGeneration::of(&seen.partition).number()]
     });
     numbers.flat_map(u64::to_le_bytes).collect()
 }

@@ -16,47 +16,47 @@ use std::time::Duration;
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
 use engine::{
-    Batch, Durability, Engine, EngineOptions, Format as _, Head, OffsetCommit, Payload, Topic,
-    View, When,
+    BatchFormat as _, Durability, Engine, EngineOptions, OffsetCommit, PartitionView, Payload,
+    PayloadHeader, RecordBatch, Topic, WaitPolicy,
 };
-use fileview::tree::{Listed, Node, Tree, TreeError, TreeOptions};
-use fileview::{Format, Renderer, Selection};
-use hlc::{Ask, Cut, Hlc, ManualClock, Moment, SysTime, UserTime};
-use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
+use fileview::tree::{TreeError, TreeOptions, ViewEntry, ViewNode, ViewTree};
+use fileview::{RecordRenderer, RecordSelection, ViewFormat};
+use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
+use kafka_records::{BatchBuilder, CompressionType, HEADER_BYTES};
 use storage::disk::MemoryDisk;
 
 pub const START: u64 = 1_795_252_948_000;
-const FORMAT: KafkaFormat = KafkaFormat { unpacked_bytes_max: 1 << 20 };
+const FORMAT: KafkaFormat = KafkaFormat { decompressed_bytes_max: 1 << 20 };
 
 /// A record: its key, its value, and its own time.
-pub type Record = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+pub type TreeTestRecord = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
 
-pub fn record(key: &str, value: &str, time: i64) -> Record {
+pub fn record(key: &str, value: &str, time: i64) -> TreeTestRecord {
     (Some(key.into()), Some(value.into()), time)
 }
 
-pub struct Rig {
+pub struct TreeFixture {
     disk: MemoryDisk,
     pub clock: Arc<ManualClock>,
     pub engine: Arc<Engine>,
-    pub tree: Arc<Tree>,
+    pub tree: Arc<ViewTree>,
     options: TreeOptions,
 }
 
-impl Rig {
-    pub fn new() -> Rig {
-        Rig::with(TreeOptions::default())
+impl TreeFixture {
+    pub fn new() -> TreeFixture {
+        TreeFixture::with(TreeOptions::default())
     }
 
-    pub fn with(options: TreeOptions) -> Rig {
+    pub fn with(options: TreeOptions) -> TreeFixture {
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        Rig::on(MemoryDisk::new(), clock, options)
+        TreeFixture::on(MemoryDisk::new(), clock, options)
     }
 
-    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, options: TreeOptions) -> Rig {
+    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, options: TreeOptions) -> TreeFixture {
         // Next to nothing stays in memory: what is read, is read from files.
         let storage = storage::Options {
-            tended_by_hand: true,
+            manual_maintenance: true,
             tail_bytes_max: 1,
             ..storage::Options::default()
         };
@@ -67,26 +67,26 @@ impl Rig {
             Arc::new(FORMAT),
         );
         let engine = Arc::new(engine.unwrap());
-        let tree = Arc::new(Tree::new(Arc::clone(&engine), options));
-        Rig { disk, clock, engine, tree, options }
+        let tree = Arc::new(ViewTree::new(Arc::clone(&engine), options));
+        TreeFixture { disk, clock, engine, tree, options }
     }
 
-    pub fn restart(self) -> Rig {
-        let Rig { disk, clock, engine, tree, options } = self;
+    pub fn restart(self) -> TreeFixture {
+        let TreeFixture { disk, clock, engine, tree, options } = self;
         drop(tree);
         engine.close();
         drop(engine);
-        Rig::on(disk, clock, options)
+        TreeFixture::on(disk, clock, options)
     }
 
-    pub fn pass(&self, ms: u64) {
+    pub fn advance_clock(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }
 
     /// The moment now, closed; the clock goes on behind it.
     pub fn now(&self) -> Cut {
         let now = Cut::through(self.engine.frontier());
-        self.pass(1);
+        self.advance_clock(1);
         now
     }
 
@@ -99,16 +99,16 @@ impl Rig {
         created.unwrap()
     }
 
-    pub async fn produce(&self, topic: &str, partition: u32, records: &[Record]) -> Hlc {
-        self.produce_as(topic, partition, records, Codec::None).await
+    pub async fn produce(&self, topic: &str, partition: u32, records: &[TreeTestRecord]) -> Hlc {
+        self.produce_as(topic, partition, records, CompressionType::None).await
     }
 
     pub async fn produce_as(
         &self,
         topic: &str,
         partition: u32,
-        records: &[Record],
-        codec: Codec,
+        records: &[TreeTestRecord],
+        codec: CompressionType,
     ) -> Hlc {
         let mut builder = BatchBuilder::new(codec);
         for (key, value, time) in records {
@@ -116,12 +116,12 @@ impl Rig {
         }
         let bytes = builder.build();
         let times = records.iter().map(|(.., time)| UserTime(*time));
-        let batch = Batch {
+        let batch = RecordBatch {
             count: records.len() as u32,
             times: (times.clone().min().unwrap(), times.max().unwrap()),
             producer: FORMAT.producer(&bytes),
             payload: Payload {
-                head: Head::new(&bytes[..HEADER_BYTES]),
+                header: PayloadHeader::new(&bytes[..HEADER_BYTES]),
                 rest: bytes.slice(HEADER_BYTES..),
             },
         };
@@ -144,21 +144,21 @@ impl Rig {
     }
 
     /// Seals the open segment, indexes and files.
-    pub async fn settle(&self) {
-        self.engine.seal().await.unwrap();
-        self.engine.tend().await.unwrap();
+    pub async fn roll_and_maintain(&self) {
+        self.engine.roll_segment().await.unwrap();
+        self.engine.run_maintenance().await.unwrap();
     }
 
     /// Gives back the space of all that was given up.
-    pub async fn free(&self) {
+    pub async fn reclaim(&self) {
         for _ in 0..2 {
-            self.engine.free().await.unwrap();
+            self.engine.reclaim().await.unwrap();
         }
     }
 
     // ---- The tree ----
 
-    pub async fn node(&self, path: &str) -> Result<Node, TreeError> {
+    pub async fn node(&self, path: &str) -> Result<ViewNode, TreeError> {
         self.tree.resolve(path.as_bytes()).await
     }
 
@@ -193,7 +193,11 @@ impl Rig {
 }
 
 /// All bytes of a node, read in pieces; as many as was said before.
-pub async fn read_node(tree: &Tree, node: &Node, length: usize) -> Result<Vec<u8>, TreeError> {
+pub async fn read_node(
+    tree: &ViewTree,
+    node: &ViewNode,
+    length: usize,
+) -> Result<Vec<u8>, TreeError> {
     let stat = tree.stat(node).await?;
     let open = tree.open(node).await?;
     assert_eq!(open.size().await?, stat.size, "{node:?}");
@@ -211,8 +215,12 @@ pub async fn read_node(tree: &Tree, node: &Node, length: usize) -> Result<Vec<u8
 }
 
 /// All names of a directory.
-pub async fn list_node(tree: &Tree, node: &Node, max: usize) -> Result<Vec<Listed>, TreeError> {
-    let (mut all, mut after) = (Vec::<Listed>::new(), 0);
+pub async fn list_node(
+    tree: &ViewTree,
+    node: &ViewNode,
+    max: usize,
+) -> Result<Vec<ViewEntry>, TreeError> {
+    let (mut all, mut after) = (Vec::<ViewEntry>::new(), 0);
     loop {
         let page = tree.list(node, after, max).await?;
         let Some(last) = page.last() else { return Ok(all) };
@@ -223,28 +231,34 @@ pub async fn list_node(tree: &Tree, node: &Node, max: usize) -> Result<Vec<Liste
 }
 
 /// What a partition shows, rendered in one go from what the engine says that can be read.
-pub async fn plain(
+pub async fn render_expected(
     engine: &Engine,
     topic: &str,
     partition: u32,
-    format: Format,
-    ask: Option<Ask>,
+    format: ViewFormat,
+    ask: Option<MomentSelector>,
 ) -> Result<Vec<u8>, engine::SeekError> {
-    let user = ask.as_ref().and_then(Selection::user_times);
+    let user = ask.as_ref().and_then(RecordSelection::user_times);
     let view = match ask {
-        None => View::present(&engine.topic(topic).unwrap().partitions[partition as usize]),
+        None => {
+            PartitionView::present(&engine.topic(topic).unwrap().partitions[partition as usize])
+        }
         Some(ask) => {
             let known = match ask {
-                Ask::At(Moment::User { known, .. })
-                | Ask::Window(_, Moment::User { known, .. }) => {
-                    Ask::At(Moment::Sys(known.unwrap()))
+                MomentSelector::At(Moment::User { known, .. })
+                | MomentSelector::Window(_, Moment::User { known, .. }) => {
+                    MomentSelector::At(Moment::Sys(known.unwrap()))
                 }
                 ask => ask,
             };
             let wanted = partition..partition + 1;
             // By user time it is whole only if a prefix by user time is.
-            engine.view_of(topic, wanted.clone(), ask, When::Refuse).await?;
-            engine.view_of(topic, wanted, known, When::Refuse).await?.partitions.remove(0)
+            engine.view_partitions(topic, wanted.clone(), ask, WaitPolicy::Refuse).await?;
+            engine
+                .view_partitions(topic, wanted, known, WaitPolicy::Refuse)
+                .await?
+                .partitions
+                .remove(0)
         }
     };
     let (start, end) = (view.start().0 as i64, view.end().0 as i64);
@@ -254,8 +268,8 @@ pub async fn plain(
     let pieces = view.read(start, usize::MAX).unwrap();
     let batches: Bytes =
         pieces.iter().flat_map(|piece| piece.read().unwrap().to_vec()).collect::<Vec<u8>>().into();
-    let selection = Selection::between(start, end).and_user(user);
-    let renderer = Renderer::new(topic, partition, format, selection).unwrap();
+    let selection = RecordSelection::between(start, end).and_user(user);
+    let renderer = RecordRenderer::new(topic, partition, format, selection).unwrap();
     let mut out = Vec::new();
     renderer.render(&batches, u64::MAX, &mut out).unwrap();
     Ok(out)

@@ -35,7 +35,7 @@ impl CatalogDirectory {
     ///
     /// # Errors
     /// Even an empty one cannot be made there.
-    pub fn open_last(&self) -> Result<Catalog, CatalogError> {
+    pub fn open_latest(&self) -> Result<Catalog, CatalogError> {
         self.open(|last| last.max(1))
     }
 
@@ -74,7 +74,7 @@ impl CatalogDirectory {
         self.last.store(number, Ordering::Relaxed);
         let goes = |entry: &&fs::DirEntry| match number_of(entry) {
             Some(other) => other != number,
-            None => is_of_before(entry),
+            None => is_legacy_file(entry),
         };
         // What one that failed left, its own end may be removing just now. What stays goes next time.
         for entry in entries.iter().filter(goes) {
@@ -89,7 +89,7 @@ impl CatalogDirectory {
 
 /// Whether it belongs to a catalog that had the directory to itself, as all once did. What else may be there,
 /// as where it is a file system of its own, is not ours.
-fn is_of_before(entry: &fs::DirEntry) -> bool {
+fn is_legacy_file(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let Some(name) = name.to_str() else { return false };
     ["db", "conf", "blobs"].contains(&name) || name.starts_with("snap.")
@@ -99,7 +99,7 @@ fn is_of_before(entry: &fs::DirEntry) -> bool {
 mod tests {
     use hlc::{Cut, Hlc};
 
-    use super::super::{Applied, Changes};
+    use super::super::{AppliedPosition, CatalogWriteBatch};
     use super::*;
 
     fn path(test: &str) -> PathBuf {
@@ -109,9 +109,9 @@ mod tests {
     }
 
     fn fill(catalog: &Catalog) {
-        let mut changes = Changes::default();
+        let mut changes = CatalogWriteBatch::default();
         changes.put(b"a", Hlc::from_bits(1), Some(b"1"));
-        catalog.apply(changes, Applied::default()).unwrap();
+        catalog.apply(changes, AppliedPosition::default()).unwrap();
         catalog.sync().unwrap();
     }
 
@@ -121,16 +121,16 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("db"), b"of an older version").unwrap();
         let directory = CatalogDirectory::new(Some(path.clone()), CatalogFaults::default());
-        fill(&directory.open_last().unwrap());
+        fill(&directory.open_latest().unwrap());
         assert!(!path.join("db").exists());
-        let last = directory.open_last().unwrap();
+        let last = directory.open_latest().unwrap();
         assert!(last.get(b"a", Cut::ALL).unwrap().is_some());
         let new = directory.open_new().unwrap();
         assert!(new.get(b"a", Cut::ALL).unwrap().is_none());
         assert!(last.get(b"a", Cut::ALL).unwrap().is_some(), "who has it goes on");
         fill(&new);
         drop((last, new));
-        assert!(directory.open_last().unwrap().get(b"a", Cut::ALL).unwrap().is_some());
+        assert!(directory.open_latest().unwrap().get(b"a", Cut::ALL).unwrap().is_some());
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
         let _ = fs::remove_dir_all(&path);
     }
@@ -139,10 +139,10 @@ mod tests {
     fn one_that_failed_leaves_nothing_that_a_start_could_find() {
         let (path, faults) = (path("failed"), CatalogFaults::default());
         let directory = CatalogDirectory::new(Some(path.clone()), faults.clone());
-        let catalog = directory.open_last().unwrap();
+        let catalog = directory.open_latest().unwrap();
         fill(&catalog);
         faults.set_full(true);
-        assert!(catalog.apply(Changes::default(), Applied::default()).is_err());
+        assert!(catalog.apply(CatalogWriteBatch::default(), AppliedPosition::default()).is_err());
         assert!(directory.open_new().is_err());
         assert!(directory.open_in_memory().is_ok());
         faults.set_full(false);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Access, StepError};
+use super::{CatalogAccess, CatalogStepError};
 
 /// What of catalogs goes wrong, and when: nothing, as long as nobody says so. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct CatalogFaults(Arc<FaultPlan>);
+pub struct CatalogFaults(Arc<CatalogFaultPlan>);
 
 #[derive(Debug, Default)]
-struct FaultPlan {
+struct CatalogFaultPlan {
     /// 0: none is to fail; 1: the next step fails; and so on.
     steps_until_failure: AtomicU64,
     /// The same of writes alone.
@@ -32,7 +32,7 @@ impl CatalogFaults {
     }
 
     /// Whether a failure is still to come.
-    pub fn has_failure_to_come(&self) -> bool {
+    pub fn has_pending_failure(&self) -> bool {
         self.0.steps_until_failure.load(Ordering::Relaxed) > 0
     }
 
@@ -51,17 +51,21 @@ impl CatalogFaults {
     }
 
     /// The error of the next step, if it is to fail.
-    pub(super) fn error_of(&self, is_on_disk: bool, access: Access) -> Option<StepError> {
-        if is_on_disk && access == Access::Write && self.0.is_full.load(Ordering::Relaxed) {
-            return Some(StepError { why: "no space is left".to_owned(), is_full: true });
+    pub(super) fn error_of(
+        &self,
+        is_on_disk: bool,
+        access: CatalogAccess,
+    ) -> Option<CatalogStepError> {
+        if is_on_disk && access == CatalogAccess::Write && self.0.is_full.load(Ordering::Relaxed) {
+            return Some(CatalogStepError { why: "no space is left".to_owned(), is_full: true });
         }
-        let writes = access == Access::Write && counts_down(&self.0.writes_until_failure);
-        let fails = counts_down(&self.0.steps_until_failure) || writes;
-        fails.then(|| StepError { why: "a step fails, as asked".to_owned(), is_full: false })
+        let writes = access == CatalogAccess::Write && count_down(&self.0.writes_until_failure);
+        let fails = count_down(&self.0.steps_until_failure) || writes;
+        fails.then(|| CatalogStepError { why: "a step fails, as asked".to_owned(), is_full: false })
     }
 }
 
 /// Counts down to 0; whether this was the last step.
-fn counts_down(left: &AtomicU64) -> bool {
+fn count_down(left: &AtomicU64) -> bool {
     left.load(Ordering::Relaxed) > 0 && left.fetch_sub(1, Ordering::Relaxed) == 1
 }

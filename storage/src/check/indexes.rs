@@ -11,32 +11,36 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 
 use crate::disk::Disk;
-use crate::filed::{
-    FILED_HEADER_BYTES, FRONT_BYTES, FiledHeader, base_name, filed_name, index_name,
+use crate::history::open_latest_run_tables;
+use crate::index::{
+    BlockCache, IndexEntry, IndexRun, LatestRun, LatestRunTable, LogTip, RunLinks, RunLocation,
+    SegmentIndex,
 };
-use crate::history::head_tables;
-use crate::index::{BlockCache, Head, HeadTable, Index, Links, Placed, Run, RunPlace, Tip};
 use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
 use crate::log::{Entry, LogId, Offset};
-use crate::manifest::{Horizon, Manifest};
-use crate::part::Layout;
+use crate::manifest::{LogHorizon, Manifest};
+use crate::sealed_segment::SegmentLayout;
+use crate::sorted_segment::{
+    SORTED_FRAME_HEADER_BYTES, SORTED_HEADER_BYTES, SortedSegmentHeader, compacted_prefix_name,
+    index_name, sorted_segment_name,
+};
 
 /// How much of indexes is held in memory: more than one of them takes.
 const CACHE_BYTES: usize = 32 << 20;
 /// How many damaged blocks are named.
-const BLOCKS_NAMED: usize = 8;
+const BLOCKS_LISTED_MAX: usize = 8;
 
 /// What of each log was given up, or compacted.
-pub(super) type Horizons = BTreeMap<LogId, Horizon>;
+pub(super) type LogHorizons = BTreeMap<LogId, LogHorizon>;
 
 /// Whether what ends at `end` in `log` was given up, or lies in a base: its space may have been given
 /// back.
-pub(super) fn is_freed(logs: &Horizons, log: LogId, end: Offset) -> bool {
-    logs.get(&log).is_some_and(|horizon| end <= horizon.freed.end)
+pub(super) fn is_released(logs: &LogHorizons, log: LogId, end: Offset) -> bool {
+    logs.get(&log).is_some_and(|horizon| end <= horizon.released_tip.end)
 }
 
 /// All indexes that there should be.
-pub(super) struct Indexes<'a> {
+pub(super) struct IndexCheck<'a> {
     disk: &'a dyn Disk,
     cache: Arc<BlockCache>,
     /// Those that can be compared with the frames that they speak of, by name.
@@ -46,107 +50,121 @@ pub(super) struct Indexes<'a> {
 }
 
 /// An index that should be there.
-struct Expected {
+struct ExpectedIndex {
     name: String,
     start: u64,
     end: u64,
-    of: Of,
+    kind: IndexKind,
 }
 
 /// What an index belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum IndexKind {
     /// Frames by position, from there on.
     Segment(u64),
-    Filed,
+    Sorted,
     /// Filed too, and entries were taken out.
-    Base,
+    CompactedPrefix,
 }
 
-impl<'a> Indexes<'a> {
+impl<'a> IndexCheck<'a> {
     /// Reads all that belong to files that the manifest names. `progress` is told how much was read.
     pub(super) fn read(
         disk: &'a dyn Disk,
         manifest: &Manifest,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<Indexes<'a>> {
+    ) -> io::Result<IndexCheck<'a>> {
         let cache = Arc::new(BlockCache::new(CACHE_BYTES));
         let (usable, problems) = (BTreeSet::new(), Vec::new());
-        let mut indexes = Indexes { disk, cache, usable, count: 0, problems };
-        let mut trail = Trail::new(manifest);
-        for part in &manifest.parts {
+        let mut indexes = IndexCheck { disk, cache, usable, count: 0, problems };
+        let mut trail = LogProgress::new(manifest);
+        for part in &manifest.segments {
             let (data, of) = match part.layout {
-                Layout::Journal => (segment_name(part.start), Of::Segment(part.start)),
-                Layout::Filed { generation } => (filed_name(part.start, generation), Of::Filed),
+                SegmentLayout::Journal => {
+                    (segment_name(part.start), IndexKind::Segment(part.start))
+                }
+                SegmentLayout::Sorted { generation } => {
+                    (sorted_segment_name(part.start, generation), IndexKind::Sorted)
+                }
             };
             let (name, start, end) = (index_name(&data), part.start, part.end);
-            let expected = Expected { name, start, end, of };
+            let expected = ExpectedIndex { name, start, end, kind: of };
             match indexes.take(&expected, &manifest.logs, progress)? {
-                None => trail.pass_unread(part.start..part.end),
+                None => trail.add_unread(part.start..part.end),
                 Some(index) => {
                     if let Some(what) = trail.follow(&index)? {
-                        indexes.disagrees(&expected.name, &what);
+                        indexes.report_disagreement(&expected.name, &what);
                     }
                 }
             }
         }
-        let tables = head_tables(disk, manifest, &indexes.cache)?;
+        let tables = open_latest_run_tables(disk, manifest, &indexes.cache)?;
         for table in tables {
             indexes.count += 1;
             progress(table.length());
-            let damaged = table.damaged_blocks()?;
+            let damaged = table.corrupt_blocks()?;
             if !damaged.is_empty() {
-                indexes.is_damaged(table.name(), &damaged);
+                indexes.report_corruption(table.name(), &damaged);
             } else if let Some(what) = trail.compare(&table)? {
-                indexes.disagrees(table.name(), &what);
+                indexes.report_disagreement(table.name(), &what);
             }
-            indexes.problems.extend(trail.lost_by(&table)?);
+            indexes.problems.extend(trail.lost_runs(&table)?);
         }
-        let none = Horizons::new();
-        for (log, horizon) in manifest.logs.iter().filter(|(_, horizon)| horizon.base > 0) {
-            let data = base_name(*log, horizon.base);
+        let none = LogHorizons::new();
+        for (log, horizon) in
+            manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0)
+        {
+            let data = compacted_prefix_name(*log, horizon.compacted_generation);
             // Where the stretch ends stands in the data file only; one that is not there is told of.
-            let Some(FiledHeader { start, end, .. }) = header_of(disk, &data)? else { continue };
-            let expected = Expected { name: index_name(&data), start, end, of: Of::Base };
+            let Some(SortedSegmentHeader { start, end, .. }) = header_of(disk, &data)? else {
+                continue;
+            };
+            let expected = ExpectedIndex {
+                name: index_name(&data),
+                start,
+                end,
+                kind: IndexKind::CompactedPrefix,
+            };
             indexes.take(&expected, &none, progress)?;
         }
         Ok(indexes)
     }
 
     /// The index of a data file, if it can be compared with what is in it.
-    pub(super) fn of(&self, data: &str, start: u64) -> io::Result<Option<Index>> {
+    pub(super) fn open_for(&self, data: &str, start: u64) -> io::Result<Option<SegmentIndex>> {
         let name = index_name(data);
         match self.usable.contains(&name) {
-            true => Index::open(self.disk, &name, start, &self.cache),
+            true => SegmentIndex::open(self.disk, &name, start, &self.cache),
             false => Ok(None),
         }
     }
 
     /// Says that blocks of an index are damaged.
-    fn is_damaged(&mut self, name: &str, blocks: &[u64]) {
-        let named: Vec<String> = blocks.iter().take(BLOCKS_NAMED).map(u64::to_string).collect();
-        let more = if blocks.len() > BLOCKS_NAMED { ", …" } else { "" };
+    fn report_corruption(&mut self, name: &str, blocks: &[u64]) {
+        let named: Vec<String> =
+            blocks.iter().take(BLOCKS_LISTED_MAX).map(u64::to_string).collect();
+        let more = if blocks.len() > BLOCKS_LISTED_MAX { ", …" } else { "" };
         self.problems.push(format!(
-            "an index is damaged; it is soft, and is made anew once that is noticed, or removed. file={name}, blocks={}{more}",
+            "an index is corrupt; it is soft, and is rebuilt once that is noticed, or removed. file={name}, blocks={}{more}",
             named.join(", ")
         ));
     }
 
     /// Says that an index is whole and wrong.
-    pub(super) fn disagrees(&mut self, name: &str, what: &str) {
+    pub(super) fn report_disagreement(&mut self, name: &str, what: &str) {
         self.problems.push(format!(
-            "an index disagrees: {what}; it is soft: remove it, and the next start makes it anew. file={name}"
+            "an index disagrees: {what}; it is soft: remove it, and the next start rebuilds it. file={name}"
         ));
     }
 
     fn take(
         &mut self,
-        expected: &Expected,
-        logs: &Horizons,
+        expected: &ExpectedIndex,
+        logs: &LogHorizons,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<Option<Index>> {
-        let Expected { name, start, end, .. } = expected;
-        let soft = "it is soft, and the next start makes it anew";
+    ) -> io::Result<Option<SegmentIndex>> {
+        let ExpectedIndex { name, start, end, .. } = expected;
+        let soft = "it is soft, and the next start rebuilds it";
         let length = match self.disk.open(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.problems.push(format!("an index is missing; {soft}. file={name}"));
@@ -156,26 +174,26 @@ impl<'a> Indexes<'a> {
         };
         self.count += 1;
         progress(length);
-        let index = Index::open(self.disk, name, *start, &self.cache)?;
+        let index = SegmentIndex::open(self.disk, name, *start, &self.cache)?;
         let Some(index) = index.filter(|index| index.header.end == *end) else {
             self.problems.push(format!(
-                "an index is damaged where it begins, or belongs to another file; {soft}. file={name}"
+                "the header of an index is corrupt, or belongs to another file; {soft}. file={name}"
             ));
             return Ok(None);
         };
         let damaged = index.check(self.disk)?;
         if !damaged.is_empty() {
-            self.is_damaged(name, &damaged);
+            self.report_corruption(name, &damaged);
             return Ok(None);
         }
-        let contradiction = match contradiction(&index, logs, expected.of) {
+        let contradiction = match contradiction(&index, logs, expected.kind) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Some("a run has entries that are not there".to_owned())
             }
             contradiction => contradiction?,
         };
         if let Some(what) = contradiction {
-            self.disagrees(name, &what);
+            self.report_disagreement(name, &what);
             return Ok(None);
         }
         self.usable.insert(name.clone());
@@ -184,21 +202,26 @@ impl<'a> Indexes<'a> {
 }
 
 /// What the first bytes of a filed data file say; `None` if they are none, or there is no file.
-pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<FiledHeader>> {
+pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<SortedSegmentHeader>> {
     let file = match disk.open(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    let mut bytes = [0; FILED_HEADER_BYTES as usize];
+    let mut bytes = [0; SORTED_HEADER_BYTES as usize];
     let read = file.read_at(&mut bytes, 0)?;
-    Ok(if read < bytes.len() { None } else { FiledHeader::decode(&bytes) })
+    Ok(if read < bytes.len() { None } else { SortedSegmentHeader::decode(&bytes) })
 }
 
 /// What an index that is whole says against itself.
-fn contradiction(index: &Index, logs: &Horizons, of: Of) -> io::Result<Option<String>> {
+fn contradiction(
+    index: &SegmentIndex,
+    logs: &LogHorizons,
+    of: IndexKind,
+) -> io::Result<Option<String>> {
     let header = index.header;
     let (mut entries, mut last_log) = (0, None);
-    let mut walked = Walked { of, logs, stamps: None, log: LogId(0), end: FILED_HEADER_BYTES };
+    let mut walked =
+        IndexWalk { kind: of, logs, stamps: None, log: LogId(0), end: SORTED_HEADER_BYTES };
     for number in 0..header.runs {
         let run = index.run_at(number)?;
         if last_log >= Some(run.log) {
@@ -222,17 +245,17 @@ fn contradiction(index: &Index, logs: &Horizons, of: Of) -> io::Result<Option<St
 }
 
 /// An index, entry by entry.
-struct Walked<'a> {
-    of: Of,
-    logs: &'a Horizons,
+struct IndexWalk<'a> {
+    kind: IndexKind,
+    logs: &'a LogHorizons,
     stamps: Option<(Hlc, Hlc)>,
     /// The log of the entry before, and where its payload ends in a filed file.
     log: LogId,
     end: u64,
 }
 
-impl Walked<'_> {
-    fn run(&mut self, index: &Index, run: &Run) -> io::Result<Option<String>> {
+impl IndexWalk<'_> {
+    fn run(&mut self, index: &SegmentIndex, run: &IndexRun) -> io::Result<Option<String>> {
         let mut before: Option<Entry> = None;
         let mut peak = UserTime(i64::MIN);
         for number in run.entries() {
@@ -240,10 +263,12 @@ impl Walked<'_> {
             let entry = placed.entry;
             peak = peak.max(entry.user_max);
             let wrong = match before {
-                _ if entry.user_peak != peak => Some("the largest user time is wrong"),
-                _ if !self.may_stand(run.log, &placed) => Some("the payload is elsewhere"),
-                Some(before) => self.follows(&before, &entry),
-                None if entry.base != run.base && self.of != Of::Base => Some("a run begins late"),
+                _ if entry.user_time_max != peak => Some("the largest user time is wrong"),
+                _ if !self.is_valid_position(run.log, &placed) => Some("the payload is elsewhere"),
+                Some(before) => self.order_violation(&before, &entry),
+                None if entry.base != run.base && self.kind != IndexKind::CompactedPrefix => {
+                    Some("a run begins late")
+                }
                 None => None,
             };
             if let Some(what) = wrong {
@@ -255,25 +280,26 @@ impl Walked<'_> {
         }
         let Some(last) = before else {
             // Filing leaves out what was given up.
-            let is_lawful = run.tip.end > run.base && is_freed(self.logs, run.log, run.tip.end);
+            let is_lawful = run.tip.end > run.base && is_released(self.logs, run.log, run.tip.end);
             return Ok(
                 (!is_lawful).then(|| format!("entries are left out at offset {}", run.base.0))
             );
         };
         let is_last =
-            run.tip == Tip::of(&last, run.tip.user_peak.max(peak)) && run.user_max == peak;
+            run.tip == LogTip::of(&last, run.tip.user_time_max.max(peak)) && run.user_max == peak;
         Ok((!is_last).then(|| "a run does not end with its last entry".to_owned()))
     }
 
     /// Whether the payload may be where an entry says that it is.
-    fn may_stand(&mut self, log: LogId, placed: &Placed) -> bool {
-        let Placed { entry, at } = placed;
-        if let Of::Segment(start) = self.of {
+    fn is_valid_position(&mut self, log: LogId, placed: &IndexEntry) -> bool {
+        let IndexEntry { entry, at } = placed;
+        if let IndexKind::Segment(start) = self.kind {
             return entry.position.checked_sub(start) == at.checked_sub(SEGMENT_HEADER_BYTES);
         }
         // Frames follow one another, but where space was given back.
-        let next = self.end.saturating_add(FRONT_BYTES as u64);
-        let has_freed = || self.logs.range(self.log..=log).any(|(_, h)| h.freed.end > Offset(0));
+        let next = self.end.saturating_add(SORTED_FRAME_HEADER_BYTES as u64);
+        let has_freed =
+            || self.logs.range(self.log..=log).any(|(_, h)| h.released_tip.end > Offset(0));
         let may_stand = *at == next || (*at > next && has_freed());
         self.log = log;
         self.end = at.saturating_add(padded(u64::from(entry.length)));
@@ -281,8 +307,8 @@ impl Walked<'_> {
     }
 
     /// How an entry does not follow the one before it.
-    fn follows(&self, before: &Entry, entry: &Entry) -> Option<&'static str> {
-        let is_base = self.of == Of::Base;
+    fn order_violation(&self, before: &Entry, entry: &Entry) -> Option<&'static str> {
+        let is_base = self.kind == IndexKind::CompactedPrefix;
         if entry.base < before.end() || (entry.base > before.end() && !is_base) {
             return Some("entries do not follow one another");
         }
@@ -299,29 +325,29 @@ impl Walked<'_> {
 
 /// In which part a run was found, and where it ends.
 #[derive(Clone, Debug)]
-struct TrailRun {
-    part: Range<u64>,
+struct RunSpan {
+    segment: Range<u64>,
     end: Offset,
 }
 
 /// How far logs have come, from index to index.
-struct Trail<'a> {
-    logs: &'a Horizons,
+struct LogProgress<'a> {
+    logs: &'a LogHorizons,
     /// In which parts runs of each log were found, oldest first, and where they end; and how far the last
     /// of them comes.
-    runs: BTreeMap<LogId, (Vec<TrailRun>, Tip)>,
+    runs: BTreeMap<LogId, (Vec<RunSpan>, LogTip)>,
     /// Parts whose indexes cannot be read.
     unread: Vec<Range<u64>>,
     last_stamp: Hlc,
 }
 
-impl<'a> Trail<'a> {
-    fn new(manifest: &'a Manifest) -> Trail<'a> {
+impl<'a> LogProgress<'a> {
+    fn new(manifest: &'a Manifest) -> LogProgress<'a> {
         let (runs, unread) = (BTreeMap::new(), Vec::new());
-        Trail { logs: &manifest.logs, runs, unread, last_stamp: Hlc::ZERO }
+        LogProgress { logs: &manifest.logs, runs, unread, last_stamp: Hlc::ZERO }
     }
 
-    fn pass_unread(&mut self, part: Range<u64>) {
+    fn add_unread(&mut self, part: Range<u64>) {
         self.unread.push(part);
     }
 
@@ -332,7 +358,7 @@ impl<'a> Trail<'a> {
     }
 
     /// What an index says that does not follow from those before it.
-    fn follow(&mut self, index: &Index) -> io::Result<Option<String>> {
+    fn follow(&mut self, index: &SegmentIndex) -> io::Result<Option<String>> {
         let header = index.header;
         if self.last_stamp > header.last_stamp {
             let what = "its stamps end before those of the index before it";
@@ -350,60 +376,62 @@ impl<'a> Trail<'a> {
                 let what = self.run(index, &run)?;
                 wrong = what.map(|what| format!("{what}, of log {}", run.log.0));
             }
-            let (parts, tip) = self.runs.entry(run.log).or_insert((Vec::new(), Tip::NONE));
-            parts.push(TrailRun { part: header.start..header.end, end: run.tip.end });
+            let (parts, tip) = self.runs.entry(run.log).or_insert((Vec::new(), LogTip::NONE));
+            parts.push(RunSpan { segment: header.start..header.end, end: run.tip.end });
             *tip = run.tip;
         }
         Ok(wrong)
     }
 
-    fn run(&self, index: &Index, run: &Run) -> io::Result<Option<String>> {
+    fn run(&self, index: &SegmentIndex, run: &IndexRun) -> io::Result<Option<String>> {
         let (parts, before) = self.runs.get(&run.log).map_or((&[][..], None), |(parts, tip)| {
-            (&parts[..], parts.last().map(|run| (run.part.clone(), *tip)))
+            (&parts[..], parts.last().map(|run| (run.segment.clone(), *tip)))
         });
-        let has_freed = is_freed(self.logs, run.log, Offset(1));
-        let Links { previous, jump, .. } = run.links;
-        let may_lead = |place: RunPlace| {
-            place.part < index.header.start
-                && (has_freed || self.is_unread(place.part) || holding(parts, place.part).is_some())
+        let has_freed = is_released(self.logs, run.log, Offset(1));
+        let RunLinks { previous, jump, .. } = run.links;
+        let may_lead = |place: RunLocation| {
+            place.segment < index.header.start
+                && (has_freed
+                    || self.is_unread(place.segment)
+                    || run_at(parts, place.segment).is_some())
         };
         if !previous.is_none_or(may_lead) || !jump.is_none_or(may_lead) {
             return Ok(Some("it leads to a run that is not there".to_owned()));
         }
         match (previous, before) {
-            (Some(previous), _) if self.is_unread(previous.part) => Ok(None),
-            (Some(previous), Some((part, tip))) if part.contains(&previous.part) => {
-                goes_on_wrong(index, run, tip, self.logs)
+            (Some(previous), _) if self.is_unread(previous.segment) => Ok(None),
+            (Some(previous), Some((part, tip))) if part.contains(&previous.segment) => {
+                continuation_error(index, run, tip, self.logs)
             }
-            _ if is_freed(self.logs, run.log, run.base) => Ok(None),
-            (None, None) => goes_on_wrong(index, run, Tip::NONE, self.logs),
+            _ if is_released(self.logs, run.log, run.base) => Ok(None),
+            (None, None) => continuation_error(index, run, LogTip::NONE, self.logs),
             // One that was made anew may not know of what could not be read.
             _ => Ok(Some("it leads past the run before".to_owned())),
         }
     }
 
     /// What a head table says that the indexes do not.
-    fn compare(&self, table: &HeadTable) -> io::Result<Option<String>> {
+    fn compare(&self, table: &LatestRunTable) -> io::Result<Option<String>> {
         let (mut heads, mut last) = (0, None);
         for number in 0..table.count {
-            let head = table.head_at(number)?;
+            let head = table.latest_run_at(number)?;
             if last.replace(head.log) >= Some(head.log) {
                 return Ok(Some(format!("its logs do not rise, at log {}", head.log.0)));
             }
-            let newest = self.newest_in(head.log, &table.stretch);
-            heads += u64::from(newest.is_some_and(|run| self.is_told(head.log, run, table)));
-            let leads = |run: &TrailRun| run.part.contains(&head.part) && run.end == head.end;
+            let newest = self.newest_in(head.log, &table.range);
+            heads += u64::from(newest.is_some_and(|run| self.must_be_listed(head.log, run, table)));
+            let leads = |run: &RunSpan| run.segment.contains(&head.segment) && run.end == head.end;
             let is_lawful = newest.is_some_and(|run| leads(run) || !is_within(run, table))
                 || self.is_lost(&head, newest)
-                || self.is_unread(head.part)
-                || is_freed(self.logs, head.log, head.end);
+                || self.is_unread(head.segment)
+                || is_released(self.logs, head.log, head.end);
             if !is_lawful {
                 return Ok(Some(format!("it leads elsewhere, at log {}", head.log.0)));
             }
         }
         let known = self.runs.keys().filter(|log| {
-            let newest = self.newest_in(**log, &table.stretch);
-            newest.is_some_and(|run| self.is_told(**log, run, table))
+            let newest = self.newest_in(**log, &table.range);
+            newest.is_some_and(|run| self.must_be_listed(**log, run, table))
         });
         let known = known.count() as u64;
         Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
@@ -411,64 +439,65 @@ impl<'a> Trail<'a> {
 
     /// Whether a head table is all that knows of the end of a log: what it stands for is lost, and not the
     /// table wrong.
-    fn is_lost(&self, head: &Head, newest: Option<&TrailRun>) -> bool {
+    fn is_lost(&self, head: &LatestRun, newest: Option<&RunSpan>) -> bool {
         newest.is_none_or(|run| run.end < head.end)
-            && !self.is_unread(head.part)
-            && !is_freed(self.logs, head.log, head.end)
+            && !self.is_unread(head.segment)
+            && !is_released(self.logs, head.log, head.end)
     }
 
     /// What no index has any more of the logs that a head table knows.
-    fn lost_by(&self, table: &HeadTable) -> io::Result<Vec<String>> {
+    fn lost_runs(&self, table: &LatestRunTable) -> io::Result<Vec<String>> {
         let mut lost = Vec::new();
         for number in 0..table.count {
-            let Ok(head) = table.head_at(number) else { break };
-            if self.is_lost(&head, self.newest_in(head.log, &table.stretch)) {
-                let Head { log, part, end, .. } = head;
+            let Ok(head) = table.latest_run_at(number) else { break };
+            if self.is_lost(&head, self.newest_in(head.log, &table.range)) {
+                let LatestRun { log, segment: part, end, .. } = head;
                 lost.push(format!(
-                    "the end of a log is lost: a head table knows of it, and no index does; restore the data file of its part from a backup. file={}, log={}, part={part}, end={}",
+                    "the end of a log is lost: a latest-run table has it, and no index does; restore the data file of its segment from a backup. file={}, log={}, segment={part}, end={}",
                     table.name(), log.0, end.0
                 ));
             }
         }
-        lost.truncate(BLOCKS_NAMED);
+        lost.truncate(BLOCKS_LISTED_MAX);
         Ok(lost)
     }
 
     /// Whether a table must have the log of the newest run in its stretch.
-    fn is_told(&self, log: LogId, run: &TrailRun, table: &HeadTable) -> bool {
-        is_within(run, table) && !is_freed(self.logs, log, run.end)
+    fn must_be_listed(&self, log: LogId, run: &RunSpan, table: &LatestRunTable) -> bool {
+        is_within(run, table) && !is_released(self.logs, log, run.end)
     }
 
     /// The newest run of a log in the parts that lie in a stretch, or reach into it.
-    fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<&TrailRun> {
+    fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<&RunSpan> {
         let (runs, _) = self.runs.get(&log)?;
-        let is_in = |run: &&TrailRun| run.part.start < stretch.end && run.part.end > stretch.start;
+        let is_in =
+            |run: &&RunSpan| run.segment.start < stretch.end && run.segment.end > stretch.start;
         runs.iter().rev().find(is_in)
     }
 }
 
 /// Whether all of the part of a run lies in the stretch of a table: of one that was merged over its end,
 /// nobody can say what the table must have of it.
-fn is_within(run: &TrailRun, table: &HeadTable) -> bool {
-    table.stretch.start <= run.part.start && run.part.end <= table.stretch.end
+fn is_within(run: &RunSpan, table: &LatestRunTable) -> bool {
+    table.range.start <= run.segment.start && run.segment.end <= table.range.end
 }
 
 /// The run that is in the part in which a position lies.
-fn holding(runs: &[TrailRun], position: u64) -> Option<&TrailRun> {
-    let after = runs.partition_point(|run| run.part.start <= position);
-    after.checked_sub(1).map(|place| &runs[place]).filter(|run| run.part.contains(&position))
+fn run_at(runs: &[RunSpan], position: u64) -> Option<&RunSpan> {
+    let after = runs.partition_point(|run| run.segment.start <= position);
+    after.checked_sub(1).map(|place| &runs[place]).filter(|run| run.segment.contains(&position))
 }
 
 /// How a run does not go on where its log had come to.
-fn goes_on_wrong(
-    index: &Index,
-    run: &Run,
-    before: Tip,
-    logs: &Horizons,
+fn continuation_error(
+    index: &SegmentIndex,
+    run: &IndexRun,
+    before: LogTip,
+    logs: &LogHorizons,
 ) -> io::Result<Option<String>> {
     if run.base != before.end {
         // What lies between stood in a part of which nothing is kept, or its entries were left out.
-        let is_lawful = run.base > before.end && is_freed(logs, run.log, run.base);
+        let is_lawful = run.base > before.end && is_released(logs, run.log, run.base);
         let what = || format!("it begins at offset {}, and not at {}", run.base.0, before.end.0);
         return Ok((!is_lawful).then(what));
     }
@@ -479,6 +508,6 @@ fn goes_on_wrong(
     let goes_on = first.stamp > before.stamp
         && first.bytes == before.bytes + u64::from(first.length)
         && first.chain == Entry::link(before.chain, &first)
-        && run.tip.user_peak == before.user_peak.max(run.user_max);
+        && run.tip.user_time_max == before.user_time_max.max(run.user_max);
     Ok((!goes_on).then(|| "its first entry does not follow the last one before".to_owned()))
 }

@@ -7,21 +7,21 @@ use std::ops::Range;
 
 use hlc::Hlc;
 
-use super::Holding;
+use super::ExpectedFrames;
 use crate::disk::Disk;
-use crate::journal::FoundFrame;
+use crate::journal::ScannedFrame;
 use crate::log::{LogId, Offset};
 use crate::proof::{
-    Digest, Mismatch, PlacedProof, Proof, ProofError, ProofHeader, VerifyingKey, is_overtaken,
-    proof_name, proof_start,
+    Digest, Proof, ProofError, ProofHeader, ProofLocation, ProofMismatch, VerifyingKey,
+    is_superseded, proof_name, proof_start,
 };
 
 /// So many proofs are kept that were read: each takes 8 bytes for 102 frames.
-const ASIDE_MAX: usize = 256;
+const CACHED_PROOFS_MAX: usize = 256;
 
 /// How a frame differs from what its proof says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Change {
+pub enum FrameChange {
     /// Its header or payload is another.
     #[error("the frame is not the one that was proved")]
     Altered,
@@ -35,21 +35,21 @@ pub enum Change {
 
 /// A frame that was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedFrame {
     /// The file that holds it, or should.
     pub file: String,
     /// Its position.
     pub position: u64,
     /// In what way.
-    pub change: Change,
+    pub change: FrameChange,
     /// What the header says that stands there now: log, first offset, stamp.
-    pub says: Option<(LogId, Offset, Hlc)>,
+    pub current_header: Option<(LogId, Offset, Hlc)>,
 }
 
-impl fmt::Display for Changed {
+impl fmt::Display for ChangedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}. file={}, position={}", self.change, self.file, self.position)?;
-        match self.says {
+        match self.current_header {
             Some((log, offset, stamp)) => {
                 write!(f, ", log={}, offset={}, stamp={stamp}", log.0, offset.0)
             }
@@ -72,18 +72,18 @@ pub struct ProofVerdict {
     /// How many do not.
     pub changed: u64,
     /// The first that does not, by position.
-    pub first_changed: Option<Changed>,
+    pub first_changed: Option<ChangedFrame>,
     /// Whether it was being written when the machine stopped.
     pub is_unfinished: bool,
     /// Whether its leaves were cut off, for nothing was kept of what they spoke of.
-    pub is_cut: bool,
+    pub is_pruned: bool,
     /// What is wrong with the proof itself.
     pub faults: Vec<String>,
 }
 
 /// What all proofs say.
 #[derive(Clone, Debug, Default)]
-pub struct Verification {
+pub struct VerificationReport {
     /// Every proof, by position.
     pub proofs: Vec<ProofVerdict>,
     /// Frames that compaction put in the place of others: no proof speaks of them.
@@ -94,20 +94,20 @@ pub struct Verification {
     pub faults: Vec<String>,
 }
 
-impl Verification {
+impl VerificationReport {
     /// How many frames match their leaves.
     pub fn verified(&self) -> u64 {
         self.proofs.iter().map(|proof| proof.verified).sum()
     }
 
     /// The first frame that was changed.
-    pub fn first_changed(&self) -> Option<&Changed> {
+    pub fn first_changed(&self) -> Option<&ChangedFrame> {
         self.proofs.iter().find_map(|proof| proof.first_changed.as_ref())
     }
 
     /// Where the chain ends, and its value there: who writes it down elsewhere can later tell that
     /// nothing before it was changed.
-    pub fn head(&self) -> Option<(u64, Digest)> {
+    pub fn chain_head(&self) -> Option<(u64, Digest)> {
         let header = self.proofs.iter().rev().find_map(|proof| proof.header)?;
         Some((header.end, header.after))
     }
@@ -130,10 +130,10 @@ impl Verification {
     }
 }
 
-struct ListedProof {
+struct ProofListing {
     start: u64,
     /// The file that it stands in, and where; `None` of a file that is no file of proofs.
-    place: Option<(String, PlacedProof)>,
+    location: Option<(String, ProofLocation)>,
     /// Made when its leaves are first read.
     verdict: Option<ProofVerdict>,
     /// The number of the leaf that the next frame of a complete part has to match.
@@ -143,50 +143,50 @@ struct ListedProof {
 }
 
 /// The proofs of a directory, opened one at a time as frames call for them.
-pub struct Proofs<'a> {
+pub struct ProofSet<'a> {
     disk: &'a dyn Disk,
     keys: &'a [VerifyingKey],
-    listed: Vec<ListedProof>,
+    listings: Vec<ProofListing>,
     open: Option<(usize, Proof)>,
     /// Others that were read: frames of a file that was merged are of several proofs, in turn.
-    aside: BTreeMap<usize, Proof>,
+    cached: BTreeMap<usize, Proof>,
     rewritten: u64,
 }
 
-impl fmt::Debug for Proofs<'_> {
+impl fmt::Debug for ProofSet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proofs").field("listed", &self.listed.len()).finish_non_exhaustive()
+        f.debug_struct("Proofs").field("listed", &self.listings.len()).finish_non_exhaustive()
     }
 }
 
-impl<'a> Proofs<'a> {
+impl<'a> ProofSet<'a> {
     /// All proofs of a directory. They have to be signed by one of `keys`, if there are any.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn list(disk: &'a dyn Disk, keys: &'a [VerifyingKey]) -> io::Result<Proofs<'a>> {
+    pub fn list(disk: &'a dyn Disk, keys: &'a [VerifyingKey]) -> io::Result<ProofSet<'a>> {
         let mut starts: Vec<u64> =
             disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
         starts.sort_unstable();
         let (mut listed, mut before) = (Vec::new(), Vec::new());
         for start in starts {
             let file = proof_name(start);
-            match PlacedProof::read_all(&*disk.open(&file)?) {
+            match ProofLocation::read_all(&*disk.open(&file)?) {
                 Err(ProofError::Disk(error)) => return Err(error),
-                Err(error) => listed.push(ListedProof {
+                Err(error) => listed.push(ProofListing {
                     start,
-                    place: None,
-                    verdict: Some(ProofVerdict::unusable(file, start, &error)),
+                    location: None,
+                    verdict: Some(ProofVerdict::unreadable(file, start, &error)),
                     next_index: 0,
                     has_orphans: false,
                 }),
                 // A crash came between: the next start removes it.
-                Ok(proofs) if is_overtaken(&proofs, &before) => {}
+                Ok(proofs) if is_superseded(&proofs, &before) => {}
                 Ok(proofs) => {
-                    listed.extend(proofs.iter().enumerate().map(|(nth, placed)| ListedProof {
+                    listed.extend(proofs.iter().enumerate().map(|(nth, placed)| ProofListing {
                         // The first is the one that the file is named by.
                         start: if nth == 0 { start } else { placed.header.start },
-                        place: Some((file.clone(), *placed)),
+                        location: Some((file.clone(), *placed)),
                         verdict: None,
                         next_index: 0,
                         has_orphans: false,
@@ -196,45 +196,50 @@ impl<'a> Proofs<'a> {
             }
         }
         let (open, aside) = (None, BTreeMap::new());
-        Ok(Proofs { disk, keys, listed, open, aside, rewritten: 0 })
+        Ok(ProofSet { disk, keys, listings: listed, open, cached: aside, rewritten: 0 })
     }
 
     /// Compares a frame of the file `part` with its leaf.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn compare(&mut self, part: &str, found: &FoundFrame, holding: &Holding) -> io::Result<()> {
+    pub fn compare(
+        &mut self,
+        part: &str,
+        found: &ScannedFrame,
+        holding: &ExpectedFrames,
+    ) -> io::Result<()> {
         let Some(index) = self.covering(found.position)? else {
             // Where there is no proof at all is told at the end.
-            self.rewritten += u64::from(*holding == Holding::Rewritten);
+            self.rewritten += u64::from(*holding == ExpectedFrames::Compacted);
             return Ok(());
         };
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
-        if proof.is_cut() {
-            self.cannot_compare(index, holding);
+        if proof.is_pruned() {
+            self.record_uncompared(index, holding);
             return Ok(());
         }
         let leaf = proof.leaf(found.position).map_err(disk_error)?;
         let change = match leaf {
-            None => Some(Change::Added),
-            Some(leaf) if Some(leaf.digest) != found.leaf => Some(Change::Altered),
+            None => Some(FrameChange::Added),
+            Some(leaf) if Some(leaf.digest) != found.leaf => Some(FrameChange::Altered),
             Some(_) => None,
         };
-        if let Some(leaf) = leaf.filter(|_| matches!(holding, Holding::Every(_))) {
-            self.miss(index, leaf.index, part)?;
-            self.listed[index].next_index = leaf.index + 1;
+        if let Some(leaf) = leaf.filter(|_| matches!(holding, ExpectedFrames::All(_))) {
+            self.record_missing(index, leaf.index, part)?;
+            self.listings[index].next_index = leaf.index + 1;
         }
-        let Some(verdict) = &mut self.listed[index].verdict else { return Ok(()) };
+        let Some(verdict) = &mut self.listings[index].verdict else { return Ok(()) };
         match change {
             None => verdict.verified += 1,
-            Some(_) if *holding == Holding::Rewritten => self.rewritten += 1,
+            Some(_) if *holding == ExpectedFrames::Compacted => self.rewritten += 1,
             Some(change) => {
                 let frame = &found.frame;
-                verdict.change(Changed {
+                verdict.record_change(ChangedFrame {
                     file: part.to_owned(),
                     position: found.position,
                     change,
-                    says: Some((frame.log, frame.base, frame.stamp)),
+                    current_header: Some((frame.log, frame.base, frame.stamp)),
                 });
             }
         }
@@ -243,12 +248,12 @@ impl<'a> Proofs<'a> {
 
     /// Leaves are cut off only where nothing is kept: that a frame is here and has none is somebody's
     /// doing, unless compaction put it here.
-    fn cannot_compare(&mut self, index: usize, holding: &Holding) {
-        if *holding == Holding::Rewritten {
+    fn record_uncompared(&mut self, index: usize, holding: &ExpectedFrames) {
+        if *holding == ExpectedFrames::Compacted {
             self.rewritten += 1;
             return;
         }
-        let ListedProof { verdict, has_orphans, .. } = &mut self.listed[index];
+        let ProofListing { verdict, has_orphans, .. } = &mut self.listings[index];
         if let Some(verdict) = verdict
             && !std::mem::replace(has_orphans, true)
         {
@@ -262,48 +267,53 @@ impl<'a> Proofs<'a> {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn end_complete(&mut self, part: &str, span: Range<u64>) -> io::Result<()> {
+    pub fn finish_segment(&mut self, part: &str, span: Range<u64>) -> io::Result<()> {
         let Some(index) = self.covering(span.start)? else { return Ok(()) };
         let Some((_, proof)) = &self.open else { return Ok(()) };
-        let (header, is_cut) = (*proof.header(), proof.is_cut());
+        let (header, is_cut) = (*proof.header(), proof.is_pruned());
         if header.start == span.start && header.end != span.end {
             let fault = format!("it ends where the segment does not. segment={}", span.end);
-            if let Some(verdict) = &mut self.listed[index].verdict {
+            if let Some(verdict) = &mut self.listings[index].verdict {
                 verdict.faults.push(fault);
             }
         }
         if is_cut {
-            self.cannot_compare(index, &Holding::Every(span));
+            self.record_uncompared(index, &ExpectedFrames::All(span));
             return Ok(());
         }
         if u64::from(header.entries) < header.count
-            && let Some(verdict) = &mut self.listed[index].verdict
+            && let Some(verdict) = &mut self.listings[index].verdict
         {
             verdict.faults.push("leaves were taken out of it, and its segment is whole".to_owned());
         }
-        self.miss(index, u64::from(header.entries), part)
+        self.record_missing(index, u64::from(header.entries), part)
     }
 
     /// Takes the leaves from the next one up to `until` for missing.
-    fn miss(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
-        let from = self.listed[index].next_index;
+    fn record_missing(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
+        let from = self.listings[index].next_index;
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         if from >= until {
             return Ok(());
         }
         let leaf = proof.leaf_at(from).map_err(disk_error)?;
-        let (Some(leaf), Some(verdict)) = (leaf, &mut self.listed[index].verdict) else {
+        let (Some(leaf), Some(verdict)) = (leaf, &mut self.listings[index].verdict) else {
             return Ok(());
         };
         let (file, position) = (part.to_owned(), leaf.position);
-        verdict.change(Changed { file, position, change: Change::Missing, says: None });
+        verdict.record_change(ChangedFrame {
+            file,
+            position,
+            change: FrameChange::Missing,
+            current_header: None,
+        });
         verdict.changed += until - from - 1;
         Ok(())
     }
 
     /// The proof that covers `position`, opened; `None` if there is none that can be used.
     fn covering(&mut self, position: u64) -> io::Result<Option<usize>> {
-        let after = self.listed.partition_point(|proof| proof.start <= position);
+        let after = self.listings.partition_point(|proof| proof.start <= position);
         let Some(index) = after.checked_sub(1) else { return Ok(None) };
         if self.open.as_ref().is_none_or(|(open, _)| *open != index) {
             self.open(index)?;
@@ -315,25 +325,25 @@ impl<'a> Proofs<'a> {
     /// Opens a proof, and judges it if that was not done yet.
     fn open(&mut self, index: usize) -> io::Result<()> {
         if let Some((index, proof)) = self.open.take() {
-            if self.aside.len() == ASIDE_MAX {
-                self.aside.clear();
+            if self.cached.len() == CACHED_PROOFS_MAX {
+                self.cached.clear();
             }
-            self.aside.insert(index, proof);
+            self.cached.insert(index, proof);
         }
-        if let Some(proof) = self.aside.remove(&index) {
+        if let Some(proof) = self.cached.remove(&index) {
             self.open = Some((index, proof));
             return Ok(());
         }
-        let listed = &mut self.listed[index];
-        let Some((file, placed)) = &listed.place else { return Ok(()) };
+        let listed = &mut self.listings[index];
+        let Some((file, placed)) = &listed.location else { return Ok(()) };
         if listed.verdict.as_ref().is_some_and(|verdict| verdict.header.is_none()) {
             return Ok(());
         }
         let file = file.clone();
-        let (verdict, proof) = match Proof::open_placed(self.disk.open(&file)?, *placed) {
-            Ok(proof) => (judge(file, listed.start, &proof, self.keys), Some(proof)),
+        let (verdict, proof) = match Proof::open_at(self.disk.open(&file)?, *placed) {
+            Ok(proof) => (verify_proof(file, listed.start, &proof, self.keys), Some(proof)),
             Err(ProofError::Disk(error)) => return Err(error),
-            Err(error) => (ProofVerdict::unusable(file, listed.start, &error), None),
+            Err(error) => (ProofVerdict::unreadable(file, listed.start, &error), None),
         };
         listed.verdict.get_or_insert(verdict);
         self.open = proof.map(|proof| (index, proof));
@@ -345,17 +355,22 @@ impl<'a> Proofs<'a> {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn finish(mut self, sealed: &[Sealed], history_end: u64) -> io::Result<Verification> {
-        for index in 0..self.listed.len() {
-            if self.listed[index].verdict.is_none() {
+    pub fn finish(
+        mut self,
+        sealed: &[ProvableFile],
+        history_end: u64,
+    ) -> io::Result<VerificationReport> {
+        for index in 0..self.listings.len() {
+            if self.listings[index].verdict.is_none() {
                 self.open(index)?;
             }
         }
-        let verdicts = self.listed.into_iter().filter_map(|proof| proof.verdict);
+        let verdicts = self.listings.into_iter().filter_map(|proof| proof.verdict);
         let (proofs, rewritten) = (verdicts.collect(), self.rewritten);
-        let mut verification = Verification { proofs, rewritten, ..Verification::default() };
+        let mut verification =
+            VerificationReport { proofs, rewritten, ..VerificationReport::default() };
         verification.follow_chain();
-        verification.find_beyond(history_end);
+        verification.check_history_end(history_end);
         verification.find_unproved(sealed, !self.keys.is_empty());
         Ok(verification)
     }
@@ -363,16 +378,16 @@ impl<'a> Proofs<'a> {
 
 /// A file that should be proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
+pub struct ProvableFile {
     /// Its name.
     pub file: String,
     /// What of the journal it holds, or held.
     pub span: Range<u64>,
     /// Whether it was filed: that is done only with what is proved.
-    pub is_filed: bool,
+    pub is_sorted: bool,
 }
 
-impl Verification {
+impl VerificationReport {
     /// Each proof begins where the one before ends.
     fn follow_chain(&mut self) {
         let count = self.proofs.len();
@@ -396,7 +411,7 @@ impl Verification {
                         "a proof is missing before it, or it stands in another's place. expected={expected}"
                     ));
                 } else if expected != found {
-                    proof.faults.push(Mismatch::Before { expected, found }.to_string());
+                    proof.faults.push(ProofMismatch::Before { expected, found }.to_string());
                 }
             }
             before = proof.header;
@@ -404,7 +419,7 @@ impl Verification {
     }
 
     /// What is proved was sealed before.
-    fn find_beyond(&mut self, history_end: u64) {
+    fn check_history_end(&mut self, history_end: u64) {
         for proof in &mut self.proofs {
             if let Some(header) = proof.header.filter(|header| header.end > history_end) {
                 let end = header.end;
@@ -416,9 +431,9 @@ impl Verification {
     }
 
     /// Proofs are written in order: only the newest segments may be without.
-    fn find_unproved(&mut self, sealed: &[Sealed], must_be_signed: bool) {
+    fn find_unproved(&mut self, sealed: &[ProvableFile], must_be_signed: bool) {
         let last = self.proofs.iter().rev().find_map(|proof| proof.header);
-        for Sealed { file, span, is_filed } in sealed {
+        for ProvableFile { file, span, is_sorted: is_filed } in sealed {
             let after = self.proofs.partition_point(|proof| proof.start <= span.start);
             let is_proved = after.checked_sub(1).is_some_and(|index| {
                 let proof = &self.proofs[index];
@@ -431,7 +446,7 @@ impl Verification {
             if last.is_some_and(|last| span.start < last.start) {
                 self.faults.push(format!("a file has no proof, and later ones have. file={file}"));
             } else if *is_filed {
-                let what = "a file has no proof, and is filed only once it has one";
+                let what = "a segment has no proof, and is sorted only once it has one";
                 self.faults.push(format!("{what}. file={file}"));
             } else {
                 self.unproved.push(file.clone());
@@ -443,7 +458,7 @@ impl Verification {
     }
 }
 
-fn judge(file: String, start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
+fn verify_proof(file: String, start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
     let header = *proof.header();
     let mut faults = Vec::new();
     if header.start != start {
@@ -451,8 +466,13 @@ fn judge(file: String, start: u64, proof: &Proof, keys: &[VerifyingKey]) -> Proo
     }
     let checks = [proof.verify_chain(None), proof.verify_signature(keys)];
     faults.extend(checks.into_iter().filter_map(Result::err).map(|fault| fault.to_string()));
-    let is_cut = proof.is_cut();
-    ProofVerdict { header: Some(header), is_cut, faults, ..ProofVerdict::of(file, start) }
+    let is_cut = proof.is_pruned();
+    ProofVerdict {
+        header: Some(header),
+        is_pruned: is_cut,
+        faults,
+        ..ProofVerdict::of(file, start)
+    }
 }
 
 impl ProofVerdict {
@@ -465,18 +485,18 @@ impl ProofVerdict {
             changed: 0,
             first_changed: None,
             is_unfinished: false,
-            is_cut: false,
+            is_pruned: false,
             faults: Vec::new(),
         }
     }
 
-    fn unusable(file: String, start: u64, error: &ProofError) -> ProofVerdict {
+    fn unreadable(file: String, start: u64, error: &ProofError) -> ProofVerdict {
         let is_unfinished = matches!(error, ProofError::Unfinished);
         let faults = if is_unfinished { Vec::new() } else { vec![error.to_string()] };
         ProofVerdict { is_unfinished, faults, ..ProofVerdict::of(file, start) }
     }
 
-    fn change(&mut self, changed: Changed) {
+    fn record_change(&mut self, changed: ChangedFrame) {
         self.changed += 1;
         if self.first_changed.as_ref().is_none_or(|first| changed.position < first.position) {
             self.first_changed = Some(changed);

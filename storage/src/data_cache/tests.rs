@@ -5,14 +5,14 @@ use super::*;
 use crate::disk::{Disk, DiskFile, MemoryDisk};
 
 /// A file that counts how often its bytes are read, and fails on request.
-struct CountingFile {
+struct LoadCountingFile {
     inner: Arc<dyn DiskFile>,
     reads: AtomicU64,
     /// So many reads fail.
     failures: AtomicI64,
 }
 
-impl DiskFile for CountingFile {
+impl DiskFile for LoadCountingFile {
     fn length(&self) -> io::Result<u64> {
         self.inner.length()
     }
@@ -33,8 +33,8 @@ impl DiskFile for CountingFile {
         self.inner.truncate(length)
     }
 
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        self.inner.punch(range)
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.punch_hole(range)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -43,14 +43,14 @@ impl DiskFile for CountingFile {
 }
 
 /// A file of so many blocks and a half; each byte says in which block it is.
-fn file_of(blocks: usize) -> (Arc<CountingFile>, DataFile) {
+fn file_of(blocks: usize) -> (Arc<LoadCountingFile>, DataFile) {
     let inner = MemoryDisk::new().create("data").unwrap();
     let bytes: Vec<u8> = (0..blocks * DATA_BLOCK_BYTES + DATA_BLOCK_BYTES / 2)
         .map(|at| (at / DATA_BLOCK_BYTES) as u8)
         .collect();
     inner.write_at(&mut [io::IoSlice::new(&bytes)], 0).unwrap();
     let counting =
-        Arc::new(CountingFile { inner, reads: AtomicU64::new(0), failures: AtomicI64::new(0) });
+        Arc::new(LoadCountingFile { inner, reads: AtomicU64::new(0), failures: AtomicI64::new(0) });
     let file = DataFile::new("data".to_owned(), Arc::clone(&counting) as Arc<dyn DiskFile>);
     (counting, file)
 }
@@ -58,7 +58,7 @@ fn file_of(blocks: usize) -> (Arc<CountingFile>, DataFile) {
 #[test]
 fn readers_of_one_block_at_the_same_time_read_the_disk_once() {
     let (disk, file) = file_of(3);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     let start = Barrier::new(10);
     std::thread::scope(|scope| {
         for _ in 0..10 {
@@ -74,15 +74,15 @@ fn readers_of_one_block_at_the_same_time_read_the_disk_once() {
     assert_eq!(disk.reads.load(Ordering::Relaxed), 4);
     assert_eq!(cache.stats.loads.load(Ordering::Relaxed), 4);
     assert_eq!(cache.get(&file, 3, 0).unwrap().bytes().len(), DATA_BLOCK_BYTES / 2);
-    assert!(!cache.wants(&file, 4), "a read came to the end of the file");
+    assert!(!cache.should_read_ahead(&file, 4), "a read came to the end of the file");
 }
 
 #[test]
 fn a_block_that_was_not_final_yet_is_read_again_and_never_beyond_what_is() {
     let (disk, file) = file_of(1);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     file.set_final(5000);
-    assert!(!cache.wants(&file, 1));
+    assert!(!cache.should_read_ahead(&file, 1));
     assert_eq!(cache.load(&file, 0, 5000).unwrap().bytes().len(), 5000);
     assert!(cache.get(&file, 0, 5001).is_none());
     assert_eq!(cache.load(&file, 0, 5001).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -94,17 +94,17 @@ fn a_block_that_was_not_final_yet_is_read_again_and_never_beyond_what_is() {
 }
 
 #[test]
-fn blocks_fill_what_the_tail_leaves_and_give_it_back_but_for_a_quarter() {
+fn blocks_fill_what_the_tail_leaves_and_yield_it_but_for_a_quarter() {
     let (_, file) = file_of(20);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     let load_all = || (0..20).for_each(|number| drop(cache.load(&file, number, 1).unwrap()));
-    let held = || cache.stats.bytes.load(Ordering::Relaxed) / CHARGE_BYTES;
+    let held = || cache.stats.bytes.load(Ordering::Relaxed) / BLOCK_CHARGE_BYTES;
     load_all();
     assert_eq!(held(), 8);
-    assert_eq!(cache.tail_bytes_max(), 6 * CHARGE_BYTES);
-    cache.set_tail_bytes(3 * CHARGE_BYTES);
+    assert_eq!(cache.tail_bytes_max(), 6 * BLOCK_CHARGE_BYTES);
+    cache.set_tail_bytes(3 * BLOCK_CHARGE_BYTES);
     assert_eq!(held(), 5);
-    cache.set_tail_bytes(8 * CHARGE_BYTES);
+    cache.set_tail_bytes(8 * BLOCK_CHARGE_BYTES);
     assert_eq!(held(), 2);
     load_all();
     assert_eq!(held(), 2);
@@ -116,7 +116,7 @@ fn without_room_a_block_is_read_and_not_kept() {
     let cache = DataCache::new(1);
     for _ in 0..2 {
         assert_eq!(cache.load(&file, 1, DATA_BLOCK_BYTES).unwrap().bytes()[7], 1);
-        assert!(!cache.has(&file, 1) && !cache.wants(&file, 0));
+        assert!(!cache.has(&file, 1) && !cache.should_read_ahead(&file, 0));
     }
     assert_eq!(disk.reads.load(Ordering::Relaxed), 2);
     assert_eq!(cache.stats.bytes.load(Ordering::Relaxed), 0);
@@ -125,7 +125,7 @@ fn without_room_a_block_is_read_and_not_kept() {
 #[test]
 fn a_block_that_is_used_again_outlives_one_that_a_scan_passed_by() {
     let (_, file) = file_of(30);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     cache.load(&file, 0, 1).unwrap();
     for number in 1..30 {
         assert!(cache.get(&file, 0, 1).is_some(), "before block {number}");
@@ -137,7 +137,7 @@ fn a_block_that_is_used_again_outlives_one_that_a_scan_passed_by() {
 #[test]
 fn a_load_that_fails_is_tried_again_by_each_who_waits() {
     let (disk, file) = file_of(1);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     disk.failures.store(3, Ordering::Relaxed);
     let failed = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -150,13 +150,13 @@ fn a_load_that_fails_is_tried_again_by_each_who_waits() {
     });
     assert_eq!(failed.load(Ordering::Relaxed), 3);
     assert_eq!(disk.reads.load(Ordering::Relaxed), 4);
-    assert_eq!(cache.stats.bytes.load(Ordering::Relaxed), CHARGE_BYTES);
+    assert_eq!(cache.stats.bytes.load(Ordering::Relaxed), BLOCK_CHARGE_BYTES);
 }
 
 #[test]
 fn a_checksum_is_remembered_for_its_range_and_what_came_before_it() {
     let (_, file) = file_of(1);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     let block = cache.load(&file, 0, 1).unwrap();
     let ranges = [0..DATA_BLOCK_BYTES, 100..90_000, 100..5000, 7..9, 20_000..20_000];
     for before in [0, 77] {
@@ -169,12 +169,12 @@ fn a_checksum_is_remembered_for_its_range_and_what_came_before_it() {
 }
 
 #[test]
-fn what_is_forgotten_is_read_again() {
+fn what_was_evicted_is_read_again() {
     let (disk, file) = file_of(1);
-    let cache = DataCache::new(8 * CHARGE_BYTES);
+    let cache = DataCache::new(8 * BLOCK_CHARGE_BYTES);
     for _ in 0..2 {
         cache.load(&file, 0, 1).unwrap();
-        cache.forget(&file, 0);
+        cache.evict_block(&file, 0);
     }
     assert_eq!(disk.reads.load(Ordering::Relaxed), 2);
     assert!(cache.slots.lock().clock.is_empty());

@@ -16,7 +16,7 @@ const SECTOR: usize = 512;
 
 /// What goes wrong, and when. Counts run over all files of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// The machine stops at operation `n` (a write, a truncate, or a sync), before it is done.
     CrashAt(u64),
     /// The `n`th sync from now fails, be it of a file or of names; that of a file forgets what it should
@@ -27,41 +27,41 @@ pub enum Fault {
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryDiskState {
     names: BTreeMap<String, u64>,
     names_synced: BTreeMap<String, u64>,
     /// Ordered, so that the choices of a crash replay from their seed.
-    files: BTreeMap<u64, Content>,
+    files: BTreeMap<u64, MemoryFileContent>,
     next_file: u64,
     operations: u64,
     crash_at: Option<u64>,
     syncs_until_failure: Option<u64>,
     capacity: Option<u64>,
-    down: bool,
+    has_crashed: bool,
 }
 
 #[derive(Default, Clone)]
-struct Content {
+struct MemoryFileContent {
     synced: Vec<u8>,
-    seen: Vec<u8>,
-    pending: Vec<Pending>,
+    visible: Vec<u8>,
+    pending: Vec<UnsyncedOperation>,
     /// Reads of bytes in here fail.
     unreadable: Option<Range<u64>>,
     /// How many bytes were given back.
-    punched: u64,
+    hole_bytes: u64,
     /// How many bytes are kept for it; they are zeros, and are not held in memory.
     allocated: u64,
 }
 
 #[derive(Clone)]
-enum Pending {
+enum UnsyncedOperation {
     Write { position: usize, bytes: Vec<u8> },
     Truncate { length: usize },
 }
 
 /// A disk in memory. Clones are the same disk.
 #[derive(Clone, Default)]
-pub struct MemoryDisk(Arc<Mutex<State>>);
+pub struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
 
 impl MemoryDisk {
     /// An empty disk without faults.
@@ -70,22 +70,22 @@ impl MemoryDisk {
     }
 
     /// Arms a fault.
-    pub fn arm(&self, fault: Fault) {
+    pub fn arm(&self, fault: DiskFault) {
         let mut state = self.0.lock();
         match fault {
-            Fault::CrashAt(operation) => state.crash_at = Some(operation),
-            Fault::SyncFails(count) => state.syncs_until_failure = Some(count),
-            Fault::FullAt(bytes) => state.capacity = Some(bytes),
+            DiskFault::CrashAt(operation) => state.crash_at = Some(operation),
+            DiskFault::SyncFails(count) => state.syncs_until_failure = Some(count),
+            DiskFault::FullAt(bytes) => state.capacity = Some(bytes),
         }
     }
 
     /// Space comes back.
-    pub fn make_room(&self) {
+    pub fn remove_capacity_limit(&self) {
         self.0.lock().capacity = None;
     }
 
     /// Whether an armed failure of a sync is still to come.
-    pub fn has_sync_to_fail(&self) -> bool {
+    pub fn has_pending_sync_failure(&self) -> bool {
         self.0.lock().syncs_until_failure.is_some()
     }
 
@@ -95,8 +95,8 @@ impl MemoryDisk {
     }
 
     /// Whether the armed crash has happened: every operation fails from then on.
-    pub fn is_down(&self) -> bool {
-        self.0.lock().down
+    pub fn has_crashed(&self) -> bool {
+        self.0.lock().has_crashed
     }
 
     /// What a machine finds after the power went: of all that was not synced, what `choose` keeps.
@@ -119,14 +119,22 @@ impl MemoryDisk {
             let bytes = content.after_crash(&mut choose);
             let allocated = content.allocated;
             let synced = bytes.clone();
-            files.insert(*id, Content { synced, seen: bytes, allocated, ..Content::default() });
+            files.insert(
+                *id,
+                MemoryFileContent {
+                    synced,
+                    visible: bytes,
+                    allocated,
+                    ..MemoryFileContent::default()
+                },
+            );
         }
-        MemoryDisk(Arc::new(Mutex::new(State {
+        MemoryDisk(Arc::new(Mutex::new(MemoryDiskState {
             names_synced: names.clone(),
             names,
             files,
             next_file: state.next_file,
-            ..State::default()
+            ..MemoryDiskState::default()
         })))
     }
 
@@ -134,32 +142,32 @@ impl MemoryDisk {
     /// not synced is still not.
     pub fn after_kill(&self) -> MemoryDisk {
         let state = self.0.lock();
-        MemoryDisk(Arc::new(Mutex::new(State {
+        MemoryDisk(Arc::new(Mutex::new(MemoryDiskState {
             names: state.names.clone(),
             names_synced: state.names_synced.clone(),
             files: state.files.clone(),
             next_file: state.next_file,
-            ..State::default()
+            ..MemoryDiskState::default()
         })))
     }
 
     /// Flips bits of a stored byte, as a failing medium does.
-    pub fn rot(&self, name: &str, position: usize, mask: u8) {
+    pub fn corrupt(&self, name: &str, position: usize, mask: u8) {
         let mut state = self.0.lock();
         let id = state.names[name];
         let content = state.files.get_mut(&id).expect("a name has its file");
         content.sync();
-        content.seen[position] ^= mask;
+        content.visible[position] ^= mask;
         content.synced[position] ^= mask;
     }
 
     /// Cuts a file off, as nobody should.
-    pub fn cut_off(&self, name: &str, length: usize) {
+    pub fn truncate_file(&self, name: &str, length: usize) {
         let mut state = self.0.lock();
         let id = state.names[name];
         let content = state.files.get_mut(&id).expect("a name has its file");
         content.sync();
-        content.seen.truncate(length);
+        content.visible.truncate(length);
         content.synced.truncate(length);
     }
 
@@ -172,8 +180,8 @@ impl MemoryDisk {
     }
 
     /// How many bytes its files take: what was given back is not counted.
-    pub fn held_bytes(&self) -> u64 {
-        self.0.lock().held()
+    pub fn used_bytes(&self) -> u64 {
+        self.0.lock().used_bytes()
     }
 
     /// The names of its files.
@@ -184,25 +192,25 @@ impl MemoryDisk {
     /// The bytes of a file, as a reader sees them.
     pub fn bytes(&self, name: &str) -> Vec<u8> {
         let state = self.0.lock();
-        state.files[&state.names[name]].seen.clone()
+        state.files[&state.names[name]].visible.clone()
     }
 }
 
-impl Content {
+impl MemoryFileContent {
     fn length(&self) -> u64 {
-        (self.seen.len() as u64).max(self.allocated)
+        (self.visible.len() as u64).max(self.allocated)
     }
 
     fn after_crash(&self, choose: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         for pending in &self.pending {
             match pending {
-                Pending::Truncate { length } => {
+                UnsyncedOperation::Truncate { length } => {
                     if choose(2) == 1 {
                         bytes.resize(*length, 0);
                     }
                 }
-                Pending::Write { position, bytes: written } => {
+                UnsyncedOperation::Write { position, bytes: written } => {
                     for (at, sector) in sectors(*position, written) {
                         // Torn writes: each sector on its own.
                         if choose(4) != 0 {
@@ -220,8 +228,10 @@ impl Content {
     fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match pending {
-                Pending::Truncate { length } => self.synced.resize(length, 0),
-                Pending::Write { position, bytes } => put(&mut self.synced, position, &bytes),
+                UnsyncedOperation::Truncate { length } => self.synced.resize(length, 0),
+                UnsyncedOperation::Write { position, bytes } => {
+                    put(&mut self.synced, position, &bytes)
+                }
             }
         }
     }
@@ -246,10 +256,10 @@ fn put(bytes: &mut Vec<u8>, position: usize, written: &[u8]) {
     bytes[position..end].copy_from_slice(written);
 }
 
-impl State {
+impl MemoryDiskState {
     fn operate(&mut self) -> io::Result<()> {
         if self.crash_at == Some(self.operations) {
-            self.down = true;
+            self.has_crashed = true;
         }
         self.check_up()?;
         self.operations += 1;
@@ -257,7 +267,7 @@ impl State {
     }
 
     fn check_up(&self) -> io::Result<()> {
-        if self.down { Err(io::Error::other("the machine is down")) } else { Ok(()) }
+        if self.has_crashed { Err(io::Error::other("the machine is down")) } else { Ok(()) }
     }
 
     /// Counts a sync; whether it is the one that fails.
@@ -267,9 +277,9 @@ impl State {
         left == Some(0)
     }
 
-    fn held(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         let named = self.names.values().filter_map(|id| self.files.get(id));
-        named.map(|content| content.length().saturating_sub(content.punched)).sum()
+        named.map(|content| content.length().saturating_sub(content.hole_bytes)).sum()
     }
 }
 
@@ -290,7 +300,7 @@ impl Disk for MemoryDisk {
         let id = state.next_file;
         state.next_file += 1;
         state.names.insert(name.to_owned(), id);
-        state.files.insert(id, Content::default());
+        state.files.insert(id, MemoryFileContent::default());
         Ok(Arc::new(MemoryFile { disk: self.clone(), id }))
     }
 
@@ -312,7 +322,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         state.operate()?;
         if state.fails_sync() {
@@ -334,7 +344,7 @@ struct MemoryFile {
 }
 
 impl MemoryFile {
-    fn with<T>(&self, act: impl FnOnce(&mut Content) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut MemoryFileContent) -> T) -> T {
         let mut state = self.disk.0.lock();
         act(state.files.get_mut(&self.id).expect("an open file stays"))
     }
@@ -347,14 +357,14 @@ impl DiskFile for MemoryFile {
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         self.with(|content| {
-            let from = (position as usize).min(content.seen.len());
-            let count = buffer.len().min(content.seen.len() - from);
+            let from = (position as usize).min(content.visible.len());
+            let count = buffer.len().min(content.visible.len() - from);
             let (first, behind) = (from as u64, (from + count) as u64);
             let fails = |bad: &Range<u64>| bad.start < behind && first < bad.end;
             if content.unreadable.as_ref().is_some_and(fails) {
                 return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
             }
-            buffer[..count].copy_from_slice(&content.seen[from..from + count]);
+            buffer[..count].copy_from_slice(&content.visible[from..from + count]);
             Ok(count)
         })
     }
@@ -363,46 +373,48 @@ impl DiskFile for MemoryFile {
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut state = self.disk.0.lock();
         state.operate()?;
-        let (held, capacity) = (state.held(), state.capacity);
+        let (held, capacity) = (state.used_bytes(), state.capacity);
         let content = state.files.get_mut(&self.id).expect("an open file stays");
-        let grows = (position + bytes.len() as u64).saturating_sub(content.seen.len() as u64);
+        let grows = (position + bytes.len() as u64).saturating_sub(content.visible.len() as u64);
         if capacity.is_some_and(|capacity| held + grows > capacity) {
             // As a real disk does: what fitted is there.
             let over = held + grows - capacity.unwrap_or(0);
             let fits = bytes.len() - (over as usize).min(bytes.len());
             let bytes = bytes[..fits].to_vec();
-            put(&mut content.seen, position as usize, &bytes);
-            content.pending.push(Pending::Write { position: position as usize, bytes });
+            put(&mut content.visible, position as usize, &bytes);
+            content.pending.push(UnsyncedOperation::Write { position: position as usize, bytes });
             return Err(io::ErrorKind::StorageFull.into());
         }
-        put(&mut content.seen, position as usize, &bytes);
-        content.pending.push(Pending::Write { position: position as usize, bytes });
+        put(&mut content.visible, position as usize, &bytes);
+        content.pending.push(UnsyncedOperation::Write { position: position as usize, bytes });
         Ok(())
     }
 
-    fn takes_blocks(&self) -> bool {
+    fn supports_direct_write(&self) -> bool {
         true
     }
 
-    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+    fn write_direct_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         assert_aligned([bytes.as_ptr() as usize, bytes.len(), position as usize]);
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
     }
 
-    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    fn read_direct_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         assert_aligned([buffer.as_ptr() as usize, buffer.len(), position as usize]);
         self.read_at(buffer, position)
     }
 
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.operate()?;
         let content = state.files.get_mut(&self.id).expect("an open file stays");
-        let (from, to) = (range.start as usize, (range.end as usize).min(content.seen.len()));
+        let (from, to) = (range.start as usize, (range.end as usize).min(content.visible.len()));
         if from < to {
-            content.punched += (to - from) as u64;
-            content.seen[from..to].fill(0);
-            content.pending.push(Pending::Write { position: from, bytes: vec![0; to - from] });
+            content.hole_bytes += (to - from) as u64;
+            content.visible[from..to].fill(0);
+            content
+                .pending
+                .push(UnsyncedOperation::Write { position: from, bytes: vec![0; to - from] });
         }
         Ok(())
     }
@@ -410,7 +422,7 @@ impl DiskFile for MemoryFile {
     fn allocate(&self, length: u64) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.operate()?;
-        let (held, capacity) = (state.held(), state.capacity);
+        let (held, capacity) = (state.used_bytes(), state.capacity);
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         let grows = length.saturating_sub(content.length());
         if capacity.is_some_and(|capacity| held + grows > capacity) {
@@ -423,8 +435,8 @@ impl DiskFile for MemoryFile {
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.disk.0.lock().operate()?;
         self.with(|content| {
-            content.seen.resize(length as usize, 0);
-            content.pending.push(Pending::Truncate { length: length as usize });
+            content.visible.resize(length as usize, 0);
+            content.pending.push(UnsyncedOperation::Truncate { length: length as usize });
         });
         Ok(())
     }

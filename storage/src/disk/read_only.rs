@@ -26,7 +26,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
-        refused()
+        read_only_error()
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -35,15 +35,15 @@ impl Disk for ReadOnlyDisk {
     }
 
     fn remove(&self, _: &str) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 
     fn rename(&self, _: &str, _: &str) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        refused()
+    fn sync_directory(&self) -> io::Result<()> {
+        read_only_error()
     }
 }
 
@@ -57,7 +57,7 @@ pub fn open_read_only(path: &Path) -> io::Result<Arc<dyn DiskFile>> {
 
 struct ReadOnlyFile(File);
 
-fn refused<T>() -> io::Result<T> {
+fn read_only_error<T>() -> io::Result<T> {
     Err(io::ErrorKind::ReadOnlyFilesystem.into())
 }
 
@@ -71,22 +71,22 @@ impl DiskFile for ReadOnlyFile {
     }
 
     fn write_at(&self, _: &mut [io::IoSlice<'_>], _: u64) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 
     fn truncate(&self, _: u64) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 
     fn allocate(&self, _: u64) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 
-    fn punch(&self, _: Range<u64>) -> io::Result<()> {
-        refused()
+    fn punch_hole(&self, _: Range<u64>) -> io::Result<()> {
+        read_only_error()
     }
 
     fn sync(&self) -> io::Result<()> {
-        refused()
+        read_only_error()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 
-use super::handles::{Handle, Handles, Held};
+use super::descriptor_cache::{CachedFile, DescriptorCache, OpenDescriptor};
 use super::{Disk, DiskFile};
 
 /// What the kernel takes in one vectored write.
@@ -21,8 +21,8 @@ const SLICES_MAX: usize = 1024;
 pub struct RealDisk {
     directory: PathBuf,
     /// Open at all times: to sync names takes no descriptor.
-    names: File,
-    handles: Arc<Handles>,
+    directory_file: File,
+    descriptors: Arc<DescriptorCache>,
 }
 
 impl RealDisk {
@@ -38,23 +38,23 @@ impl RealDisk {
         }
         Ok(RealDisk {
             directory: directory.to_owned(),
-            names: File::open(directory)?,
-            handles: Handles::of(directory),
+            directory_file: File::open(directory)?,
+            descriptors: DescriptorCache::for_directory(directory),
         })
     }
 
-    fn held(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile(self.handles.open(name, options)?)))
+    fn open_cached(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(self.descriptors.open(name, options)?)))
     }
 }
 
 impl Disk for RealDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.held(name, OpenOptions::new().read(true).write(true))
+        self.open_cached(name, OpenOptions::new().read(true).write(true))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.held(name, OpenOptions::new().read(true).write(true).create_new(true))
+        self.open_cached(name, OpenOptions::new().read(true).write(true).create_new(true))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -68,22 +68,26 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.handles.remove(name, |path| fs::remove_file(path))
+        self.descriptors.remove(name, |path| fs::remove_file(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.handles.rename(from, to, |from, to| fs::rename(from, to))
+        self.descriptors.rename(from, to, |from, to| fs::rename(from, to))
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        self.names.sync_all()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.directory_file.sync_all()
     }
 }
 
-struct RealFile(Held);
+struct RealFile(CachedFile);
 
 impl RealFile {
-    fn preallocate(handle: &Handle, flags: FallocateFlags, range: Range<u64>) -> io::Result<()> {
+    fn preallocate(
+        handle: &OpenDescriptor,
+        flags: FallocateFlags,
+        range: Range<u64>,
+    ) -> io::Result<()> {
         loop {
             let length = range.end - range.start;
             match rustix::fs::fallocate(&handle.file, flags, range.start, length) {
@@ -99,22 +103,22 @@ impl RealFile {
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.handle()?.file.metadata()?.len())
+        Ok(self.0.descriptor()?.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        read_at(&self.0.handle()?.file, buffer, position)
+        read_at(&self.0.descriptor()?.file, buffer, position)
     }
 
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
         self.0.write(|handle| write_at(&handle.file, slices, position))
     }
 
-    fn takes_blocks(&self) -> bool {
-        self.0.handle().is_ok_and(|handle| self.0.direct(&handle).is_some())
+    fn supports_direct_write(&self) -> bool {
+        self.0.descriptor().is_ok_and(|handle| self.0.direct(&handle).is_some())
     }
 
-    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+    fn write_direct_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.0.write(|handle| {
             let file = self.0.direct(handle).unwrap_or(&handle.file);
             file.write_all_at(bytes, position)
@@ -126,15 +130,16 @@ impl DiskFile for RealFile {
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        let keep =
-            |handle: &Handle| RealFile::preallocate(handle, FallocateFlags::empty(), 0..length);
+        let keep = |handle: &OpenDescriptor| {
+            RealFile::preallocate(handle, FallocateFlags::empty(), 0..length)
+        };
         self.0.write(keep)
     }
 
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Nothing is written that has to be synced: the range is one of whole blocks.
-        match RealFile::preallocate(&*self.0.handle()?, flags, range) {
+        match RealFile::preallocate(&*self.0.descriptor()?, flags, range) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             punched => punched,
         }
@@ -151,7 +156,7 @@ impl DiskFile for RealFile {
     fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
-        match rustix::io::preadv2(&self.0.handle()?.file, &mut slices, position, flags) {
+        match rustix::io::preadv2(&self.0.descriptor()?.file, &mut slices, position, flags) {
             Ok(read) => Ok(Some(read)),
             // Not there, or not to be had in this way on this file system: the disk will do.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
@@ -159,8 +164,8 @@ impl DiskFile for RealFile {
         }
     }
 
-    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let handle = self.0.handle()?;
+    fn read_direct_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let handle = self.0.descriptor()?;
         let Some(direct) = self.0.direct(&handle) else {
             return read_at(&handle.file, buffer, position);
         };

@@ -10,32 +10,32 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::History;
-use super::filing::is_damage;
-use crate::part::Part;
+use super::SealedHistory;
+use super::sorting::is_corruption;
+use crate::sealed_segment::SealedSegment;
 
 /// No part is merged into one that is much larger: as large as a segment is.
 const MERGED_BYTES_MAX: u64 = 256 << 20;
 /// How many times as large a part becomes by merging, at the least.
 const GROWTH: u64 = 4;
 /// A part is no larger than this share of all: what was given up of it is given back when all of it was.
-const SHARE: u64 = 16;
+const SIZE_SHARE_DIVISOR: u64 = 16;
 /// So many parts are merged at once.
 const SOURCES_MAX: usize = 64;
 
-impl History {
+impl SealedHistory {
     /// Merges the first parts that would gain by it; whether there were any.
     ///
     /// # Errors
     /// The disk fails; nothing has changed then.
     pub(super) fn merge_next(&self) -> io::Result<bool> {
-        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
-        let parts = self.parts.all();
-        let sizes = parts.iter().map(|part| self.merged_size(part));
+        let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
+        let parts = self.sealed_segments.all();
+        let sizes = parts.iter().map(|part| self.mergeable_bytes(part));
         let sizes: Vec<Option<u64>> = sizes.collect::<io::Result<_>>()?;
         let Some(window) = merge_window(&sizes, self.merge_bytes_min) else { return Ok(false) };
         let sources = &parts[window];
-        match self.file(sources) {
+        match self.sort_segments(sources) {
             Ok(()) => {
                 self.stats.merged.fetch_add(sources.len() as u64, Ordering::Relaxed);
                 Ok(true)
@@ -43,9 +43,9 @@ impl History {
             // Its index is made anew first.
             Err(_) if sources.iter().any(|part| part.is_suspect()) => Ok(false),
             // What is damaged is left where it stands, for whoever can mend it.
-            Err(error) if is_damage(&error) => {
-                tracing::error!(%error, "some parts are not merged");
-                sources.iter().for_each(|part| part.keep_apart());
+            Err(error) if is_corruption(&error) => {
+                tracing::error!(%error, "some segments are not merged");
+                sources.iter().for_each(|part| part.exclude_from_merge());
                 Ok(true)
             }
             Err(error) => Err(error),
@@ -53,9 +53,9 @@ impl History {
     }
 
     /// How much room a part takes; `None` if it cannot be merged now.
-    fn merged_size(&self, part: &Part) -> io::Result<Option<u64>> {
+    fn mergeable_bytes(&self, part: &SealedSegment) -> io::Result<Option<u64>> {
         // It is proved and filed by itself first, if it is to be.
-        let may = part.is_settled() && self.is_proved(part) && !part.is_apart();
+        let may = part.needs_no_sorting() && self.is_proved(part) && !part.is_excluded_from_merge();
         if may { part.bytes().map(Some) } else { Ok(None) }
     }
 }
@@ -67,7 +67,7 @@ fn merge_window(sizes: &[Option<u64>], bytes_min: u64) -> Option<Range<usize>> {
         return None;
     }
     let total: u64 = sizes.iter().flatten().sum();
-    let limit = MERGED_BYTES_MAX.min((total / SHARE).max(GROWTH * bytes_min));
+    let limit = MERGED_BYTES_MAX.min((total / SIZE_SHARE_DIVISOR).max(GROWTH * bytes_min));
     let levels = std::iter::successors(Some(bytes_min), |level| level.checked_mul(GROWTH));
     levels
         .take_while(|level| level.saturating_mul(GROWTH) <= limit)
@@ -91,7 +91,7 @@ fn window_of_level(sizes: &[Option<u64>], level: u64) -> Option<Range<usize>> {
 }
 
 /// The parts of `window` as one.
-pub(super) fn stretch_of(sources: &[Arc<Part>]) -> Range<u64> {
+pub(super) fn journal_range_of(sources: &[Arc<SealedSegment>]) -> Range<u64> {
     let first = sources.first().map_or(0, |part| part.start);
     first..sources.last().map_or(first, |part| part.end)
 }
@@ -121,13 +121,13 @@ mod tests {
             }
             let total = 3000 * size;
             let whole = total.div_ceil(MERGED_BYTES_MAX) as usize;
-            assert!(sizes.len() < 2 * whole + 160, "{} parts of {size} each", sizes.len());
+            assert!(sizes.len() < 2 * whole + 160, "{} segments of {size} each", sizes.len());
             assert!(copied <= 7 * total, "each byte {} times", copied as f64 / total as f64);
         }
     }
 
     #[test]
-    fn a_large_part_and_one_that_stays_apart_are_not_merged() {
+    fn a_large_segment_and_an_excluded_one_are_not_merged() {
         let mut sizes = vec![Some(1 << 40), Some(10), None, Some(10), Some(10), Some(10), Some(10)];
         assert_eq!(merge_window(&sizes, 10), Some(3..7));
         sizes.truncate(6);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_comes_together_again() {
+    fn reclaimed_segments_are_merged_again() {
         let mut sizes = vec![Some(8 << 10); 200];
         sizes[100] = Some(100 << 20);
         merge_all(&mut sizes, 64 << 10);

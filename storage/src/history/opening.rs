@@ -8,20 +8,25 @@ use std::sync::{Arc, OnceLock};
 use hlc::Hlc;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::loading::head_tables;
-use super::rebuilding::Rebuilding;
-use super::thinning::fold_gone;
-use super::{History, HistoryStats, Reclaiming, Waiting};
+use super::loading::open_latest_run_tables;
+use super::proof_pruning::merge_pruned_proofs;
+use super::rebuilding::IndexRebuilder;
+use super::{HistoryStats, IndexingQueue, ReclaimState, SealedHistory};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, is_full, read_exact_at};
-use crate::filed::{FILED_HEADER_BYTES, FiledHeader, base_name, filed_name, index_name};
-use crate::index::{BlockCache, HeadTable, Index, Run};
-use crate::journal::{Segment, Segments, segment_name};
-use crate::log::{Base, LogId};
-use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError, ManifestWriter};
-use crate::part::{Indexed, Layout, Part, Parts};
-use crate::proof::remove_overtaken;
-use crate::reserve::Reserve;
+use crate::index::{BlockCache, IndexRun, LatestRunTable, SegmentIndex};
+use crate::journal::{JournalSegments, Segment, segment_name};
+use crate::log::{CompactedPrefix, LogId};
+use crate::manifest::{
+    LogHorizon, MANIFEST_FILE, Manifest, ManifestError, ManifestSegment, ManifestWriter,
+};
+use crate::proof::remove_superseded;
+use crate::sealed_segment::{SealedSegment, SealedSegments, SegmentFiles, SegmentLayout};
+use crate::sorted_segment::{
+    SORTED_HEADER_BYTES, SortedSegmentHeader, compacted_prefix_name, index_name,
+    sorted_segment_name,
+};
+use crate::space_reserve::SpaceReserve;
 use crate::store::Options;
 
 /// Why what is sealed cannot be opened.
@@ -32,9 +37,9 @@ pub enum HistoryError {
     Manifest(#[from] ManifestError),
     /// A file that the manifest names is not there, or is no such file.
     #[error(
-        "a file of the journal is missing, or damaged where it begins. file={file}; nothing was changed. Restore it from a backup or a replica"
+        "a file of the journal is missing, or its header is corrupt. file={file}; nothing was changed. Restore it from a backup or a replica"
     )]
-    Lost {
+    MissingFile {
         /// The file.
         file: String,
     },
@@ -52,40 +57,50 @@ pub enum HistoryError {
 }
 
 /// What was opened.
-pub(crate) struct Opened {
+pub(crate) struct HistoryBuilder {
     pub(crate) manifest: Manifest,
-    pub(crate) parts: Vec<Arc<Part>>,
+    pub(crate) segments: Vec<Arc<SealedSegment>>,
     cache: Arc<BlockCache>,
-    tables: Vec<Arc<HeadTable>>,
-    pub(crate) bases: BTreeMap<LogId, Arc<Base>>,
+    latest_run_tables: Vec<Arc<LatestRunTable>>,
+    pub(crate) compacted_prefixes: BTreeMap<LogId, Arc<CompactedPrefix>>,
     rebuilt: usize,
     manifest_writer: ManifestWriter,
 }
 
 /// What the stage remembered, if that is known, and the parts that it had not seen.
-pub(crate) type Remembered = (Option<Vec<u8>>, Vec<Arc<Part>>);
+pub(crate) type StageSnapshot = (Option<Vec<u8>>, Vec<Arc<SealedSegment>>);
 
 /// A part whose index may have to be made anew.
-type Half = (Listed, Arc<DataFile>, Option<Arc<Part>>);
+type SegmentWithoutIndex = (ManifestSegment, Arc<DataFile>, Option<Arc<SealedSegment>>);
 
-impl Opened {
+impl HistoryBuilder {
     /// Opens the parts that the manifest names; makes indexes anew that are lost.
-    pub(crate) fn read(disk: &dyn Disk, cache: Arc<BlockCache>) -> Result<Opened, HistoryError> {
+    pub(crate) fn read(
+        disk: &dyn Disk,
+        cache: Arc<BlockCache>,
+    ) -> Result<HistoryBuilder, HistoryError> {
         let manifest = Manifest::read(disk)?;
         if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".filed")) {
-            return Err(HistoryError::Lost { file: MANIFEST_FILE.to_owned() });
+            return Err(HistoryError::MissingFile { file: MANIFEST_FILE.to_owned() });
         }
-        let tables = head_tables(disk, &manifest, &cache)?;
+        let tables = open_latest_run_tables(disk, &manifest, &cache)?;
         let (parts, bases) = (Vec::new(), BTreeMap::new());
         let manifest_writer = ManifestWriter::default();
-        let mut opened =
-            Opened { manifest, parts, cache, tables, bases, rebuilt: 0, manifest_writer };
-        opened.open_parts(disk)?;
+        let mut opened = HistoryBuilder {
+            manifest,
+            segments: parts,
+            cache,
+            latest_run_tables: tables,
+            compacted_prefixes: bases,
+            rebuilt: 0,
+            manifest_writer,
+        };
+        opened.open_segments(disk)?;
         opened.check_order()?;
         for (log, horizon) in opened.manifest.logs.clone() {
-            if horizon.base > 0 {
-                let base = opened.open_base(disk, log, &horizon)?;
-                opened.bases.insert(log, Arc::new(base));
+            if horizon.compacted_generation > 0 {
+                let base = opened.open_compacted_prefix(disk, log, &horizon)?;
+                opened.compacted_prefixes.insert(log, Arc::new(base));
             }
         }
         Ok(opened)
@@ -93,113 +108,143 @@ impl Opened {
 
     /// Parts are told apart by their stamps.
     fn check_order(&self) -> Result<(), HistoryError> {
-        let is_wrong = |pair: &&[Arc<Part>]| pair[0].last_stamp > pair[1].last_stamp;
-        match self.parts.windows(2).find(is_wrong) {
+        let is_wrong = |pair: &&[Arc<SealedSegment>]| pair[0].last_stamp > pair[1].last_stamp;
+        match self.segments.windows(2).find(is_wrong) {
             Some(pair) => Err(HistoryError::Order { file: pair[1].index().name().to_owned() }),
             None => Ok(()),
         }
     }
 
-    fn open_parts(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
-        let open = |listed: &Listed| self.open_part(disk, *listed);
-        let mut halves = self.manifest.parts.iter().map(open).collect::<Result<Vec<Half>, _>>()?;
-        let rebuilding = Rebuilding { disk, cache: &self.cache, manifest: &self.manifest };
+    fn open_segments(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        let open = |listed: &ManifestSegment| self.open_segment_files(disk, *listed);
+        let mut halves = self
+            .manifest
+            .segments
+            .iter()
+            .map(open)
+            .collect::<Result<Vec<SegmentWithoutIndex>, _>>()?;
+        let rebuilding = IndexRebuilder { disk, cache: &self.cache, manifest: &self.manifest };
         for place in 0..halves.len() {
             let (listed, data, part) = &halves[place];
             let part = match part {
                 Some(part) => Arc::clone(part),
                 None => {
-                    self.rebuilt += rebuilding.rebuild(*listed, data, &self.parts, None)?;
+                    self.rebuilt += rebuilding.rebuild(*listed, data, &self.segments, None)?;
                     let behind = halves[place + 1..].iter().filter_map(|(.., part)| part.as_ref());
                     let index = Arc::new(rebuilding.confirm(*listed, data, behind)?);
                     let data = Arc::clone(data);
-                    Arc::new(Part::new(listed.layout, Indexed { data, index }))
+                    Arc::new(SealedSegment::new(listed.layout, SegmentFiles { data, index }))
                 }
             };
             halves[place].2 = Some(Arc::clone(&part));
-            self.parts.push(part);
+            self.segments.push(part);
         }
         Ok(())
     }
 
-    fn open_part(&self, disk: &dyn Disk, listed: Listed) -> Result<Half, HistoryError> {
+    fn open_segment_files(
+        &self,
+        disk: &dyn Disk,
+        listed: ManifestSegment,
+    ) -> Result<SegmentWithoutIndex, HistoryError> {
         let data = match listed.layout {
-            Layout::Journal => open_segment(disk, listed.start)?,
-            Layout::Filed { generation } => {
-                let (name, log) = (filed_name(listed.start, generation), None);
+            SegmentLayout::Journal => open_journal_segment(disk, listed.start)?,
+            SegmentLayout::Sorted { generation } => {
+                let (name, log) = (sorted_segment_name(listed.start, generation), None);
                 let (start, end, generation) = (listed.start, listed.end, u64::from(generation));
-                open_filed(disk, name, FiledHeader { start, end, generation, log })?
+                open_sorted_segment(
+                    disk,
+                    name,
+                    SortedSegmentHeader { start, end, generation, log },
+                )?
             }
         };
-        let index = Index::open(disk, &index_name(&data.name), listed.start, &self.cache)?;
+        let index = SegmentIndex::open(disk, &index_name(&data.name), listed.start, &self.cache)?;
         let whole = index.filter(|index| index.header.end == listed.end);
         let part = whole.map(|index| {
-            let files = Indexed { data: Arc::clone(&data), index: Arc::new(index) };
-            Arc::new(Part::new(listed.layout, files))
+            let files = SegmentFiles { data: Arc::clone(&data), index: Arc::new(index) };
+            Arc::new(SealedSegment::new(listed.layout, files))
         });
         Ok((listed, data, part))
     }
 
-    fn open_base(
+    fn open_compacted_prefix(
         &self,
         disk: &dyn Disk,
         log: LogId,
-        horizon: &Horizon,
-    ) -> Result<Base, HistoryError> {
-        let name = base_name(log, horizon.base);
-        let file = disk.open(&name).map_err(|error| lost(error, &name))?;
-        let header = read_header(&*file)?
-            .filter(|header| header.log == Some(log) && header.generation == horizon.base);
-        let Some(header) = header else { return Err(HistoryError::Lost { file: name }) };
+        horizon: &LogHorizon,
+    ) -> Result<CompactedPrefix, HistoryError> {
+        let name = compacted_prefix_name(log, horizon.compacted_generation);
+        let file = disk.open(&name).map_err(|error| missing_file(error, &name))?;
+        let header = read_header(&*file)?.filter(|header| {
+            header.log == Some(log) && header.generation == horizon.compacted_generation
+        });
+        let Some(header) = header else { return Err(HistoryError::MissingFile { file: name }) };
         let data = Arc::new(DataFile::new(name.clone(), file));
         let index_name = index_name(&name);
-        let open = || Index::open(disk, &index_name, header.start, &self.cache);
+        let open = || SegmentIndex::open(disk, &index_name, header.start, &self.cache);
         let index = match open()? {
             Some(index) => index,
             None => {
-                super::replacing::rebuild_base(disk, log, &header, &data, horizon.freed.end)?;
-                open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?
+                super::prefix_replacement::rebuild_compacted_prefix_index(
+                    disk,
+                    log,
+                    &header,
+                    &data,
+                    horizon.released_tip.end,
+                )?;
+                open()?.ok_or(HistoryError::MissingFile { file: index_name.clone() })?
             }
         };
         let (index, run) = match index.run(log) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                super::replacing::rebuild_base(disk, log, &header, &data, horizon.freed.end)?;
-                let index = open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?;
+                super::prefix_replacement::rebuild_compacted_prefix_index(
+                    disk,
+                    log,
+                    &header,
+                    &data,
+                    horizon.released_tip.end,
+                )?;
+                let index =
+                    open()?.ok_or(HistoryError::MissingFile { file: index_name.clone() })?;
                 let run = index.run(log)?;
                 (index, run)
             }
             run => (index, run?),
         };
         // Cuts end with its last entry, which is where parts are looked into from.
-        let whole = |run: &Run| run.count > 0 && run.tip.end == horizon.freed.end;
-        let run = run.filter(whole).ok_or(HistoryError::Lost { file: name })?;
-        Ok(Base::new(Indexed { data, index: Arc::new(index) }, run))
+        let whole = |run: &IndexRun| run.count > 0 && run.tip.end == horizon.released_tip.end;
+        let run = run.filter(whole).ok_or(HistoryError::MissingFile { file: name })?;
+        Ok(CompactedPrefix::new(SegmentFiles { data, index: Arc::new(index) }, run))
     }
 
     /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
-    pub(crate) fn remembered(&mut self, disk: &dyn Disk) -> Result<Remembered, HistoryError> {
-        let (state, unseen) = self.state()?;
-        if unseen < self.parts.len() {
-            self.mend_bases(disk)?;
+    pub(crate) fn stage_snapshot(
+        &mut self,
+        disk: &dyn Disk,
+    ) -> Result<StageSnapshot, HistoryError> {
+        let (state, unseen) = self.latest_stage_state()?;
+        if unseen < self.segments.len() {
+            self.rebuild_prefix_indexes(disk)?;
         }
-        let rebuilding = Rebuilding { disk, cache: &self.cache, manifest: &self.manifest };
-        for place in unseen..self.parts.len() {
-            if !self.parts[place].index().check(disk)?.is_empty() {
-                self.rebuilt += rebuilding.mend(&self.parts, place)?;
+        let rebuilding = IndexRebuilder { disk, cache: &self.cache, manifest: &self.manifest };
+        for place in unseen..self.segments.len() {
+            if !self.segments[place].index().check(disk)?.is_empty() {
+                self.rebuilt += rebuilding.rebuild_in_place(&self.segments, place)?;
             }
         }
-        Ok((state, self.parts[unseen..].to_vec()))
+        Ok((state, self.segments[unseen..].to_vec()))
     }
 
     /// Makes the indexes of bases anew that are damaged.
-    fn mend_bases(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
-        for (log, base) in self.bases.clone() {
+    fn rebuild_prefix_indexes(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        for (log, base) in self.compacted_prefixes.clone() {
             if !base.files.index.check(disk)?.is_empty() {
                 // It may be gone already.
                 let _ = disk.remove(base.files.index.name());
                 let horizon = self.manifest.horizon(log);
-                let mended = self.open_base(disk, log, &horizon)?;
-                self.bases.insert(log, Arc::new(mended));
+                let mended = self.open_compacted_prefix(disk, log, &horizon)?;
+                self.compacted_prefixes.insert(log, Arc::new(mended));
             }
         }
         Ok(())
@@ -207,12 +252,12 @@ impl Opened {
 
     /// The last stamp in the parts.
     pub(crate) fn last_stamp(&self) -> Hlc {
-        self.parts.last().map_or(Hlc::ZERO, |part| part.last_stamp)
+        self.segments.last().map_or(Hlc::ZERO, |part| part.last_stamp)
     }
 
     /// What the stage last remembered, and from which part on it has seen nothing.
-    fn state(&self) -> io::Result<(Option<Vec<u8>>, usize)> {
-        for (place, part) in self.parts.iter().enumerate().rev() {
+    fn latest_stage_state(&self) -> io::Result<(Option<Vec<u8>>, usize)> {
+        for (place, part) in self.segments.iter().enumerate().rev() {
             match part.index().state() {
                 Ok(Some(state)) => return Ok((Some(state), place + 1)),
                 Ok(None) => {}
@@ -227,15 +272,21 @@ impl Opened {
 
     /// Puts the manifest on stable storage as it was read: the life before may have died before its last
     /// write was, and what is done from here on relies on it.
-    pub(crate) fn settle_manifest(&mut self, disk: &dyn Disk, reserve: &Reserve) -> io::Result<()> {
+    pub(crate) fn persist_manifest(
+        &mut self,
+        disk: &dyn Disk,
+        reserve: &SpaceReserve,
+    ) -> io::Result<()> {
         if self.manifest.sequence == 0 {
             return Ok(());
         }
-        match reserve.with(|| self.manifest_writer.write_snapshot(disk, &self.manifest)) {
+        match reserve
+            .retry_with_reserve(|| self.manifest_writer.write_snapshot(disk, &self.manifest))
+        {
             // There is room for what is there.
             Err(error) if is_full(&error) => {
                 disk.open(MANIFEST_FILE)?.sync()?;
-                disk.sync_names()
+                disk.sync_directory()
             }
             settled => settled,
         }
@@ -243,15 +294,15 @@ impl Opened {
 
     /// Removes the files that nothing names: steps that a crash broke off, and what was about to be
     /// removed.
-    pub(crate) fn remove_unnamed(&self, disk: &dyn Disk) -> io::Result<()> {
+    pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> io::Result<()> {
         let mut named: HashSet<String> = HashSet::new();
-        let files = self.parts.iter().map(|part| &part.data().name);
-        let bases = self.bases.values().map(|base| &base.files.data.name);
+        let files = self.segments.iter().map(|part| &part.data().name);
+        let bases = self.compacted_prefixes.values().map(|base| &base.files.data.name);
         for name in files.chain(bases) {
             named.insert(index_name(name));
             named.insert(name.clone());
         }
-        named.extend(self.tables.iter().map(|table| table.name().to_owned()));
+        named.extend(self.latest_run_tables.iter().map(|table| table.name().to_owned()));
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
@@ -264,11 +315,13 @@ impl Opened {
             }
         }
         if removed > 0 {
-            disk.sync_names()?;
+            disk.sync_directory()?;
         }
-        remove_overtaken(disk)?;
+        remove_superseded(disk)?;
         // Where a crash came between. A full disk has no room for less, either.
-        if let Err(error) = fold_gone(disk, &self.parts, self.manifest.indexed_to, &mut || Ok(())) {
+        if let Err(error) =
+            merge_pruned_proofs(disk, &self.segments, self.manifest.indexed_to, &mut || Ok(()))
+        {
             tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
         }
         Ok(())
@@ -278,85 +331,87 @@ impl Opened {
     pub(crate) fn into_history(
         self,
         disk: Arc<dyn Disk>,
-        reserve: Arc<Reserve>,
-        segments: Arc<Segments>,
+        reserve: Arc<SpaceReserve>,
+        segments: Arc<JournalSegments>,
         options: &Options,
         manifest_sequence: Arc<AtomicU64>,
-    ) -> History {
-        let history = History {
+    ) -> SealedHistory {
+        let history = SealedHistory {
             disk,
             reserve,
             segments,
-            parts: Arc::new(Parts::new(self.parts)),
+            sealed_segments: Arc::new(SealedSegments::new(self.segments)),
             cache: self.cache,
             stats: HistoryStats {
                 rebuilt: AtomicU64::new(self.rebuilt as u64),
                 ..Default::default()
             },
             logs: RwLock::default(),
-            unloaded_bases: Mutex::new(self.bases.into_iter().collect()),
-            dropped: AtomicU64::new(0),
+            unloaded_prefixes: Mutex::new(self.compacted_prefixes.into_iter().collect()),
+            evictions: AtomicU64::new(0),
             idle_logs_max: options.idle_logs_max,
             merge_bytes_min: options.merge_bytes_min,
-            uncovered_parts_max: options.uncovered_parts_max,
-            tables: RwLock::new(self.tables.into()),
+            uncovered_segments_max: options.uncovered_segments_max,
+            latest_run_tables: RwLock::new(self.latest_run_tables.into()),
             manifest: Mutex::new(self.manifest),
             manifest_writer: Mutex::new(self.manifest_writer),
-            reclaiming: Mutex::new(Reclaiming::default()),
-            unnamed: Mutex::default(),
-            waiting: Mutex::new(Waiting::default()),
+            reclaim_state: Mutex::new(ReclaimState::default()),
+            unreferenced_files: Mutex::default(),
+            indexing_queue: Mutex::new(IndexingQueue::default()),
             changed: Condvar::new(),
-            tending: Mutex::default(),
+            maintenance_lock: Mutex::default(),
             manifest_sequence,
             proves: options.proofs,
             proved_to: AtomicU64::new(0),
-            proofs_due: AtomicBool::new(true),
+            proof_pruning_due: AtomicBool::new(true),
             unproved: Mutex::default(),
             signing_key: OnceLock::new(),
-            is_in_doubt: AtomicBool::new(false),
-            lost: OnceLock::new(),
+            is_manifest_in_doubt: AtomicBool::new(false),
+            journal_loss: OnceLock::new(),
             is_closing: AtomicBool::new(false),
-            foreground: AtomicU64::new(0),
-            foreground_seen: AtomicU64::new(0),
+            foreground_bytes: AtomicU64::new(0),
+            throttled_to: AtomicU64::new(0),
         };
         // What was given up in an earlier life may be freed in the first round.
         let settled =
-            history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.freed.end)).collect();
-        history.reclaiming.lock().settled = settled;
+            history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.released_tip.end)).collect();
+        history.reclaim_state.lock().reclaimable = settled;
         history
     }
 }
 
-fn lost(error: io::Error, file: &str) -> HistoryError {
+fn missing_file(error: io::Error, file: &str) -> HistoryError {
     match error.kind() {
-        io::ErrorKind::NotFound => HistoryError::Lost { file: file.to_owned() },
+        io::ErrorKind::NotFound => HistoryError::MissingFile { file: file.to_owned() },
         _ => HistoryError::Disk(error),
     }
 }
 
-fn open_segment(disk: &dyn Disk, start: u64) -> Result<Arc<DataFile>, HistoryError> {
+fn open_journal_segment(disk: &dyn Disk, start: u64) -> Result<Arc<DataFile>, HistoryError> {
     let name = segment_name(start);
-    let segment = Segment::open(disk, &name, start).map_err(|error| lost(error, &name))?;
-    Ok(segment.ok_or(HistoryError::Lost { file: name })?.data)
+    let segment = Segment::open(disk, &name, start).map_err(|error| missing_file(error, &name))?;
+    Ok(segment.ok_or(HistoryError::MissingFile { file: name })?.data)
 }
 
-fn open_filed(
+fn open_sorted_segment(
     disk: &dyn Disk,
     name: String,
-    expected: FiledHeader,
+    expected: SortedSegmentHeader,
 ) -> Result<Arc<DataFile>, HistoryError> {
-    let file = disk.open(&name).map_err(|error| lost(error, &name))?;
+    let file = disk.open(&name).map_err(|error| missing_file(error, &name))?;
     if read_header(&*file)? != Some(expected) {
-        return Err(HistoryError::Lost { file: name });
+        return Err(HistoryError::MissingFile { file: name });
     }
     Ok(Arc::new(DataFile::new(name, file)))
 }
 
-pub(super) fn read_header(file: &dyn crate::disk::DiskFile) -> io::Result<Option<FiledHeader>> {
-    let mut bytes = [0; FILED_HEADER_BYTES as usize];
-    if file.length()? < FILED_HEADER_BYTES {
+pub(super) fn read_header(
+    file: &dyn crate::disk::DiskFile,
+) -> io::Result<Option<SortedSegmentHeader>> {
+    let mut bytes = [0; SORTED_HEADER_BYTES as usize];
+    if file.length()? < SORTED_HEADER_BYTES {
         return Ok(None);
     }
     read_exact_at(file, &mut bytes, 0)?;
-    Ok(FiledHeader::decode(&bytes))
+    Ok(SortedSegmentHeader::decode(&bytes))
 }

@@ -6,16 +6,16 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{History, UNPROVED_MAX, UnprovedSegment};
-use crate::part::{Layout, Part};
+use super::{SealedHistory, UNPROVED_SEGMENTS_MAX, UnprovedSegment};
 use crate::proof::{
-    Digest, FrameLeaves, PlacedProof, ProofError, ProofHeader, WriteProofError, chain_before,
-    proof_name, write_known_proof, write_proof,
+    Digest, FrameLeaves, ProofError, ProofHeader, ProofLocation, WriteProofError, chain_before,
+    proof_name, write_proof, write_proof_from_leaves,
 };
+use crate::sealed_segment::{SealedSegment, SegmentLayout};
 
-impl History {
+impl SealedHistory {
     /// Whether a part has its proof, or none is to be had.
-    pub(super) fn is_proved(&self, part: &Part) -> bool {
+    pub(super) fn is_proved(&self, part: &SealedSegment) -> bool {
         !self.proves || part.start < self.proved_to.load(Ordering::Acquire)
     }
 
@@ -24,9 +24,10 @@ impl History {
     /// # Errors
     /// The disk fails.
     pub(crate) fn prove_next(&self) -> io::Result<bool> {
-        let next = self.parts.all().iter().find(|part| !self.is_proved(part)).map(Arc::clone);
+        let next =
+            self.sealed_segments.all().iter().find(|part| !self.is_proved(part)).map(Arc::clone);
         let Some(part) = next else { return Ok(false) };
-        if part.layout == Layout::Journal && self.proof_of(&part)?.is_none() {
+        if part.layout == SegmentLayout::Journal && self.proof_of(&part)?.is_none() {
             self.prove(&part)?;
         }
         self.proved_to.store(part.end, Ordering::Release);
@@ -35,34 +36,34 @@ impl History {
     }
 
     /// Keeps the leaves of a segment that was sealed, for its proof.
-    pub(crate) fn keep_leaves(&self, span: Range<u64>, leaves: FrameLeaves) {
+    pub(crate) fn cache_leaves(&self, span: Range<u64>, leaves: FrameLeaves) {
         let mut unproved = self.unproved.lock();
         let (end, leaves) = (span.end, Arc::new(leaves));
         unproved.insert(span.start, UnprovedSegment { end, leaves });
-        if unproved.len() > UNPROVED_MAX {
+        if unproved.len() > UNPROVED_SEGMENTS_MAX {
             unproved.pop_first();
         }
     }
 
     /// The leaves of a part's frames, if this life of the store wrote all of them.
-    fn known_leaves(&self, part: &Part) -> Option<Arc<FrameLeaves>> {
+    fn cached_leaves(&self, part: &SealedSegment) -> Option<Arc<FrameLeaves>> {
         let unproved = self.unproved.lock();
         let known = unproved.get(&part.start).filter(|known| known.end == part.end)?;
         Some(Arc::clone(&known.leaves))
     }
 
-    fn prove(&self, part: &Part) -> io::Result<()> {
+    fn prove(&self, part: &SealedSegment) -> io::Result<()> {
         let key = self.signing_key.get().map(|key| &**key);
-        let mut progress = |_: u64| match self.give_way() {
+        let mut progress = |_: u64| match self.throttle() {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         };
         let before = self.chain_before(part)?;
         let (disk, span) = (&*self.disk, part.start..part.end);
-        let written = match self.known_leaves(part) {
+        let written = match self.cached_leaves(part) {
             // Another life of the store may have begun.
             Some(_) if self.is_closing() => return Err(io::ErrorKind::Interrupted.into()),
-            Some(leaves) => write_known_proof(disk, span, &leaves, before, key),
+            Some(leaves) => write_proof_from_leaves(disk, span, &leaves, before, key),
             None => write_proof(disk, span, before, key, &mut progress),
         };
         match written {
@@ -70,11 +71,11 @@ impl History {
                 self.stats.proved.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Err(WriteProofError::BrokenOff) => Err(io::ErrorKind::Interrupted.into()),
+            Err(WriteProofError::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
             Err(WriteProofError::Disk(error)) => Err(error),
             // Nothing can be vouched for here; what follows can.
-            Err(error @ WriteProofError::Damaged { .. }) => {
-                tracing::error!(%error, "a stretch of the journal stays without a proof");
+            Err(error @ WriteProofError::Corrupt { .. }) => {
+                tracing::error!(%error, "a segment of the journal stays without a proof");
                 Ok(())
             }
         }
@@ -82,7 +83,7 @@ impl History {
 
     /// Where the chain stands in front of a part. The proof before it is asked, and not the part
     /// before: that may have been given up. Where nothing was proved, a chain begins.
-    fn chain_before(&self, part: &Part) -> io::Result<Digest> {
+    fn chain_before(&self, part: &SealedSegment) -> io::Result<Digest> {
         match chain_before(&*self.disk, part.start) {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
             Err(ProofError::Disk(error)) => Err(error),
@@ -94,12 +95,12 @@ impl History {
     }
 
     /// What the proof of a part says, if it has a whole one.
-    fn proof_of(&self, part: &Part) -> io::Result<Option<ProofHeader>> {
+    fn proof_of(&self, part: &SealedSegment) -> io::Result<Option<ProofHeader>> {
         let file = match self.disk.open(&proof_name(part.start)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        match PlacedProof::read_all(&*file) {
+        match ProofLocation::read_all(&*file) {
             Ok(proofs) => Ok(proofs.first().map(|it| it.header).filter(|it| it.end == part.end)),
             Err(ProofError::Disk(error)) => Err(error),
             Err(error) => {

@@ -6,41 +6,44 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::History;
+use super::SealedHistory;
 use super::indexing::links_after;
 use super::opening::read_header;
-use super::replacing::rebuild_base;
+use super::prefix_replacement::rebuild_compacted_prefix_index;
 use crate::data_file::DataFile;
 use crate::disk::Disk;
-use crate::filed::{FiledWalk, index_name};
-use crate::index::{BlockCache, Index, IndexBuilder, Links, Placed, Run, RunPlace, Tip};
-use crate::journal::{FRAME_BYTES, Frame, RecoverError, Segment, Visit, scan_sealed};
-use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, entry_of};
-use crate::manifest::{Listed, Manifest};
-use crate::part::{Layout, Part};
+use crate::index::{
+    BlockCache, IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex,
+};
+use crate::journal::{FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, Segment, scan_sealed};
+use crate::log::{CompactedPrefix, Entry, Log, LogId, LogPrefix, Offset, entry_of};
+use crate::manifest::{Manifest, ManifestSegment};
+use crate::sealed_segment::{SealedSegment, SegmentLayout};
+use crate::sorted_segment::{SortedSegmentScanner, index_name};
 
-impl History {
+impl SealedHistory {
     /// Makes the indexes anew that were found damaged; how many.
     ///
     /// # Errors
     /// The disk fails, or the data itself is damaged. The others were made anew all the same.
     pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
         // Whoever gives back space may hold it for long, and indexing must not wait for that.
-        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
-        let parts = self.parts.all();
+        let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(0) };
+        let parts = self.sealed_segments.all();
         let suspects: Vec<usize> =
             (0..parts.len()).filter(|place| parts[*place].is_suspect()).collect();
         let (manifest, with_base) = {
             let manifest = self.manifest.lock();
-            let with_base = manifest.logs.iter().filter(|(_, held)| held.base > 0);
+            let with_base = manifest.logs.iter().filter(|(_, held)| held.compacted_generation > 0);
             let with_base: Vec<LogId> = with_base.map(|(log, _)| *log).collect();
             let needed = (!suspects.is_empty()).then(|| manifest.clone());
             (needed.unwrap_or_default(), with_base)
         };
-        let rebuilding = Rebuilding { disk: &*self.disk, cache: &self.cache, manifest: &manifest };
+        let rebuilding =
+            IndexRebuilder { disk: &*self.disk, cache: &self.cache, manifest: &manifest };
         let (mut rebuilt, mut failed) = (0, Ok(0));
-        let mended = suspects.into_iter().map(|place| rebuilding.mend(&parts, place));
-        let bases = with_base.into_iter().map(|log| self.mend_base(&*self.log(log)?));
+        let mended = suspects.into_iter().map(|place| rebuilding.rebuild_in_place(&parts, place));
+        let bases = with_base.into_iter().map(|log| self.rebuild_prefix_index(&*self.log(log)?));
         for result in mended.chain(bases) {
             match result {
                 Ok(count) => rebuilt += count,
@@ -52,38 +55,49 @@ impl History {
     }
 
     /// Makes the index of a log's base anew, if it is damaged.
-    fn mend_base(&self, log: &Log) -> io::Result<usize> {
+    fn rebuild_prefix_index(&self, log: &Log) -> io::Result<usize> {
         // Both of one moment.
-        let Beginning { horizon, base } = log.beginning();
+        let LogPrefix { horizon, compacted_prefix: base } = log.prefix();
         let Some(base) = base.filter(|base| base.is_suspect()) else { return Ok(0) };
         let data = &base.files.data;
-        let header = read_header(data.file())?.ok_or_else(|| data.damaged(0, "a header"))?;
-        rebuild_base(&*self.disk, log.id, &header, data, horizon.freed.end)?;
-        let mended = self.open_new_base(log.id, &data.name)?;
+        let header =
+            read_header(data.file())?.ok_or_else(|| data.corruption_error(0, "a header"))?;
+        rebuild_compacted_prefix_index(
+            &*self.disk,
+            log.id,
+            &header,
+            data,
+            horizon.released_tip.end,
+        )?;
+        let mended = self.open_compacted_prefix_file(log.id, &data.name)?;
         let _manifest = self.manifest.lock();
-        let is_its = |held: &Arc<Base>| Arc::ptr_eq(held, &base);
-        if log.base().as_ref().is_some_and(is_its) {
-            log.set_beginning(Beginning { horizon: log.horizon(), base: Some(mended) });
+        let is_its = |held: &Arc<CompactedPrefix>| Arc::ptr_eq(held, &base);
+        if log.compacted_prefix().as_ref().is_some_and(is_its) {
+            log.set_prefix(LogPrefix { horizon: log.horizon(), compacted_prefix: Some(mended) });
         }
         Ok(1)
     }
 }
 
 /// What indexes are made anew from, besides their data.
-pub(super) struct Rebuilding<'a> {
+pub(super) struct IndexRebuilder<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) cache: &'a Arc<BlockCache>,
     pub(super) manifest: &'a Manifest,
 }
 
 /// The newest run of each log before a part, and how many indexes were made anew to find them.
-type Before = (BTreeMap<LogId, (RunPlace, Run)>, usize);
+type PreviousRuns = (BTreeMap<LogId, (RunLocation, IndexRun)>, usize);
 
-impl Rebuilding<'_> {
+impl IndexRebuilder<'_> {
     /// Makes the index of a part anew, and of those before it whose damage it comes upon; how many.
-    pub(super) fn mend(&self, parts: &[Arc<Part>], place: usize) -> io::Result<usize> {
+    pub(super) fn rebuild_in_place(
+        &self,
+        parts: &[Arc<SealedSegment>],
+        place: usize,
+    ) -> io::Result<usize> {
         let part = &parts[place];
-        let listed = Listed { start: part.start, end: part.end, layout: part.layout };
+        let listed = ManifestSegment { start: part.start, end: part.end, layout: part.layout };
         let state = part.index().state().unwrap_or(None);
         let (before, behind) = (&parts[..place], &parts[place + 1..]);
         let mended = self.rebuild(listed, part.data(), before, state.as_deref())?;
@@ -92,24 +106,24 @@ impl Rebuilding<'_> {
     }
 
     /// Makes the index of a part anew, under the name [`anew`]; how many that makes with those before it
-    /// that were found damaged. It counts once it is [confirmed](Rebuilding::confirm).
+    /// that were found damaged. It counts once it is [confirmed](IndexRebuilder::confirm).
     pub(super) fn rebuild(
         &self,
-        listed: Listed,
+        listed: ManifestSegment,
         data: &Arc<DataFile>,
-        before: &[Arc<Part>],
+        before: &[Arc<SealedSegment>],
         state: Option<&[u8]>,
     ) -> io::Result<usize> {
-        tracing::warn!(file = data.name, "an index is lost or damaged, and is made anew");
-        let mut found: BTreeMap<LogId, Vec<Placed>> = BTreeMap::new();
+        tracing::warn!(file = data.name, "an index is lost or corrupt, and is rebuilt");
+        let mut found: BTreeMap<LogId, Vec<IndexEntry>> = BTreeMap::new();
         match listed.layout {
-            Layout::Journal => entries_of_journal(listed, data, &mut found)?,
-            Layout::Filed { .. } => entries_of_filed(data, self.manifest, &mut found)?,
+            SegmentLayout::Journal => journal_entries(listed, data, &mut found)?,
+            SegmentLayout::Sorted { .. } => sorted_entries(data, self.manifest, &mut found)?,
         }
         // Of a run whose space was given back, or that something stands in for, rests may be left.
-        let mut gone_to = self.hidden_to(listed.layout);
+        let mut gone_to = self.last_hidden_log(listed.layout);
         found.retain(|log, entries| {
-            let freed = self.manifest.horizon(*log).freed.end;
+            let freed = self.manifest.horizon(*log).released_tip.end;
             entries.retain(|placed| placed.entry.end() > freed);
             if entries.is_empty() {
                 gone_to = gone_to.max(Some(*log));
@@ -117,19 +131,19 @@ impl Rebuilding<'_> {
             !entries.is_empty()
         });
         let (runs, mended) = self.runs_before(before, &found)?;
-        let name = anew(&index_name(&data.name));
+        let name = rebuilt_name(&index_name(&data.name));
         let mut builder = IndexBuilder::create(self.disk, &name, listed.start, listed.end)?;
-        builder.gone_to(gone_to);
+        builder.set_hidden_to(gone_to);
         for (log, entries) in found {
             let (links, tip) = match runs.get(&log) {
                 Some((place, run)) => (links_after(before, log, *place), run.tip),
-                None => (Links::FIRST, self.manifest.horizon(log).freed),
+                None => (RunLinks::FIRST, self.manifest.horizon(log).released_tip),
             };
             add_run(&mut builder, listed.layout, data, log, (links, tip), entries)?;
         }
         // The next stretch begins behind the stamps of this one, also when nothing is left in it.
         if let (Some(before), true) = (before.last(), builder.is_empty()) {
-            builder.widen(before.last_stamp, before.last_stamp);
+            builder.widen_stamps(before.last_stamp, before.last_stamp);
         }
         builder.finish(state)?;
         Ok(1 + mended)
@@ -137,22 +151,22 @@ impl Rebuilding<'_> {
 
     /// The last log of which a data file may have had frames that do not show any more. In a segment all
     /// show; elsewhere space was given back.
-    fn hidden_to(&self, layout: Layout) -> Option<LogId> {
-        let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.punched_to > Offset(0));
-        (layout != Layout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
+    fn last_hidden_log(&self, layout: SegmentLayout) -> Option<LogId> {
+        let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.reclaimed_to > Offset(0));
+        (layout != SegmentLayout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
     }
 
     /// Puts an index that was made anew in its place, if the runs behind it go on where those in it end:
     /// what a rotten data file lost of the end of a run, nothing else would tell.
     pub(super) fn confirm<'p>(
         &self,
-        listed: Listed,
+        listed: ManifestSegment,
         data: &DataFile,
-        behind: impl Iterator<Item = &'p Arc<Part>>,
-    ) -> io::Result<Index> {
+        behind: impl Iterator<Item = &'p Arc<SealedSegment>>,
+    ) -> io::Result<SegmentIndex> {
         let name = index_name(&data.name);
-        let index = self.open(&anew(&name), listed)?;
-        if listed.layout != Layout::Journal {
+        let index = self.open(&rebuilt_name(&name), listed)?;
+        if listed.layout != SegmentLayout::Journal {
             for part in behind {
                 match self.check_follows(&index, part, data) {
                     // A damaged one is no witness, and is compared with this one when it is made anew.
@@ -165,25 +179,30 @@ impl Rebuilding<'_> {
         self.open(&name, listed)
     }
 
-    fn open(&self, name: &str, listed: Listed) -> io::Result<Index> {
-        let index = Index::open(self.disk, name, listed.start, self.cache)?;
+    fn open(&self, name: &str, listed: ManifestSegment) -> io::Result<SegmentIndex> {
+        let index = SegmentIndex::open(self.disk, name, listed.start, self.cache)?;
         index.filter(|index| index.header.end == listed.end).ok_or_else(|| {
             io::Error::other(format!("an index cannot be read that was just written: {name}"))
         })
     }
 
-    fn check_follows(&self, index: &Index, behind: &Part, data: &DataFile) -> io::Result<()> {
+    fn check_follows(
+        &self,
+        index: &SegmentIndex,
+        behind: &SealedSegment,
+        data: &DataFile,
+    ) -> io::Result<()> {
         let next = behind.index();
         for number in 0..next.header.runs {
-            let run = behind.note(next.run_at(number))?;
+            let run = behind.note_corruption(next.run_at(number))?;
             let stretch = index.header.start..index.header.end;
-            let follows = |place: RunPlace| stretch.contains(&place.part);
-            let is_kept = run.base > self.manifest.horizon(run.log).freed.end;
+            let follows = |place: RunLocation| stretch.contains(&place.segment);
+            let is_kept = run.base > self.manifest.horizon(run.log).released_tip.end;
             if is_kept && run.links.previous.is_some_and(follows) {
                 let end = index.run(run.log)?.map(|before| before.tip.end);
                 if end != Some(run.base) {
                     let length = data.file().length()?;
-                    return Err(data.damaged(length, "the last frame of a log"));
+                    return Err(data.corruption_error(length, "the last frame of a log"));
                 }
             }
         }
@@ -193,12 +212,12 @@ impl Rebuilding<'_> {
     /// The newest runs before a part of the logs in it that have any which was not given up.
     fn runs_before(
         &self,
-        before: &[Arc<Part>],
-        found: &BTreeMap<LogId, Vec<Placed>>,
-    ) -> io::Result<Before> {
-        let goes_on = |log: &LogId, entries: &[Placed]| {
+        before: &[Arc<SealedSegment>],
+        found: &BTreeMap<LogId, Vec<IndexEntry>>,
+    ) -> io::Result<PreviousRuns> {
+        let goes_on = |log: &LogId, entries: &[IndexEntry]| {
             let base = entries.first().map_or(Offset(0), |first| first.entry.base);
-            base > self.manifest.horizon(*log).freed.end
+            base > self.manifest.horizon(*log).released_tip.end
         };
         let going_on = found.iter().filter(|(log, entries)| goes_on(log, entries));
         let mut wanted: BTreeSet<LogId> = going_on.map(|(log, _)| *log).collect();
@@ -210,14 +229,14 @@ impl Rebuilding<'_> {
             for log in std::mem::take(&mut wanted) {
                 let run = match part.find_run(log) {
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                        mended += self.mend(before, place)?;
+                        mended += self.rebuild_in_place(before, place)?;
                         part.find_run(log)?
                     }
                     run => run?,
                 };
                 match run {
                     Some((number, run)) => {
-                        runs.insert(log, (RunPlace { part: part.start, number }, run));
+                        runs.insert(log, (RunLocation { segment: part.start, number }, run));
                     }
                     None => {
                         wanted.insert(log);
@@ -232,87 +251,88 @@ impl Rebuilding<'_> {
 /// Adds the entries of a log, which had come as far as `tip`.
 fn add_run(
     builder: &mut IndexBuilder,
-    layout: Layout,
+    layout: SegmentLayout,
     data: &DataFile,
     log: LogId,
-    (links, mut tip): (Links, Tip),
-    entries: Vec<Placed>,
+    (links, mut tip): (RunLinks, LogTip),
+    entries: Vec<IndexEntry>,
 ) -> io::Result<()> {
-    builder.begin(log, tip, links);
+    builder.begin_run(log, tip, links);
     for mut placed in entries {
         let entry = &mut placed.entry;
         if entry.base != tip.end {
-            return Err(data.damaged(placed.at, "a frame in front of this one"));
+            return Err(data.corruption_error(placed.at, "a frame in front of this one"));
         }
         entry.bytes = tip.bytes + u64::from(entry.length);
         let chain = Entry::link(tip.chain, entry);
         // Bytes of a payload beside a hole may look like a frame, and were made to: what they cannot
         // know is the chain of a log.
-        if layout != Layout::Journal && entry.chain != chain {
-            return Err(data.damaged(placed.at, "the chain of a frame"));
+        if layout != SegmentLayout::Journal && entry.chain != chain {
+            return Err(data.corruption_error(placed.at, "the chain of a frame"));
         }
         entry.chain = chain;
-        tip = Tip::of(entry, tip.user_peak.max(entry.user_max));
-        builder.entry(placed)?;
+        tip = LogTip::of(entry, tip.user_time_max.max(entry.user_max));
+        builder.add_entry(placed)?;
     }
     Ok(())
 }
 
 /// The name of an index that is made anew, until it was compared with what must follow it: a start
 /// must not find one that was refused.
-pub(super) fn anew(index: &str) -> String {
+pub(super) fn rebuilt_name(index: &str) -> String {
     format!("{index}.new")
 }
 
 /// Puts an index that was made anew in place of the one before.
 pub(super) fn promote(disk: &dyn Disk, index: &str) -> io::Result<()> {
-    disk.rename(&anew(index), index)?;
-    disk.sync_names()
+    disk.rename(&rebuilt_name(index), index)?;
+    disk.sync_directory()
 }
 
-fn entries_of_filed(
+fn sorted_entries(
     data: &DataFile,
     manifest: &Manifest,
-    found: &mut BTreeMap<LogId, Vec<Placed>>,
+    found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
 ) -> io::Result<()> {
-    let damaged = |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.damaged(at, "a frame")));
-    let mut walk = FiledWalk::new(data)?;
+    let damaged =
+        |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.corruption_error(at, "a frame")));
+    let mut walk = SortedSegmentScanner::new(data)?;
     let mut before_is_freed = false;
     while let Some(filed) = walk.next()? {
         let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
         entry.chain = filed.chain;
         // Of a frame that was given up the header may be left over: what follows it is what is left of a
         // hole, which may be too short to be told for one.
-        damaged(walk.damaged.take().filter(|_| !before_is_freed))?;
-        before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).freed.end;
-        found.entry(filed.frame.log).or_default().push(Placed { entry, at: filed.at });
+        damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))?;
+        before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).released_tip.end;
+        found.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });
     }
     // It may have been the last of a run: nothing behind it would tell.
-    damaged(walk.damaged.take().filter(|_| !before_is_freed))
+    damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))
 }
 
-fn entries_of_journal(
-    listed: Listed,
+fn journal_entries(
+    listed: ManifestSegment,
     data: &Arc<DataFile>,
-    found: &mut BTreeMap<LogId, Vec<Placed>>,
+    found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
 ) -> io::Result<()> {
-    struct Collect<'a>(&'a mut BTreeMap<LogId, Vec<Placed>>);
-    impl Visit for Collect<'_> {
+    struct EntryCollector<'a>(&'a mut BTreeMap<LogId, Vec<IndexEntry>>);
+    impl FrameVisitor for EntryCollector<'_> {
         fn frame(
             &mut self,
             segment: &Arc<Segment>,
             position: u64,
-            frame: &Frame,
+            frame: &FrameHeader,
             _start: &[u8],
         ) -> Result<(), RecoverError> {
             let entry = entry_of(frame, position + FRAME_BYTES as u64);
             let at = segment.at(entry.position);
-            self.0.entry(frame.log).or_default().push(Placed { entry, at });
+            self.0.entry(frame.log).or_default().push(IndexEntry { entry, at });
             Ok(())
         }
     }
     let segment = Segment::read(Arc::clone(data), listed.start)?;
-    let segment = segment.ok_or_else(|| data.damaged(0, "the segment's header"))?;
+    let segment = segment.ok_or_else(|| data.corruption_error(0, "the segment's header"))?;
     let segment = Arc::new(segment);
-    scan_sealed(&segment, listed.end, &mut Collect(found)).map_err(io::Error::other)
+    scan_sealed(&segment, listed.end, &mut EntryCollector(found)).map_err(io::Error::other)
 }

@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 
-use crate::disk::{Disk, DiskFile, create_anew, read_exact_at};
+use crate::disk::{Disk, DiskFile, create_or_replace, read_exact_at};
 
 /// The length of a block.
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
 /// What stands before the content of a block.
-pub(crate) const LEAD_BYTES: usize = 8;
+pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
 /// How much a block holds.
-pub(crate) const CONTENT_BYTES: usize = INDEX_BLOCK_BYTES - LEAD_BYTES;
+pub(crate) const CONTENT_BYTES: usize = INDEX_BLOCK_BYTES - BLOCK_HEADER_BYTES;
 
 /// The bytes of a block, checked.
-pub(crate) type Block = Arc<[u8; INDEX_BLOCK_BYTES]>;
+pub(crate) type IndexBlock = Arc<[u8; INDEX_BLOCK_BYTES]>;
 
 /// The checksum of a block: over where it belongs, and what is in it.
 fn block_crc(start: u64, number: u64, bytes: &[u8]) -> u32 {
@@ -29,21 +29,21 @@ fn block_crc(start: u64, number: u64, bytes: &[u8]) -> u32 {
 }
 
 /// Writes the lead of a block whose content is in place; `count` says how much of it counts.
-pub(crate) fn seal_block(bytes: &mut [u8], start: u64, number: u64, count: u32) {
+pub(crate) fn write_block_checksum(bytes: &mut [u8], start: u64, number: u64, count: u32) {
     bytes[4..8].copy_from_slice(&count.to_le_bytes());
     let crc = block_crc(start, number, bytes);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// What the lead of a block says how much of it counts, if its checksum matches.
-pub(crate) fn open_block(bytes: &[u8], start: u64, number: u64) -> Option<u32> {
+pub(crate) fn verify_block_checksum(bytes: &[u8], start: u64, number: u64) -> Option<u32> {
     let field = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]));
     (field(0) == block_crc(start, number, bytes)).then(|| field(4))
 }
 
 /// The blocks of all index files that were used last, under one budget.
 pub struct BlockCache {
-    blocks: Cache<(u64, u64), Block>,
+    blocks: Cache<(u64, u64), IndexBlock>,
     next_file: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl BlockCache {
 }
 
 /// The blocks of one file.
-pub(crate) struct Blocks {
+pub(crate) struct IndexBlockReader {
     pub(crate) name: String,
     file: Arc<dyn DiskFile>,
     cache: Arc<BlockCache>,
@@ -81,33 +81,33 @@ pub(crate) struct Blocks {
     start: u64,
 }
 
-impl Blocks {
+impl IndexBlockReader {
     pub(crate) fn new(
         name: String,
         file: Arc<dyn DiskFile>,
         cache: Arc<BlockCache>,
         start: u64,
-    ) -> Blocks {
+    ) -> IndexBlockReader {
         let id = cache.next_file.fetch_add(1, Ordering::Relaxed);
-        Blocks { name, file, cache, id, start }
+        IndexBlockReader { name, file, cache, id, start }
     }
 
     /// Block `number`, from the cache or the disk.
-    pub(crate) fn get(&self, number: u64) -> io::Result<Block> {
+    pub(crate) fn get(&self, number: u64) -> io::Result<IndexBlock> {
         self.cache.blocks.get_or_insert_with(&(self.id, number), || self.load(number))
     }
 
-    fn load(&self, number: u64) -> io::Result<Block> {
+    fn load(&self, number: u64) -> io::Result<IndexBlock> {
         let mut bytes = [0; INDEX_BLOCK_BYTES];
         read_exact_at(&*self.file, &mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
-        match open_block(&bytes, self.start, number) {
+        match verify_block_checksum(&bytes, self.start, number) {
             Some(_) => Ok(Arc::new(bytes)),
-            None => Err(self.damaged(number)),
+            None => Err(self.corruption_error(number)),
         }
     }
 
     /// The numbers of those of the first `count` blocks that are damaged, or not there.
-    pub(crate) fn damaged_among(&self, count: u64) -> io::Result<Vec<u64>> {
+    pub(crate) fn corrupt_among(&self, count: u64) -> io::Result<Vec<u64>> {
         let mut damaged = Vec::new();
         for number in 0..count {
             match self.get(number) {
@@ -123,11 +123,11 @@ impl Blocks {
         Ok(damaged)
     }
 
-    pub(crate) fn damaged(&self, number: u64) -> io::Error {
+    pub(crate) fn corruption_error(&self, number: u64) -> io::Error {
         let name = &self.name;
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("an index is damaged: block {number} of {name}; it is rebuilt"),
+            format!("an index is corrupt: block {number} of {name}; it is rebuilt"),
         )
     }
 }
@@ -152,7 +152,7 @@ impl BlockWriter {
     /// crash left behind.
     pub(crate) fn create(disk: &dyn Disk, name: &str, start: u64) -> io::Result<BlockWriter> {
         Ok(BlockWriter {
-            file: create_anew(disk, name)?,
+            file: create_or_replace(disk, name)?,
             start,
             pending: Vec::new(),
             written: 1,
@@ -163,7 +163,7 @@ impl BlockWriter {
 
     /// Adds a record to those of the block, or of the next.
     pub(crate) fn record<const BYTES: usize>(&mut self, record: &[u8; BYTES]) -> io::Result<()> {
-        let at = LEAD_BYTES + self.filled as usize * BYTES;
+        let at = BLOCK_HEADER_BYTES + self.filled as usize * BYTES;
         self.block[at..at + BYTES].copy_from_slice(record);
         self.filled += 1;
         let is_full = at + 2 * BYTES > INDEX_BLOCK_BYTES;
@@ -174,22 +174,22 @@ impl BlockWriter {
     pub(crate) fn end_block(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.filled) as u32 {
             0 => Ok(()),
-            count => self.seal(count),
+            count => self.finish_block(count),
         }
     }
 
     /// Adds bytes in blocks of their own.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         for chunk in bytes.chunks(CONTENT_BYTES) {
-            self.block[LEAD_BYTES..LEAD_BYTES + chunk.len()].copy_from_slice(chunk);
-            self.seal(chunk.len() as u32)?;
+            self.block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + chunk.len()].copy_from_slice(chunk);
+            self.finish_block(chunk.len() as u32)?;
         }
         Ok(())
     }
 
-    fn seal(&mut self, count: u32) -> io::Result<()> {
+    fn finish_block(&mut self, count: u32) -> io::Result<()> {
         let number = self.written + (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
-        seal_block(&mut self.block[..], self.start, number, count);
+        write_block_checksum(&mut self.block[..], self.start, number, count);
         self.pending.extend_from_slice(&self.block[..]);
         self.block.fill(0);
         if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }

@@ -6,7 +6,7 @@ use hlc::{Hlc, UserTime};
 
 use super::blocks::BlockWriter;
 use super::record::{ENTRY_BYTES, RUN_BYTES};
-use super::{IndexHeader, Links, Placed, Run, Tip};
+use super::{IndexEntry, IndexHeader, IndexRun, LogTip, RunLinks};
 use crate::disk::Disk;
 use crate::log::LogId;
 
@@ -19,14 +19,14 @@ pub(crate) struct IndexBuilder {
     start: u64,
     end: u64,
     entries: u64,
-    runs: Vec<Run>,
+    runs: Vec<IndexRun>,
     stamps: Option<(Hlc, Hlc)>,
     /// How far the logs of some runs come, where that is known from elsewhere.
-    known: Vec<(usize, Tip)>,
-    pieces: u64,
+    known_tips: Vec<(usize, LogTip)>,
+    extents: u64,
     /// Where the last piece ends.
-    piece_end: u64,
-    gone_to: Option<LogId>,
+    extent_end: u64,
+    hidden_to: Option<LogId>,
 }
 
 impl IndexBuilder {
@@ -45,29 +45,29 @@ impl IndexBuilder {
             entries: 0,
             runs: Vec::new(),
             stamps: None,
-            known: Vec::new(),
-            pieces: 0,
-            piece_end: 0,
-            gone_to: None,
+            known_tips: Vec::new(),
+            extents: 0,
+            extent_end: 0,
+            hidden_to: None,
         })
     }
 
     /// Begins the run of `log`, which had come as far as `before`; its number.
-    pub(crate) fn begin(&mut self, log: LogId, before: Tip, links: Links) -> u64 {
+    pub(crate) fn begin_run(&mut self, log: LogId, before: LogTip, links: RunLinks) -> u64 {
         assert!(self.runs.last().is_none_or(|last| last.log < log), "runs stand by log");
         let (first, base, user_max) = (self.entries, before.end, UserTime(i64::MIN));
-        self.runs.push(Run { log, first, count: 0, base, tip: before, user_max, links });
+        self.runs.push(IndexRun { log, first, count: 0, base, tip: before, user_max, links });
         self.runs.len() as u64 - 1
     }
 
     /// Begins a run that is as in another index.
-    pub(crate) fn begin_known(&mut self, run: &Run) {
-        self.begin(run.log, Tip { end: run.base, ..Tip::NONE }, run.links);
-        self.known.push((self.runs.len() - 1, run.tip));
+    pub(crate) fn begin_existing_run(&mut self, run: &IndexRun) {
+        self.begin_run(run.log, LogTip { end: run.base, ..LogTip::NONE }, run.links);
+        self.known_tips.push((self.runs.len() - 1, run.tip));
     }
 
-    /// Adds the next entry of the run; its `user_peak` is made anew.
-    pub(crate) fn entry(&mut self, mut placed: Placed) -> io::Result<()> {
+    /// Adds the next entry of the run; its `user_time_max` is made anew.
+    pub(crate) fn add_entry(&mut self, mut placed: IndexEntry) -> io::Result<()> {
         let run = self.runs.last_mut().expect("a run was begun");
         let entry = &mut placed.entry;
         assert!(
@@ -76,13 +76,13 @@ impl IndexBuilder {
         );
         run.count += 1;
         run.user_max = run.user_max.max(entry.user_max);
-        entry.user_peak = run.user_max;
-        run.tip = Tip::of(entry, run.tip.user_peak.max(entry.user_max));
+        entry.user_time_max = run.user_max;
+        run.tip = LogTip::of(entry, run.tip.user_time_max.max(entry.user_max));
         let (first, last) = self.stamps.unwrap_or((entry.stamp, entry.stamp));
         self.stamps = Some((first.min(entry.stamp), last.max(entry.stamp)));
         // Frames that follow one another have only a header between their payloads.
-        self.pieces += u64::from(placed.at < self.piece_end || placed.at > self.piece_end + GAP);
-        self.piece_end = placed.at + u64::from(placed.entry.length);
+        self.extents += u64::from(placed.at < self.extent_end || placed.at > self.extent_end + GAP);
+        self.extent_end = placed.at + u64::from(placed.entry.length);
         self.entries += 1;
         self.blocks.record::<ENTRY_BYTES>(&placed.encode())
     }
@@ -94,20 +94,20 @@ impl IndexBuilder {
 
     /// Says which stamps the stretch had before entries were left out; or, with what it may have
     /// had at the least, where that is not known.
-    pub(crate) fn widen(&mut self, first: Hlc, last: Hlc) {
+    pub(crate) fn widen_stamps(&mut self, first: Hlc, last: Hlc) {
         let (held_first, held_last) = self.stamps.unwrap_or((first, last));
         self.stamps = Some((held_first.min(first), held_last.max(last)));
     }
 
     /// Says that the data file may have frames of logs up to this one that have no run.
-    pub(crate) fn gone_to(&mut self, log: Option<LogId>) {
-        self.gone_to = log;
+    pub(crate) fn set_hidden_to(&mut self, log: Option<LogId>) {
+        self.hidden_to = log;
     }
 
     /// Writes the rest, and puts the file on stable storage; its name is not, yet.
     pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
         self.blocks.end_block()?;
-        for (run, tip) in std::mem::take(&mut self.known) {
+        for (run, tip) in std::mem::take(&mut self.known_tips) {
             self.runs[run].tip = tip;
         }
         for run in &self.runs {
@@ -124,8 +124,8 @@ impl IndexBuilder {
             state_bytes: state.map(|state| state.len() as u64),
             first_stamp,
             last_stamp,
-            pieces: self.pieces,
-            gone_to: self.gone_to,
+            extents: self.extents,
+            hidden_to: self.hidden_to,
         };
         self.blocks.finish(&header.encode())
     }

@@ -9,9 +9,9 @@ pub(crate) const ENTRY_BYTES: usize = 104;
 /// The length of a run's record.
 pub(crate) const RUN_BYTES: usize = 136;
 
-struct Put<'a>(&'a mut [u8], usize);
+struct FieldWriter<'a>(&'a mut [u8], usize);
 
-impl Put<'_> {
+impl FieldWriter<'_> {
     fn field(&mut self, bytes: &[u8]) -> &mut Self {
         self.0[self.1..self.1 + bytes.len()].copy_from_slice(bytes);
         self.1 += bytes.len();
@@ -33,17 +33,17 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
 
 /// An entry, and where in its data file its payload begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct IndexEntry {
     /// The entry. Its `user_peak` is that of its run up to it.
     pub entry: Entry,
     /// Where its payload lies.
     pub at: u64,
 }
 
-impl Placed {
+impl IndexEntry {
     pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {
         let (entry, mut bytes) = (&self.entry, [0; ENTRY_BYTES]);
-        Put(&mut bytes, 0)
+        FieldWriter(&mut bytes, 0)
             .field(&entry.stamp.bits().to_le_bytes())
             .field(&entry.base.0.to_le_bytes())
             .field(&entry.count.to_le_bytes())
@@ -52,7 +52,7 @@ impl Placed {
             .field(&self.at.to_le_bytes())
             .field(&entry.user_min.0.to_le_bytes())
             .field(&entry.user_max.0.to_le_bytes())
-            .field(&entry.user_peak.0.to_le_bytes())
+            .field(&entry.user_time_max.0.to_le_bytes())
             .field(&entry.bytes.to_le_bytes())
             .field(&entry.chain.to_le_bytes())
             .field(&entry.payload_crc.to_le_bytes())
@@ -61,7 +61,7 @@ impl Placed {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Placed {
+    pub(crate) fn decode(bytes: &[u8]) -> IndexEntry {
         let entry = Entry {
             stamp: Hlc::from_bits(u64_at(bytes, 0)),
             base: Offset(u64_at(bytes, 8)),
@@ -70,20 +70,20 @@ impl Placed {
             position: u64_at(bytes, 24),
             user_min: UserTime(u64_at(bytes, 40) as i64),
             user_max: UserTime(u64_at(bytes, 48) as i64),
-            user_peak: UserTime(u64_at(bytes, 56) as i64),
+            user_time_max: UserTime(u64_at(bytes, 56) as i64),
             bytes: u64_at(bytes, 64),
             chain: u128_at(bytes, 72),
             payload_crc: u32_at(bytes, 88),
             epoch: u32_at(bytes, 92),
             kind: bytes[96],
         };
-        Placed { entry, at: u64_at(bytes, 32) }
+        IndexEntry { entry, at: u64_at(bytes, 32) }
     }
 }
 
 /// How far a log had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tip {
+pub struct LogTip {
     /// The offset behind its last.
     pub end: Offset,
     /// The stamp of its last entry.
@@ -93,30 +93,30 @@ pub struct Tip {
     /// Bytes of payload that were ever appended to it.
     pub bytes: u64,
     /// The largest user time that was ever in it.
-    pub user_peak: UserTime,
+    pub user_time_max: UserTime,
     /// The epoch of its last entry.
     pub epoch: u32,
 }
 
-impl Tip {
+impl LogTip {
     /// That of a log to which nothing was ever appended.
-    pub const NONE: Tip = Tip {
+    pub const NONE: LogTip = LogTip {
         end: Offset(0),
         stamp: Hlc::ZERO,
         chain: 0,
         bytes: 0,
-        user_peak: UserTime(i64::MIN),
+        user_time_max: UserTime(i64::MIN),
         epoch: 0,
     };
 
     /// That of a log whose last entry is `entry`, and whose largest user time is `user_peak`.
-    pub(crate) fn of(entry: &Entry, user_peak: UserTime) -> Tip {
-        Tip {
+    pub(crate) fn of(entry: &Entry, user_peak: UserTime) -> LogTip {
+        LogTip {
             end: entry.end(),
             stamp: entry.stamp,
             chain: entry.chain,
             bytes: entry.bytes,
-            user_peak,
+            user_time_max: user_peak,
             epoch: entry.epoch,
         }
     }
@@ -124,19 +124,19 @@ impl Tip {
 
 /// Where a run stands: in which part, and which of its runs it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunPlace {
+pub struct RunLocation {
     /// The position at which the part begins.
-    pub part: u64,
+    pub segment: u64,
     /// Its number there, or what it was before the part was filed: where to look first.
     pub number: u64,
 }
 
-impl RunPlace {
+impl RunLocation {
     /// In the place of a run that there is none of.
-    const NONE: RunPlace = RunPlace { part: u64::MAX, number: 0 };
+    const NONE: RunLocation = RunLocation { segment: u64::MAX, number: 0 };
 
-    pub(crate) fn get(self) -> Option<RunPlace> {
-        (self.part != u64::MAX).then_some(self)
+    pub(crate) fn get(self) -> Option<RunLocation> {
+        (self.segment != u64::MAX).then_some(self)
     }
 }
 
@@ -146,24 +146,28 @@ impl RunPlace {
 ///
 /// A link may lead to a run that was given up since, and is not there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct RunLinks {
     /// The run before.
-    pub previous: Option<RunPlace>,
+    pub previous: Option<RunLocation>,
     /// One far before.
-    pub jump: Option<RunPlace>,
+    pub jump: Option<RunLocation>,
     /// How many runs the log had before.
     pub depth: u32,
     /// How many it had before the run that `jump` leads to.
     pub jump_depth: u32,
 }
 
-impl Links {
+impl RunLinks {
     /// Those of a log's first run.
-    pub const FIRST: Links = Links { previous: None, jump: None, depth: 0, jump_depth: 0 };
+    pub const FIRST: RunLinks = RunLinks { previous: None, jump: None, depth: 0, jump_depth: 0 };
 
     /// Those of the run that follows one at `place` with the links `previous`; `jumped` are the links of
     /// the run to which that one jumps.
-    pub(crate) fn after(place: RunPlace, previous: &Links, jumped: Option<&Links>) -> Links {
+    pub(crate) fn after(
+        place: RunLocation,
+        previous: &RunLinks,
+        jumped: Option<&RunLinks>,
+    ) -> RunLinks {
         let depth = previous.depth.saturating_add(1);
         let previous_jump = previous.depth.saturating_sub(previous.jump_depth);
         // Two jumps of the same length become one of both.
@@ -175,13 +179,13 @@ impl Links {
             Some(jumped) => (jumped.jump, jumped.jump_depth),
             None => (Some(place), previous.depth),
         };
-        Links { previous: Some(place), jump, depth, jump_depth }
+        RunLinks { previous: Some(place), jump, depth, jump_depth }
     }
 }
 
 /// The run of a log in an indexed stretch: its entries there, and how far it had come behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct IndexRun {
     /// The log.
     pub log: LogId,
     /// The number of its first entry, among those of the index.
@@ -191,19 +195,20 @@ pub struct Run {
     /// The offset behind its last before the stretch.
     pub base: Offset,
     /// How far it had come at the end of the stretch.
-    pub tip: Tip,
+    pub tip: LogTip,
     /// The largest user time in the run.
     pub user_max: UserTime,
     /// Where earlier runs of the log stand.
-    pub links: Links,
+    pub links: RunLinks,
 }
 
-impl Run {
+impl IndexRun {
     pub(crate) fn encode(&self) -> [u8; RUN_BYTES] {
         let mut bytes = [0; RUN_BYTES];
-        let Links { previous, jump, depth, jump_depth } = self.links;
-        let (previous, jump) = (previous.unwrap_or(RunPlace::NONE), jump.unwrap_or(RunPlace::NONE));
-        Put(&mut bytes, 0)
+        let RunLinks { previous, jump, depth, jump_depth } = self.links;
+        let (previous, jump) =
+            (previous.unwrap_or(RunLocation::NONE), jump.unwrap_or(RunLocation::NONE));
+        FieldWriter(&mut bytes, 0)
             .field(&self.log.0.to_le_bytes())
             .field(&self.first.to_le_bytes())
             .field(&self.count.to_le_bytes())
@@ -212,36 +217,37 @@ impl Run {
             .field(&self.tip.bytes.to_le_bytes())
             .field(&self.tip.stamp.bits().to_le_bytes())
             .field(&self.tip.chain.to_le_bytes())
-            .field(&self.tip.user_peak.0.to_le_bytes())
+            .field(&self.tip.user_time_max.0.to_le_bytes())
             .field(&self.user_max.0.to_le_bytes())
             .field(&self.tip.epoch.to_le_bytes())
             .field(&[0; 4])
-            .field(&previous.part.to_le_bytes())
+            .field(&previous.segment.to_le_bytes())
             .field(&previous.number.to_le_bytes())
-            .field(&jump.part.to_le_bytes())
+            .field(&jump.segment.to_le_bytes())
             .field(&jump.number.to_le_bytes())
             .field(&depth.to_le_bytes())
             .field(&jump_depth.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Run {
-        let place = |at| RunPlace { part: u64_at(bytes, at), number: u64_at(bytes, at + 8) }.get();
-        Run {
+    pub(crate) fn decode(bytes: &[u8]) -> IndexRun {
+        let place =
+            |at| RunLocation { segment: u64_at(bytes, at), number: u64_at(bytes, at + 8) }.get();
+        IndexRun {
             log: LogId(u64_at(bytes, 0)),
             first: u64_at(bytes, 8),
             count: u64_at(bytes, 16),
             base: Offset(u64_at(bytes, 24)),
-            tip: Tip {
+            tip: LogTip {
                 end: Offset(u64_at(bytes, 32)),
                 bytes: u64_at(bytes, 40),
                 stamp: Hlc::from_bits(u64_at(bytes, 48)),
                 chain: u128_at(bytes, 56),
-                user_peak: UserTime(u64_at(bytes, 72) as i64),
+                user_time_max: UserTime(u64_at(bytes, 72) as i64),
                 epoch: u32_at(bytes, 88),
             },
             user_max: UserTime(u64_at(bytes, 80) as i64),
-            links: Links {
+            links: RunLinks {
                 previous: place(96),
                 jump: place(112),
                 depth: u32_at(bytes, 128),
@@ -270,34 +276,34 @@ mod tests {
             position: 5,
             user_min: UserTime(-6),
             user_max: UserTime(7),
-            user_peak: UserTime(8),
+            user_time_max: UserTime(8),
             bytes: 9,
             payload_crc: 10,
             epoch: 11,
             kind: 12,
             chain: u128::MAX - 13,
         };
-        let placed = Placed { entry, at: 14 };
-        assert_eq!(Placed::decode(&placed.encode()), placed);
-        let tip = Tip { bytes: 15, ..Tip::of(&entry, UserTime(16)) };
+        let placed = IndexEntry { entry, at: 14 };
+        assert_eq!(IndexEntry::decode(&placed.encode()), placed);
+        let tip = LogTip { bytes: 15, ..LogTip::of(&entry, UserTime(16)) };
         let (log, base, user_max) = (LogId(17), Offset(1), UserTime(-18));
-        let place = |part| Some(RunPlace { part, number: part + 1 });
-        let links = Links { previous: place(21), jump: place(23), depth: 25, jump_depth: 26 };
-        let run = Run { log, first: 19, count: 20, base, tip, user_max, links };
-        assert_eq!(Run::decode(&run.encode()), run);
-        let run = Run { links: Links::FIRST, ..run };
-        assert_eq!(Run::decode(&run.encode()), run);
+        let place = |part| Some(RunLocation { segment: part, number: part + 1 });
+        let links = RunLinks { previous: place(21), jump: place(23), depth: 25, jump_depth: 26 };
+        let run = IndexRun { log, first: 19, count: 20, base, tip, user_max, links };
+        assert_eq!(IndexRun::decode(&run.encode()), run);
+        let run = IndexRun { links: RunLinks::FIRST, ..run };
+        assert_eq!(IndexRun::decode(&run.encode()), run);
     }
 
     /// From each of many runs, each earlier one is reached in few steps.
     #[test]
     fn f14_any_run_is_reached_in_a_logarithm_of_steps() {
-        let place = |depth: usize| RunPlace { part: depth as u64, number: 0 };
-        let mut runs = vec![Links::FIRST];
+        let place = |depth: usize| RunLocation { segment: depth as u64, number: 0 };
+        let mut runs = vec![RunLinks::FIRST];
         for depth in 1..2000 {
             let previous = runs[depth - 1];
-            let jumped = previous.jump.map(|jump| runs[jump.part as usize]);
-            runs.push(Links::after(place(depth - 1), &previous, jumped.as_ref()));
+            let jumped = previous.jump.map(|jump| runs[jump.segment as usize]);
+            runs.push(RunLinks::after(place(depth - 1), &previous, jumped.as_ref()));
         }
         let mut most = 0;
         for from in (0..2000).step_by(7) {
@@ -306,7 +312,7 @@ mod tests {
                 while at > to {
                     let links = runs[at];
                     assert_eq!(links.depth as usize, at);
-                    let jump = links.jump.map_or(0, |jump| jump.part as usize);
+                    let jump = links.jump.map_or(0, |jump| jump.segment as usize);
                     assert_eq!(links.jump_depth as usize, jump);
                     at = if jump >= to { jump } else { at - 1 };
                     steps += 1;

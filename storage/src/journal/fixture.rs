@@ -4,7 +4,7 @@ use std::io;
 
 use hlc::{Hlc, SysTime, UserTime};
 
-use super::frame::{FRAME_BYTES, Frame, padded};
+use super::frame::{FRAME_BYTES, FrameHeader, padded};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name};
 use crate::disk::MemoryDisk;
 use crate::log::{LogId, Offset};
@@ -13,15 +13,15 @@ pub(super) const SALT: u64 = 0x5a17;
 
 /// A frame as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct FixtureFrame {
     pub(super) position: u64,
-    pub(super) frame: Frame,
+    pub(super) frame: FrameHeader,
     pub(super) payload: Vec<u8>,
     /// Where its segment begins.
     pub(super) segment: u64,
 }
 
-impl Placed {
+impl FixtureFrame {
     pub(super) fn end(&self) -> u64 {
         self.frame.end(self.position)
     }
@@ -38,25 +38,25 @@ impl Placed {
 }
 
 /// A journal in memory.
-pub(super) struct Journal {
+pub(super) struct JournalFixture {
     pub(super) disk: MemoryDisk,
-    pub(super) frames: Vec<Placed>,
+    pub(super) frames: Vec<FixtureFrame>,
     pub(super) starts: Vec<u64>,
     /// The position behind the last frame.
     pub(super) end: u64,
     segment: Option<Segment>,
 }
 
-impl Journal {
+impl JournalFixture {
     /// One that begins at `start`, without a segment.
-    pub(super) fn new(start: u64) -> Journal {
+    pub(super) fn new(start: u64) -> JournalFixture {
         let (frames, starts) = (Vec::new(), Vec::new());
-        Journal { disk: MemoryDisk::new(), frames, starts, end: start, segment: None }
+        JournalFixture { disk: MemoryDisk::new(), frames, starts, end: start, segment: None }
     }
 
     /// One with a segment for each of these rows of lengths of payloads.
-    pub(super) fn of(segments: &[&[usize]]) -> Journal {
-        let mut journal = Journal::new(0);
+    pub(super) fn of(segments: &[&[usize]]) -> JournalFixture {
+        let mut journal = JournalFixture::new(0);
         for lengths in segments {
             journal.roll();
             lengths.iter().for_each(|length| journal.write(*length, 0));
@@ -76,7 +76,7 @@ impl Journal {
         let nth = self.frames.len() as u64;
         let payload: Vec<u8> =
             (0..length as u64).map(|i| ((i * 7 + nth) % 251 + 1) as u8).collect();
-        let frame = Frame {
+        let frame = FrameHeader {
             length: length as u32,
             payload_crc: crc32c::crc32c(&payload),
             stamp: Hlc::new(SysTime(1000), nth as u16),
@@ -93,39 +93,39 @@ impl Journal {
     }
 
     /// Writes that frame.
-    pub(super) fn put(&mut self, frame: Frame, payload: Vec<u8>) {
+    pub(super) fn put(&mut self, frame: FrameHeader, payload: Vec<u8>) {
         let segment = self.segment.as_ref().expect("a segment was begun");
-        let header = frame.encode_sealed(self.end, SALT);
+        let header = frame.encode_salted(self.end, SALT);
         let padding = vec![0; (padded(payload.len() as u64) - payload.len() as u64) as usize];
         let bytes = [&header[..], &payload, &padding].concat();
         segment.file().write_at(&mut [io::IoSlice::new(&bytes)], segment.at(self.end)).unwrap();
-        let placed = Placed { position: self.end, frame, payload, segment: segment.start };
+        let placed = FixtureFrame { position: self.end, frame, payload, segment: segment.start };
         self.end = placed.end();
         self.frames.push(placed);
     }
 
-    pub(super) fn last(&self) -> &Placed {
+    pub(super) fn last(&self) -> &FixtureFrame {
         self.frames.last().expect("a frame was written")
     }
 }
 
 /// How a test damages a byte of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hit {
+pub(super) enum CorruptionTarget {
     Magic,
     Header,
     Payload,
     Padding,
 }
 
-impl Hit {
+impl CorruptionTarget {
     /// What the byte `at` of this frame is.
-    pub(super) fn of(frame: &Frame, at: usize) -> Hit {
+    pub(super) fn of(frame: &FrameHeader, at: usize) -> CorruptionTarget {
         match at {
-            0..4 => Hit::Magic,
-            4..FRAME_BYTES => Hit::Header,
-            _ if at < FRAME_BYTES + frame.length as usize => Hit::Payload,
-            _ => Hit::Padding,
+            0..4 => CorruptionTarget::Magic,
+            4..FRAME_BYTES => CorruptionTarget::Header,
+            _ if at < FRAME_BYTES + frame.length as usize => CorruptionTarget::Payload,
+            _ => CorruptionTarget::Padding,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::log::{LogId, Offset};
 /// The length of a frame's header.
 pub const FRAME_BYTES: usize = 80;
 /// Where the seal stands.
-const SEAL_AT: usize = 76;
+const SALTED_CRC_AT: usize = 76;
 /// Frames begin at multiples of this.
 pub const PAYLOAD_ALIGN: u64 = 8;
 /// No payload is longer than this: a longer length is damage, not a reason to allocate.
@@ -16,7 +16,7 @@ pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 
 /// What the header of a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FrameHeader {
     /// Length of the payload in bytes.
     pub length: u32,
     /// CRC-32C of the payload.
@@ -66,7 +66,7 @@ pub fn padded(length: u64) -> u64 {
     length.next_multiple_of(PAYLOAD_ALIGN)
 }
 
-impl Frame {
+impl FrameHeader {
     /// The first four bytes of each frame.
     pub const MAGIC: [u8; 4] = *b"FFJ1";
 
@@ -76,8 +76,8 @@ impl Frame {
     }
 
     /// The bytes of the header of a frame that begins at `position` in a segment of this salt.
-    pub fn encode_sealed(&self, position: u64, salt: u64) -> [u8; FRAME_BYTES] {
-        self.encode_with(position, |bytes| seal_of(bytes, position, salt))
+    pub fn encode_salted(&self, position: u64, salt: u64) -> [u8; FRAME_BYTES] {
+        self.encode_with(position, |bytes| salted_crc(bytes, position, salt))
     }
 
     fn encode_with(
@@ -91,7 +91,7 @@ impl Frame {
             bytes[at..at + field.len()].copy_from_slice(field);
             at += field.len();
         };
-        put(&Frame::MAGIC);
+        put(&FrameHeader::MAGIC);
         put(&[0; 4]);
         put(&self.length.to_le_bytes());
         put(&self.payload_crc.to_le_bytes());
@@ -105,7 +105,7 @@ impl Frame {
         put(&self.synced_to.to_le_bytes());
         put(&[self.kind]);
         let seal = seal(&bytes);
-        bytes[SEAL_AT..].copy_from_slice(&seal.to_le_bytes());
+        bytes[SALTED_CRC_AT..].copy_from_slice(&seal.to_le_bytes());
         let crc = header_crc(&bytes, position);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -115,20 +115,20 @@ impl Frame {
     ///
     /// # Errors
     /// The bytes are no header, or that of a frame of another position.
-    pub fn decode(bytes: &[u8; FRAME_BYTES], position: u64) -> Result<Frame, FrameError> {
+    pub fn decode(bytes: &[u8; FRAME_BYTES], position: u64) -> Result<FrameHeader, FrameError> {
         let u32_at = |at: usize| {
             u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes of eighty"))
         };
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of eighty"))
         };
-        if !bytes.starts_with(&Frame::MAGIC) {
+        if !bytes.starts_with(&FrameHeader::MAGIC) {
             return Err(FrameError::Magic);
         }
         if u32_at(4) != header_crc(bytes, position) || u32_at(8) > PAYLOAD_BYTES_MAX {
             return Err(FrameError::Header);
         }
-        Ok(Frame {
+        Ok(FrameHeader {
             length: u32_at(8),
             payload_crc: u32_at(12),
             stamp: Hlc::from_bits(u64_at(16)),
@@ -147,14 +147,14 @@ impl Frame {
     /// know the salt can make bytes that are one.
     ///
     /// # Errors
-    /// As [`Frame::decode`].
-    pub fn decode_sealed(
+    /// As [`FrameHeader::decode`].
+    pub fn decode_salted(
         bytes: &[u8; FRAME_BYTES],
         position: u64,
         salt: u64,
-    ) -> Result<Frame, FrameError> {
-        let frame = Frame::decode(bytes, position)?;
-        let is_sealed = bytes[SEAL_AT..] == seal_of(bytes, position, salt).to_le_bytes();
+    ) -> Result<FrameHeader, FrameError> {
+        let frame = FrameHeader::decode(bytes, position)?;
+        let is_sealed = bytes[SALTED_CRC_AT..] == salted_crc(bytes, position, salt).to_le_bytes();
         if is_sealed { Ok(frame) } else { Err(FrameError::Header) }
     }
 
@@ -175,10 +175,10 @@ impl Frame {
 }
 
 /// What the salt makes of a header.
-fn seal_of(bytes: &[u8; FRAME_BYTES], position: u64, salt: u64) -> u32 {
+fn salted_crc(bytes: &[u8; FRAME_BYTES], position: u64, salt: u64) -> u32 {
     let crc = crc32c::crc32c(&salt.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &position.to_le_bytes());
-    crc32c::crc32c_append(crc, &bytes[8..SEAL_AT])
+    crc32c::crc32c_append(crc, &bytes[8..SALTED_CRC_AT])
 }
 
 fn header_crc(bytes: &[u8; FRAME_BYTES], position: u64) -> u32 {
@@ -192,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    fn frame() -> Frame {
-        Frame {
+    fn frame() -> FrameHeader {
+        FrameHeader {
             length: 5,
             payload_crc: 6,
             stamp: Hlc::new(SysTime(7), 8),
@@ -210,70 +210,73 @@ mod tests {
 
     #[test]
     fn a_frame_reads_as_it_was_written() {
-        assert_eq!(Frame::decode(&frame().encode(800), 800), Ok(frame()));
+        assert_eq!(FrameHeader::decode(&frame().encode(800), 800), Ok(frame()));
     }
 
     #[test]
     fn a_frame_that_stands_at_another_position_is_no_frame() {
-        assert_eq!(Frame::decode(&frame().encode(800), 808), Err(FrameError::Header));
+        assert_eq!(FrameHeader::decode(&frame().encode(800), 808), Err(FrameError::Header));
     }
 
     #[test]
     fn a_frame_of_a_segment_of_another_salt_is_no_frame_there() {
-        let sealed = frame().encode_sealed(800, 5);
-        assert_eq!(Frame::decode_sealed(&sealed, 800, 5), Ok(frame()));
-        assert_eq!(Frame::decode(&sealed, 800), Ok(frame()));
+        let sealed = frame().encode_salted(800, 5);
+        assert_eq!(FrameHeader::decode_salted(&sealed, 800, 5), Ok(frame()));
+        assert_eq!(FrameHeader::decode(&sealed, 800), Ok(frame()));
         for other in [sealed, frame().encode(800)] {
-            assert_eq!(Frame::decode_sealed(&other, 800, 6), Err(FrameError::Header));
+            assert_eq!(FrameHeader::decode_salted(&other, 800, 6), Err(FrameError::Header));
         }
     }
 
     #[test]
     fn every_flipped_bit_of_a_header_is_noticed() {
-        let good = frame().encode_sealed(0, 5);
+        let good = frame().encode_salted(0, 5);
         for bit in 0..FRAME_BYTES * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Frame::decode(&bad, 0).is_err(), "bit {bit}");
-            assert!(Frame::decode_sealed(&bad, 0, 5).is_err(), "bit {bit}");
+            assert!(FrameHeader::decode(&bad, 0).is_err(), "bit {bit}");
+            assert!(FrameHeader::decode_salted(&bad, 0, 5).is_err(), "bit {bit}");
         }
     }
 
     /// Whoever does not know the salt can make a header's checksum, and not its seal.
     #[test]
-    fn a_seal_covers_all_of_the_header_and_where_it_stands() {
-        let sealed = frame().encode_sealed(800, 5);
-        let others = [Frame { kind: 17, ..frame() }, Frame { length: 6, ..frame() }];
+    fn a_salted_checksum_covers_all_of_the_header_and_where_it_stands() {
+        let sealed = frame().encode_salted(800, 5);
+        let others = [FrameHeader { kind: 17, ..frame() }, FrameHeader { length: 6, ..frame() }];
         let moved = frame().encode(808);
         for (other, position) in
             others.map(|other| (other.encode(800), 800)).into_iter().chain([(moved, 808)])
         {
             let mut forged = other;
-            forged[SEAL_AT..].copy_from_slice(&sealed[SEAL_AT..]);
+            forged[SALTED_CRC_AT..].copy_from_slice(&sealed[SALTED_CRC_AT..]);
             let crc = header_crc(&forged, position);
             forged[4..8].copy_from_slice(&crc.to_le_bytes());
-            assert!(Frame::decode(&forged, position).is_ok());
-            assert_eq!(Frame::decode_sealed(&forged, position, 5), Err(FrameError::Header));
+            assert!(FrameHeader::decode(&forged, position).is_ok());
+            assert_eq!(FrameHeader::decode_salted(&forged, position, 5), Err(FrameError::Header));
         }
     }
 
     #[test]
-    fn a_payload_longer_than_any_is_damage() {
-        let longest = Frame { length: PAYLOAD_BYTES_MAX, ..frame() };
-        assert_eq!(Frame::decode(&longest.encode(0), 0), Ok(longest));
-        let longer = Frame { length: PAYLOAD_BYTES_MAX + 1, ..frame() };
-        assert_eq!(Frame::decode(&longer.encode(0), 0), Err(FrameError::Header));
+    fn a_payload_longer_than_any_is_corruption() {
+        let longest = FrameHeader { length: PAYLOAD_BYTES_MAX, ..frame() };
+        assert_eq!(FrameHeader::decode(&longest.encode(0), 0), Ok(longest));
+        let longer = FrameHeader { length: PAYLOAD_BYTES_MAX + 1, ..frame() };
+        assert_eq!(FrameHeader::decode(&longer.encode(0), 0), Err(FrameError::Header));
     }
 
     #[test]
     fn a_frame_ends_behind_its_padding_and_takes_its_offsets() {
         for (length, padding) in [(0, 0), (1, 7), (7, 1), (8, 0), (9, 7)] {
-            let frame = Frame { length, ..frame() };
+            let frame = FrameHeader { length, ..frame() };
             let behind = 800 + 80 + u64::from(length);
             assert_eq!(frame.payload_end(800), behind);
             assert_eq!(frame.end(800), behind + padding);
         }
         assert_eq!(frame().end_offset(), Offset(21));
-        assert_eq!(Frame { base: Offset(u64::MAX - 1), ..frame() }.end_offset(), Offset(u64::MAX));
+        assert_eq!(
+            FrameHeader { base: Offset(u64::MAX - 1), ..frame() }.end_offset(),
+            Offset(u64::MAX)
+        );
     }
 }

@@ -8,22 +8,22 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
+use super::frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN};
 use crate::disk::{BLOCK_BYTES, DiskFile};
 use crate::proof::{Digest, LeafHasher};
 
 /// How much is read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 /// How many of a payload's first bytes are kept for whoever wants to show them.
-pub const SHOWN_BYTES_MAX: usize = 256;
+pub const PAYLOAD_PREVIEW_BYTES_MAX: usize = 256;
 
 /// What stands at a place of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum JournalScanItem {
     /// A frame whose header is whole.
-    Frame(FoundFrame),
+    Frame(ScannedFrame),
     /// Bytes that are no frame, up to the next one or the end of the file.
-    Damaged {
+    Corrupt {
         /// Where they begin.
         position: u64,
         /// Where they end.
@@ -35,13 +35,13 @@ pub enum Found {
 
 /// A frame as it stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundFrame {
+pub struct ScannedFrame {
     /// Where in the journal it begins.
     pub position: u64,
     /// The bytes of its header.
     pub header: [u8; FRAME_BYTES],
     /// What they say.
-    pub frame: Frame,
+    pub frame: FrameHeader,
     /// Whether the payload matches its checksum.
     pub payload_is_whole: bool,
     /// Its leaf in a proof, if leaves were asked for.
@@ -49,11 +49,11 @@ pub struct FoundFrame {
 }
 
 /// Told how many bytes were read, for every chunk; what it answers is whether to go on.
-pub type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+pub type ScanProgress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
 /// Reads the frames of one file in which they stand by position and without gaps.
 pub struct FrameReader {
-    chunks: FrameChunks,
+    chunks: FrameChunkReader,
     /// What has to be added to a position to find it in the file is `at - start`.
     start: u64,
     at: u64,
@@ -71,7 +71,7 @@ impl FrameReader {
     /// Reads the positions of `span`, the first of which lies at `at` of `file`.
     pub fn new(file: Arc<dyn DiskFile>, span: Range<u64>, at: u64) -> FrameReader {
         FrameReader {
-            chunks: FrameChunks::new(file, false),
+            chunks: FrameChunkReader::new(file, false),
             start: span.start,
             at,
             position: span.start,
@@ -86,24 +86,27 @@ impl FrameReader {
         self
     }
 
-    /// The first bytes of the payload of the frame that was found last, up to [`SHOWN_BYTES_MAX`].
-    pub fn shown(&self) -> &[u8] {
-        &self.chunks.shown
+    /// The first bytes of the payload of the frame that was found last, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
+    pub fn payload_preview(&self) -> &[u8] {
+        &self.chunks.payload_preview
     }
 
     /// The next frame or damaged place; `None` at the end.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn next_found(&mut self) -> io::Result<Option<Found>> {
-        self.next_with(&mut |_| ControlFlow::Continue(()))
+    pub fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+        self.next_item_with(&mut |_| ControlFlow::Continue(()))
     }
 
     /// The same, telling `progress` of each chunk.
     ///
     /// # Errors
     /// The disk fails; `Interrupted` if `progress` ends it.
-    pub fn next_with(&mut self, progress: &mut Progress<'_>) -> io::Result<Option<Found>> {
+    pub fn next_item_with(
+        &mut self,
+        progress: &mut ScanProgress<'_>,
+    ) -> io::Result<Option<JournalScanItem>> {
         if self.position >= self.limit {
             return Ok(None);
         }
@@ -118,11 +121,11 @@ impl FrameReader {
         match read {
             Ok(found) => {
                 self.position = found.frame.end(position);
-                Ok(Some(Found::Frame(found)))
+                Ok(Some(JournalScanItem::Frame(found)))
             }
             Err(reason) => {
                 self.position = self.next_header(position + PAYLOAD_ALIGN, progress)?;
-                Ok(Some(Found::Damaged { position, until: self.position, reason }))
+                Ok(Some(JournalScanItem::Corrupt { position, until: self.position, reason }))
             }
         }
     }
@@ -135,8 +138,8 @@ impl FrameReader {
     fn header(
         &mut self,
         position: u64,
-        progress: &mut Progress<'_>,
-    ) -> io::Result<Result<([u8; FRAME_BYTES], Frame), FrameError>> {
+        progress: &mut ScanProgress<'_>,
+    ) -> io::Result<Result<([u8; FRAME_BYTES], FrameHeader), FrameError>> {
         if self.limit - position < FRAME_BYTES as u64 {
             return Ok(Err(FrameError::Short));
         }
@@ -144,7 +147,7 @@ impl FrameReader {
         let Some(header) = bytes.first_chunk::<FRAME_BYTES>().copied() else {
             return Ok(Err(FrameError::Short));
         };
-        Ok(match Frame::decode(&header, position) {
+        Ok(match FrameHeader::decode(&header, position) {
             Ok(frame) if frame.payload_end(position) > self.limit => Err(FrameError::Short),
             Ok(frame) => Ok((header, frame)),
             Err(reason) => Err(reason),
@@ -153,12 +156,16 @@ impl FrameReader {
 
     /// Where the first frame at or behind `position` begins; the limit if there is none. A frame's
     /// checksum covers its position, so what merely looks like one is not taken for one.
-    fn next_header(&mut self, mut position: u64, progress: &mut Progress<'_>) -> io::Result<u64> {
+    fn next_header(
+        &mut self,
+        mut position: u64,
+        progress: &mut ScanProgress<'_>,
+    ) -> io::Result<u64> {
         while position + FRAME_BYTES as u64 <= self.limit {
             let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
             let mut words = bytes.chunks_exact(PAYLOAD_ALIGN as usize);
             let count = words.len() as u64;
-            match words.position(|word| word.starts_with(&Frame::MAGIC)) {
+            match words.position(|word| word.starts_with(&FrameHeader::MAGIC)) {
                 Some(index) => {
                     position += index as u64 * PAYLOAD_ALIGN;
                     if position + FRAME_BYTES as u64 <= self.limit
@@ -177,21 +184,21 @@ impl FrameReader {
 }
 
 /// A file in chunks, and frames out of them: their payloads are never held whole.
-pub(crate) struct FrameChunks {
-    chunk: Chunk,
+pub(crate) struct FrameChunkReader {
+    chunk: FileWindow,
     leaves: Option<LeafHasher>,
-    shown: Vec<u8>,
+    payload_preview: Vec<u8>,
 }
 
-impl FrameChunks {
-    pub(crate) fn new(file: Arc<dyn DiskFile>, with_leaves: bool) -> FrameChunks {
+impl FrameChunkReader {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, with_leaves: bool) -> FrameChunkReader {
         let leaves = with_leaves.then(LeafHasher::default);
-        FrameChunks { chunk: Chunk::new(file), leaves, shown: Vec::new() }
+        FrameChunkReader { chunk: FileWindow::new(file), leaves, payload_preview: Vec::new() }
     }
 
-    /// The first bytes of the payload that was read last, up to [`SHOWN_BYTES_MAX`].
-    pub(crate) fn shown(&self) -> &[u8] {
-        &self.shown
+    /// The first bytes of the payload that was read last, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
+    pub(crate) fn payload_preview(&self) -> &[u8] {
+        &self.payload_preview
     }
 
     /// What is held of the file from `at` on: at least `count` bytes, unless the file ends before.
@@ -199,7 +206,7 @@ impl FrameChunks {
         &mut self,
         at: u64,
         count: usize,
-        progress: &mut Progress<'_>,
+        progress: &mut ScanProgress<'_>,
     ) -> io::Result<&[u8]> {
         self.chunk.get(at, count, progress)
     }
@@ -210,10 +217,10 @@ impl FrameChunks {
         mut at: u64,
         position: u64,
         header: [u8; FRAME_BYTES],
-        frame: Frame,
-        progress: &mut Progress<'_>,
-    ) -> io::Result<Result<FoundFrame, FrameError>> {
-        self.shown.clear();
+        frame: FrameHeader,
+        progress: &mut ScanProgress<'_>,
+    ) -> io::Result<Result<ScannedFrame, FrameError>> {
+        self.payload_preview.clear();
         let (mut left, mut crc) = (frame.length as usize, 0);
         while left > 0 {
             let bytes = self.chunk.get(at, 1, progress)?;
@@ -227,19 +234,19 @@ impl FrameChunks {
             if let Some(leaves) = &mut self.leaves {
                 leaves.payload(bytes);
             }
-            let room = SHOWN_BYTES_MAX - self.shown.len();
-            self.shown.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            let room = PAYLOAD_PREVIEW_BYTES_MAX - self.payload_preview.len();
+            self.payload_preview.extend_from_slice(&bytes[..bytes.len().min(room)]);
             at += bytes.len() as u64;
             left -= bytes.len();
         }
         let leaf = self.leaves.as_mut().map(|leaves| leaves.leaf(position, &header));
         let payload_is_whole = crc == frame.payload_crc;
-        Ok(Ok(FoundFrame { position, header, frame, payload_is_whole, leaf }))
+        Ok(Ok(ScannedFrame { position, header, frame, payload_is_whole, leaf }))
     }
 }
 
 /// A moving window over a file.
-struct Chunk {
+struct FileWindow {
     file: Arc<dyn DiskFile>,
     memory: Vec<u8>,
     /// Where the memory's first whole block begins.
@@ -248,15 +255,15 @@ struct Chunk {
     held: Range<u64>,
 }
 
-impl Chunk {
-    fn new(file: Arc<dyn DiskFile>) -> Chunk {
+impl FileWindow {
+    fn new(file: Arc<dyn DiskFile>) -> FileWindow {
         let memory = vec![0; CHUNK_BYTES + BLOCK_BYTES];
         let lead = memory.as_ptr().align_offset(BLOCK_BYTES);
-        Chunk { file, memory, lead, held: 0..0 }
+        FileWindow { file, memory, lead, held: 0..0 }
     }
 
     /// What is held from `at` on: at least `count` bytes, unless the file ends before.
-    fn get(&mut self, at: u64, count: usize, progress: &mut Progress<'_>) -> io::Result<&[u8]> {
+    fn get(&mut self, at: u64, count: usize, progress: &mut ScanProgress<'_>) -> io::Result<&[u8]> {
         let is_held = self.held.start <= at && at + count as u64 <= self.held.end;
         if !is_held {
             self.load(at - at % BLOCK_BYTES as u64, progress)?;
@@ -266,9 +273,9 @@ impl Chunk {
         Ok(&self.memory[from..to])
     }
 
-    fn load(&mut self, from: u64, progress: &mut Progress<'_>) -> io::Result<()> {
+    fn load(&mut self, from: u64, progress: &mut ScanProgress<'_>) -> io::Result<()> {
         let room = &mut self.memory[self.lead..self.lead + CHUNK_BYTES];
-        let read = self.file.read_blocks_at(room, from)?;
+        let read = self.file.read_direct_at(room, from)?;
         self.held = from..from + read as u64;
         match progress(read as u64) {
             ControlFlow::Continue(()) => Ok(()),

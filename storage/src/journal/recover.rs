@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use hlc::Hlc;
 
-use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
+use super::frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
 use crate::disk::{Disk, is_full};
 use crate::log::{LogId, Offset};
-use crate::reserve::RESERVE_FILE;
-use crate::tail::HEAD_BYTES_MAX;
+use crate::space_reserve::RESERVE_FILE;
+use crate::tail::PAYLOAD_HEADER_BYTES_MAX;
 
 /// How much is read at once while frames are small.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -23,7 +23,7 @@ const PEEK_BYTES: usize = 4 << 10;
 
 /// A place in the journal that was on stable storage and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct JournalCorruption {
     /// The file.
     pub file: String,
     /// The journal position of the first bad frame.
@@ -34,11 +34,11 @@ pub struct Damage {
     pub reason: FrameError,
 }
 
-impl std::fmt::Display for Damage {
+impl std::fmt::Display for JournalCorruption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "the journal is damaged: {}. file={}, position={}, synced_to={}",
+            "the journal is corrupt: {}. file={}, position={}, synced_to={}",
             self.reason, self.file, self.position, self.synced_to
         )
     }
@@ -49,7 +49,7 @@ impl std::fmt::Display for Damage {
 pub enum RecoverError {
     /// What was acknowledged cannot be read.
     #[error("{0}; nothing was changed. Restore the file from a backup or a replica")]
-    Damaged(Damage),
+    Corrupt(JournalCorruption),
     /// A segment is missing, or one too many is there.
     #[error(
         "segment files do not follow one another: expected one that begins at {expected}, found {found}; nothing was changed. Put the missing file back"
@@ -91,9 +91,9 @@ pub enum RecoverError {
 }
 
 /// What recovery hands on, frame by frame, in stamp order.
-pub trait Visit {
+pub trait FrameVisitor {
     /// A frame at `position`. `start` holds the first bytes of its payload, up to
-    /// [`HEAD_BYTES_MAX`]; the whole is in `segment`.
+    /// [`PAYLOAD_HEADER_BYTES_MAX`]; the whole is in `segment`.
     ///
     /// # Errors
     /// What was found cannot be used; the walk ends.
@@ -101,14 +101,14 @@ pub trait Visit {
         &mut self,
         segment: &Arc<Segment>,
         position: u64,
-        frame: &Frame,
+        frame: &FrameHeader,
         start: &[u8],
     ) -> Result<(), RecoverError>;
 }
 
 /// What was found.
 #[derive(Debug)]
-pub struct Recovered {
+pub struct RecoveredJournal {
     /// The segments that stay.
     pub segments: Vec<Arc<Segment>>,
     /// The position behind the last good frame.
@@ -121,25 +121,25 @@ pub struct Recovered {
 
 /// Where a walk over the journal ended.
 #[derive(Debug)]
-pub struct Walked {
+pub struct JournalWalk {
     /// All segments whose header is whole, by position.
     pub segments: Vec<Arc<Segment>>,
     /// Names of files that are segments by name, and have no whole header.
-    pub headless: Vec<String>,
+    pub headerless: Vec<String>,
     /// The position behind the last good frame.
     pub end: u64,
     /// The last stamp.
     pub last: Hlc,
     /// The bad frame that ended the walk before the last file's end, if one did.
-    pub bad: Option<(Arc<Segment>, FrameError)>,
+    pub bad_frame: Option<(Arc<Segment>, FrameError)>,
     /// The position behind the last file's last byte.
     pub limit: u64,
 }
 
-impl Walked {
+impl JournalWalk {
     /// Whether there is not even the beginning of a journal.
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.headless.is_empty()
+        self.segments.is_empty() && self.headerless.is_empty()
     }
 
     /// How many bytes a crash left behind the last good frame: up to the last that is not zero, for
@@ -185,8 +185,8 @@ pub fn walk(
     from: u64,
     last: Hlc,
     trusted_to: u64,
-    visit: &mut dyn Visit,
-) -> Result<Walked, RecoverError> {
+    visit: &mut dyn FrameVisitor,
+) -> Result<JournalWalk, RecoverError> {
     let mut starts: Vec<(u64, String)> = disk
         .list()?
         .into_iter()
@@ -202,19 +202,19 @@ pub fn walk(
             None if disk.open(&name)?.length()? > SEGMENT_HEADER_BYTES => {
                 let (position, synced_to) = (start, trusted_to.max(start));
                 let reason = FrameError::Segment;
-                let damage = Damage { file: name, position, synced_to, reason };
-                return Err(RecoverError::Damaged(damage));
+                let damage = JournalCorruption { file: name, position, synced_to, reason };
+                return Err(RecoverError::Corrupt(damage));
             }
             None => headless.push(name),
         }
     }
-    let mut walked = Walked {
+    let mut walked = JournalWalk {
         end: from,
         limit: segments.last().map_or(Ok(from), |segment: &Arc<Segment>| segment.limit())?,
         segments,
-        headless,
+        headerless: headless,
         last,
-        bad: None,
+        bad_frame: None,
     };
     for index in 0..walked.segments.len() {
         let segment = Arc::clone(&walked.segments[index]);
@@ -230,11 +230,11 @@ pub fn walk(
         match (bad, next) {
             // A sealed segment reaches up to the next one.
             (None, Some(next)) if walked.end != next => {
-                walked.bad = Some((segment, FrameError::Short));
+                walked.bad_frame = Some((segment, FrameError::Short));
             }
-            (bad, _) => walked.bad = bad.map(|reason| (segment, reason)),
+            (bad, _) => walked.bad_frame = bad.map(|reason| (segment, reason)),
         }
-        if walked.bad.is_some() {
+        if walked.bad_frame.is_some() {
             break;
         }
     }
@@ -246,14 +246,14 @@ pub fn walk(
 pub(crate) fn scan_sealed(
     segment: &Arc<Segment>,
     end: u64,
-    visit: &mut dyn Visit,
+    visit: &mut dyn FrameVisitor,
 ) -> Result<(), RecoverError> {
-    let mut walked = Walked {
+    let mut walked = JournalWalk {
         segments: Vec::new(),
-        headless: Vec::new(),
+        headerless: Vec::new(),
         end: segment.start,
         last: Hlc::ZERO,
-        bad: None,
+        bad_frame: None,
         limit: end,
     };
     let bad = scan(segment, end, end, &mut walked, visit)?;
@@ -261,7 +261,7 @@ pub(crate) fn scan_sealed(
         None => Ok(()),
         Some(reason) => {
             let (file, position) = (segment.name().to_owned(), walked.end);
-            Err(RecoverError::Damaged(Damage { file, position, synced_to: end, reason }))
+            Err(RecoverError::Corrupt(JournalCorruption { file, position, synced_to: end, reason }))
         }
     }
 }
@@ -271,10 +271,10 @@ fn scan(
     segment: &Arc<Segment>,
     limit: u64,
     trusted_to: u64,
-    walked: &mut Walked,
-    visit: &mut dyn Visit,
+    walked: &mut JournalWalk,
+    visit: &mut dyn FrameVisitor,
 ) -> Result<Option<FrameError>, RecoverError> {
-    let mut window = Window::new(segment, limit);
+    let mut window = ReadAheadWindow::new(segment, limit);
     let mut payload = Vec::new();
     while walked.end < limit {
         let position = walked.end;
@@ -282,7 +282,7 @@ fn scan(
             return Ok(Some(FrameError::Short));
         };
         let header = bytes.try_into().expect("a window gives what it was asked for");
-        let frame = match Frame::decode_sealed(header, position, segment.salt()) {
+        let frame = match FrameHeader::decode_salted(header, position, segment.salt()) {
             Ok(frame) => frame,
             Err(reason) => return Ok(Some(reason)),
         };
@@ -301,7 +301,7 @@ fn scan(
         if frame.stamp <= walked.last {
             return Err(RecoverError::Order { position, stamp: frame.stamp, last: walked.last });
         }
-        let start = window.get(from, length.min(HEAD_BYTES_MAX))?.unwrap_or_default();
+        let start = window.get(from, length.min(PAYLOAD_HEADER_BYTES_MAX))?.unwrap_or_default();
         visit.frame(segment, position, &frame, start)?;
         walked.last = frame.stamp;
         walked.end = frame.end(position);
@@ -311,7 +311,7 @@ fn scan(
 }
 
 /// A moving read-ahead over one segment: large while frames are small, small behind large ones.
-struct Window<'a> {
+struct ReadAheadWindow<'a> {
     segment: &'a Segment,
     limit: u64,
     bytes: Vec<u8>,
@@ -319,9 +319,15 @@ struct Window<'a> {
     ahead: usize,
 }
 
-impl<'a> Window<'a> {
-    fn new(segment: &'a Segment, limit: u64) -> Window<'a> {
-        Window { segment, limit, bytes: Vec::new(), from: segment.start, ahead: WINDOW_BYTES }
+impl<'a> ReadAheadWindow<'a> {
+    fn new(segment: &'a Segment, limit: u64) -> ReadAheadWindow<'a> {
+        ReadAheadWindow {
+            segment,
+            limit,
+            bytes: Vec::new(),
+            from: segment.start,
+            ahead: WINDOW_BYTES,
+        }
     }
 
     fn follow(&mut self, length: u64) {
@@ -346,13 +352,13 @@ impl<'a> Window<'a> {
 
 /// Whether anything behind a bad frame knew it to be on stable storage: the largest `synced_to` of
 /// the frames that can still be read there.
-fn synced_behind(walked: &Walked) -> io::Result<u64> {
+fn synced_behind(walked: &JournalWalk) -> io::Result<u64> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
         // A later segment exists only once its predecessor was sealed.
         synced_to = synced_to.max(scan_for_synced(segment, segment.start)?);
     }
-    if let Some((segment, _)) = &walked.bad {
+    if let Some((segment, _)) = &walked.bad_frame {
         synced_to = synced_to.max(scan_for_synced(segment, walked.end)?);
     }
     Ok(synced_to)
@@ -360,11 +366,11 @@ fn synced_behind(walked: &Walked) -> io::Result<u64> {
 
 fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     let limit = segment.limit()?;
-    let mut window = Window::new(segment, limit);
+    let mut window = ReadAheadWindow::new(segment, limit);
     let (mut position, mut synced_to) = (from, 0);
     while let Some(bytes) = window.get(position, FRAME_BYTES)? {
         let header = bytes.try_into().expect("a window gives what it was asked for");
-        match Frame::decode_sealed(header, position, segment.salt()) {
+        match FrameHeader::decode_salted(header, position, segment.salt()) {
             // No frame knows more to be synced than stands before it: bytes of a payload may.
             Ok(frame) if frame.synced_to <= position => {
                 synced_to = synced_to.max(frame.synced_to);
@@ -379,7 +385,7 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
 /// Writes once more what stands in a range. If the life before ended with a failed sync, the kernel
 /// gives its bytes to readers, takes them for clean, and would sync nothing: only what is written again
 /// reaches the disk.
-fn rewrite(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
+fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
     let mut bytes = vec![0; WINDOW_BYTES];
     let mut position = range.start;
     while position < range.end {
@@ -394,10 +400,10 @@ fn rewrite(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
 
 /// Does `act`, and if there is no room for that, once more with the space that the life before kept: some
 /// file systems write nothing over in place.
-fn with_room(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+fn with_reserve(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     match act() {
         Err(error) if is_full(&error) && disk.remove(RESERVE_FILE).is_ok() => {
-            disk.sync_names()?;
+            disk.sync_directory()?;
             act()
         }
         done => done,
@@ -411,23 +417,31 @@ fn with_room(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Re
 ///
 /// # Errors
 /// [`RecoverError`]; nothing was changed then, unless it is the disk that failed.
-pub fn settle(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered, RecoverError> {
+pub fn finish_recovery(
+    disk: &dyn Disk,
+    walked: JournalWalk,
+    synced_to: u64,
+) -> Result<RecoveredJournal, RecoverError> {
     let known = synced_behind(&walked)?.max(synced_to);
     if walked.end < known {
         let last = walked.segments.last().map(|segment| segment.name().to_owned());
-        let (file, reason) = match &walked.bad {
+        let (file, reason) = match &walked.bad_frame {
             Some((segment, reason)) => (segment.name().to_owned(), *reason),
             None => (last.unwrap_or_else(|| "(no segment)".to_owned()), FrameError::Short),
         };
-        let damage = Damage { file, position: walked.end, synced_to: known, reason };
-        return Err(RecoverError::Damaged(damage));
+        let damage = JournalCorruption { file, position: walked.end, synced_to: known, reason };
+        return Err(RecoverError::Corrupt(damage));
     }
-    cut_off(disk, walked, synced_to)
+    truncate_torn_tail(disk, walked, synced_to)
 }
 
-fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered, RecoverError> {
+fn truncate_torn_tail(
+    disk: &dyn Disk,
+    walked: JournalWalk,
+    synced_to: u64,
+) -> Result<RecoveredJournal, RecoverError> {
     let torn_bytes = walked.torn_bytes()?;
-    let Walked { mut segments, headless, end, last, .. } = walked;
+    let JournalWalk { mut segments, headerless: headless, end, last, .. } = walked;
     // A segment whose header is torn was being created when the machine stopped: nothing is in it.
     for name in headless {
         disk.remove(&name)?;
@@ -438,10 +452,10 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
         }
     }
     // Always: the life before may have ended between creating a file and syncing its name.
-    disk.sync_names()?;
+    disk.sync_directory()?;
     if let Some(segment) = segments.last() {
         // Zeros written ahead are cut off with the rest.
-        with_room(disk, || segment.file().truncate(segment.at(end)))?;
+        with_reserve(disk, || segment.file().truncate(segment.at(end)))?;
     }
     // What was found readable may still be only in the page cache of the life before, in sealed
     // segments as well as in the last: from here on it counts as synced.
@@ -449,11 +463,11 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {
             let range = segment.start.max(synced_to)..next.min(end);
-            with_room(disk, || rewrite(segment, range.clone()))?;
+            with_reserve(disk, || rewrite_range(segment, range.clone()))?;
             segment.sync()?;
         }
     }
-    Ok(Recovered { segments, end, last, torn_bytes })
+    Ok(RecoveredJournal { segments, end, last, torn_bytes })
 }
 
 #[cfg(test)]

@@ -80,13 +80,13 @@ pub struct Segment {
     /// Why it could not be synced, if so: from then on it cannot be.
     sync_failed: Mutex<Option<String>>,
     /// Whether it was sealed, and is on stable storage.
-    is_settled: AtomicBool,
+    is_sealed_synced: AtomicBool,
 }
 
 impl Segment {
     fn new(SegmentHeader { start, salt }: SegmentHeader, data: Arc<DataFile>) -> Segment {
         let is_settled = AtomicBool::new(false);
-        Segment { start, data, salt, sync_failed: Mutex::default(), is_settled }
+        Segment { start, data, salt, sync_failed: Mutex::default(), is_sealed_synced: is_settled }
     }
 
     /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
@@ -106,18 +106,18 @@ impl Segment {
 
     /// The same of a segment that was sealed: of which nothing more is written. Until then its file is held open, so
     /// that it never waits for a descriptor.
-    pub(crate) fn settle(&self) -> io::Result<()> {
-        if !self.is_settled() {
+    pub(crate) fn sync_sealed(&self) -> io::Result<()> {
+        if !self.is_sealed_synced() {
             self.sync()?;
-            self.is_settled.store(true, Ordering::Release);
+            self.is_sealed_synced.store(true, Ordering::Release);
             self.file().hold_open(false);
         }
         Ok(())
     }
 
     /// Whether it was sealed, and is on stable storage.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.is_settled.load(Ordering::Acquire)
+    pub(crate) fn is_sealed_synced(&self) -> bool {
+        self.is_sealed_synced.load(Ordering::Acquire)
     }
 
     /// Creates a segment, its header and name on stable storage.
@@ -126,7 +126,7 @@ impl Segment {
         let file = disk.create(&name)?;
         file.write_at(&mut [io::IoSlice::new(&header.encode())], 0)?;
         file.sync()?;
-        disk.sync_names()?;
+        disk.sync_directory()?;
         let data = DataFile::new(name, file);
         data.set_final(SEGMENT_HEADER_BYTES);
         Ok(Segment::new(header, Arc::new(data)))
@@ -179,12 +179,12 @@ impl Segment {
 
 /// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of the one that they need.
 #[derive(Debug, Default)]
-pub struct Segments(RwLock<Vec<Arc<Segment>>>);
+pub struct JournalSegments(RwLock<Vec<Arc<Segment>>>);
 
-impl Segments {
-    pub(crate) fn new(segments: Vec<Arc<Segment>>) -> Segments {
+impl JournalSegments {
+    pub(crate) fn new(segments: Vec<Arc<Segment>>) -> JournalSegments {
         assert!(segments.is_sorted_by(|a, b| a.start < b.start), "segments stand by position");
-        Segments(RwLock::new(segments))
+        JournalSegments(RwLock::new(segments))
     }
 
     pub(crate) fn push(&self, segment: Arc<Segment>) {
@@ -192,7 +192,7 @@ impl Segments {
     }
 
     /// Lets go of the segments that begin below `position`: they are found elsewhere now.
-    pub(crate) fn release(&self, position: u64) {
+    pub(crate) fn remove_below(&self, position: u64) {
         self.0.write().retain(|segment| segment.start >= position);
     }
 
@@ -200,7 +200,7 @@ impl Segments {
     ///
     /// # Panics
     /// If none does: positions come from the index, and the index from the journal.
-    pub fn holding(&self, position: u64) -> Arc<Segment> {
+    pub fn segment_at(&self, position: u64) -> Arc<Segment> {
         let segments = self.0.read();
         let after = segments.partition_point(|segment| segment.start <= position);
         assert!(after > 0, "position {position} lies before the journal's first segment");
@@ -221,7 +221,7 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Fault, MemoryDisk};
+    use crate::disk::{DiskFault, MemoryDisk};
 
     fn header(start: u64) -> SegmentHeader {
         SegmentHeader { start, salt: 0x1234_5678_9abc_def0 }
@@ -300,7 +300,7 @@ mod tests {
             Segment::open(&disk, &segment_name(100), 101).unwrap().is_none(),
             "of another place"
         );
-        disk.cut_off(&segment_name(100), 63);
+        disk.truncate_file(&segment_name(100), 63);
         assert!(Segment::open(&disk, &segment_name(100), 100).unwrap().is_none(), "torn");
     }
 
@@ -309,24 +309,24 @@ mod tests {
         let disk = MemoryDisk::new();
         let segment = Segment::create(&disk, header(0)).unwrap();
         segment.sync().unwrap();
-        assert!(!segment.is_settled());
-        disk.arm(Fault::SyncFails(0));
-        let first = segment.settle().unwrap_err().to_string();
-        assert!(!segment.is_settled());
+        assert!(!segment.is_sealed_synced());
+        disk.arm(DiskFault::SyncFails(0));
+        let first = segment.sync_sealed().unwrap_err().to_string();
+        assert!(!segment.is_sealed_synced());
         let before = disk.operations();
         assert_eq!(segment.sync().unwrap_err().to_string(), first);
-        assert_eq!(segment.settle().unwrap_err().to_string(), first);
+        assert_eq!(segment.sync_sealed().unwrap_err().to_string(), first);
         assert_eq!(disk.operations(), before);
     }
 
     #[test]
-    fn a_segment_is_settled_once() {
+    fn a_sealed_segment_is_synced_once() {
         let disk = MemoryDisk::new();
         let segment = Segment::create(&disk, header(0)).unwrap();
-        segment.settle().unwrap();
-        assert!(segment.is_settled());
+        segment.sync_sealed().unwrap();
+        assert!(segment.is_sealed_synced());
         let before = disk.operations();
-        segment.settle().unwrap();
+        segment.sync_sealed().unwrap();
         assert_eq!(disk.operations(), before);
     }
 
@@ -334,19 +334,19 @@ mod tests {
     fn a_position_is_held_by_the_segment_that_begins_last_before_it() {
         let disk = MemoryDisk::new();
         let create = |start| Arc::new(Segment::create(&disk, header(start)).unwrap());
-        let segments = Segments::new(vec![create(0), create(80)]);
+        let segments = JournalSegments::new(vec![create(0), create(80)]);
         segments.push(create(200));
         assert_eq!(segments.count(), 3);
         for (position, start) in [(0, 0), (79, 0), (80, 80), (199, 80), (200, 200), (u64::MAX, 200)]
         {
-            assert_eq!(segments.holding(position).start, start, "{position}");
+            assert_eq!(segments.segment_at(position).start, start, "{position}");
         }
         assert_eq!(segments.last().unwrap().start, 200);
-        segments.release(80);
-        assert_eq!((segments.count(), segments.holding(80).start), (2, 80));
-        segments.release(81);
-        assert_eq!((segments.count(), segments.holding(200).start), (1, 200));
-        segments.release(201);
+        segments.remove_below(80);
+        assert_eq!((segments.count(), segments.segment_at(80).start), (2, 80));
+        segments.remove_below(81);
+        assert_eq!((segments.count(), segments.segment_at(200).start), (1, 200));
+        segments.remove_below(201);
         assert!(segments.last().is_none());
     }
 
@@ -355,7 +355,7 @@ mod tests {
     fn a_position_before_all_segments_is_held_by_none() {
         let disk = MemoryDisk::new();
         let segment = Segment::create(&disk, header(80)).unwrap();
-        Segments::new(vec![Arc::new(segment)]).holding(79);
+        JournalSegments::new(vec![Arc::new(segment)]).segment_at(79);
     }
 
     #[test]
@@ -363,6 +363,6 @@ mod tests {
     fn segments_that_do_not_stand_by_position_are_refused() {
         let disk = MemoryDisk::new();
         let create = |start| Arc::new(Segment::create(&disk, header(start)).unwrap());
-        Segments::new(vec![create(80), create(0)]);
+        JournalSegments::new(vec![create(80), create(0)]);
     }
 }

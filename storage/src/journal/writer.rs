@@ -3,29 +3,29 @@
 use std::io;
 use std::sync::Arc;
 
-use super::blocks::Blocks;
-use super::frame::{FRAME_BYTES, Frame, padded};
-use super::segment::{Segment, SegmentHeader, Segments};
+use super::direct_writer::DirectWriter;
+use super::frame::{FRAME_BYTES, FrameHeader, padded};
+use super::segment::{JournalSegments, Segment, SegmentHeader};
 use crate::disk::{Disk, is_full};
 use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
-use crate::reserve::{Reserve, refusal};
+use crate::space_reserve::{SpaceReserve, no_space_error};
 use crate::tail::Payload;
 
 /// Rests shorter than this are copied beside their header; a slice of their own would cost more.
 const COPY_BYTES_MAX: usize = 2 << 10;
 /// How far zeros are written ahead of small durable groups. A sync after an overwrite commits no
 /// metadata of the file, which makes it several times quicker.
-const AHEAD_BYTES: u64 = 1 << 20;
+const ZERO_AHEAD_BYTES: u64 = 1 << 20;
 /// Groups larger than this are bound by bandwidth, not by the latency of a sync: no zeros for them.
-const AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
+const ZERO_AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
 
 /// Groups from this size on are written around the page cache: to fill it costs more processor time
 /// than all the rest, and readers of what was just written find it in memory.
-const BLOCKS_BYTES_MIN: u64 = 256 << 10;
+const DIRECT_WRITE_BYTES_MIN: u64 = 256 << 10;
 
 /// A group could not be written.
 #[derive(Debug)]
-pub(crate) enum WriteError {
+pub(crate) enum JournalWriteError {
     /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be opened.
     Refused(io::Error),
     /// What is on the disk is not known any more: no write may follow.
@@ -34,7 +34,7 @@ pub(crate) enum WriteError {
 
 /// When a segment is sealed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct JournalWriterOptions {
     pub(crate) segment_bytes_max: u64,
     pub(crate) segment_frames_max: u64,
     /// What the salts of segments are made of.
@@ -44,10 +44,10 @@ pub(crate) struct Limits {
 }
 
 /// The end of the journal, where its one writer writes.
-pub(crate) struct Journal {
+pub(crate) struct JournalWriter {
     disk: Arc<dyn Disk>,
-    reserve: Arc<Reserve>,
-    segments: Arc<Segments>,
+    reserve: Arc<SpaceReserve>,
+    segments: Arc<JournalSegments>,
     current: Option<Arc<Segment>>,
     end: u64,
     synced_to: u64,
@@ -57,9 +57,9 @@ pub(crate) struct Journal {
     unsynced: Vec<Arc<Segment>>,
     /// The headers, heads, short rests and paddings of the group being laid out.
     scratch: Vec<u8>,
-    parts: Vec<Part>,
-    laid_to: u64,
-    blocks: Blocks,
+    slices: Vec<GroupSlice>,
+    buffered_to: u64,
+    direct_writer: DirectWriter,
     /// How many frames the current segment holds, and how many it may.
     frames: u64,
     frames_max: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Journal {
 }
 
 /// A segment that was sealed.
-pub(crate) struct SegmentEnd {
+pub(crate) struct RolledSegment {
     pub(crate) segment: Arc<Segment>,
     /// The position behind its last frame.
     pub(crate) end: u64,
@@ -79,26 +79,26 @@ pub(crate) struct SegmentEnd {
     pub(crate) leaves: Option<FrameLeaves>,
 }
 
-enum Part {
+enum GroupSlice {
     Scratch { from: usize, to: usize },
     Rest(bytes::Bytes),
 }
 
-impl Journal {
+impl JournalWriter {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
-        reserve: Arc<Reserve>,
-        segments: Arc<Segments>,
+        reserve: Arc<SpaceReserve>,
+        segments: Arc<JournalSegments>,
         end: u64,
-        limits: Limits,
+        limits: JournalWriterOptions,
         frames: u64,
-    ) -> Journal {
+    ) -> JournalWriter {
         let current = segments.last();
         if let Some(current) = &current {
             current.data.set_final(current.at(end));
             current.file().hold_open(true);
         }
-        Journal {
+        JournalWriter {
             disk,
             reserve,
             segments,
@@ -109,9 +109,9 @@ impl Journal {
             segment_bytes_max: limits.segment_bytes_max,
             unsynced: Vec::new(),
             scratch: Vec::new(),
-            parts: Vec::new(),
-            laid_to: end,
-            blocks: Blocks::default(),
+            slices: Vec::new(),
+            buffered_to: end,
+            direct_writer: DirectWriter::default(),
             frames,
             frames_max: limits.segment_frames_max,
             salt: limits.salt,
@@ -133,22 +133,22 @@ impl Journal {
     }
 
     /// The position behind what has been laid out.
-    pub(crate) fn laid_to(&self) -> u64 {
-        self.laid_to
+    pub(crate) fn buffered_to(&self) -> u64 {
+        self.buffered_to
     }
 
     /// Lays out one more frame of the group, and returns the position of its payload. The lengths
     /// and the checksum in `frame` are those of `payload`, and so is `body`, if it is known.
-    pub(crate) fn lay_out(
+    pub(crate) fn buffer_frame(
         &mut self,
-        mut frame: Frame,
+        mut frame: FrameHeader,
         payload: &Payload,
         body: Option<Digest>,
     ) -> u64 {
         frame.synced_to = self.synced_to;
-        let position = self.laid_to;
+        let position = self.buffered_to;
         let salt = self.current.as_ref().map_or(0, |segment| segment.salt());
-        let header = frame.encode_sealed(position, salt);
+        let header = frame.encode_salted(position, salt);
         if let (Some(leaves), Some(body)) = (&mut self.leaves, body) {
             let digest = self.hasher.leaf_over(position, &header, payload, body);
             leaves.push(FrameLeaf { position, stamp: frame.stamp, digest });
@@ -159,16 +159,16 @@ impl Journal {
         let padding = (padded(payload.len() as u64) - payload.len() as u64) as usize;
         self.scratch(|scratch| {
             scratch.extend_from_slice(&header);
-            scratch.extend_from_slice(payload.head.as_slice());
+            scratch.extend_from_slice(payload.header.as_slice());
             if rest.len() <= COPY_BYTES_MAX {
                 scratch.extend_from_slice(rest);
             }
         });
         if rest.len() > COPY_BYTES_MAX {
-            self.parts.push(Part::Rest(rest.clone()));
+            self.slices.push(GroupSlice::Rest(rest.clone()));
         }
         self.scratch(|scratch| scratch.extend_from_slice(&[0; 8][..padding]));
-        self.laid_to = frame.end(position);
+        self.buffered_to = frame.end(position);
         self.frames += 1;
         position + FRAME_BYTES as u64
     }
@@ -177,10 +177,10 @@ impl Journal {
         let from = self.scratch.len();
         add(&mut self.scratch);
         let to = self.scratch.len();
-        match self.parts.last_mut() {
-            Some(Part::Scratch { to: last, .. }) => *last = to,
+        match self.slices.last_mut() {
+            Some(GroupSlice::Scratch { to: last, .. }) => *last = to,
             _ if from == to => {}
-            _ => self.parts.push(Part::Scratch { from, to }),
+            _ => self.slices.push(GroupSlice::Scratch { from, to }),
         }
     }
 
@@ -190,29 +190,29 @@ impl Journal {
         &mut self,
         bytes: u64,
         makes_space: bool,
-        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
-    ) -> Result<(), WriteError> {
+        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+    ) -> Result<(), JournalWriteError> {
         if !makes_space {
             if self.reserve.is_spent() {
-                return Err(WriteError::Refused(refusal()));
+                return Err(JournalWriteError::Refused(no_space_error()));
             }
             return self.begin_segment(bytes, sealed);
         }
         let mut attempt = || {
             self.begin_segment(bytes, sealed)?;
-            self.take_space(bytes)
+            self.preallocate_group(bytes)
         };
         match attempt() {
-            Err(WriteError::Refused(error)) if is_full(&error) && self.reserve.spend() => {
+            Err(JournalWriteError::Refused(error)) if is_full(&error) && self.reserve.spend() => {
                 self.begin_segment(bytes, sealed)?;
-                self.take_space(bytes)
+                self.preallocate_group(bytes)
             }
             made => made,
         }
     }
 
     /// Has zeros stand where the next group goes: to write over them takes no more space.
-    fn take_space(&mut self, bytes: u64) -> Result<(), WriteError> {
+    fn preallocate_group(&mut self, bytes: u64) -> Result<(), JournalWriteError> {
         let current = Arc::clone(self.current.as_ref().expect("a segment was begun"));
         let (from, to) = (self.zeroed_to.max(self.end), self.end + bytes);
         if to <= from {
@@ -222,7 +222,7 @@ impl Journal {
         current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).map_err(|error| {
             // Of what fitted, nothing is counted on.
             let _ = current.file().truncate(at);
-            WriteError::Refused(error)
+            JournalWriteError::Refused(error)
         })?;
         self.zeroed_to = to;
         Ok(())
@@ -233,8 +233,8 @@ impl Journal {
     fn begin_segment(
         &mut self,
         bytes: u64,
-        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
-    ) -> Result<(), WriteError> {
+        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+    ) -> Result<(), JournalWriteError> {
         if let Some(current) = &self.current {
             let held = self.end - current.start;
             let fits = held + bytes <= self.segment_bytes_max && self.frames < self.frames_max;
@@ -242,12 +242,12 @@ impl Journal {
                 return Ok(());
             }
         }
-        self.seal(sealed)?;
+        self.roll_segment(sealed)?;
         let header = SegmentHeader::salted(self.end, self.salt);
         let segment = Segment::create(&*self.disk, header).map_err(|error| {
             // Half a segment must not stand in the way of the next attempt.
             let _ = self.disk.remove(&super::segment_name(self.end));
-            WriteError::Refused(error)
+            JournalWriteError::Refused(error)
         })?;
         // To take a write back must not depend on a descriptor.
         segment.file().hold_open(true);
@@ -261,11 +261,11 @@ impl Journal {
     }
 
     /// Ends the current segment, if there is anything in it. Called with nothing laid out.
-    pub(crate) fn seal(
+    pub(crate) fn roll_segment(
         &mut self,
-        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
-    ) -> Result<(), WriteError> {
-        assert!(self.parts.is_empty(), "a segment is not sealed under a group");
+        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+    ) -> Result<(), JournalWriteError> {
+        assert!(self.slices.is_empty(), "a segment is not rolled under a group");
         let Some(current) = self.current.clone() else { return Ok(()) };
         if self.end == current.start {
             return Ok(());
@@ -274,14 +274,14 @@ impl Journal {
             current
                 .file()
                 .truncate(current.at(self.end))
-                .map_err(|source| WriteError::Broken { doing: "seal segment", source })?;
+                .map_err(|source| JournalWriteError::Broken { doing: "roll segment", source })?;
             self.zeroed_to = self.end;
         }
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
-        sealed(SegmentEnd { segment, end, leaves }).map_err(WriteError::Refused)?;
+        sealed(RolledSegment { segment, end, leaves }).map_err(JournalWriteError::Refused)?;
         self.current = None;
         // Whoever indexes a segment syncs it.
-        self.unsynced.retain(|segment| !segment.is_settled());
+        self.unsynced.retain(|segment| !segment.is_sealed_synced());
         if self.synced_to < self.end {
             self.unsynced.push(current);
         } else {
@@ -291,31 +291,32 @@ impl Journal {
     }
 
     /// Writes what was laid out, and syncs it if asked to.
-    pub(crate) fn write(&mut self, durable: bool) -> Result<(), WriteError> {
+    pub(crate) fn write(&mut self, durable: bool) -> Result<(), JournalWriteError> {
         let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
         let (file, at) = (current.file(), current.at(self.end));
-        let slices = self.parts.iter().map(|part| match part {
-            Part::Scratch { from, to } => &self.scratch[*from..*to],
-            Part::Rest(rest) => &rest[..],
+        let slices = self.slices.iter().map(|part| match part {
+            GroupSlice::Scratch { from, to } => &self.scratch[*from..*to],
+            GroupSlice::Rest(rest) => &rest[..],
         });
-        let around = self.laid_to - self.end >= BLOCKS_BYTES_MIN && file.takes_blocks();
+        let around =
+            self.buffered_to - self.end >= DIRECT_WRITE_BYTES_MIN && file.supports_direct_write();
         let written = if around {
-            self.blocks.write(file, slices, at)
+            self.direct_writer.write(file, slices, at)
         } else {
             file.write_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
         };
         if let Err(error) = written {
-            return Err(self.withdraw(error));
+            return Err(self.roll_back_group(error));
         }
         if !around {
-            current.data.note_cached(at..current.at(self.laid_to));
+            current.data.mark_cached(at..current.at(self.buffered_to));
         }
         if durable {
             self.write_zeros_ahead(&current);
             self.sync_files()?;
-            self.synced_to = self.laid_to;
+            self.synced_to = self.buffered_to;
         }
-        self.end = self.laid_to;
+        self.end = self.buffered_to;
         current.data.set_final(current.at(self.end));
         self.zeroed_to = self.zeroed_to.max(self.end);
         self.clear();
@@ -323,17 +324,17 @@ impl Journal {
     }
 
     fn write_zeros_ahead(&mut self, current: &Segment) {
-        let group = self.laid_to - self.end;
-        if group > AHEAD_GROUP_BYTES_MAX || self.laid_to <= self.zeroed_to {
+        let group = self.buffered_to - self.end;
+        if group > ZERO_AHEAD_GROUP_BYTES_MAX || self.buffered_to <= self.zeroed_to {
             return;
         }
         let limit = current.start + self.segment_bytes_max;
-        let to = (self.laid_to + AHEAD_BYTES).min(limit);
-        if to <= self.laid_to {
+        let to = (self.buffered_to + ZERO_AHEAD_BYTES).min(limit);
+        if to <= self.buffered_to {
             return;
         }
-        let zeros = vec![0; (to - self.laid_to) as usize];
-        let at = current.at(self.laid_to);
+        let zeros = vec![0; (to - self.buffered_to) as usize];
+        let at = current.at(self.buffered_to);
         // Only an optimization: without room for it the next writes append.
         match current.file().write_at(&mut [io::IoSlice::new(&zeros)], at) {
             Ok(()) => self.zeroed_to = to,
@@ -344,27 +345,28 @@ impl Journal {
 
     /// Takes back a group that could not be written: none of its frames may be found later, for
     /// their stamps lie in cuts that are answered without them.
-    fn withdraw(&mut self, error: io::Error) -> WriteError {
+    fn roll_back_group(&mut self, error: io::Error) -> JournalWriteError {
         let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
-        self.abandon();
+        self.discard_group();
         let at = current.at(self.end);
         self.zeroed_to = self.end;
-        let broken = |source| WriteError::Broken { doing: "withdraw a failed write", source };
+        let broken =
+            |source| JournalWriteError::Broken { doing: "withdraw a failed write", source };
         // Where nothing is written over in place, to cut a file off takes room too.
-        let cut = self.reserve.with(|| current.file().truncate(at)).map_err(broken);
+        let cut = self.reserve.retry_with_reserve(|| current.file().truncate(at)).map_err(broken);
         // SegmentEnd segments with it: else it would be no truth that everything below is synced.
         match cut.and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;
-                WriteError::Refused(error)
+                JournalWriteError::Refused(error)
             }
             Err(broken) => broken,
         }
     }
 
     /// Forgets what was laid out.
-    pub(crate) fn abandon(&mut self) {
-        self.laid_to = self.end;
+    pub(crate) fn discard_group(&mut self) {
+        self.buffered_to = self.end;
         if let Some(leaves) = &mut self.leaves {
             leaves.truncate(self.end);
         }
@@ -372,7 +374,7 @@ impl Journal {
     }
 
     fn clear(&mut self) {
-        self.parts.clear();
+        self.slices.clear();
         self.scratch.clear();
         if self.scratch.capacity() > 4 << 20 {
             self.scratch = Vec::new();
@@ -380,7 +382,7 @@ impl Journal {
     }
 
     /// Syncs what was written without.
-    pub(crate) fn sync(&mut self) -> Result<(), WriteError> {
+    pub(crate) fn sync(&mut self) -> Result<(), JournalWriteError> {
         if self.synced_to < self.end {
             self.sync_files()?;
             self.synced_to = self.end;
@@ -389,10 +391,10 @@ impl Journal {
     }
 
     /// Never retried: the kernel forgets what it could not write, and says so only once.
-    fn sync_files(&mut self) -> Result<(), WriteError> {
-        let broken = |source| WriteError::Broken { doing: "sync journal", source };
+    fn sync_files(&mut self) -> Result<(), JournalWriteError> {
+        let broken = |source| JournalWriteError::Broken { doing: "sync journal", source };
         for segment in self.unsynced.drain(..) {
-            segment.settle().map_err(broken)?;
+            segment.sync_sealed().map_err(broken)?;
         }
         self.current.as_ref().map_or(Ok(()), |current| current.sync()).map_err(broken)
     }

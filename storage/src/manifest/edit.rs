@@ -4,14 +4,16 @@
 //! neither zero nor whole is damage, and an edit that lacks pages is one that was being appended when
 //! the machine stopped: nothing relied on it.
 
-use super::{Horizon, encode_log, encode_part};
-use super::{LOG_BYTES, Listed, Manifest, PART_BYTES, decode_log, decode_part, u64_at};
+use super::{
+    LOG_BYTES, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment, u64_at,
+};
+use super::{LogHorizon, encode_log, encode_segment};
 use crate::log::LogId;
 
 /// The length of a page.
 pub(super) const PAGE_BYTES: usize = 512;
-const LEAD_BYTES: usize = 16;
-const CONTENT_BYTES: usize = PAGE_BYTES - LEAD_BYTES;
+const PAGE_HEADER_BYTES: usize = 16;
+const CONTENT_BYTES: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
 const IS_FIRST: u8 = 1;
 const IS_LAST: u8 = 2;
 
@@ -21,13 +23,13 @@ pub(crate) enum ManifestChange {
     /// Parts stand for everything below this position.
     IndexedTo(u64),
     /// A part, in place of the one that begins where it does, if there is one.
-    Part(Listed),
+    Segment(ManifestSegment),
     /// The part that begins there is not listed any more.
-    PartRemoved(u64),
+    SegmentRemoved(u64),
     /// What was given up of a log, or compacted.
-    Log(LogId, Horizon),
+    Log(LogId, LogHorizon),
     /// Nothing is said of a log any more.
-    LogForgotten(LogId),
+    LogRemoved(LogId),
 }
 
 impl ManifestChange {
@@ -37,11 +39,11 @@ impl ManifestChange {
                 bytes.push(1);
                 bytes.extend_from_slice(&position.to_le_bytes());
             }
-            ManifestChange::Part(part) => {
+            ManifestChange::Segment(part) => {
                 bytes.push(2);
-                encode_part(part, bytes);
+                encode_segment(part, bytes);
             }
-            ManifestChange::PartRemoved(start) => {
+            ManifestChange::SegmentRemoved(start) => {
                 bytes.push(3);
                 bytes.extend_from_slice(&start.to_le_bytes());
             }
@@ -49,7 +51,7 @@ impl ManifestChange {
                 bytes.push(4);
                 encode_log(*log, horizon, bytes);
             }
-            ManifestChange::LogForgotten(log) => {
+            ManifestChange::LogRemoved(log) => {
                 bytes.push(5);
                 bytes.extend_from_slice(&log.0.to_le_bytes());
             }
@@ -60,7 +62,7 @@ impl ManifestChange {
         let (kind, rest) = bytes.split_first()?;
         let length = match kind {
             1 | 3 | 5 => 8,
-            2 => PART_BYTES,
+            2 => SEGMENT_BYTES,
             4 => LOG_BYTES,
             _ => return None,
         };
@@ -68,13 +70,13 @@ impl ManifestChange {
         *bytes = rest;
         Some(match kind {
             1 => ManifestChange::IndexedTo(u64_at(field, 0)),
-            2 => ManifestChange::Part(decode_part(field)?),
-            3 => ManifestChange::PartRemoved(u64_at(field, 0)),
+            2 => ManifestChange::Segment(decode_segment(field)?),
+            3 => ManifestChange::SegmentRemoved(u64_at(field, 0)),
             4 => {
                 let (log, horizon) = decode_log(field);
                 ManifestChange::Log(log, horizon)
             }
-            _ => ManifestChange::LogForgotten(LogId(u64_at(field, 0))),
+            _ => ManifestChange::LogRemoved(LogId(u64_at(field, 0))),
         })
     }
 }
@@ -85,7 +87,7 @@ pub(crate) struct ManifestEdit(pub(crate) Vec<ManifestChange>);
 
 impl ManifestEdit {
     /// Says what was given up of some logs, or compacted.
-    pub(crate) fn of_logs<'a>(logs: impl IntoIterator<Item = (&'a LogId, &'a Horizon)>) -> Self {
+    pub(crate) fn of_logs<'a>(logs: impl IntoIterator<Item = (&'a LogId, &'a LogHorizon)>) -> Self {
         let changes = logs.into_iter().map(|(log, horizon)| ManifestChange::Log(*log, *horizon));
         ManifestEdit(changes.collect())
     }
@@ -113,7 +115,7 @@ impl ManifestEdit {
             page[6] = if nth == 0 { IS_FIRST } else { 0 };
             page[6] |= if nth + 1 == count { IS_LAST } else { 0 };
             page[8..16].copy_from_slice(&sequence.to_le_bytes());
-            page[LEAD_BYTES..LEAD_BYTES + held.len()].copy_from_slice(held);
+            page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + held.len()].copy_from_slice(held);
             let crc = page_crc(snapshot, number + nth as u64, page);
             page[..4].copy_from_slice(&crc.to_le_bytes());
         }
@@ -139,13 +141,13 @@ fn decode_page(snapshot: u64, number: u64, page: &[u8]) -> Option<EditPage<'_>> 
     let crc = u32::from_le_bytes(page[..4].try_into().ok()?);
     let length = usize::from(u16::from_le_bytes(page[4..6].try_into().ok()?));
     let is_whole = crc == page_crc(snapshot, number, page) && page[6] <= 3 && page[7] == 0;
-    let content = page[LEAD_BYTES..].get(..length).filter(|_| is_whole)?;
+    let content = page[PAGE_HEADER_BYTES..].get(..length).filter(|_| is_whole)?;
     let (is_first, is_last) = (page[6] & IS_FIRST != 0, page[6] & IS_LAST != 0);
     Some(EditPage { sequence: u64_at(page, 8), is_first, is_last, content })
 }
 
 /// What is being read of the edits behind a snapshot.
-enum Reading {
+enum ManifestEditScan {
     /// The edit before is whole.
     Between,
     /// Some pages of an edit were read.
@@ -158,34 +160,34 @@ enum Reading {
 /// was applied by then was whole.
 pub(super) fn apply_edits(manifest: &mut Manifest, pages: &[u8]) -> Option<()> {
     let snapshot = manifest.sequence;
-    let mut reading = Reading::Between;
+    let mut reading = ManifestEditScan::Between;
     for (number, page) in pages.chunks_exact(PAGE_BYTES).enumerate() {
         if page.iter().all(|byte| *byte == 0) {
             reading = match reading {
-                Reading::Between => Reading::Torn(None),
-                Reading::Within(sequence, _) => Reading::Torn(Some(sequence)),
-                torn @ Reading::Torn(_) => torn,
+                ManifestEditScan::Between => ManifestEditScan::Torn(None),
+                ManifestEditScan::Within(sequence, _) => ManifestEditScan::Torn(Some(sequence)),
+                torn @ ManifestEditScan::Torn(_) => torn,
             };
             continue;
         }
         let page = decode_page(snapshot, number as u64, page)?;
         reading = match reading {
-            Reading::Between if page.is_first && page.sequence > manifest.sequence => {
+            ManifestEditScan::Between if page.is_first && page.sequence > manifest.sequence => {
                 take(manifest, page.sequence, page.content.to_vec(), page.is_last)?
             }
-            Reading::Within(sequence, mut content)
+            ManifestEditScan::Within(sequence, mut content)
                 if !page.is_first && page.sequence == sequence =>
             {
                 content.extend_from_slice(page.content);
                 take(manifest, sequence, content, page.is_last)?
             }
             // A later edit is appended only once this one is on stable storage.
-            Reading::Torn(sequence)
+            ManifestEditScan::Torn(sequence)
                 if !page.is_first
                     && page.sequence > manifest.sequence
                     && sequence.is_none_or(|sequence| sequence == page.sequence) =>
             {
-                Reading::Torn(Some(page.sequence))
+                ManifestEditScan::Torn(Some(page.sequence))
             }
             _ => return None,
         };
@@ -201,7 +203,7 @@ pub(super) fn apply_readable(manifest: &mut Manifest, pages: &[u8]) {
         if page[6] & IS_FIRST != 0 {
             content.clear();
         }
-        content.extend_from_slice(&page[LEAD_BYTES..LEAD_BYTES + length]);
+        content.extend_from_slice(&page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + length]);
         if page[6] & IS_LAST != 0
             && let Some(edit) = ManifestEdit::decode(&content)
         {
@@ -216,32 +218,32 @@ fn take(
     sequence: u64,
     content: Vec<u8>,
     is_last: bool,
-) -> Option<Reading> {
+) -> Option<ManifestEditScan> {
     if !is_last {
-        return Some(Reading::Within(sequence, content));
+        return Some(ManifestEditScan::Within(sequence, content));
     }
     manifest.apply(&ManifestEdit::decode(&content)?);
     manifest.sequence = sequence;
-    Some(Reading::Between)
+    Some(ManifestEditScan::Between)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::manifest::tests::manifest;
-    use crate::part::Layout;
+    use crate::sealed_segment::SegmentLayout;
 
     fn edits() -> Vec<(u64, ManifestEdit)> {
         let part = |start, end| {
-            let layout = Layout::Filed { generation: 3 };
-            ManifestChange::Part(Listed { start, end, layout })
+            let layout = SegmentLayout::Sorted { generation: 3 };
+            ManifestChange::Segment(ManifestSegment { start, end, layout })
         };
-        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         vec![
             (14, ManifestEdit(vec![ManifestChange::IndexedTo(56), part(40, 56)])),
             (15, ManifestEdit(logs.collect())),
-            (17, ManifestEdit(vec![ManifestChange::PartRemoved(24), part(0, 40)])),
-            (18, ManifestEdit(vec![ManifestChange::LogForgotten(LogId(13))])),
+            (17, ManifestEdit(vec![ManifestChange::SegmentRemoved(24), part(0, 40)])),
+            (18, ManifestEdit(vec![ManifestChange::LogRemoved(LogId(13))])),
         ]
     }
 
@@ -296,7 +298,7 @@ mod tests {
             bad[at] ^= 0x10;
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
             // For a person, the last edit is read, unless the damage is in front of all or in it.
-            let read = Manifest::decode_damaged(&bad);
+            let read = Manifest::decode_corrupt(&bad);
             if (64..last).contains(&at) {
                 let read = read.expect("it begins as one");
                 assert!(read.sequence == 18 && !read.logs.contains_key(&LogId(13)), "byte {at}");
@@ -314,7 +316,7 @@ mod tests {
     /// Pages of a file behind the snapshot, each of some edit: of which sequence, and which of its pages.
     fn with_pages(pages: &[(u64, usize)]) -> Option<Manifest> {
         let held = manifest();
-        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         let edit = ManifestEdit(logs.collect());
         let mut bytes = held.encode();
         for (number, (sequence, nth)) in pages.iter().enumerate() {
@@ -327,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_edits_that_do_not_follow_one_another_are_damage() {
+    fn pages_of_edits_that_do_not_follow_one_another_are_corruption() {
         let last = manifest().sequence;
         let count = {
-            let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+            let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
             ManifestEdit(logs.collect()).encode(last, 0, last + 1).len() / PAGE_BYTES
         };
         assert!(count >= 3, "{count}");
@@ -358,7 +360,7 @@ mod tests {
     #[test]
     fn behind_a_page_that_is_missing_only_others_of_its_edit_may_stand() {
         let held = manifest();
-        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         let edit = ManifestEdit(logs.collect());
         let with = |sequence: u64| {
             let mut torn = edit.encode(held.sequence, 0, sequence);
@@ -374,7 +376,7 @@ mod tests {
         let (mut bytes, states) = written();
         bytes[70] ^= 1;
         assert_eq!(Manifest::decode(&bytes), None);
-        let read = Manifest::decode_damaged(&bytes).expect("it begins as one");
+        let read = Manifest::decode_corrupt(&bytes).expect("it begins as one");
         let (_, last) = states.last().expect("some edits");
         assert_eq!((read.sequence, &read.logs), (last.sequence, &last.logs));
     }

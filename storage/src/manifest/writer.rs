@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::edit::{ManifestEdit, PAGE_BYTES};
 use super::{MANIFEST_FILE, Manifest};
-use crate::disk::{Disk, DiskFile, create_anew};
+use crate::disk::{Disk, DiskFile, create_or_replace};
 
 const NEW_FILE: &str = "manifest.new";
 /// Edits may take so many bytes more than the snapshot before them: then there is another snapshot. So
@@ -84,11 +84,11 @@ fn full_of(what: &str, need: usize, error: &io::Error) -> io::Error {
 }
 
 fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
-    let file = create_anew(disk, NEW_FILE)?;
+    let file = create_or_replace(disk, NEW_FILE)?;
     file.write_at(&mut [io::IoSlice::new(bytes)], 0)?;
     file.sync()?;
     disk.rename(NEW_FILE, MANIFEST_FILE)?;
-    disk.sync_names()?;
+    disk.sync_directory()?;
     Ok(file)
 }
 

@@ -72,14 +72,14 @@ pub struct ProofBuilder {
 
 /// The rest of a proof.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct EncodedProof {
     /// What the header says.
     pub header: ProofHeader,
     /// Blocks that were not taken yet.
     pub blocks: Vec<u8>,
 }
 
-impl Finished {
+impl EncodedProof {
     /// The bytes of a proof of which no blocks were taken before.
     pub fn bytes(&self) -> Vec<u8> {
         [&self.header.encode()[..], &self.blocks].concat()
@@ -144,7 +144,7 @@ impl ProofBuilder {
     }
 
     /// Ends the proof of a segment that ends at `end`, signed if there is a key.
-    pub fn finish(mut self, end: u64, key: Option<&SigningKey>) -> Finished {
+    pub fn finish(mut self, end: u64, key: Option<&SigningKey>) -> EncodedProof {
         self.header.entries = self.blocks.finish();
         self.header.end = end;
         self.header.root = self.tree.root();
@@ -152,7 +152,7 @@ impl ProofBuilder {
         if let Some(key) = key {
             self.header.sign(key);
         }
-        Finished { header: self.header, blocks: self.blocks.take() }
+        EncodedProof { header: self.header, blocks: self.blocks.take() }
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) enum ProofEntry {
     /// The leaf of the frame at a position.
     Leaf(u64, Digest),
     /// What stands for leaves that were taken out.
-    Removed(Subtree),
+    Pruned(Subtree),
 }
 
 impl ProofEntry {
@@ -43,14 +43,14 @@ impl ProofEntry {
     pub(super) fn subtree(&self) -> Subtree {
         match *self {
             ProofEntry::Leaf(_, digest) => Subtree { leaves: 1, digest },
-            ProofEntry::Removed(subtree) => subtree,
+            ProofEntry::Pruned(subtree) => subtree,
         }
     }
 
     fn encode(&self, bytes: &mut [u8]) {
         let (place, digest) = match *self {
             ProofEntry::Leaf(position, digest) => (position, digest),
-            ProofEntry::Removed(Subtree { leaves, digest }) => (leaves | IS_SUBTREE, digest),
+            ProofEntry::Pruned(Subtree { leaves, digest }) => (leaves | IS_SUBTREE, digest),
         };
         bytes[..8].copy_from_slice(&place.to_le_bytes());
         bytes[8..].copy_from_slice(&digest.0);
@@ -63,13 +63,13 @@ impl ProofEntry {
         if place & IS_SUBTREE == 0 {
             return ProofEntry::Leaf(place, digest);
         }
-        ProofEntry::Removed(Subtree { leaves: place & !IS_SUBTREE, digest })
+        ProofEntry::Pruned(Subtree { leaves: place & !IS_SUBTREE, digest })
     }
 }
 
 /// A signature, and the key that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signature {
+pub struct ProofSignature {
     /// The public key, Ed25519.
     pub key: Digest,
     /// Over the header's first 120 bytes.
@@ -98,17 +98,18 @@ pub struct ProofHeader {
     /// How many hashes follow: one for each frame, until some were taken out.
     pub entries: u32,
     /// Who vouches for it.
-    pub signature: Option<Signature>,
+    pub signature: Option<ProofSignature>,
 }
 
 impl ProofHeader {
     /// Signs it.
     pub fn sign(&mut self, key: &SigningKey) {
         // Whether it is signed is part of what is signed.
-        let placeholder = Signature { key: Digest::default(), bytes: [0; 64] };
+        let placeholder = ProofSignature { key: Digest::default(), bytes: [0; 64] };
         self.signature = Some(placeholder);
         let bytes = key.sign(&self.signed_bytes()).to_bytes();
-        self.signature = Some(Signature { key: Digest(key.verifying_key().to_bytes()), bytes });
+        self.signature =
+            Some(ProofSignature { key: Digest(key.verifying_key().to_bytes()), bytes });
     }
 
     /// What a signature is made over.
@@ -155,7 +156,7 @@ impl ProofHeader {
         let digest_at = |at: usize| {
             Digest(bytes[at..at + 32].try_into().expect("thirty-two bytes of a header"))
         };
-        let signature = Signature {
+        let signature = ProofSignature {
             key: digest_at(KEY_AT),
             bytes: bytes[SIGNATURE_AT..ROOT_AT].try_into().ok()?,
         };
@@ -185,7 +186,7 @@ impl ProofHeader {
     }
 
     /// Whether all its leaves were taken out.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_pruned(&self) -> bool {
         self.count > 0 && self.entries == 0
     }
 }

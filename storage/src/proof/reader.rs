@@ -40,7 +40,7 @@ pub enum ProofError {
     #[error(
         "a proof of the file does not follow the one before. expected={expected}, found={found}"
     )]
-    Apart {
+    NotContiguous {
         /// Where the one before ends.
         expected: u64,
         /// Where it begins.
@@ -81,7 +81,7 @@ pub enum ProofError {
 
 /// What a proof claims and is not so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub enum ProofMismatch {
     /// It does not begin where the chain before it ended.
     #[error("the chain does not continue. expected={expected}, found={found}")]
     Before {
@@ -118,7 +118,7 @@ pub enum Mismatch {
 
 /// A leaf of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub struct ProofLeaf {
     /// Which of the proof's hashes, from 0.
     pub index: u64,
     /// The position of its frame.
@@ -137,7 +137,7 @@ pub struct Proof {
     /// For each block a position: that of no frame of an earlier one is as high, nor of one in it lower.
     firsts: Vec<u64>,
     root: Digest,
-    held: Option<(u64, Vec<ProofEntry>)>,
+    cached_block: Option<(u64, Vec<ProofEntry>)>,
 }
 
 impl std::fmt::Debug for Proof {
@@ -148,20 +148,20 @@ impl std::fmt::Debug for Proof {
 
 /// A proof in a file of several, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacedProof {
+pub struct ProofLocation {
     /// Where in the file it begins.
     pub at: u64,
     /// What its header says.
     pub header: ProofHeader,
 }
 
-impl PlacedProof {
+impl ProofLocation {
     /// Reads the headers of all proofs in a file, in order; there is at least one.
     ///
     /// # Errors
     /// [`ProofError`]: one of them is none, or the file does not end with the last of them.
-    pub fn read_all(file: &dyn DiskFile) -> Result<Vec<PlacedProof>, ProofError> {
-        let (mut placed, mut at): (Vec<PlacedProof>, u64) = (Vec::new(), 0);
+    pub fn read_all(file: &dyn DiskFile) -> Result<Vec<ProofLocation>, ProofError> {
+        let (mut placed, mut at): (Vec<ProofLocation>, u64) = (Vec::new(), 0);
         let found = file.length()?;
         while at < found || placed.is_empty() {
             let header = read_header(file, at)?;
@@ -169,9 +169,9 @@ impl PlacedProof {
                 && before.header.end != header.start
             {
                 let expected = before.header.end;
-                return Err(ProofError::Apart { expected, found: header.start });
+                return Err(ProofError::NotContiguous { expected, found: header.start });
             }
-            placed.push(PlacedProof { at, header });
+            placed.push(ProofLocation { at, header });
             at = at.saturating_add(header.length());
             if at > found {
                 return Err(ProofError::Length { expected: at, found });
@@ -203,22 +203,22 @@ impl Proof {
     /// # Errors
     /// [`ProofError`].
     pub fn open(file: Arc<dyn DiskFile>) -> Result<Proof, ProofError> {
-        let first = PlacedProof::read_all(&*file)?[0];
-        Proof::open_placed(file, first)
+        let first = ProofLocation::read_all(&*file)?[0];
+        Proof::open_at(file, first)
     }
 
     /// Reads one of the proofs of a file from front to back, and sees that its structure is whole.
     ///
     /// # Errors
     /// [`ProofError`].
-    pub fn open_placed(
+    pub fn open_at(
         file: Arc<dyn DiskFile>,
-        PlacedProof { at, header }: PlacedProof,
+        ProofLocation { at, header }: ProofLocation,
     ) -> Result<Proof, ProofError> {
         // Bounded by the file's length, which was compared.
         let firsts = Vec::with_capacity(header.blocks() as usize);
-        let mut proof = Proof { header, file, at, firsts, root: header.root, held: None };
-        if !header.is_cut() {
+        let mut proof = Proof { header, file, at, firsts, root: header.root, cached_block: None };
+        if !header.is_pruned() {
             let mut tree = HashTree::default();
             proof.walk(&mut |_, entry| Ok(tree.add(entry.subtree()).is_some()))?;
             if tree.leaves() != header.count {
@@ -264,7 +264,7 @@ impl Proof {
     }
 
     /// Shows every hash, in order.
-    pub(super) fn each(
+    pub(super) fn for_each_entry(
         &mut self,
         visit: &mut dyn FnMut(ProofEntry) -> io::Result<()>,
     ) -> Result<(), ProofError> {
@@ -286,25 +286,25 @@ impl Proof {
 
     /// Whether its leaves were all taken out: nothing is kept any more of what they spoke of. Its header
     /// stands for them in the chain.
-    pub fn is_cut(&self) -> bool {
-        self.header.is_cut()
+    pub fn is_pruned(&self) -> bool {
+        self.header.is_pruned()
     }
 
     /// Whether it continues the chain that ended with `before`, if that is known, and whether its
     /// leaves lead to its end.
     ///
     /// # Errors
-    /// [`Mismatch`].
-    pub fn verify_chain(&self, before: Option<Digest>) -> Result<(), Mismatch> {
+    /// [`ProofMismatch`].
+    pub fn verify_chain(&self, before: Option<Digest>) -> Result<(), ProofMismatch> {
         let header = &self.header;
         let found = header.before;
         let expected = if header.start == 0 { Some(Digest::BIRTH) } else { before };
         if let Some(expected) = expected.filter(|expected| *expected != found) {
-            return Err(Mismatch::Before { expected, found });
+            return Err(ProofMismatch::Before { expected, found });
         }
         let led_to = [(header.root, self.root), (header.after, found.follow(header.root))];
         match led_to.into_iter().find(|(expected, found)| expected != found) {
-            Some((expected, found)) => Err(Mismatch::Leaves { expected, found }),
+            Some((expected, found)) => Err(ProofMismatch::Leaves { expected, found }),
             None => Ok(()),
         }
     }
@@ -313,26 +313,26 @@ impl Proof {
     /// and none.
     ///
     /// # Errors
-    /// [`Mismatch`].
-    pub fn verify_signature(&self, keys: &[VerifyingKey]) -> Result<(), Mismatch> {
+    /// [`ProofMismatch`].
+    pub fn verify_signature(&self, keys: &[VerifyingKey]) -> Result<(), ProofMismatch> {
         let Some(signature) = &self.header.signature else {
-            return if keys.is_empty() { Ok(()) } else { Err(Mismatch::Unsigned) };
+            return if keys.is_empty() { Ok(()) } else { Err(ProofMismatch::Unsigned) };
         };
         let key = signature.key;
         if !keys.is_empty() && !keys.iter().any(|known| known.to_bytes() == key.0) {
-            return Err(Mismatch::Signer { found: key });
+            return Err(ProofMismatch::Signer { found: key });
         }
         let bytes = ed25519_dalek::Signature::from_bytes(&signature.bytes);
         VerifyingKey::from_bytes(&key.0)
             .and_then(|key| key.verify_strict(&self.header.signed_bytes(), &bytes))
-            .map_err(|_| Mismatch::Signature { key })
+            .map_err(|_| ProofMismatch::Signature { key })
     }
 
     /// The leaf of the frame at `position`, if it has one.
     ///
     /// # Errors
     /// [`ProofError`]: the file was whole when it was opened, and is not any more.
-    pub fn leaf(&mut self, position: u64) -> Result<Option<Leaf>, ProofError> {
+    pub fn leaf(&mut self, position: u64) -> Result<Option<ProofLeaf>, ProofError> {
         let after = self.firsts.partition_point(|first| *first <= position);
         let Some(block) = after.checked_sub(1) else { return Ok(None) };
         let is_it =
@@ -345,25 +345,25 @@ impl Proof {
     ///
     /// # Errors
     /// As [`Proof::leaf`].
-    pub fn leaf_at(&mut self, index: u64) -> Result<Option<Leaf>, ProofError> {
+    pub fn leaf_at(&mut self, index: u64) -> Result<Option<ProofLeaf>, ProofError> {
         if index >= u64::from(self.header.entries) {
             return Ok(None);
         }
         let entries = self.block(index / PROOF_ENTRIES_PER_BLOCK as u64)?;
         Ok(match entries[(index % PROOF_ENTRIES_PER_BLOCK as u64) as usize] {
-            ProofEntry::Leaf(position, digest) => Some(Leaf { index, position, digest }),
-            ProofEntry::Removed(_) => None,
+            ProofEntry::Leaf(position, digest) => Some(ProofLeaf { index, position, digest }),
+            ProofEntry::Pruned(_) => None,
         })
     }
 
     fn block(&mut self, index: u64) -> Result<&[ProofEntry], ProofError> {
-        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
+        if self.cached_block.as_ref().is_none_or(|(held, _)| *held != index) {
             let length = self.block_at(index + 1) - self.block_at(index);
             let mut bytes = vec![0; length as usize];
             read_exact_at(&*self.file, &mut bytes, self.block_at(index))?;
-            self.held = Some((index, self.entries(index, &bytes)?));
+            self.cached_block = Some((index, self.entries(index, &bytes)?));
         }
-        Ok(self.held.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())
+        Ok(self.cached_block.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())
     }
 
     /// Where a block begins; of the one behind the last, where that ends.

@@ -5,18 +5,18 @@ use std::io;
 
 use super::builder::BlockFiller;
 use super::layout::{BLOCKS_AT, ProofEntry, ProofHeader};
-use super::reader::{PlacedProof, Proof, ProofError};
-use super::tree::Thinning;
+use super::reader::{Proof, ProofError, ProofLocation};
+use super::tree::SubtreePruner;
 use super::write::{WRITE_BYTES, put};
 use super::{proof_name, proof_start};
-use crate::disk::{Disk, DiskFile, create_anew};
+use crate::disk::{Disk, DiskFile, create_or_replace};
 
 /// Which leaves stay.
-pub(crate) enum Keep<'a> {
+pub(crate) enum LeafRetention<'a> {
     /// Those of the frames at these positions, which rise.
     At(&'a [u64]),
     /// None.
-    Nothing,
+    None,
 }
 
 /// Makes one file of the proofs in the files that begin at `starts`, one behind the other, with the leaves
@@ -28,15 +28,15 @@ pub(crate) enum Keep<'a> {
 pub(crate) fn rewrite_proofs(
     disk: &dyn Disk,
     starts: &[u64],
-    keep: &Keep<'_>,
+    keep: &LeafRetention<'_>,
     pace: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<bool> {
     let [first, others @ ..] = starts else { return Ok(false) };
     let name = proof_name(*first);
     let new_name = format!("{name}.new");
-    let file = create_anew(disk, &new_name)?;
-    let mut rewriting = Rewriting { disk, file: &*file, at: 0, next: *first, pace };
-    let written = starts.iter().try_for_each(|start| rewriting.file(*start, keep));
+    let file = create_or_replace(disk, &new_name)?;
+    let mut rewriting = ProofRewriter { disk, file: &*file, at: 0, next: *first, throttle: pace };
+    let written = starts.iter().try_for_each(|start| rewriting.rewrite_file(*start, keep));
     let written = match written {
         Ok(()) => file.sync(),
         Err(error) => {
@@ -49,7 +49,7 @@ pub(crate) fn rewrite_proofs(
         }
     };
     written.and_then(|()| disk.rename(&new_name, &name))?;
-    disk.sync_names()?;
+    disk.sync_directory()?;
     // The next start removes those that are left, if this does not.
     for start in others {
         disk.remove(&proof_name(*start))?;
@@ -57,68 +57,68 @@ pub(crate) fn rewrite_proofs(
     Ok(true)
 }
 
-struct Rewriting<'a> {
+struct ProofRewriter<'a> {
     disk: &'a dyn Disk,
     file: &'a dyn DiskFile,
     /// Where the next proof is written.
     at: u64,
     /// Where it has to begin.
     next: u64,
-    pace: &'a mut dyn FnMut() -> io::Result<()>,
+    throttle: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
-impl Rewriting<'_> {
-    fn file(&mut self, start: u64, keep: &Keep<'_>) -> Result<(), ProofError> {
+impl ProofRewriter<'_> {
+    fn rewrite_file(&mut self, start: u64, keep: &LeafRetention<'_>) -> Result<(), ProofError> {
         let file = self.disk.open(&proof_name(start))?;
-        for placed in PlacedProof::read_all(&*file)? {
+        for placed in ProofLocation::read_all(&*file)? {
             let ProofHeader { start: found, end, .. } = placed.header;
             if found != self.next {
-                return Err(ProofError::Apart { expected: self.next, found });
+                return Err(ProofError::NotContiguous { expected: self.next, found });
             }
             let kept = match keep {
-                Keep::At(positions) => {
+                LeafRetention::At(positions) => {
                     let place = |bound| positions.partition_point(|position| *position < bound);
                     &positions[place(found)..place(end)]
                 }
-                Keep::Nothing => &[],
+                LeafRetention::None => &[],
             };
-            self.proof(Proof::open_placed(std::sync::Arc::clone(&file), placed)?, kept)?;
+            self.rewrite_proof(Proof::open_at(std::sync::Arc::clone(&file), placed)?, kept)?;
             self.next = end;
         }
         Ok(())
     }
 
-    fn proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
+    fn rewrite_proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
         let header = *proof.header();
         // What does not lead to its root is not made to look as if it did.
         if let Err(fault) = proof.verify_chain(None) {
             let fault = io::Error::new(io::ErrorKind::InvalidData, fault.to_string());
-            tracing::warn!(start = header.start, %fault, "a proof is not thinned out");
+            tracing::warn!(start = header.start, %fault, "a proof is not pruned");
             return Err(ProofError::Header);
         }
         let mut blocks = BlockFiller::new(header.start);
         let mut at = self.at + BLOCKS_AT;
         if !kept.is_empty() {
-            let mut thinning = Thinning::default();
-            proof.each(&mut |entry| {
+            let mut thinning = SubtreePruner::default();
+            proof.for_each_entry(&mut |entry| {
                 match entry {
                     ProofEntry::Leaf(position, _) if kept.binary_search(&position).is_ok() => {
                         thinning
                             .take()
                             .into_iter()
-                            .for_each(|it| blocks.add(ProofEntry::Removed(it)));
+                            .for_each(|it| blocks.add(ProofEntry::Pruned(it)));
                         thinning.keep();
                         blocks.add(entry);
                     }
                     entry => thinning.remove(entry.subtree()),
                 }
                 if blocks.filled_bytes() >= WRITE_BYTES {
-                    (self.pace)()?;
+                    (self.throttle)()?;
                     at = put(self.file, &blocks.take(), at)?;
                 }
                 Ok(())
             })?;
-            thinning.take().into_iter().for_each(|it| blocks.add(ProofEntry::Removed(it)));
+            thinning.take().into_iter().for_each(|it| blocks.add(ProofEntry::Pruned(it)));
         }
         let entries = blocks.finish();
         at = put(self.file, &blocks.take(), at)?;
@@ -132,18 +132,18 @@ impl Rewriting<'_> {
 ///
 /// # Errors
 /// The disk fails.
-pub(crate) fn remove_overtaken(disk: &dyn Disk) -> io::Result<()> {
+pub(crate) fn remove_superseded(disk: &dyn Disk) -> io::Result<()> {
     let mut starts: Vec<u64> = disk.list()?.iter().filter_map(|name| proof_start(name)).collect();
     starts.sort_unstable();
-    let mut before: Vec<PlacedProof> = Vec::new();
+    let mut before: Vec<ProofLocation> = Vec::new();
     for start in starts {
         let name = proof_name(start);
-        let proofs = match PlacedProof::read_all(&*disk.open(&name)?) {
+        let proofs = match ProofLocation::read_all(&*disk.open(&name)?) {
             Ok(proofs) => proofs,
             Err(ProofError::Disk(error)) => return Err(error),
             Err(_) => continue,
         };
-        if is_overtaken(&proofs, &before) {
+        if is_superseded(&proofs, &before) {
             disk.remove(&name)?;
         } else {
             before = proofs;
@@ -153,9 +153,9 @@ pub(crate) fn remove_overtaken(disk: &dyn Disk) -> io::Result<()> {
 }
 
 /// Whether all proofs of a file are in the one before it, where fewer leaves may be.
-pub(crate) fn is_overtaken(proofs: &[PlacedProof], before: &[PlacedProof]) -> bool {
-    let same = |proof: &PlacedProof| {
-        let of = |proof: &PlacedProof| (proof.header.start, proof.header.end, proof.header.after);
+pub(crate) fn is_superseded(proofs: &[ProofLocation], before: &[ProofLocation]) -> bool {
+    let same = |proof: &ProofLocation| {
+        let of = |proof: &ProofLocation| (proof.header.start, proof.header.end, proof.header.after);
         before.iter().any(|before| of(before) == of(proof))
     };
     !proofs.is_empty() && proofs.iter().all(same)

@@ -5,8 +5,8 @@ use hlc::{Hlc, SysTime, UserTime};
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::{Disk, Fault, MemoryDisk};
-use crate::journal::{Frame, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
+use crate::disk::{Disk, DiskFault, MemoryDisk};
+use crate::journal::{FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
 use crate::log::{LogId, Offset};
 
 /// The key of RFC 8410, section 10.3, as OpenSSL writes one.
@@ -24,7 +24,7 @@ fn key() -> SigningKey {
 }
 
 fn header(position: u64, payload: &[u8]) -> [u8; FRAME_BYTES] {
-    let frame = Frame {
+    let frame = FrameHeader {
         length: payload.len() as u32,
         payload_crc: crc32c::crc32c(payload),
         stamp: Hlc::new(SysTime(1000 + position), 1),
@@ -108,7 +108,7 @@ fn g15_a_proof_reads_back_and_has_the_leaf_of_every_frame_and_no_other() {
         let payload = vec![index as u8; *length];
         hasher.payload(&payload);
         let digest = hasher.leaf(position, &header(position, &payload));
-        let leaf = Leaf { index: index as u64, position, digest };
+        let leaf = ProofLeaf { index: index as u64, position, digest };
         assert_eq!(proof.leaf(position).unwrap(), Some(leaf));
         assert_eq!(proof.leaf_at(index as u64).unwrap(), Some(leaf));
         assert_eq!(proof.leaf(position + 8).unwrap(), None);
@@ -140,11 +140,11 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
 /// The proofs in a file.
 fn proofs_in(disk: &MemoryDisk, name: &str) -> Vec<Proof> {
     let file = disk.open(name).unwrap();
-    let placed = PlacedProof::read_all(&*file).unwrap();
-    placed.into_iter().map(|it| Proof::open_placed(file.clone(), it).unwrap()).collect()
+    let placed = ProofLocation::read_all(&*file).unwrap();
+    placed.into_iter().map(|it| Proof::open_at(file.clone(), it).unwrap()).collect()
 }
 
-fn rewrite(disk: &MemoryDisk, starts: &[u64], keep: &Keep<'_>) -> bool {
+fn rewrite(disk: &MemoryDisk, starts: &[u64], keep: &LeafRetention<'_>) -> bool {
     rewrite_proofs(disk, starts, keep, &mut || Ok(())).unwrap()
 }
 
@@ -153,10 +153,10 @@ fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     let (_, end, good) = segment(&[5; 110], Some(&key()));
     let disk = MemoryDisk::new();
     put(&disk, &proof_name(800), &good);
-    assert!(rewrite(&disk, &[800], &Keep::Nothing));
+    assert!(rewrite(&disk, &[800], &LeafRetention::None));
     assert_eq!(disk.bytes(&proof_name(800)).len(), 256);
     let mut proof = proofs_in(&disk, &proof_name(800)).remove(0);
-    assert!(proof.is_cut() && !open(&good).unwrap().is_cut());
+    assert!(proof.is_pruned() && !open(&good).unwrap().is_pruned());
     assert_eq!(*proof.header(), ProofHeader { entries: 0, ..*open(&good).unwrap().header() });
     assert_eq!(proof.verify_signature(&[key().verifying_key()]), Ok(()));
     assert_eq!(proof.verify_chain(Some(Digest([9; 32]))), Ok(()));
@@ -167,7 +167,7 @@ fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     let mut bad = good.clone();
     bad[9] ^= 1;
     put(&disk, &proof_name(800), &bad);
-    assert!(!rewrite(&disk, &[800], &Keep::Nothing));
+    assert!(!rewrite(&disk, &[800], &LeafRetention::None));
     assert_eq!(disk.bytes(&proof_name(800)), bad);
     assert_eq!(disk.list().unwrap(), [proof_name(800)]);
 }
@@ -195,7 +195,7 @@ proptest! {
         again in prop::collection::vec(any::<bool>(), 400),
     ) {
         let (disk, middle, end) = two_proofs();
-        let mut whole: Vec<Leaf> = Vec::new();
+        let mut whole: Vec<ProofLeaf> = Vec::new();
         for name in [proof_name(800), proof_name(middle)] {
             let mut proof = proofs_in(&disk, &name).remove(0);
             whole.extend((0..).map_while(|nth| proof.leaf_at(nth).unwrap()));
@@ -205,7 +205,7 @@ proptest! {
         kept.dedup();
         let mut starts = vec![800, middle];
         for _ in 0..2 {
-            prop_assert!(rewrite(&disk, &starts, &Keep::At(&kept)));
+            prop_assert!(rewrite(&disk, &starts, &LeafRetention::At(&kept)));
             prop_assert_eq!(disk.list().unwrap(), [proof_name(800)]);
             let mut proofs = proofs_in(&disk, &proof_name(800));
             prop_assert_eq!(proofs.len(), 2);
@@ -238,12 +238,12 @@ proptest! {
 fn proofs_that_do_not_follow_one_another_or_do_not_lead_to_their_root_stay_as_they_are() {
     let (disk, middle, _) = two_proofs();
     let before = disk.bytes(&proof_name(800));
-    assert!(!rewrite(&disk, &[middle, 800], &Keep::Nothing));
+    assert!(!rewrite(&disk, &[middle, 800], &LeafRetention::None));
     let bytes = disk.bytes(&proof_name(middle));
     let mut header = *open(&bytes).unwrap().header();
     header.root.0[3] ^= 1;
     put(&disk, &proof_name(middle), &[&header.encode()[..], &bytes[256..]].concat());
-    assert!(!rewrite(&disk, &[800, middle], &Keep::Nothing));
+    assert!(!rewrite(&disk, &[800, middle], &LeafRetention::None));
     assert_eq!(disk.bytes(&proof_name(800)), before);
     assert_eq!(disk.list().unwrap(), [proof_name(800), proof_name(middle)]);
 }
@@ -256,10 +256,11 @@ fn a_crash_while_proofs_are_rewritten_leaves_all_of_them_once_or_twice() {
         for name in disk.list().unwrap() {
             disk.open(&name).unwrap().sync().unwrap();
         }
-        disk.sync_names().unwrap();
+        disk.sync_directory().unwrap();
         let after = chain_before(&disk, end).unwrap();
-        disk.arm(Fault::CrashAt(disk.operations() + seed % 10));
-        let _ = rewrite_proofs(&disk, &[800, middle], &Keep::At(&[middle]), &mut || Ok(()));
+        disk.arm(DiskFault::CrashAt(disk.operations() + seed % 10));
+        let _ =
+            rewrite_proofs(&disk, &[800, middle], &LeafRetention::At(&[middle]), &mut || Ok(()));
         let mut random = seed;
         let crashed = disk.after_crash(|choices| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -273,7 +274,7 @@ fn a_crash_while_proofs_are_rewritten_leaves_all_of_them_once_or_twice() {
             (1, true) => as_before += 1,
             other => panic!("seed {seed}: {other:?}"),
         }
-        remove_overtaken(&crashed).unwrap();
+        remove_superseded(&crashed).unwrap();
         assert_eq!(crashed.open(&proof_name(middle)).is_ok(), first.len() == 1);
         assert_eq!(chain_before(&crashed, end).unwrap(), after, "seed {seed}");
     }
@@ -299,32 +300,32 @@ fn f41_what_a_forger_makes_whole_again_is_told_by_chain_and_signature() {
     let (_, _, good) = segment(&[5, 6, 7], Some(&key()));
     let proof = open(&good).unwrap();
     let other = Digest([1; 32]);
-    let expected = Mismatch::Before { expected: other, found: Digest([9; 32]) };
+    let expected = ProofMismatch::Before { expected: other, found: Digest([9; 32]) };
     assert_eq!(proof.verify_chain(Some(other)), Err(expected));
     let stranger = SigningKey::from_bytes(&[8; 32]);
     let found = Digest(key().verifying_key().to_bytes());
     assert_eq!(
         proof.verify_signature(&[stranger.verifying_key()]),
-        Err(Mismatch::Signer { found })
+        Err(ProofMismatch::Signer { found })
     );
     // A header that was changed after it was signed.
     let mut header = *proof.header();
     header.last = header.last.next();
     let forged = open(&[&header.encode()[..], &good[256..]].concat()).unwrap();
-    let wrong = Err(Mismatch::Signature { key: found });
+    let wrong = Err(ProofMismatch::Signature { key: found });
     assert_eq!(forged.verify_signature(&[]), wrong);
     assert_eq!(forged.verify_signature(&[key().verifying_key()]), wrong);
     // The signature taken off.
     header.signature = None;
     let bare = open(&[&header.encode()[..], &good[256..]].concat()).unwrap();
     assert_eq!(bare.verify_signature(&[]), Ok(()));
-    assert_eq!(bare.verify_signature(&[key().verifying_key()]), Err(Mismatch::Unsigned));
+    assert_eq!(bare.verify_signature(&[key().verifying_key()]), Err(ProofMismatch::Unsigned));
     // A leaf that was changed, with its block's checksum.
     let (_, _, others) = segment(&[5, 6, 8], None);
     let forged = open(&[&proof.header().encode()[..], &others[256..]].concat());
     // Positions of the two agree, for 7 and 8 are padded alike.
     let forged = forged.unwrap();
-    assert!(matches!(forged.verify_chain(None), Err(Mismatch::Leaves { .. })));
+    assert!(matches!(forged.verify_chain(None), Err(ProofMismatch::Leaves { .. })));
 }
 
 proptest! {
@@ -362,16 +363,16 @@ fn a_segment_that_is_not_whole_gets_no_proof() {
         bad[at] ^= 1;
         put(&disk, &segment_name(800), &bad);
         let written = write_proof(&disk, 800..end, Digest::BIRTH, None, &mut go_on);
-        assert!(matches!(written, Err(WriteProofError::Damaged { .. })), "{written:?}");
+        assert!(matches!(written, Err(WriteProofError::Corrupt { .. })), "{written:?}");
         assert!(!disk.list().unwrap().contains(&proof_name(800)));
     }
     put(&disk, &segment_name(800), &good[..good.len() - 152]);
     let written = write_proof(&disk, 800..end, Digest::BIRTH, None, &mut go_on);
-    assert!(matches!(written, Err(WriteProofError::Damaged { .. })), "{written:?}");
+    assert!(matches!(written, Err(WriteProofError::Corrupt { .. })), "{written:?}");
 }
 
 #[test]
-fn whoever_is_told_of_the_progress_may_end_it_and_nothing_remains() {
+fn the_progress_callback_may_end_it_and_nothing_remains() {
     let (bytes, end, _) = segment(&[1_500_000, 1_500_000], None);
     let disk = MemoryDisk::new();
     put(&disk, &segment_name(800), &bytes);
@@ -380,7 +381,7 @@ fn whoever_is_told_of_the_progress_may_end_it_and_nothing_remains() {
         chunks += 1;
         if chunks == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    assert!(matches!(written, Err(WriteProofError::BrokenOff)), "{written:?}");
+    assert!(matches!(written, Err(WriteProofError::Interrupted)), "{written:?}");
     assert_eq!((chunks, disk.list().unwrap()), (2, vec![segment_name(800)]));
 }
 
@@ -392,8 +393,8 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
         let disk = MemoryDisk::new();
         put(&disk, &segment_name(800), &bytes);
         disk.open(&segment_name(800)).unwrap().sync().unwrap();
-        disk.sync_names().unwrap();
-        disk.arm(Fault::CrashAt(disk.operations() + seed % 8));
+        disk.sync_directory().unwrap();
+        disk.arm(DiskFault::CrashAt(disk.operations() + seed % 8));
         let written = write_proof(&disk, 800..end, Digest([9; 32]), Some(&key()), &mut go_on);
         let mut random = seed;
         let crashed = disk.after_crash(|choices| {

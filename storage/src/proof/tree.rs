@@ -57,36 +57,36 @@ impl HashTree {
 
 /// Joins what follows one another and is to be taken out, as far as the tree allows.
 #[derive(Debug, Default)]
-pub(super) struct Thinning {
+pub(super) struct SubtreePruner {
     /// How many leaves came so far.
     leaves: u64,
-    gone: Vec<Subtree>,
+    pruned: Vec<Subtree>,
 }
 
-impl Thinning {
+impl SubtreePruner {
     /// Passes over a leaf that stays. What was taken out before it has to be
-    /// [taken](Thinning::take) before.
+    /// [taken](SubtreePruner::take) before.
     pub(super) fn keep(&mut self) {
-        debug_assert!(self.gone.is_empty(), "what comes before it is taken first");
+        debug_assert!(self.pruned.is_empty(), "what comes before it is taken first");
         self.leaves += 1;
     }
 
     /// Takes out what follows.
     pub(super) fn remove(&mut self, next: Subtree) {
         self.leaves += next.leaves;
-        self.gone.push(next);
-        while let [.., left, right] = self.gone[..]
+        self.pruned.push(next);
+        while let [.., left, right] = self.pruned[..]
             && left.leaves == right.leaves
             && (self.leaves - 2 * left.leaves).is_multiple_of(2 * left.leaves)
         {
-            self.gone.truncate(self.gone.len() - 2);
-            self.gone.push(Subtree::join(left, right));
+            self.pruned.truncate(self.pruned.len() - 2);
+            self.pruned.push(Subtree::join(left, right));
         }
     }
 
     /// What stands for all that was taken out since the last call.
     pub(super) fn take(&mut self) -> Vec<Subtree> {
-        std::mem::take(&mut self.gone)
+        std::mem::take(&mut self.pruned)
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
             prop_assert_eq!(at_first.root(), root_of(&leaves));
             let rounds: [Stays; 3] = [|kept| kept.0, |kept| kept.0 && kept.1, |_| false];
             for stays in rounds {
-                let (mut thinning, mut thinned, mut nth) = (Thinning::default(), Vec::new(), 0);
+                let (mut thinning, mut thinned, mut nth) = (SubtreePruner::default(), Vec::new(), 0);
                 for (subtree, is_leaf) in row {
                     let stays = is_leaf && stays(&kept[nth]);
                     nth += subtree.leaves as usize;

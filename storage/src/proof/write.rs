@@ -8,11 +8,11 @@ use hlc::Hlc;
 
 use super::builder::ProofBuilder;
 use super::layout::{BLOCKS_AT, ProofHeader};
-use super::reader::{PlacedProof, ProofError};
+use super::reader::{ProofError, ProofLocation};
 use super::{Digest, FrameLeaves, proof_name, proof_start};
 use crate::disk::{Disk, DiskFile};
 use crate::journal::{
-    Found, FrameError, FrameReader, Progress, SEGMENT_HEADER_BYTES, segment_name,
+    FrameError, FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScanProgress, segment_name,
 };
 
 /// Blocks are written when there are so many bytes of them.
@@ -22,8 +22,8 @@ pub(super) const WRITE_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteProofError {
     /// The segment holds something that is no whole frame: there is nothing to vouch for.
-    #[error("the segment is damaged: {reason}. file={file}, position={position}")]
-    Damaged {
+    #[error("the segment is corrupt: {reason}. file={file}, position={position}")]
+    Corrupt {
         /// The segment.
         file: String,
         /// Where.
@@ -32,8 +32,8 @@ pub enum WriteProofError {
         reason: FrameError,
     },
     /// It was ended on the way by whoever is told of the progress. Nothing of it remains.
-    #[error("writing the proof was broken off")]
-    BrokenOff,
+    #[error("writing the proof was interrupted")]
+    Interrupted,
     /// The disk failed.
     #[error("write proof: {0}")]
     Disk(#[from] io::Error),
@@ -51,20 +51,22 @@ pub fn write_proof(
     span: Range<u64>,
     before: Digest,
     key: Option<&SigningKey>,
-    progress: &mut Progress<'_>,
+    progress: &mut ScanProgress<'_>,
 ) -> Result<ProofHeader, WriteProofError> {
-    make(disk, span.clone(), before, key, &mut |proof| add_read(disk, &span, proof, progress))
+    write_with(disk, span.clone(), before, key, &mut |proof| {
+        add_leaves_of_file(disk, &span, proof, progress)
+    })
 }
 
 /// The same from leaves that are known: of each frame of the segment there is one, and nothing is read.
-pub(crate) fn write_known_proof(
+pub(crate) fn write_proof_from_leaves(
     disk: &dyn Disk,
     span: Range<u64>,
     leaves: &FrameLeaves,
     before: Digest,
     key: Option<&SigningKey>,
 ) -> Result<ProofHeader, WriteProofError> {
-    make(disk, span, before, key, &mut |proof| {
+    write_with(disk, span, before, key, &mut |proof| {
         for leaf in leaves.iter() {
             proof.add(leaf.position, leaf.digest, leaf.stamp)?;
         }
@@ -73,14 +75,14 @@ pub(crate) fn write_known_proof(
 }
 
 /// Adds every leaf of a proof, in order.
-type AddLeaves<'a> = dyn FnMut(&mut ProofFile<'_>) -> Result<(), WriteProofError> + 'a;
+type LeafSource<'a> = dyn FnMut(&mut ProofFile<'_>) -> Result<(), WriteProofError> + 'a;
 
-fn make(
+fn write_with(
     disk: &dyn Disk,
     span: Range<u64>,
     before: Digest,
     key: Option<&SigningKey>,
-    add: &mut AddLeaves<'_>,
+    add: &mut LeafSource<'_>,
 ) -> Result<ProofHeader, WriteProofError> {
     let name = proof_name(span.start);
     match disk.remove(&name) {
@@ -93,7 +95,7 @@ fn make(
         let mut proof = ProofFile { file: &*file, builder, at: BLOCKS_AT };
         add(&mut proof)?;
         let header = proof.finish(span.end, key)?;
-        disk.sync_names()?;
+        disk.sync_directory()?;
         Ok(header)
     };
     let written = write();
@@ -132,34 +134,36 @@ impl ProofFile<'_> {
 }
 
 /// Adds the leaves of what a segment's file holds.
-fn add_read(
+fn add_leaves_of_file(
     disk: &dyn Disk,
     span: &Range<u64>,
     proof: &mut ProofFile<'_>,
-    progress: &mut Progress<'_>,
+    progress: &mut ScanProgress<'_>,
 ) -> Result<(), WriteProofError> {
     let segment = segment_name(span.start);
     let frames = disk.open(&segment)?;
     let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
     let mut position = span.start;
     loop {
-        let found = match frames.next_with(progress) {
+        let found = match frames.next_item_with(progress) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                return Err(WriteProofError::BrokenOff);
+                return Err(WriteProofError::Interrupted);
             }
             found => found?,
         };
         let damaged = |position, reason| {
-            Err(WriteProofError::Damaged { file: segment.clone(), position, reason })
+            Err(WriteProofError::Corrupt { file: segment.clone(), position, reason })
         };
         match found {
             None if position != span.end => return damaged(position, FrameError::Short),
             None => return Ok(()),
-            Some(Found::Damaged { position, reason, .. }) => return damaged(position, reason),
-            Some(Found::Frame(found)) if !found.payload_is_whole => {
+            Some(JournalScanItem::Corrupt { position, reason, .. }) => {
+                return damaged(position, reason);
+            }
+            Some(JournalScanItem::Frame(found)) if !found.payload_is_whole => {
                 return damaged(found.position, FrameError::Payload);
             }
-            Some(Found::Frame(found)) => {
+            Some(JournalScanItem::Frame(found)) => {
                 let leaf = found.leaf.expect("leaves were asked for");
                 proof.add(found.position, leaf, found.frame.stamp)?;
                 position = found.frame.end(found.position);
@@ -186,7 +190,7 @@ pub fn chain_before(disk: &dyn Disk, start: u64) -> Result<Option<Digest>, Proof
     }
     let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
     let Some(before) = starts.filter(|other| *other < start).max() else { return Ok(None) };
-    match PlacedProof::read_all(&*disk.open(&proof_name(before))?) {
+    match ProofLocation::read_all(&*disk.open(&proof_name(before))?) {
         Ok(proofs) => {
             let last = proofs.last().map(|proof| proof.header).filter(|last| last.end == start);
             Ok(last.map(|last| last.after))

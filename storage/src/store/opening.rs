@@ -9,19 +9,22 @@ use hlc::{Hlc, WallClock};
 use parking_lot::{Condvar, Mutex};
 
 use super::{
-    AbortOnPanic, Found, Options, Queue, QueueState, Replay, Shared, Stage, Stats, Store, Writer,
-    follows, replay_parts,
+    AbortOnPanic, AppendStage, Options, ReplayCollector, ReplayHandler, Store, StoreContext,
+    StoreRequestQueue, StoreRequestQueueState, StoreStats, StoreWriter, check_continuation,
+    replay_segments,
 };
 use crate::data_cache::DataCache;
 use crate::disk::Disk;
-use crate::history::{HistoryError, Opened};
+use crate::history::{HistoryBuilder, HistoryError};
 use crate::index::BlockCache;
-use crate::journal::{Journal, Limits, RecoverError, Segments, settle, walk};
+use crate::journal::{
+    JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, finish_recovery, walk,
+};
 use crate::manifest::ManifestError;
-use crate::refusals::Refusals;
-use crate::reserve::Reserve;
-use crate::tail::Tail;
-use crate::timekeeper::{BoundError, BoundFile, Keeper, Reached, Timekeeper};
+use crate::refusal_reporter::RefusalReporter;
+use crate::space_reserve::SpaceReserve;
+use crate::tail::PayloadTail;
+use crate::timekeeper::{BoundError, BoundFile, BoundRenewer, DurableState, Timekeeper};
 
 /// Why a store does not open.
 #[derive(Debug, thiserror::Error)]
@@ -55,14 +58,14 @@ pub enum OpenError {
     Disk(#[from] io::Error),
 }
 
-impl<S: Stage> Store<S> {
+impl<S: AppendStage> Store<S> {
     /// Reads the journal back, handing every entry to `replay`, and starts the writer.
     ///
     /// `advanced` is called whenever the frontier may have moved.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was changed then.
-    pub fn open<R: Replay>(
+    pub fn open<R: ReplayHandler>(
         disk: Arc<dyn Disk>,
         options: Options,
         wall: Arc<dyn WallClock>,
@@ -72,19 +75,20 @@ impl<S: Stage> Store<S> {
     ) -> Result<Store<S>, OpenError> {
         let bound = BoundFile::read(&*disk)?;
         let newest = bound.unwrap_or_default();
-        let mut opened = Opened::read(&*disk, Arc::new(BlockCache::new(options.index_bytes_max)))?;
+        let mut opened =
+            HistoryBuilder::read(&*disk, Arc::new(BlockCache::new(options.index_bytes_max)))?;
         if bound.is_none() && opened.manifest.sequence > 0 {
             return Err(OpenError::BoundLost);
         }
-        let (found_manifest, known) = (opened.manifest.sequence, newest.manifest);
+        let (found_manifest, known) = (opened.manifest.sequence, newest.manifest_sequence);
         if found_manifest < known {
             let stale = ManifestError::Stale { found: found_manifest, known };
             return Err(HistoryError::Manifest(stale).into());
         }
-        let (state, unseen) = opened.remembered(&*disk)?;
-        replay_parts(state, &unseen, &opened, replay)?;
+        let (state, unseen) = opened.stage_snapshot(&*disk)?;
+        replay_segments(state, &unseen, &opened, replay)?;
         let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
-        let mut found = Found::new(replay);
+        let mut found = ReplayCollector::new(replay);
         let walked = walk(&*disk, from, last, newest.synced_to, &mut found)?;
         // The bound is written before the first segment is made.
         if bound.is_none() && !walked.is_empty() {
@@ -93,11 +97,11 @@ impl<S: Stage> Store<S> {
         if walked.last >= newest.bound && walked.last > Hlc::ZERO {
             return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
         }
-        let recovered = settle(&*disk, walked, newest.synced_to)?;
+        let recovered = finish_recovery(&*disk, walked, newest.synced_to)?;
         let manifest_bytes = opened.manifest.encode().len() as u64;
-        let reserve = Arc::new(Reserve::open(Arc::clone(&disk), manifest_bytes));
-        opened.settle_manifest(&*disk, &reserve)?;
-        opened.remove_unnamed(&*disk)?;
+        let reserve = Arc::new(SpaceReserve::open(Arc::clone(&disk), manifest_bytes));
+        opened.persist_manifest(&*disk, &reserve)?;
+        opened.remove_unreferenced_files(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
         if recovered.torn_bytes > 0 {
             tracing::warn!(
@@ -107,7 +111,7 @@ impl<S: Stage> Store<S> {
             );
         }
         let (entries, sealed, frames, open_since) = found.finish(&recovered);
-        let segments = Arc::new(Segments::new(recovered.segments));
+        let segments = Arc::new(JournalSegments::new(recovered.segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
         let history = Arc::new(opened.into_history(
             Arc::clone(&disk),
@@ -120,69 +124,69 @@ impl<S: Stage> Store<S> {
             let held = history.log(id)?;
             for entry in entries {
                 // An assertion is for our own mistakes, and not for what a disk makes of our files.
-                follows(&held.tip(), id, &entry)?;
+                check_continuation(&held.tip(), id, &entry)?;
                 held.publish(entry, None);
             }
         }
         for sealed in sealed {
-            history.push_sealed(sealed);
+            history.push_unindexed(sealed);
         }
-        let limits = Limits {
+        let limits = JournalWriterOptions {
             salt: options.salt,
             segment_bytes_max: options.segment_bytes_max,
             segment_frames_max: options.segment_frames_max,
             proofs: options.proofs,
         };
-        let journal = Journal::new(disk, reserve, segments, recovered.end, limits, frames);
+        let journal = JournalWriter::new(disk, reserve, segments, recovered.end, limits, frames);
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
-            Reached { synced_to: recovered.end, manifest: manifest_sequence },
+            DurableState { synced_to: recovered.end, manifest: manifest_sequence },
             wall,
             options.clock,
             Box::new(advanced),
         )?;
-        let queue = Queue {
-            state: Mutex::new(QueueState {
+        let queue = StoreRequestQueue {
+            state: Mutex::new(StoreRequestQueueState {
                 requests: VecDeque::new(),
-                wants_seal: false,
+                wants_roll: false,
                 closing: false,
                 stopped: None,
             }),
             filled: Condvar::new(),
         };
-        let stats = Stats::default();
+        let stats = StoreStats::default();
         stats.journal_end.store(recovered.end, Ordering::Relaxed);
         stats.synced_to.store(recovered.end, Ordering::Relaxed);
         stats.open_since.store(open_since.bits(), Ordering::Relaxed);
-        let shared = Arc::new(Shared { queue, history, stats });
+        let shared = Arc::new(StoreContext { queue, history, stats });
         let data_cache = Arc::new(DataCache::new(options.tail_bytes_max));
-        let writer = Writer {
+        let writer = StoreWriter {
             shared: Arc::clone(&shared),
             timekeeper: Arc::clone(&timekeeper),
             journal,
             stage: stage(replay),
-            tail: Tail::new(Arc::clone(&data_cache)),
+            tail: PayloadTail::new(Arc::clone(&data_cache)),
             durability: options.durability,
-            refusals: Refusals::default(),
+            refusals: RefusalReporter::default(),
         };
         let store = Store {
             shared,
             data_cache,
             timekeeper,
             threads: Mutex::new(Vec::new()),
-            by_hand: Mutex::new(None),
+            stepped_writer: Mutex::new(None),
             torn_bytes: recovered.torn_bytes,
         };
-        if options.driven_by_hand {
-            store.timekeeper.keep_by_hand(keeper);
-            *store.by_hand.lock() = Some(writer);
+        if options.manual_stepping {
+            store.timekeeper.set_manual_renewer(keeper);
+            *store.stepped_writer.lock() = Some(writer);
         } else {
-            store.spawn(writer, keeper, options.tended_by_hand)?;
+            store.spawn(writer, keeper, options.manual_maintenance)?;
         }
         Ok(store)
     }
 
-    fn spawn(&self, writer: Writer<S>, keeper: Keeper, by_hand: bool) -> io::Result<()> {
+    fn spawn(&self, writer: StoreWriter<S>, keeper: BoundRenewer, by_hand: bool) -> io::Result<()> {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);
@@ -195,6 +199,6 @@ impl<S: Stage> Store<S> {
         };
         threads.push(thread("bound").spawn(keep)?);
         drop(threads);
-        if by_hand { Ok(()) } else { self.tend_in_background(None) }
+        if by_hand { Ok(()) } else { self.start_maintenance(None) }
     }
 }

@@ -9,15 +9,17 @@ use hlc::Hlc;
 
 use super::OpenError;
 use crate::data_file::DataFile;
-use crate::history::{Opened, SealedSegment};
-use crate::index::{Run, Tip};
-use crate::journal::{FRAME_BYTES, Frame, RecoverError, Recovered, Segment, Visit};
+use crate::history::{HistoryBuilder, UnindexedSegment};
+use crate::index::{IndexRun, LogTip};
+use crate::journal::{
+    FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, RecoveredJournal, Segment,
+};
 use crate::log::{Entry, LogId, entry_of, read_checked};
-use crate::part::{Indexed, Part};
-use crate::tail::HEAD_BYTES_MAX;
+use crate::sealed_segment::{SealedSegment, SegmentFiles};
+use crate::tail::PAYLOAD_HEADER_BYTES_MAX;
 
 /// An entry that was read back at start.
-pub struct Replayed<'a> {
+pub struct ReplayedEntry<'a> {
     /// Its log.
     pub log: LogId,
     /// The entry; its peak and chain are not filled in.
@@ -28,7 +30,7 @@ pub struct Replayed<'a> {
     at: u64,
 }
 
-impl Replayed<'_> {
+impl ReplayedEntry<'_> {
     /// The whole payload.
     ///
     /// # Errors
@@ -39,8 +41,8 @@ impl Replayed<'_> {
 }
 
 /// Told at start of what the last life of the store had seen.
-pub trait Replay {
-    /// What a [`Stage`](crate::Stage) remembered; entries that it had not seen yet follow. Not called if nothing is
+pub trait ReplayHandler {
+    /// What a [`AppendStage`](crate::AppendStage) remembered; entries that it had not seen yet follow. Not called if nothing is
     /// remembered: then all entries follow.
     ///
     /// # Errors
@@ -51,24 +53,24 @@ pub trait Replay {
     ///
     /// # Errors
     /// The entry cannot be used; the store does not open.
-    fn entry(&mut self, replayed: &Replayed<'_>) -> io::Result<()>;
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> io::Result<()>;
 
-    /// What a [`Stage`](crate::Stage) that has seen the same would remember.
+    /// What a [`AppendStage`](crate::AppendStage) that has seen the same would remember.
     fn state(&self) -> Vec<u8>;
 }
 
 /// Hands on what the stage remembered, and the entries of the parts that it had not seen.
-pub(super) fn replay_parts<R: Replay>(
+pub(super) fn replay_segments<R: ReplayHandler>(
     state: Option<Vec<u8>>,
-    unseen: &[Arc<Part>],
-    opened: &Opened,
+    unseen: &[Arc<SealedSegment>],
+    opened: &HistoryBuilder,
     replay: &mut R,
 ) -> Result<(), OpenError> {
     if let Some(state) = state {
         replay.restore(&state)?;
     }
     let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
-    for base in opened.bases.values() {
+    for base in opened.compacted_prefixes.values() {
         replay_run(&base.files, &base.run, from, replay)?;
     }
     for part in unseen {
@@ -76,7 +78,7 @@ pub(super) fn replay_parts<R: Replay>(
         for number in 0..files.index.header.runs {
             let run = files.index.run_at(number)?;
             // What was freed may be gone; what is left of it is in the base.
-            if run.tip.end > opened.manifest.horizon(run.log).freed.end {
+            if run.tip.end > opened.manifest.horizon(run.log).released_tip.end {
                 replay_run(&files, &run, from, replay)?;
             }
         }
@@ -85,9 +87,9 @@ pub(super) fn replay_parts<R: Replay>(
 }
 
 /// Hands on the entries of a run that stood in the journal at `from` or behind it.
-fn replay_run<R: Replay>(
-    files: &Indexed,
-    run: &Run,
+fn replay_run<R: ReplayHandler>(
+    files: &SegmentFiles,
+    run: &IndexRun,
     from: u64,
     replay: &mut R,
 ) -> Result<(), OpenError> {
@@ -96,31 +98,35 @@ fn replay_run<R: Replay>(
         if placed.entry.frame() < from {
             continue;
         }
-        let mut start = vec![0; (placed.entry.length as usize).min(HEAD_BYTES_MAX)];
+        let mut start = vec![0; (placed.entry.length as usize).min(PAYLOAD_HEADER_BYTES_MAX)];
         files.data.read_exact(&mut start, placed.at)?;
         let (log, entry, at) = (run.log, &placed.entry, placed.at);
-        replay.entry(&Replayed { log, entry, start: &start, file: &files.data, at })?;
+        replay.entry(&ReplayedEntry { log, entry, start: &start, file: &files.data, at })?;
     }
     Ok(())
 }
 
 /// What the walk over the journal finds behind what is indexed.
-pub(super) struct Found<'a, R> {
+pub(super) struct ReplayCollector<'a, R> {
     replay: &'a mut R,
     logs: HashMap<LogId, Vec<Entry>>,
-    sealed: Vec<SealedSegment>,
+    unindexed: Vec<UnindexedSegment>,
     /// The segment of the last frame, how many frames it has, and the first stamp in it.
     current: Option<(Arc<Segment>, u64, Hlc)>,
 }
 
-impl<'a, R: Replay> Found<'a, R> {
-    pub(super) fn new(replay: &'a mut R) -> Found<'a, R> {
-        Found { replay, logs: HashMap::new(), sealed: Vec::new(), current: None }
+impl<'a, R: ReplayHandler> ReplayCollector<'a, R> {
+    pub(super) fn new(replay: &'a mut R) -> ReplayCollector<'a, R> {
+        ReplayCollector { replay, logs: HashMap::new(), unindexed: Vec::new(), current: None }
     }
 
-    fn seal(&mut self, end: u64) {
+    fn finish_segment(&mut self, end: u64) {
         if let Some((segment, ..)) = self.current.take() {
-            self.sealed.push(SealedSegment { segment, end, state: self.replay.state() });
+            self.unindexed.push(UnindexedSegment {
+                segment,
+                end,
+                stage_state: self.replay.state(),
+            });
         }
     }
 
@@ -128,34 +134,34 @@ impl<'a, R: Replay> Found<'a, R> {
     /// the first stamp in it.
     pub(super) fn finish(
         mut self,
-        recovered: &Recovered,
-    ) -> (HashMap<LogId, Vec<Entry>>, Vec<SealedSegment>, u64, Hlc) {
+        recovered: &RecoveredJournal,
+    ) -> (HashMap<LogId, Vec<Entry>>, Vec<UnindexedSegment>, u64, Hlc) {
         let newest = recovered.segments.last().map_or(0, |segment| segment.start);
         let is_newest = |(segment, ..): &(Arc<Segment>, u64, Hlc)| segment.start == newest;
         if !self.current.as_ref().is_some_and(is_newest) {
-            self.seal(newest);
+            self.finish_segment(newest);
         }
         let (frames, since) =
             self.current.map_or((0, Hlc::ZERO), |(_, count, since)| (count, since));
-        (self.logs, self.sealed, frames, since)
+        (self.logs, self.unindexed, frames, since)
     }
 }
 
-impl<R: Replay> Visit for Found<'_, R> {
+impl<R: ReplayHandler> FrameVisitor for ReplayCollector<'_, R> {
     fn frame(
         &mut self,
         segment: &Arc<Segment>,
         position: u64,
-        frame: &Frame,
+        frame: &FrameHeader,
         start: &[u8],
     ) -> Result<(), RecoverError> {
         if self.current.as_ref().is_some_and(|(current, ..)| current.start != segment.start) {
-            self.seal(segment.start);
+            self.finish_segment(segment.start);
         }
         self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
         let entry = entry_of(frame, position + FRAME_BYTES as u64);
         let (file, at) = (&*segment.data, segment.at(entry.position));
-        let replayed = Replayed { log: frame.log, entry: &entry, start, file, at };
+        let replayed = ReplayedEntry { log: frame.log, entry: &entry, start, file, at };
         self.replay.entry(&replayed)?;
         self.logs.entry(frame.log).or_default().push(entry);
         Ok(())
@@ -163,7 +169,11 @@ impl<R: Replay> Visit for Found<'_, R> {
 }
 
 /// Whether an entry that was found goes on where its log ended.
-pub(super) fn follows(tip: &Tip, log: LogId, entry: &Entry) -> Result<(), RecoverError> {
+pub(super) fn check_continuation(
+    tip: &LogTip,
+    log: LogId,
+    entry: &Entry,
+) -> Result<(), RecoverError> {
     let (position, expected, found) = (entry.frame(), tip.end, entry.base);
     if found != expected || found.0.checked_add(u64::from(entry.count)).is_none() {
         return Err(RecoverError::Offsets { position, log, expected, found });
@@ -190,9 +200,9 @@ mod tests {
     #[test]
     fn an_entry_follows_where_its_log_ended_and_nowhere_else() {
         let at = |ms| Hlc::at(SysTime(ms));
-        let tip = Tip { end: Offset(10), stamp: at(5), bytes: u64::MAX - 100, ..Tip::NONE };
+        let tip = LogTip { end: Offset(10), stamp: at(5), bytes: u64::MAX - 100, ..LogTip::NONE };
         let frame = |base, count, length, ms| {
-            let frame = Frame {
+            let frame = FrameHeader {
                 length,
                 payload_crc: 0,
                 stamp: at(ms),
@@ -207,7 +217,7 @@ mod tests {
             };
             entry_of(&frame, 800)
         };
-        let follows = |tip: &Tip, entry: Entry| follows(tip, LogId(3), &entry);
+        let follows = |tip: &LogTip, entry: Entry| check_continuation(tip, LogId(3), &entry);
         assert!(follows(&tip, frame(10, 1, 100, 6)).is_ok());
         for base in [0, 9, 11] {
             match follows(&tip, frame(base, 1, 1, 6)) {
@@ -218,7 +228,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        let last = Tip { end: Offset(u64::MAX - 1), ..tip };
+        let last = LogTip { end: Offset(u64::MAX - 1), ..tip };
         assert!(follows(&last, frame(u64::MAX - 1, 1, 1, 6)).is_ok());
         let beyond = follows(&last, frame(u64::MAX - 1, 2, 1, 6));
         assert!(matches!(beyond, Err(RecoverError::Offsets { .. })), "{beyond:?}");

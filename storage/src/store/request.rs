@@ -27,7 +27,7 @@ pub enum Durability {
 
 /// Something to append.
 #[derive(Debug)]
-pub struct Append<N> {
+pub struct LogAppend<N> {
     /// To which log.
     pub log: LogId,
     /// A kind of entry, for its user.
@@ -47,9 +47,9 @@ pub struct Append<N> {
     pub note: N,
 }
 
-impl<N> Append<N> {
+impl<N> LogAppend<N> {
     pub(super) fn payload_crc(&self) -> u32 {
-        let (head, rest) = (self.payload.head.as_slice(), &self.payload.rest);
+        let (head, rest) = (self.payload.header.as_slice(), &self.payload.rest);
         match self.crc_from {
             Some((0, crc)) => crc,
             Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
@@ -62,7 +62,7 @@ impl<N> Append<N> {
 }
 
 /// What appends mean to the user of a store. Called on the writer's thread, in append order.
-pub trait Stage: Send + 'static {
+pub trait AppendStage: Send + 'static {
     /// What an append carries for the stage.
     type Note: Send + 'static;
     /// Why an append is refused.
@@ -74,7 +74,7 @@ pub trait Stage: Send + 'static {
     /// The append is refused and takes no offset.
     fn stage(
         &mut self,
-        append: &mut Append<Self::Note>,
+        append: &mut LogAppend<Self::Note>,
         base: Offset,
         stamp: Hlc,
     ) -> Result<(), Self::Refusal>;
@@ -85,14 +85,14 @@ pub trait Stage: Send + 'static {
     /// None of the appends staged since the last call will ever be.
     fn rollback(&mut self);
 
-    /// What it remembers of all appends that were committed, for [`Replay::restore`](crate::Replay::restore). Called when a
+    /// What it remembers of all appends that were committed, for [`ReplayHandler::restore`](crate::ReplayHandler::restore). Called when a
     /// segment is sealed.
     fn state(&self) -> Vec<u8>;
 }
 
 /// Where an append went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendReceipt {
     /// Its first offset.
     pub base: Offset,
     /// Its stamp.
@@ -114,7 +114,7 @@ pub enum AppendError<R> {
     #[error("the disk refused a write: {0}")]
     Disk(Arc<str>),
     /// How far the log has come cannot be read.
-    #[error("an index cannot be read: {0}; a damaged one is made anew: try again")]
+    #[error("an index cannot be read: {0}; a corrupt index is rebuilt: try again")]
     Index(Arc<str>),
     /// The store takes no more writes.
     #[error("the store has stopped: {0}")]
@@ -122,10 +122,10 @@ pub enum AppendError<R> {
 }
 
 /// The results of a request, one for each of its appends.
-pub type Results<R> = Vec<Result<Appended, AppendError<R>>>;
+pub type AppendResults<R> = Vec<Result<AppendReceipt, AppendError<R>>>;
 
-pub(super) struct Request<S: Stage> {
-    pub(super) appends: Vec<Append<S::Note>>,
+pub(super) struct StoreRequest<S: AppendStage> {
+    pub(super) appends: Vec<LogAppend<S::Note>>,
     /// The log of each.
     pub(super) logs: Vec<Arc<Log>>,
     /// The digest of each payload behind its first bytes, if proofs are written.
@@ -134,29 +134,29 @@ pub(super) struct Request<S: Stage> {
     /// Whether it asks for a sync although the store does without.
     pub(super) must_sync: bool,
     /// Whether it may take the space that is kept for what makes space.
-    pub(super) makes_space: bool,
-    pub(super) done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+    pub(super) uses_reserve: bool,
+    pub(super) done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
 }
 
-impl<S: Stage> Request<S> {
+impl<S: AppendStage> StoreRequest<S> {
     pub(super) fn new(
-        appends: Vec<Append<S::Note>>,
+        appends: Vec<LogAppend<S::Note>>,
         durability: Durability,
-        done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
-    ) -> Request<S> {
-        Request {
+        done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
+    ) -> StoreRequest<S> {
+        StoreRequest {
             appends,
             logs: Vec::new(),
             bodies: Vec::new(),
             durability,
             must_sync: false,
-            makes_space: false,
+            uses_reserve: false,
             done,
         }
     }
 }
 
-pub(super) fn check_lengths<N>(appends: &[Append<N>]) {
+pub(super) fn check_lengths<N>(appends: &[LogAppend<N>]) {
     for append in appends {
         let length = append.payload.len();
         assert!(
@@ -166,14 +166,14 @@ pub(super) fn check_lengths<N>(appends: &[Append<N>]) {
     }
 }
 
-pub(super) struct Queue<S: Stage> {
-    pub(super) state: Mutex<QueueState<S>>,
+pub(super) struct StoreRequestQueue<S: AppendStage> {
+    pub(super) state: Mutex<StoreRequestQueueState<S>>,
     pub(super) filled: Condvar,
 }
 
-pub(super) struct QueueState<S: Stage> {
-    pub(super) requests: VecDeque<Request<S>>,
-    pub(super) wants_seal: bool,
+pub(super) struct StoreRequestQueueState<S: AppendStage> {
+    pub(super) requests: VecDeque<StoreRequest<S>>,
+    pub(super) wants_roll: bool,
     pub(super) closing: bool,
     pub(super) stopped: Option<Arc<str>>,
 }
@@ -183,7 +183,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::Head;
+    use crate::PayloadHeader;
 
     /// What its user knows of a payload is taken for it; what is read anew is the same.
     #[test]
@@ -198,14 +198,14 @@ mod tests {
                 let whole = [&head[..], &rest].concat();
                 for from in [0, 1, head.len() / 2, head.len(), head.len() + 1] {
                     let known = crc32c::crc32c(&whole[from.min(whole.len())..]);
-                    let append = Append {
+                    let append = LogAppend {
                         log: LogId(1),
                         kind: 0,
                         epoch: 0,
                         count: 1,
                         user: (UserTime(0), UserTime(0)),
                         payload: Payload {
-                            head: Head::new(&head),
+                            header: PayloadHeader::new(&head),
                             rest: Bytes::copy_from_slice(&rest),
                         },
                         crc_from: Some((from, known)),
@@ -214,7 +214,7 @@ mod tests {
                     let expected = crc32c::crc32c(&whole);
                     let place = (head.len(), rest.len(), from);
                     assert_eq!(append.payload_crc(), expected, "{place:?}");
-                    let unknown = Append { crc_from: None, ..append };
+                    let unknown = LogAppend { crc_from: None, ..append };
                     assert_eq!(unknown.payload_crc(), expected, "{place:?}");
                 }
             }
@@ -224,13 +224,13 @@ mod tests {
     /// Or the body would be read once more for nothing.
     #[test]
     fn a_checksum_that_is_known_of_all_is_taken_as_it_is() {
-        let append = |crc_from, rest: usize| Append {
+        let append = |crc_from, rest: usize| LogAppend {
             log: LogId(1),
             kind: 0,
             epoch: 0,
             count: 1,
             user: (UserTime(0), UserTime(0)),
-            payload: Payload { head: Head::new(&[1; 8]), rest: vec![2; rest].into() },
+            payload: Payload { header: PayloadHeader::new(&[1; 8]), rest: vec![2; rest].into() },
             crc_from,
             note: (),
         };

@@ -8,48 +8,51 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::{
-    Append, AppendError, Appended, Durability, QueueState, Request, Results, Shared, Stage,
+    AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend, StoreContext,
+    StoreRequest, StoreRequestQueueState,
 };
 use crate::disk::{is_full, is_out_of_descriptors};
-use crate::history::SealedSegment;
-use crate::journal::{FRAME_BYTES, Frame, Journal, SegmentEnd, WriteError, padded};
+use crate::history::UnindexedSegment;
+use crate::journal::{
+    FRAME_BYTES, FrameHeader, JournalWriteError, JournalWriter, RolledSegment, padded,
+};
 use crate::log::{Entry, Log, LogId, Offset, entry_of};
 use crate::proof::Digest;
-use crate::refusals::Refusals;
-use crate::tail::{Payload, Tail};
+use crate::refusal_reporter::RefusalReporter;
+use crate::tail::{Payload, PayloadTail};
 use crate::timekeeper::Timekeeper;
 
 /// A group is closed once it holds this many bytes of payload.
 const GROUP_BYTES: u64 = 16 << 20;
 
-pub(super) struct Writer<S: Stage> {
-    pub(super) shared: Arc<Shared<S>>,
+pub(super) struct StoreWriter<S: AppendStage> {
+    pub(super) shared: Arc<StoreContext<S>>,
     pub(super) timekeeper: Arc<Timekeeper>,
-    pub(super) journal: Journal,
+    pub(super) journal: JournalWriter,
     pub(super) stage: S,
-    pub(super) tail: Tail,
+    pub(super) tail: PayloadTail,
     pub(super) durability: Durability,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: RefusalReporter,
 }
 
 /// An append that has its frame, and is not visible yet.
-struct Laid {
+struct BufferedAppend {
     log: Arc<Log>,
     entry: Entry,
     payload: Payload,
 }
 
-pub(super) type Done<R> = (Box<dyn FnOnce(Results<R>) + Send>, Results<R>);
+pub(super) type AppendCompletion<R> = (Box<dyn FnOnce(AppendResults<R>) + Send>, AppendResults<R>);
 
-impl<S: Stage> Writer<S> {
+impl<S: AppendStage> StoreWriter<S> {
     pub(super) fn run(mut self) {
         // A panic on this thread is an invariant lost: the process must not go on answering.
         let abort = AbortOnPanic;
-        while let Some(gathered) = self.gather() {
-            self.act(gathered);
+        while let Some(gathered) = self.wait_for_group() {
+            self.process(gathered);
         }
         // After a failed sync the next one says that all is well, and it is not.
-        if self.stopped().is_none()
+        if self.stop_reason().is_none()
             && let Err(error) = self.journal.sync()
         {
             tracing::error!(error = describe(&error), "the journal was not synced at the end");
@@ -59,52 +62,54 @@ impl<S: Stage> Writer<S> {
     }
 
     /// Acts on what has gathered, and waits for nothing; whether there was anything.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let state = self.shared.queue.state.lock();
-        if state.requests.is_empty() && !state.wants_seal {
+        if state.requests.is_empty() && !state.wants_roll {
             return false;
         }
-        let gathered = take(state);
-        self.act(gathered);
+        let gathered = take_group(state);
+        self.process(gathered);
         true
     }
 
-    fn act(&mut self, (group, wants_seal): Gathered<S>) {
-        if wants_seal && self.stopped().is_none() {
-            self.seal();
+    fn process(&mut self, (group, wants_seal): AppendGroup<S>) {
+        if wants_seal && self.stop_reason().is_none() {
+            self.roll_segment();
         }
         if !group.is_empty() {
-            self.serve(group);
+            self.write_group(group);
         }
     }
 
     /// Waits for requests, and takes what has gathered.
-    fn gather(&self) -> Option<Gathered<S>> {
+    fn wait_for_group(&self) -> Option<AppendGroup<S>> {
         let queue = &self.shared.queue;
         let mut state = queue.state.lock();
-        while state.requests.is_empty() && !state.wants_seal {
+        while state.requests.is_empty() && !state.wants_roll {
             if state.closing {
                 return None;
             }
             queue.filled.wait(&mut state);
         }
-        Some(take(state))
+        Some(take_group(state))
     }
 
-    fn seal(&mut self) {
-        let Writer { journal, stage, shared, .. } = self;
-        if let Err(error) = journal.seal(&mut |sealed| hand_over(shared, stage, sealed)) {
-            self.failed(error);
+    fn roll_segment(&mut self) {
+        let StoreWriter { journal, stage, shared, .. } = self;
+        if let Err(error) =
+            journal.roll_segment(&mut |sealed| queue_for_indexing(shared, stage, sealed))
+        {
+            self.handle_write_error(error);
         }
     }
 
-    fn stopped(&self) -> Option<Arc<str>> {
-        self.shared.stopped()
+    fn stop_reason(&self) -> Option<Arc<str>> {
+        self.shared.stop_reason()
     }
 
-    fn serve(&mut self, group: Vec<Request<S>>) {
+    fn write_group(&mut self, group: Vec<StoreRequest<S>>) {
         // What was queued before the store stopped is not written after it.
-        if let Some(why) = self.stopped() {
+        if let Some(why) = self.stop_reason() {
             let error = AppendError::Stopped(why);
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
@@ -117,27 +122,27 @@ impl<S: Stage> Writer<S> {
             .flat_map(|request| &request.appends)
             .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
             .sum();
-        let makes_space = group.iter().any(|request| request.makes_space);
+        let makes_space = group.iter().any(|request| request.uses_reserve);
         if let Err(error) = self.make_room(room, makes_space) {
-            let mut error = self.failed(error);
+            let mut error = self.handle_write_error(error);
             // What was asked for besides appends does not depend on room for them.
             if durable
-                && self.stopped().is_none()
+                && self.stop_reason().is_none()
                 && let Err(unsynced) = self.journal.sync()
             {
-                error = self.failed(unsynced);
+                error = self.handle_write_error(unsynced);
             }
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
-        self.timekeeper.begin();
+        self.timekeeper.begin_group();
         let mut ends: HashMap<LogId, Offset> = HashMap::new();
         let mut laid = Vec::new();
-        let mut done: Vec<Done<S::Refusal>> = Vec::with_capacity(group.len());
+        let mut done: Vec<AppendCompletion<S::Refusal>> = Vec::with_capacity(group.len());
         for request in group {
             let mut results = Vec::with_capacity(request.appends.len());
             let bodies = request.bodies.into_iter().map(Some).chain(std::iter::repeat(None));
             for ((append, log), body) in request.appends.into_iter().zip(request.logs).zip(bodies) {
-                results.push(self.lay_out((append, body), log, &mut ends, &mut laid));
+                results.push(self.buffer_append((append, body), log, &mut ends, &mut laid));
             }
             done.push((request.done, results));
         }
@@ -152,11 +157,11 @@ impl<S: Stage> Writer<S> {
         if let Err(error) = written {
             // A group that is broken off may be found at the next start: its stamps must never be
             // closed by a promise, so the frontier stays below them for the rest of this life.
-            let is_gone = matches!(error, WriteError::Refused(_));
-            let error = self.failed(error);
+            let is_gone = matches!(error, JournalWriteError::Refused(_));
+            let error = self.handle_write_error(error);
             self.stage.rollback();
             if is_gone {
-                self.timekeeper.end(self.journal.synced_to());
+                self.timekeeper.end_group(self.journal.synced_to());
             }
             // Refusals too: they were made in the light of appends that are no more.
             for result in done.iter_mut().flat_map(|(_, results)| results) {
@@ -164,31 +169,32 @@ impl<S: Stage> Writer<S> {
             }
             return complete(done);
         }
-        self.refusals.taken(|| self.timekeeper.steady_now());
+        self.refusals.record_success(|| self.timekeeper.steady_now());
         self.publish(laid, durable);
         complete(done);
     }
 
-    fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), WriteError> {
+    fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), JournalWriteError> {
         if bytes == 0 {
             return Ok(());
         }
-        let Writer { journal, stage, shared, .. } = self;
-        journal.make_room(bytes, makes_space, &mut |sealed| hand_over(shared, stage, sealed))
+        let StoreWriter { journal, stage, shared, .. } = self;
+        journal
+            .make_room(bytes, makes_space, &mut |sealed| queue_for_indexing(shared, stage, sealed))
     }
 
-    fn lay_out(
+    fn buffer_append(
         &mut self,
-        (mut append, body): (Append<S::Note>, Option<Digest>),
+        (mut append, body): (LogAppend<S::Note>, Option<Digest>),
         log: Arc<Log>,
         ends: &mut HashMap<LogId, Offset>,
-        laid: &mut Vec<Laid>,
-    ) -> Result<Appended, AppendError<S::Refusal>> {
+        laid: &mut Vec<BufferedAppend>,
+    ) -> Result<AppendReceipt, AppendError<S::Refusal>> {
         let base = *ends.entry(append.log).or_insert_with(|| log.end());
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
         self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;
         let payload_crc = append.payload_crc();
-        let frame = Frame {
+        let frame = FrameHeader {
             length: append.payload.len() as u32,
             payload_crc,
             stamp,
@@ -201,22 +207,22 @@ impl<S: Stage> Writer<S> {
             synced_to: 0,
             kind: append.kind,
         };
-        let position = self.journal.lay_out(frame, &append.payload, body);
+        let position = self.journal.buffer_frame(frame, &append.payload, body);
         let since = &self.shared.stats.open_since;
         if since.load(Ordering::Relaxed) == 0 {
             since.store(stamp.bits(), Ordering::Relaxed);
         }
         let entry = entry_of(&frame, position);
         ends.insert(append.log, entry.end());
-        laid.push(Laid { log, entry, payload: append.payload });
-        Ok(Appended { base, stamp, journal_end: self.journal.laid_to() })
+        laid.push(BufferedAppend { log, entry, payload: append.payload });
+        Ok(AppendReceipt { base, stamp, journal_end: self.journal.buffered_to() })
     }
 
-    fn publish(&mut self, laid: Vec<Laid>, durable: bool) {
+    fn publish(&mut self, laid: Vec<BufferedAppend>, durable: bool) {
         let stats = &self.shared.stats;
         let mut grown: Vec<Arc<Log>> = Vec::new();
         stats.appends.fetch_add(laid.len() as u64, Ordering::Relaxed);
-        for Laid { log, entry, payload } in laid {
+        for BufferedAppend { log, entry, payload } in laid {
             let bytes = payload.len();
             log.publish(entry, Some(payload));
             self.tail.admit(&log, bytes);
@@ -227,25 +233,25 @@ impl<S: Stage> Writer<S> {
         self.stage.commit();
         stats.groups.fetch_add(1, Ordering::Relaxed);
         stats.syncs.fetch_add(u64::from(durable), Ordering::Relaxed);
-        stats.tail_bytes.store(self.tail.held_bytes() as u64, Ordering::Relaxed);
+        stats.tail_bytes.store(self.tail.used_bytes() as u64, Ordering::Relaxed);
         let before = stats.journal_end.swap(self.journal.end(), Ordering::Relaxed);
         stats.bytes.fetch_add(self.journal.end() - before, Ordering::Relaxed);
-        self.shared.history.foreground.store(self.journal.end(), Ordering::Relaxed);
+        self.shared.history.foreground_bytes.store(self.journal.end(), Ordering::Relaxed);
         stats.synced_to.store(self.journal.synced_to(), Ordering::Relaxed);
-        self.timekeeper.end(self.journal.synced_to());
+        self.timekeeper.end_group(self.journal.synced_to());
         for log in grown {
-            log.wake();
+            log.notify_watchers();
         }
     }
 
-    fn failed(&mut self, error: WriteError) -> AppendError<S::Refusal> {
+    fn handle_write_error(&mut self, error: JournalWriteError) -> AppendError<S::Refusal> {
         let why: Arc<str> = describe(&error).into();
         match error {
-            WriteError::Refused(_) => {
-                self.refusals.refused(&why, self.timekeeper.steady_now());
+            JournalWriteError::Refused(_) => {
+                self.refusals.record_refusal(&why, self.timekeeper.steady_now());
                 AppendError::Disk(why)
             }
-            WriteError::Broken { .. } => {
+            JournalWriteError::Broken { .. } => {
                 tracing::error!(error = %why, "the store stops: what is on the disk is not known");
                 self.shared.queue.state.lock().stopped = Some(Arc::clone(&why));
                 AppendError::Stopped(why)
@@ -255,13 +261,15 @@ impl<S: Stage> Writer<S> {
 }
 
 /// A group, and whether the segment in front of it is to be sealed.
-type Gathered<S> = (Vec<Request<S>>, bool);
+type AppendGroup<S> = (Vec<StoreRequest<S>>, bool);
 
-fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
+fn take_group<S: AppendStage>(
+    mut state: MutexGuard<'_, StoreRequestQueueState<S>>,
+) -> AppendGroup<S> {
     let (mut group, mut bytes) = (Vec::new(), 0);
     // What may take the space that is kept comes alone.
-    let ends = |group: &[Request<S>], next: &Request<S>| {
-        next.makes_space || group.last().is_some_and(|last| last.makes_space)
+    let ends = |group: &[StoreRequest<S>], next: &StoreRequest<S>| {
+        next.uses_reserve || group.last().is_some_and(|last| last.uses_reserve)
     };
     while bytes < GROUP_BYTES {
         let Some(request) = state.requests.pop_front() else { break };
@@ -269,49 +277,51 @@ fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
             state.requests.push_front(request);
             break;
         }
-        let sum = |append: &Append<S::Note>| append.payload.len() as u64;
+        let sum = |append: &LogAppend<S::Note>| append.payload.len() as u64;
         bytes += request.appends.iter().map(sum).sum::<u64>();
         group.push(request);
     }
-    (group, std::mem::take(&mut state.wants_seal))
+    (group, std::mem::take(&mut state.wants_roll))
 }
 
 /// Gives a sealed segment to those who index it, once there are not too many.
-fn hand_over<S: Stage>(
-    shared: &Shared<S>,
+fn queue_for_indexing<S: AppendStage>(
+    shared: &StoreContext<S>,
     stage: &S,
-    SegmentEnd { segment, end, leaves }: SegmentEnd,
+    RolledSegment { segment, end, leaves }: RolledSegment,
 ) -> io::Result<()> {
     let history = &shared.history;
     history.wait_for_room()?;
     shared.stats.open_since.store(0, Ordering::Relaxed);
     if let Some(leaves) = leaves {
-        history.keep_leaves(segment.start..end, leaves);
+        history.cache_leaves(segment.start..end, leaves);
     }
-    history.push_sealed(SealedSegment { segment, end, state: stage.state() });
+    history.push_unindexed(UnindexedSegment { segment, end, stage_state: stage.state() });
     Ok(())
 }
 
-fn describe(error: &WriteError) -> String {
+fn describe(error: &JournalWriteError) -> String {
     match error {
-        WriteError::Refused(source) if is_full(source) => format!("{source}; free space on it"),
-        WriteError::Refused(source) if is_out_of_descriptors(source) => {
+        JournalWriteError::Refused(source) if is_full(source) => {
+            format!("{source}; free space on it")
+        }
+        JournalWriteError::Refused(source) if is_out_of_descriptors(source) => {
             format!("{source}; let the process open more files (ulimit -Hn, LimitNOFILE=)")
         }
-        WriteError::Refused(source) => source.to_string(),
-        WriteError::Broken { doing, source } => format!("{doing}: {source}"),
+        JournalWriteError::Refused(source) => source.to_string(),
+        JournalWriteError::Broken { doing, source } => format!("{doing}: {source}"),
     }
 }
 
-pub(super) fn fail<S: Stage>(
-    request: Request<S>,
+pub(super) fn fail<S: AppendStage>(
+    request: StoreRequest<S>,
     error: &AppendError<S::Refusal>,
-) -> Done<S::Refusal> {
+) -> AppendCompletion<S::Refusal> {
     let results = request.appends.iter().map(|_| Err(error.clone())).collect();
     (request.done, results)
 }
 
-pub(super) fn complete<R>(done: Vec<Done<R>>) {
+pub(super) fn complete<R>(done: Vec<AppendCompletion<R>>) {
     for (done, results) in done {
         done(results);
     }

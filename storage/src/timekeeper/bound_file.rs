@@ -19,7 +19,7 @@ const SLOT_STRIDE: u64 = 4096;
 
 /// What a slot of the bound file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bound {
+pub struct BoundRecord {
     /// Which write this was; the larger of two slots is the newer.
     pub sequence: u64,
     /// No stamp and no promise at or above it was given out.
@@ -29,12 +29,12 @@ pub struct Bound {
     /// Whether the store was closed after this was written.
     pub clean: bool,
     /// The sequence of the manifest that was on stable storage: an older one is not the right one.
-    pub manifest: u64,
+    pub manifest_sequence: u64,
     /// How far the wall clock was confirmed.
     pub mark: WallMark,
 }
 
-impl Bound {
+impl BoundRecord {
     /// The bytes of a slot.
     pub fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0; SLOT_BYTES];
@@ -43,7 +43,7 @@ impl Bound {
         bytes[16..24].copy_from_slice(&self.bound.bits().to_le_bytes());
         bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
         bytes[32] = u8::from(self.clean);
-        bytes[33..41].copy_from_slice(&self.manifest.to_le_bytes());
+        bytes[33..41].copy_from_slice(&self.manifest_sequence.to_le_bytes());
         bytes[41] = u8::from(self.mark.is_confirmed);
         bytes[42..50].copy_from_slice(&self.mark.wall.0.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..60]);
@@ -52,17 +52,17 @@ impl Bound {
     }
 
     /// Reads a slot; `None` if it is damaged or was never written.
-    pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Bound> {
+    pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<BoundRecord> {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
         };
         let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
-        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..60])).then(|| Bound {
+        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..60])).then(|| BoundRecord {
             sequence: u64_at(8),
             bound: Hlc::from_bits(u64_at(16)),
             synced_to: u64_at(24),
             clean: bytes[32] != 0,
-            manifest: u64_at(33),
+            manifest_sequence: u64_at(33),
             mark: WallMark { wall: SysTime(u64_at(42)), is_confirmed: bytes[41] != 0 },
         })
     }
@@ -71,7 +71,7 @@ impl Bound {
 /// The bound file.
 pub struct BoundFile {
     file: Arc<dyn DiskFile>,
-    newest: Bound,
+    newest: BoundRecord,
 }
 
 /// Why the bound file cannot be used.
@@ -80,9 +80,9 @@ pub enum BoundError {
     /// A slot holds something that is no bound. A crash leaves a slot as it was or as it was to be,
     /// for it lies within one sector; so what it said may have been promised on.
     #[error(
-        "journal/bound is damaged: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
+        "journal/bound is corrupt: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
     )]
-    Damaged {
+    Corrupt {
         /// Where in the file the slot lies.
         position: u64,
     },
@@ -96,23 +96,25 @@ impl BoundFile {
     ///
     /// # Errors
     /// [`BoundError`].
-    pub fn read(disk: &dyn Disk) -> Result<Option<Bound>, BoundError> {
+    pub fn read(disk: &dyn Disk) -> Result<Option<BoundRecord>, BoundError> {
         let file = match disk.open(BOUND_FILE) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut newest: Option<Bound> = None;
+        let mut newest: Option<BoundRecord> = None;
         for (index, slot) in read_slots(&*file)?.into_iter().enumerate() {
             match slot {
-                Slot::Empty => {}
-                Slot::Damaged => {
-                    return Err(BoundError::Damaged { position: index as u64 * SLOT_STRIDE });
+                BoundSlot::Empty => {}
+                BoundSlot::Corrupt => {
+                    return Err(BoundError::Corrupt { position: index as u64 * SLOT_STRIDE });
                 }
-                Slot::Whole(bound) if newest.is_none_or(|seen| seen.sequence < bound.sequence) => {
+                BoundSlot::Whole(bound)
+                    if newest.is_none_or(|seen| seen.sequence < bound.sequence) =>
+                {
                     newest = Some(bound);
                 }
-                Slot::Whole(_) => {}
+                BoundSlot::Whole(_) => {}
             }
         }
         Ok(newest)
@@ -122,14 +124,15 @@ impl BoundFile {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn lost_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
+    pub fn corrupt_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
         let slots = match disk.open(BOUND_FILE) {
             Ok(file) => read_slots(&*file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let is_second = |slot: &Slot| matches!(slot, Slot::Whole(bound) if bound.sequence >= 2);
-        let lost = slots.iter().position(|slot| *slot == Slot::Empty);
+        let is_second =
+            |slot: &BoundSlot| matches!(slot, BoundSlot::Whole(bound) if bound.sequence >= 2);
+        let lost = slots.iter().position(|slot| *slot == BoundSlot::Empty);
         Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
     }
 
@@ -137,7 +140,7 @@ impl BoundFile {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn open(disk: &dyn Disk, newest: Option<Bound>) -> io::Result<BoundFile> {
+    pub fn open(disk: &dyn Disk, newest: Option<BoundRecord>) -> io::Result<BoundFile> {
         let file = match disk.open(BOUND_FILE) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -145,7 +148,7 @@ impl BoundFile {
                 // A bound takes no more room then, however full the disk is.
                 let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
                 file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
-                disk.sync_names()?;
+                disk.sync_directory()?;
                 file
             }
             Err(error) => return Err(error),
@@ -155,13 +158,13 @@ impl BoundFile {
     }
 
     /// What was written last.
-    pub(super) fn newest(&self) -> Bound {
+    pub(super) fn newest(&self) -> BoundRecord {
         self.newest
     }
 
     /// Puts `next` on stable storage, as the write after the newest.
-    pub(super) fn write(&mut self, next: Bound) -> io::Result<()> {
-        let next = Bound { sequence: self.newest.sequence + 1, ..next };
+    pub(super) fn write(&mut self, next: BoundRecord) -> io::Result<()> {
+        let next = BoundRecord { sequence: self.newest.sequence + 1, ..next };
         assert!(next.bound >= self.newest.bound, "the persisted bound never falls");
         let position = (next.sequence % 2) * SLOT_STRIDE;
         let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
@@ -175,36 +178,36 @@ impl BoundFile {
     /// Writes that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes it
     /// back, so that the next start need not wait. It is the one fall that is safe: nothing at or above the new
     /// bound was given out, and nothing will be.
-    pub(super) fn close(&mut self, last: Bound) -> io::Result<()> {
+    pub(super) fn close(&mut self, last: BoundRecord) -> io::Result<()> {
         self.newest.bound = self.newest.bound.min(last.bound);
-        self.write(Bound { clean: true, ..last })
+        self.write(BoundRecord { clean: true, ..last })
     }
 }
 
 /// What a slot of a bound file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum BoundSlot {
     /// Never written.
     Empty,
     /// A bound.
-    Whole(Bound),
+    Whole(BoundRecord),
     /// Something else.
-    Damaged,
+    Corrupt,
 }
 
 /// Both slots of a bound file.
 ///
 /// # Errors
 /// The disk fails.
-pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
-    let mut slots = [Slot::Empty; 2];
+pub fn read_slots(file: &dyn DiskFile) -> io::Result<[BoundSlot; 2]> {
+    let mut slots = [BoundSlot::Empty; 2];
     for (index, slot) in slots.iter_mut().enumerate() {
         let mut bytes = [0; SLOT_BYTES];
         file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)?;
-        *slot = match Bound::decode(&bytes) {
-            Some(bound) => Slot::Whole(bound),
-            None if bytes == [0; SLOT_BYTES] => Slot::Empty,
-            None => Slot::Damaged,
+        *slot = match BoundRecord::decode(&bytes) {
+            Some(bound) => BoundSlot::Whole(bound),
+            None if bytes == [0; SLOT_BYTES] => BoundSlot::Empty,
+            None => BoundSlot::Corrupt,
         };
     }
     Ok(slots)
@@ -213,10 +216,10 @@ pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Fault, MemoryDisk};
+    use crate::disk::{DiskFault, MemoryDisk};
 
-    fn bound(ms: u64) -> Bound {
-        Bound { bound: Hlc::at(SysTime(ms)), ..Bound::default() }
+    fn bound(ms: u64) -> BoundRecord {
+        BoundRecord { bound: Hlc::at(SysTime(ms)), ..BoundRecord::default() }
     }
 
     /// A file that was written so often: the n-th write says n ms.
@@ -229,27 +232,27 @@ mod tests {
         (disk, file)
     }
 
-    fn newest(disk: &MemoryDisk) -> Option<Bound> {
+    fn newest(disk: &MemoryDisk) -> Option<BoundRecord> {
         BoundFile::read(disk).unwrap()
     }
 
     #[test]
     fn a_slot_says_what_was_written_and_nothing_once_a_bit_has_flipped() {
         for (clean, is_confirmed) in [(true, false), (false, true)] {
-            let bound = Bound {
+            let bound = BoundRecord {
                 sequence: u64::MAX - 1,
                 bound: Hlc::from_bits(u64::MAX - 2),
                 synced_to: u64::MAX - 3,
                 clean,
-                manifest: u64::MAX - 4,
+                manifest_sequence: u64::MAX - 4,
                 mark: WallMark { wall: SysTime(u64::MAX - 5), is_confirmed },
             };
             let bytes = bound.encode();
-            assert_eq!(Bound::decode(&bytes), Some(bound));
+            assert_eq!(BoundRecord::decode(&bytes), Some(bound));
             for bit in 0..SLOT_BYTES * 8 {
                 let mut flipped = bytes;
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(Bound::decode(&flipped), None, "bit {bit}");
+                assert_eq!(BoundRecord::decode(&flipped), None, "bit {bit}");
             }
         }
     }
@@ -261,19 +264,19 @@ mod tests {
         bytes[7] += 1;
         let crc = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Bound::decode(&bytes), None);
+        assert_eq!(BoundRecord::decode(&bytes), None);
     }
 
     #[test]
     fn of_two_slots_the_one_that_was_written_last_counts() {
         for times in 1..=4 {
             let (disk, file) = written(times);
-            let expected = Bound { sequence: times, ..bound(times) };
+            let expected = BoundRecord { sequence: times, ..bound(times) };
             assert_eq!((newest(&disk), file.newest()), (Some(expected), expected));
             // Whoever opens it goes on from there.
             let mut again = BoundFile::open(&disk, newest(&disk)).unwrap();
             again.write(bound(100)).unwrap();
-            assert_eq!(newest(&disk), Some(Bound { sequence: times + 1, ..bound(100) }));
+            assert_eq!(newest(&disk), Some(BoundRecord { sequence: times + 1, ..bound(100) }));
         }
     }
 
@@ -292,31 +295,34 @@ mod tests {
     fn what_was_written_survives_a_loss_of_power() {
         let (disk, _) = written(2);
         let left = newest(&disk.after_crash(|_| 0));
-        assert_eq!(left, Some(Bound { sequence: 2, ..bound(2) }));
+        assert_eq!(left, Some(BoundRecord { sequence: 2, ..bound(2) }));
     }
 
     #[test]
     fn a_write_that_failed_is_no_newest_and_leaves_the_other_slot() {
         let (disk, mut file) = written(2);
-        disk.arm(Fault::SyncFails(0));
+        disk.arm(DiskFault::SyncFails(0));
         let error = file.write(bound(3)).unwrap_err();
         assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
-        assert_eq!(file.newest(), Bound { sequence: 2, ..bound(2) });
+        assert_eq!(file.newest(), BoundRecord { sequence: 2, ..bound(2) });
         // The next goes to the same slot.
         file.write(bound(4)).unwrap();
-        assert_eq!(newest(&disk), Some(Bound { sequence: 3, ..bound(4) }));
-        disk.rot(BOUND_FILE, SLOT_STRIDE as usize, 1);
+        assert_eq!(newest(&disk), Some(BoundRecord { sequence: 3, ..bound(4) }));
+        disk.corrupt(BOUND_FILE, SLOT_STRIDE as usize, 1);
         let slots = read_slots(&*disk.open(BOUND_FILE).unwrap()).unwrap();
-        assert_eq!(slots, [Slot::Whole(Bound { sequence: 2, ..bound(2) }), Slot::Damaged]);
+        assert_eq!(
+            slots,
+            [BoundSlot::Whole(BoundRecord { sequence: 2, ..bound(2) }), BoundSlot::Corrupt]
+        );
     }
 
     #[test]
     fn a_damaged_slot_is_named() {
         for position in [0, SLOT_STRIDE] {
             let (disk, _) = written(3);
-            disk.rot(BOUND_FILE, position as usize + 20, 4);
+            disk.corrupt(BOUND_FILE, position as usize + 20, 4);
             match BoundFile::read(&disk) {
-                Err(BoundError::Damaged { position: named }) => assert_eq!(named, position),
+                Err(BoundError::Corrupt { position: named }) => assert_eq!(named, position),
                 other => panic!("{other:?}"),
             }
         }
@@ -325,16 +331,16 @@ mod tests {
     #[test]
     fn a_disk_that_fails_is_no_file_that_is_missing() {
         let (disk, _) = written(1);
-        disk.arm(Fault::CrashAt(disk.operations()));
-        assert!(disk.sync_names().is_err(), "the machine stops");
+        disk.arm(DiskFault::CrashAt(disk.operations()));
+        assert!(disk.sync_directory().is_err(), "the machine stops");
         assert!(matches!(BoundFile::read(&disk), Err(BoundError::Disk(_))));
-        assert!(BoundFile::lost_slot(&disk).is_err());
+        assert!(BoundFile::corrupt_slot(&disk).is_err());
         assert!(BoundFile::open(&disk, None).is_err());
     }
 
     #[test]
     fn a_slot_that_lost_its_bound_is_known_from_the_second_write_on() {
-        let lost = |disk: &MemoryDisk| BoundFile::lost_slot(disk).unwrap();
+        let lost = |disk: &MemoryDisk| BoundFile::corrupt_slot(disk).unwrap();
         assert_eq!(lost(&MemoryDisk::new()), None, "no file, no slot");
         assert_eq!(lost(&written(0).0), None);
         assert_eq!(lost(&written(1).0), None, "the other was never written");
@@ -360,7 +366,7 @@ mod tests {
         for ms in [1, 2, 3] {
             let (disk, mut file) = written(2);
             file.close(bound(ms)).unwrap();
-            assert_eq!(newest(&disk), Some(Bound { sequence: 3, clean: true, ..bound(ms) }));
+            assert_eq!(newest(&disk), Some(BoundRecord { sequence: 3, clean: true, ..bound(ms) }));
         }
     }
 }

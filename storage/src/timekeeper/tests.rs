@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Id, Metadata, Subscriber, span};
 
 use super::*;
-use crate::disk::{Fault, MemoryDisk};
+use crate::disk::{DiskFault, MemoryDisk};
 
 const BEGIN: SysTime = SysTime(1_700_000_000_000);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -15,7 +15,7 @@ const SYNCED_TO: u64 = 77;
 const MANIFEST: u64 = 5;
 
 /// One that is driven by hand, on a disk in memory.
-struct Rig {
+struct TimekeeperFixture {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     timekeeper: Arc<Timekeeper>,
@@ -29,51 +29,58 @@ fn clock() -> Arc<ManualClock> {
     clock
 }
 
-impl Rig {
-    fn new() -> Rig {
-        Rig::start(&MemoryDisk::new(), &clock(), ClockOptions::default())
+impl TimekeeperFixture {
+    fn new() -> TimekeeperFixture {
+        TimekeeperFixture::start(&MemoryDisk::new(), &clock(), ClockOptions::default())
     }
 
-    fn start(disk: &MemoryDisk, clock: &Arc<ManualClock>, options: ClockOptions) -> Rig {
+    fn start(
+        disk: &MemoryDisk,
+        clock: &Arc<ManualClock>,
+        options: ClockOptions,
+    ) -> TimekeeperFixture {
         let newest = BoundFile::read(disk).unwrap();
         let file = BoundFile::open(disk, newest).unwrap();
-        let reached = Reached { synced_to: SYNCED_TO, manifest: Arc::new(MANIFEST.into()) };
+        let reached = DurableState { synced_to: SYNCED_TO, manifest: Arc::new(MANIFEST.into()) };
         let wall = Arc::clone(clock) as Arc<dyn WallClock>;
         let advanced = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&advanced);
-        let told: Advanced = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let told: FrontierCallback = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
         let (timekeeper, keeper) = Timekeeper::start(file, reached, wall, options, told).unwrap();
-        timekeeper.keep_by_hand(keeper);
-        Rig { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
+        timekeeper.set_manual_renewer(keeper);
+        TimekeeperFixture { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
     }
 
     /// What the disk says, also after a loss of power.
-    fn bound(&self) -> Bound {
+    fn bound(&self) -> BoundRecord {
         let newest = BoundFile::read(&self.disk.after_crash(|_| 0)).unwrap();
         newest.expect("a start writes a bound")
     }
 
     fn write(&self) -> Result<Hlc, TimeError> {
-        self.timekeeper.begin();
+        self.timekeeper.begin_group();
         let stamp = self.timekeeper.stamp();
-        self.timekeeper.end(SYNCED_TO);
+        self.timekeeper.end_group(SYNCED_TO);
         stamp
     }
 }
 
 #[test]
 fn a_start_puts_a_bound_ahead_of_the_clock_on_the_disk_with_all_that_is_known() {
-    let rig = Rig::new();
+    let rig = TimekeeperFixture::new();
     let (bound, ahead) = (rig.bound(), ClockOptions::default().bound_ahead);
     assert_eq!(bound.bound, Hlc::at(BEGIN.saturating_add(ahead)));
-    assert_eq!((bound.synced_to, bound.manifest, bound.clean), (SYNCED_TO, MANIFEST, false));
+    assert_eq!(
+        (bound.synced_to, bound.manifest_sequence, bound.clean),
+        (SYNCED_TO, MANIFEST, false)
+    );
     assert_eq!(bound.mark, WallMark { wall: BEGIN, is_confirmed: true });
     assert_eq!(rig.timekeeper.frontier(), Hlc::at(BEGIN));
     assert!(!rig.timekeeper.is_renewing());
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum TimekeeperOperation {
     Pass(u64),
     Frontier,
     Begin,
@@ -83,15 +90,15 @@ enum Op {
     FailSync,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = TimekeeperOperation> {
     prop_oneof![
-        4 => prop_oneof![0_u64..3, 0_u64..2000].prop_map(Op::Pass),
-        3 => Just(Op::Frontier),
-        2 => Just(Op::Begin),
-        6 => Just(Op::Stamp),
-        3 => Just(Op::End),
-        1 => Just(Op::Renew),
-        1 => Just(Op::FailSync),
+        4 => prop_oneof![0_u64..3, 0_u64..2000].prop_map(TimekeeperOperation::Pass),
+        3 => Just(TimekeeperOperation::Frontier),
+        2 => Just(TimekeeperOperation::Begin),
+        6 => Just(TimekeeperOperation::Stamp),
+        3 => Just(TimekeeperOperation::End),
+        1 => Just(TimekeeperOperation::Renew),
+        1 => Just(TimekeeperOperation::FailSync),
     ]
 }
 
@@ -102,30 +109,30 @@ proptest! {
     fn nothing_is_given_out_that_is_not_below_the_bound_on_the_disk_and_no_stamp_at_or_below_a_frontier(
         ops in prop::collection::vec(op(), 1..80),
     ) {
-        let rig = Rig::new();
+        let rig = TimekeeperFixture::new();
         let (mut last, mut promised, mut first) = (Hlc::ZERO, Hlc::ZERO, None);
         let mut is_open = false;
         for op in ops {
             match op {
-                Op::Pass(ms) => rig.clock.advance(Duration::from_millis(ms)),
-                Op::Renew => _ = rig.timekeeper.renew_by_hand(),
-                Op::FailSync => rig.disk.arm(Fault::SyncFails(0)),
-                Op::Begin if !is_open => {
-                    rig.timekeeper.begin();
+                TimekeeperOperation::Pass(ms) => rig.clock.advance(Duration::from_millis(ms)),
+                TimekeeperOperation::Renew => _ = rig.timekeeper.renew_manually(),
+                TimekeeperOperation::FailSync => rig.disk.arm(DiskFault::SyncFails(0)),
+                TimekeeperOperation::Begin if !is_open => {
+                    rig.timekeeper.begin_group();
                     is_open = true;
                 }
-                Op::Stamp if is_open => {
+                TimekeeperOperation::Stamp if is_open => {
                     let Ok(stamp) = rig.timekeeper.stamp() else { continue };
                     prop_assert!(stamp > last && stamp > promised);
                     prop_assert!(stamp < rig.bound().bound, "{stamp}");
                     last = stamp;
                     first.get_or_insert(stamp);
                 }
-                Op::End if is_open => {
-                    rig.timekeeper.end(SYNCED_TO);
+                TimekeeperOperation::End if is_open => {
+                    rig.timekeeper.end_group(SYNCED_TO);
                     (is_open, first) = (false, None);
                 }
-                Op::Frontier => {
+                TimekeeperOperation::Frontier => {
                     let frontier = rig.timekeeper.frontier();
                     prop_assert!(frontier >= promised, "a frontier never falls");
                     prop_assert!(frontier < rig.bound().bound, "{frontier}");
@@ -135,7 +142,7 @@ proptest! {
                     }
                     promised = frontier;
                 }
-                Op::Begin | Op::Stamp | Op::End => {}
+                TimekeeperOperation::Begin | TimekeeperOperation::Stamp | TimekeeperOperation::End => {}
             }
         }
     }
@@ -149,29 +156,29 @@ fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap()
         start_gap: Duration::from_secs(20),
         ..ClockOptions::default()
     };
-    let rig = Rig::start(&MemoryDisk::new(), &clock(), options);
+    let rig = TimekeeperFixture::start(&MemoryDisk::new(), &clock(), options);
     let bound = rig.bound();
     rig.clock.advance(Duration::from_millis(9_999));
     rig.timekeeper.frontier();
-    assert!(!rig.timekeeper.renew_by_hand());
+    assert!(!rig.timekeeper.renew_manually());
     rig.clock.advance(Duration::from_millis(1));
     rig.timekeeper.frontier();
-    assert!(rig.timekeeper.renew_by_hand() && !rig.timekeeper.is_renewing());
+    assert!(rig.timekeeper.renew_manually() && !rig.timekeeper.is_renewing());
     let mark = WallMark { wall: BEGIN.saturating_add(Duration::from_secs(10)), is_confirmed: true };
-    assert_eq!(rig.bound(), Bound { sequence: bound.sequence + 1, mark, ..bound });
+    assert_eq!(rig.bound(), BoundRecord { sequence: bound.sequence + 1, mark, ..bound });
     // A stamp looks for it too.
     rig.clock.advance(Duration::from_secs(10));
     rig.write().unwrap();
-    assert!(rig.timekeeper.renew_by_hand());
+    assert!(rig.timekeeper.renew_manually());
     // Not by a clock that jumped.
     rig.clock.step_to(BEGIN.saturating_add(DAY));
     rig.timekeeper.frontier();
-    assert!(!rig.timekeeper.renew_by_hand());
+    assert!(!rig.timekeeper.renew_manually());
     // Somebody says that it is right, and then that an earlier time is.
     for confirmed in [BEGIN.saturating_add(DAY), BEGIN.saturating_add(DAY / 2)] {
         rig.clock.step_to(confirmed);
         assert_eq!(rig.timekeeper.confirm(), None);
-        assert!(rig.timekeeper.renew_by_hand());
+        assert!(rig.timekeeper.renew_manually());
         assert_eq!(rig.bound().mark, WallMark { wall: confirmed, is_confirmed: true });
     }
 }
@@ -179,15 +186,15 @@ fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap()
 #[test]
 fn a_confirmation_is_written_though_nothing_else_is_news() {
     let (disk, clock) = (MemoryDisk::new(), clock());
-    Rig::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
+    TimekeeperFixture::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
     let ahead = BEGIN.saturating_add(DAY);
     clock.step_to(ahead);
-    let rig = Rig::start(&disk, &clock, ClockOptions::default());
+    let rig = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
     assert_eq!(rig.bound().mark, WallMark { wall: BEGIN, is_confirmed: false });
     clock.step_to(BEGIN.saturating_add(Duration::from_secs(2)));
-    let rig = Rig::start(&disk.after_kill(), &clock, ClockOptions::default());
+    let rig = TimekeeperFixture::start(&disk.after_kill(), &clock, ClockOptions::default());
     assert_eq!(rig.timekeeper.confirm(), None);
-    assert!(rig.timekeeper.renew_by_hand());
+    assert!(rig.timekeeper.renew_manually());
     assert!(rig.bound().mark.is_confirmed);
 }
 
@@ -207,8 +214,8 @@ fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
         // The last stamp that may have been given out lies just below the bound.
         let bound = Hlc::at(BEGIN.saturating_add(ahead)).next();
         let mark = WallMark { wall: BEGIN.saturating_add(ahead), is_confirmed: true };
-        file.write(Bound { bound, mark, ..Bound::default() }).unwrap();
-        let rig = Rig::start(&disk, &clock, options);
+        file.write(BoundRecord { bound, mark, ..BoundRecord::default() }).unwrap();
+        let rig = TimekeeperFixture::start(&disk, &clock, options);
         assert_eq!(clock.read().wall, BEGIN.saturating_add(waits), "{ahead:?}");
         assert_eq!(rig.timekeeper.fence().is_some(), ahead > patience, "{ahead:?}");
     }
@@ -216,11 +223,11 @@ fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
 
 #[test]
 fn a_bound_that_cannot_be_written_is_asked_for_again() {
-    let rig = Rig::new();
+    let rig = TimekeeperFixture::new();
     let before = rig.bound();
     rig.clock.advance(Duration::from_secs(60));
-    rig.disk.arm(Fault::SyncFails(0));
-    rig.timekeeper.begin();
+    rig.disk.arm(DiskFault::SyncFails(0));
+    rig.timekeeper.begin_group();
     match rig.timekeeper.stamp() {
         Err(TimeError::Bound(why)) => assert!(why.contains("write journal/bound"), "{why}"),
         other => panic!("{other:?}"),
@@ -232,8 +239,8 @@ fn a_bound_that_cannot_be_written_is_asked_for_again() {
 }
 
 #[test]
-fn whoever_waits_for_the_frontier_is_told_when_a_group_ends_and_when_a_bound_is_there() {
-    let rig = Rig::new();
+fn waiters_for_the_frontier_are_notified_when_a_group_ends_and_when_a_bound_is_there() {
+    let rig = TimekeeperFixture::new();
     let told = || rig.advanced.swap(0, Ordering::Relaxed);
     rig.write().unwrap();
     assert_eq!(told(), 1);
@@ -241,7 +248,7 @@ fn whoever_waits_for_the_frontier_is_told_when_a_group_ends_and_when_a_bound_is_
     let held = rig.timekeeper.frontier();
     assert_eq!(held, rig.bound().bound.previous());
     assert!(rig.timekeeper.is_renewing() && rig.timekeeper.is_held_by_bound());
-    assert!(rig.timekeeper.renew_by_hand());
+    assert!(rig.timekeeper.renew_manually());
     assert_eq!(told(), 1);
     assert!(!rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
     assert_eq!(rig.timekeeper.frontier(), Hlc::at(rig.clock.read().wall));
@@ -254,9 +261,9 @@ fn whoever_waits_for_the_frontier_is_told_when_a_group_ends_and_when_a_bound_is_
 
 #[test]
 fn until_says_how_long_the_clock_takes_to_close_a_cut() {
-    let rig = Rig::new();
+    let rig = TimekeeperFixture::new();
     let at = |ms| BEGIN.saturating_add(Duration::from_millis(ms));
-    let until = |cut| rig.timekeeper.until(cut);
+    let until = |cut| rig.timekeeper.time_until(cut);
     assert_eq!(until(Cut::before(at(0))), Duration::ZERO);
     assert_eq!(until(Cut::before(at(250))), Duration::from_millis(250));
     // The last of a millisecond is closed by the next one.
@@ -271,7 +278,7 @@ fn until_says_how_long_the_clock_takes_to_close_a_cut() {
 
 #[test]
 fn a_clean_end_takes_the_bound_back_and_gives_out_nothing_any_more() {
-    let rig = Rig::new();
+    let rig = TimekeeperFixture::new();
     let stamp = rig.write().unwrap();
     rig.clock.advance(Duration::from_millis(300));
     let promised = rig.timekeeper.frontier();
@@ -279,7 +286,10 @@ fn a_clean_end_takes_the_bound_back_and_gives_out_nothing_any_more() {
     rig.timekeeper.close(SYNCED_TO + 1);
     let bound = rig.bound();
     assert!(stamp < promised && bound.bound == promised.next(), "{bound:?}");
-    assert_eq!((bound.synced_to, bound.manifest, bound.clean), (SYNCED_TO + 1, MANIFEST, true));
+    assert_eq!(
+        (bound.synced_to, bound.manifest_sequence, bound.clean),
+        (SYNCED_TO + 1, MANIFEST, true)
+    );
     assert_eq!(bound.mark.wall, rig.clock.read().wall);
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.timekeeper.frontier(), promised);
@@ -291,13 +301,13 @@ fn a_clean_end_takes_the_bound_back_and_gives_out_nothing_any_more() {
 
 #[test]
 fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
-    let rig = Rig::new();
+    let rig = TimekeeperFixture::new();
     let before = rig.timekeeper.frontier();
-    rig.timekeeper.begin();
+    rig.timekeeper.begin_group();
     rig.clock.advance(Duration::from_millis(10));
     let stamp = rig.timekeeper.stamp().unwrap();
     assert_eq!(rig.timekeeper.frontier(), before);
-    rig.timekeeper.end(SYNCED_TO);
+    rig.timekeeper.end_group(SYNCED_TO);
     assert!(rig.timekeeper.frontier() >= stamp);
 }
 
@@ -305,9 +315,9 @@ fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
 #[test]
 fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
     let (disk, clock) = (MemoryDisk::new(), clock());
-    Rig::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
+    TimekeeperFixture::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
     clock.step_to(BEGIN.saturating_add(DAY));
-    let rig = Rig::start(&disk, &clock, ClockOptions::default());
+    let rig = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
     assert_eq!(rig.timekeeper.confirmed_now(), None);
     clock.step_to(BEGIN.saturating_add(DAY * 2));
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
@@ -318,19 +328,19 @@ fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
     assert!(rig.timekeeper.fence().is_none() && rig.timekeeper.doubt().is_some());
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
     assert_eq!(rig.timekeeper.confirmed_now(), Some(BEGIN.saturating_add(DAY)));
-    assert!(rig.timekeeper.is_renewing(), "the next life is to know");
+    assert!(rig.timekeeper.is_renewing(), "the next incarnation is to know");
 }
 
 #[test]
 fn a_counter_that_is_full_carries_into_the_next_millisecond_and_is_counted() {
-    let rig = Rig::new();
-    rig.timekeeper.begin();
+    let rig = TimekeeperFixture::new();
+    rig.timekeeper.begin_group();
     let stamps = 1 << 16;
     let mut last = Hlc::ZERO;
     for _ in 0..stamps {
         last = rig.timekeeper.stamp().unwrap();
     }
-    rig.timekeeper.end(SYNCED_TO);
+    rig.timekeeper.end_group(SYNCED_TO);
     assert_eq!(rig.timekeeper.counts(), (1, 0));
     let reading = rig.clock.read();
     assert_eq!(last, Hlc::at(BEGIN.saturating_add(Duration::from_millis(1))));
@@ -344,9 +354,9 @@ thread_local! {
 }
 
 /// Keeps what is logged on this thread.
-struct Log;
+struct LogCapture;
 
-impl Subscriber for Log {
+impl Subscriber for LogCapture {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -360,15 +370,15 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
+        struct MessageVisitor(String);
+        impl Visit for MessageVisitor {
             fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
                 if field.name() == "message" {
                     self.0 = format!("{value:?}");
                 }
             }
         }
-        let mut message = Message(String::new());
+        let mut message = MessageVisitor(String::new());
         event.record(&mut message);
         let level = event.metadata().level();
         SAID.with_borrow_mut(|said| said.push(format!("{level} {}", message.0)));
@@ -390,8 +400,8 @@ fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
             "{said:?}"
         );
     };
-    tracing::subscriber::with_default(Log, || {
-        let rig = Rig::new();
+    tracing::subscriber::with_default(LogCapture, || {
+        let rig = TimekeeperFixture::new();
         let look = |times| (0..times).for_each(|_| _ = rig.timekeeper.frontier());
         look(2);
         said(&[]);
@@ -412,7 +422,7 @@ fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
         rig.timekeeper.close(SYNCED_TO);
 
         rig.clock.step_to(BEGIN.saturating_add(DAY * 9));
-        let rig = Rig::start(&rig.disk, &rig.clock, ClockOptions::default());
+        let rig = TimekeeperFixture::start(&rig.disk, &rig.clock, ClockOptions::default());
         let doubt = rig.timekeeper.doubt().unwrap().to_string();
         said(&[&format!("WARN {doubt}")]);
         // A fence that comes and goes leaves the doubt.

@@ -15,58 +15,58 @@ use bytes::Bytes;
 use hlc::{Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{
-    Append, AppendError, Appended, Durability, Head, LogId, Offset, OpenError, Options, Payload,
-    Replay, Replayed, Stage, Store,
+    AppendError, AppendReceipt, AppendStage, Durability, LogAppend, LogId, Offset, OpenError,
+    Options, Payload, PayloadHeader, ReplayHandler, ReplayedEntry, Store,
 };
 
 /// Where simulated clocks begin.
 pub(crate) const BEGIN: SysTime = SysTime(1_795_251_600_000);
 
 /// A store that a test drives step by step, and that has to find everything in files.
-pub(crate) fn in_files_by_hand() -> Options {
+pub(crate) fn in_files_stepped() -> Options {
     Options {
         tail_bytes_max: 0,
         idle_logs_max: 0,
-        tended_by_hand: true,
-        driven_by_hand: true,
+        manual_maintenance: true,
+        manual_stepping: true,
         ..Options::default()
     }
 }
 
 /// What an append asks of the [`TestStage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum StageVerdict {
     Accept,
     Refuse,
 }
 
 /// How often the stage was called.
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
+pub(crate) struct StageCalls {
     pub(crate) commits: AtomicU64,
     pub(crate) rollbacks: AtomicU64,
 }
 
 /// Writes offset and stamp into the first 16 bytes of a head that long; refuses when told to.
-pub(crate) struct TestStage(Arc<Calls>);
+pub(crate) struct TestStage(Arc<StageCalls>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused;
+pub(crate) struct StageRefusal;
 
-impl Stage for TestStage {
-    type Note = Verdict;
-    type Refusal = Refused;
+impl AppendStage for TestStage {
+    type Note = StageVerdict;
+    type Refusal = StageRefusal;
 
     fn stage(
         &mut self,
-        append: &mut Append<Verdict>,
+        append: &mut LogAppend<StageVerdict>,
         base: Offset,
         stamp: Hlc,
-    ) -> Result<(), Refused> {
-        if append.note == Verdict::Refuse {
-            return Err(Refused);
+    ) -> Result<(), StageRefusal> {
+        if append.note == StageVerdict::Refuse {
+            return Err(StageRefusal);
         }
-        if let Some(head) = append.payload.head.as_mut_slice().get_mut(..16) {
+        if let Some(head) = append.payload.header.as_mut_slice().get_mut(..16) {
             head[..8].copy_from_slice(&base.0.to_le_bytes());
             head[8..].copy_from_slice(&stamp.bits().to_le_bytes());
         }
@@ -91,7 +91,7 @@ const STATE: &[u8] = b"what the stage remembered";
 
 /// An entry as replay or a reader saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct StoredEntry {
     pub(crate) log: LogId,
     pub(crate) stamp: Hlc,
     pub(crate) base: Offset,
@@ -101,9 +101,9 @@ pub(crate) struct Seen {
 
 /// Remembers every entry that it is shown.
 #[derive(Debug, Default)]
-pub(crate) struct Remember(pub(crate) Vec<Seen>);
+pub(crate) struct ReplayRecorder(pub(crate) Vec<StoredEntry>);
 
-impl Replay for Remember {
+impl ReplayHandler for ReplayRecorder {
     fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
         assert_eq!(state, STATE, "a stage gets back what it remembered");
         Ok(())
@@ -113,13 +113,17 @@ impl Replay for Remember {
         STATE.to_vec()
     }
 
-    fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> std::io::Result<()> {
         let payload = replayed.payload()?;
         let shown = replayed.start.len();
-        assert_eq!(shown, payload.len().min(storage::HEAD_BYTES_MAX), "the start of a payload");
+        assert_eq!(
+            shown,
+            payload.len().min(storage::PAYLOAD_HEADER_BYTES_MAX),
+            "the start of a payload"
+        );
         assert_eq!(replayed.start, &payload[..shown], "the start of a payload");
         let entry = replayed.entry;
-        self.0.push(Seen {
+        self.0.push(StoredEntry {
             log: replayed.log,
             stamp: entry.stamp,
             base: entry.base,
@@ -130,63 +134,72 @@ impl Replay for Remember {
     }
 }
 
-pub(crate) type TestResult = Result<Appended, AppendError<Refused>>;
+pub(crate) type StageAppendResult = Result<AppendReceipt, AppendError<StageRefusal>>;
 
 /// A store, and what it was shown when it opened.
-pub(crate) struct Rig {
+pub(crate) struct StoreFixture {
     pub(crate) store: Store<TestStage>,
-    pub(crate) calls: Arc<Calls>,
-    pub(crate) replayed: Vec<Seen>,
-    is_driven_by_hand: bool,
+    pub(crate) calls: Arc<StageCalls>,
+    pub(crate) replayed: Vec<StoredEntry>,
+    is_manually_stepped: bool,
 }
 
-impl std::fmt::Debug for Rig {
+impl std::fmt::Debug for StoreFixture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rig").finish_non_exhaustive()
     }
 }
 
-impl Rig {
+impl StoreFixture {
     pub(crate) fn open(
         disk: &MemoryDisk,
         options: Options,
         clock: &Arc<ManualClock>,
-    ) -> Result<Rig, OpenError> {
-        Rig::open_on(Arc::new(disk.clone()), options, Arc::clone(clock) as Arc<dyn WallClock>)
+    ) -> Result<StoreFixture, OpenError> {
+        StoreFixture::open_on(
+            Arc::new(disk.clone()),
+            options,
+            Arc::clone(clock) as Arc<dyn WallClock>,
+        )
     }
 
     pub(crate) fn open_on(
         disk: Arc<dyn Disk>,
         options: Options,
         wall: Arc<dyn WallClock>,
-    ) -> Result<Rig, OpenError> {
-        let calls = Arc::new(Calls::default());
-        let mut replay = Remember::default();
+    ) -> Result<StoreFixture, OpenError> {
+        let calls = Arc::new(StageCalls::default());
+        let mut replay = ReplayRecorder::default();
         let staged = Arc::clone(&calls);
         let store = Store::open(disk, options, wall, &mut replay, |_| TestStage(staged), || {})?;
-        let is_driven_by_hand = options.driven_by_hand;
-        Ok(Rig { store, calls, replayed: replay.0, is_driven_by_hand })
+        let is_driven_by_hand = options.manual_stepping;
+        Ok(StoreFixture {
+            store,
+            calls,
+            replayed: replay.0,
+            is_manually_stepped: is_driven_by_hand,
+        })
     }
 
     /// Appends, and waits for the results.
     pub(crate) fn append(
         &self,
-        appends: Vec<Append<Verdict>>,
+        appends: Vec<LogAppend<StageVerdict>>,
         durability: Durability,
-    ) -> Vec<TestResult> {
-        let results = self.begin(appends, durability);
-        self.settle();
+    ) -> Vec<StageAppendResult> {
+        let results = self.begin_append(appends, durability);
+        self.step_until_idle();
         results
             .recv_timeout(Duration::from_secs(60))
             .expect("an append that never completes is a bug")
     }
 
     /// Appends, and hands back where the results will come.
-    pub(crate) fn begin(
+    pub(crate) fn begin_append(
         &self,
-        appends: Vec<Append<Verdict>>,
+        appends: Vec<LogAppend<StageVerdict>>,
         durability: Durability,
-    ) -> mpsc::Receiver<Vec<TestResult>> {
+    ) -> mpsc::Receiver<Vec<StageAppendResult>> {
         let (sender, receiver) = mpsc::channel();
         self.store.append(appends, durability, move |results| {
             let _ = sender.send(results);
@@ -197,13 +210,13 @@ impl Rig {
     /// Appends requests that the writer takes as one group: it is held back until all are queued.
     pub(crate) fn append_as_one_group(
         &self,
-        requests: Vec<(Vec<Append<Verdict>>, Durability)>,
-    ) -> Vec<Vec<TestResult>> {
-        let hold = (!self.is_driven_by_hand).then(|| self.hold_writer());
+        requests: Vec<(Vec<LogAppend<StageVerdict>>, Durability)>,
+    ) -> Vec<Vec<StageAppendResult>> {
+        let hold = (!self.is_manually_stepped).then(|| self.hold_writer());
         let waiting: Vec<_> =
-            requests.into_iter().map(|(appends, how)| self.begin(appends, how)).collect();
+            requests.into_iter().map(|(appends, how)| self.begin_append(appends, how)).collect();
         drop(hold);
-        self.settle();
+        self.step_until_idle();
         let patience = Duration::from_secs(60);
         let done = |receiver: mpsc::Receiver<_>| receiver.recv_timeout(patience).expect("results");
         waiting.into_iter().map(done).collect()
@@ -230,31 +243,31 @@ impl Rig {
     pub(crate) fn frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
         timekeeper.frontier();
-        self.settle();
+        self.step_until_idle();
         timekeeper.frontier()
     }
 
     /// Has done what there is to do, if it is done by hand, and waits for a bound that was asked for.
-    pub(crate) fn settle(&self) {
-        while self.store.turn() {}
+    pub(crate) fn step_until_idle(&self) {
+        while self.store.step() {}
         while self.store.timekeeper().is_renewing() {
             std::thread::yield_now();
         }
     }
 
     /// Every entry of `logs`, in stamp order, with its bytes.
-    pub(crate) fn all(&self, logs: impl IntoIterator<Item = LogId>) -> Vec<Seen> {
-        let mut seen: Vec<Seen> = logs.into_iter().flat_map(|log| self.read(log)).collect();
+    pub(crate) fn all(&self, logs: impl IntoIterator<Item = LogId>) -> Vec<StoredEntry> {
+        let mut seen: Vec<StoredEntry> = logs.into_iter().flat_map(|log| self.read(log)).collect();
         seen.sort_by_key(|entry| entry.stamp);
         seen
     }
 
     /// Every entry of `log` that has not been given up, with its bytes.
-    pub(crate) fn read(&self, log: LogId) -> Vec<Seen> {
+    pub(crate) fn read(&self, log: LogId) -> Vec<StoredEntry> {
         let index = self.store.log(log).expect("an index");
         let pieces = index.read(index.start(), Offset(u64::MAX), usize::MAX);
         let pieces = pieces.expect("an index can be read");
-        let seen = |piece: storage::Piece| Seen {
+        let seen = |piece: storage::EntryPayload| StoredEntry {
             log,
             stamp: piece.entry.stamp,
             base: piece.entry.base,
@@ -266,25 +279,25 @@ impl Rig {
 }
 
 /// An append of `payload` to `log`, that takes one offset.
-pub(crate) fn append(log: u64, payload: &[u8]) -> Append<Verdict> {
-    Append {
+pub(crate) fn append(log: u64, payload: &[u8]) -> LogAppend<StageVerdict> {
+    LogAppend {
         log: LogId(log),
         kind: 0,
         epoch: 0,
         count: 1,
         user: (UserTime(0), UserTime(0)),
-        payload: Payload::plain(Bytes::copy_from_slice(payload)),
+        payload: Payload::without_header(Bytes::copy_from_slice(payload)),
         crc_from: None,
-        note: Verdict::Accept,
+        note: StageVerdict::Accept,
     }
 }
 
 /// An append with a head that the stage fills in, and a checksum known for the rest.
-pub(crate) fn append_with_head(log: u64, rest: &[u8]) -> Append<Verdict> {
+pub(crate) fn append_with_header(log: u64, rest: &[u8]) -> LogAppend<StageVerdict> {
     let rest = Bytes::copy_from_slice(rest);
     let crc_from = Some((16, crc32c::crc32c(&rest)));
-    let payload = Payload { head: Head::new(&[0; 16]), rest };
-    Append { payload, crc_from, ..append(log, &[]) }
+    let payload = Payload { header: PayloadHeader::new(&[0; 16]), rest };
+    LogAppend { payload, crc_from, ..append(log, &[]) }
 }
 
 pub(crate) fn manual_clock() -> Arc<ManualClock> {
@@ -292,17 +305,17 @@ pub(crate) fn manual_clock() -> Arc<ManualClock> {
 }
 
 /// A directory that goes away again.
-pub(crate) struct TempDir(PathBuf);
+pub(crate) struct StoreTestDirectory(PathBuf);
 
-impl TempDir {
-    pub(crate) fn new(name: &str) -> TempDir {
+impl StoreTestDirectory {
+    pub(crate) fn new(name: &str) -> StoreTestDirectory {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let steady = OsClock.read().steady.as_nanos();
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("freezeframe-{name}-{}-{steady}-{next}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
-        TempDir(directory)
+        StoreTestDirectory(directory)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -310,7 +323,7 @@ impl TempDir {
     }
 }
 
-impl Drop for TempDir {
+impl Drop for StoreTestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -318,11 +331,11 @@ impl Drop for TempDir {
 
 /// Random numbers that replay from a seed (SplitMix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct StoreTestRng(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
+impl StoreTestRng {
+    pub(crate) fn new(seed: u64) -> StoreTestRng {
+        StoreTestRng(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -356,16 +369,16 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
 }
 
 /// Says how to replay, if the test fails while this lives.
-pub(crate) struct Replays {
+pub(crate) struct SeedReplayHint {
     pub(crate) test: &'static str,
     pub(crate) seed: u64,
     pub(crate) place: std::cell::Cell<(u64, u64)>,
 }
 
-impl Drop for Replays {
+impl Drop for SeedReplayHint {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Replays { test, seed, .. } = self;
+            let SeedReplayHint { test, seed, .. } = self;
             let (operation, choice) = self.place.get();
             eprintln!("failed with seed {seed}, crash at operation {operation}, choice {choice}");
             eprintln!("replay: STORAGE_SEED={seed} cargo test -p storage --test crash {test}");
@@ -373,11 +386,16 @@ impl Drop for Replays {
     }
 }
 
-pub(crate) fn one(rig: &Rig, log: u64, payload: &[u8], how: Durability) -> TestResult {
+pub(crate) fn one(
+    rig: &StoreFixture,
+    log: u64,
+    payload: &[u8],
+    how: Durability,
+) -> StageAppendResult {
     rig.append(vec![append(log, payload)], how).remove(0)
 }
 
-pub(crate) fn durably(rig: &Rig, log: u64, payload: &[u8]) {
+pub(crate) fn durably(rig: &StoreFixture, log: u64, payload: &[u8]) {
     one(rig, log, payload, Durability::Synced).expect("a healthy disk takes an append");
 }
 

@@ -3,7 +3,7 @@
 //! A batch is a header of 61 bytes and the records. The check sum covers what follows itself, from
 //! the attributes on; the base offset, which the broker rewrites, lies outside it. So the same bytes
 //! may be sent again and again, except by an idempotent producer, whose sequence numbers lie within:
-//! for it [`Header::stamp`] writes a new header, and the records stay as they are.
+//! for it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay as they are.
 
 use anyhow::{Result, bail, ensure};
 
@@ -24,8 +24,8 @@ const BASE_SEQUENCE_AT: usize = 53;
 const RECORD_COUNT_AT: usize = 57;
 
 /// A batch of equal records, without key or headers, whose values do not compress.
-pub(crate) struct Batch {
-    pub(crate) header: Header,
+pub(crate) struct BenchBatch {
+    pub(crate) header: BatchHeaderBytes,
     pub(crate) records: Vec<u8>,
     pub(crate) record_count: u32,
     /// The bytes of the values: what an application would say it has sent.
@@ -34,20 +34,20 @@ pub(crate) struct Batch {
 
 /// The 61 bytes before the records.
 #[derive(Clone)]
-pub(crate) struct Header(pub(crate) [u8; HEADER_BYTES]);
+pub(crate) struct BatchHeaderBytes(pub(crate) [u8; HEADER_BYTES]);
 
 /// Who wrote a batch, and the place of its first record among all that it wrote to the partition.
 #[derive(Clone, Copy)]
-pub(crate) struct Producer {
+pub(crate) struct BatchProducer {
     pub(crate) id: i64,
     pub(crate) epoch: i16,
     pub(crate) sequence: i32,
 }
 
-impl Batch {
+impl BenchBatch {
     /// As many records of `record_bytes` as `batch_bytes_max` admits, but one at least.
-    pub(crate) fn filled(record_bytes: usize, batch_bytes_max: usize, now_ms: i64) -> Batch {
-        let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    pub(crate) fn filled(record_bytes: usize, batch_bytes_max: usize, now_ms: i64) -> BenchBatch {
+        let mut noise = XorShiftRng(0x9e37_79b9_7f4a_7c15);
         let (mut records, mut count) = (Vec::with_capacity(batch_bytes_max), 0_u32);
         loop {
             let value: Vec<u8> = noise.bytes(record_bytes);
@@ -59,18 +59,18 @@ impl Batch {
             }
             count += 1;
         }
-        Batch::of_records(records, count, count as u64 * record_bytes as u64, now_ms)
+        BenchBatch::of_records(records, count, count as u64 * record_bytes as u64, now_ms)
     }
 
     /// One record with this value.
-    pub(crate) fn single(value: &[u8], now_ms: i64) -> Batch {
+    pub(crate) fn single(value: &[u8], now_ms: i64) -> BenchBatch {
         let mut records = Vec::with_capacity(value.len() + 16);
         put_record(&mut records, 0, value);
-        Batch::of_records(records, 1, value.len() as u64, now_ms)
+        BenchBatch::of_records(records, 1, value.len() as u64, now_ms)
     }
 
-    fn of_records(records: Vec<u8>, count: u32, payload_bytes: u64, now_ms: i64) -> Batch {
-        let mut header = Header([0; HEADER_BYTES]);
+    fn of_records(records: Vec<u8>, count: u32, payload_bytes: u64, now_ms: i64) -> BenchBatch {
+        let mut header = BatchHeaderBytes([0; HEADER_BYTES]);
         let length = HEADER_BYTES + records.len() - LENGTH_SKIPS;
         header.put(LENGTH_AT, (length as i32).to_be_bytes());
         header.put(12, (-1_i32).to_be_bytes());
@@ -78,8 +78,8 @@ impl Batch {
         header.put(LAST_OFFSET_DELTA_AT, (count as i32 - 1).to_be_bytes());
         header.put(RECORD_COUNT_AT, (count as i32).to_be_bytes());
         header.put_times(now_ms);
-        header.stamp(Producer { id: -1, epoch: -1, sequence: -1 }, &records);
-        Batch { header, records, record_count: count, payload_bytes }
+        header.set_producer(BatchProducer { id: -1, epoch: -1, sequence: -1 }, &records);
+        BenchBatch { header, records, record_count: count, payload_bytes }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -91,7 +91,7 @@ impl Batch {
     }
 }
 
-impl Header {
+impl BatchHeaderBytes {
     fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
         self.0[at..at + N].copy_from_slice(&bytes);
     }
@@ -102,20 +102,20 @@ impl Header {
     }
 
     /// Writes who sends this, and the check sum over it and `records`.
-    pub(crate) fn stamp(&mut self, producer: Producer, records: &[u8]) {
+    pub(crate) fn set_producer(&mut self, producer: BatchProducer, records: &[u8]) {
         self.put(PRODUCER_ID_AT, producer.id.to_be_bytes());
         self.put(PRODUCER_EPOCH_AT, producer.epoch.to_be_bytes());
         self.put(BASE_SEQUENCE_AT, producer.sequence.to_be_bytes());
-        self.seal(records);
+        self.write_checksum(records);
     }
 
     /// Writes the time of the records, and the check sum over it and `records`.
-    pub(crate) fn stamp_time(&mut self, now_ms: i64, records: &[u8]) {
+    pub(crate) fn set_time(&mut self, now_ms: i64, records: &[u8]) {
         self.put_times(now_ms);
-        self.seal(records);
+        self.write_checksum(records);
     }
 
-    fn seal(&mut self, records: &[u8]) {
+    fn write_checksum(&mut self, records: &[u8]) {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&self.0[ATTRIBUTES_AT..]), records);
         self.put(CRC_AT, crc.to_be_bytes());
     }
@@ -143,9 +143,9 @@ fn put_varint(out: &mut Vec<u8>, value: i64) {
 }
 
 /// xorshift64*: bytes that no compression shortens, the same in each run.
-struct Noise(u64);
+struct XorShiftRng(u64);
 
-impl Noise {
+impl XorShiftRng {
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {
@@ -161,7 +161,7 @@ impl Noise {
 
 /// A batch as it came back.
 #[derive(Debug)]
-pub(crate) struct Received<'a> {
+pub(crate) struct FetchedBatch<'a> {
     pub(crate) base_offset: i64,
     pub(crate) last_offset: i64,
     pub(crate) record_count: u32,
@@ -170,14 +170,17 @@ pub(crate) struct Received<'a> {
 
 /// Whether the check sum of each batch is computed as well.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum BatchCheck {
     Framing,
     FramingAndCrc,
 }
 
 /// Takes the next batch off `rest`. `None` at the end, or before a batch that the broker cut short
 /// to keep to the bytes asked for.
-pub(crate) fn take_batch<'a>(rest: &mut &'a [u8], check: Check) -> Result<Option<Received<'a>>> {
+pub(crate) fn take_batch<'a>(
+    rest: &mut &'a [u8],
+    check: BatchCheck,
+) -> Result<Option<FetchedBatch<'a>>> {
     if rest.len() < LENGTH_SKIPS {
         return Ok(None);
     }
@@ -190,10 +193,10 @@ pub(crate) fn take_batch<'a>(rest: &mut &'a [u8], check: Check) -> Result<Option
     }
     let (bytes, after) = rest.split_at(whole);
     *rest = after;
-    view(bytes, check).map(Some)
+    parse_batch(bytes, check).map(Some)
 }
 
-fn view(bytes: &[u8], check: Check) -> Result<Received<'_>> {
+fn parse_batch(bytes: &[u8], check: BatchCheck) -> Result<FetchedBatch<'_>> {
     ensure!(bytes[MAGIC_AT] == 2, "batch is not of format 2. magic={}", bytes[MAGIC_AT]);
     let base_offset = i64::from_be_bytes(field(bytes, 0));
     let delta = i32::from_be_bytes(field(bytes, LAST_OFFSET_DELTA_AT));
@@ -202,13 +205,13 @@ fn view(bytes: &[u8], check: Check) -> Result<Received<'_>> {
         count > 0 && delta == count - 1,
         "batch counts its records wrong. count={count}, last_offset_delta={delta}"
     );
-    if check == Check::FramingAndCrc {
+    if check == BatchCheck::FramingAndCrc {
         let claimed = u32::from_be_bytes(field(bytes, CRC_AT));
         let computed = crc32c::crc32c(&bytes[ATTRIBUTES_AT..]);
         ensure!(claimed == computed, "batch check sum is wrong. base_offset={base_offset}");
     }
     let last_offset = base_offset + i64::from(delta);
-    Ok(Received { base_offset, last_offset, record_count: count as u32, bytes })
+    Ok(FetchedBatch { base_offset, last_offset, record_count: count as u32, bytes })
 }
 
 /// The `N` bytes at `at`, which the caller knows to be there.
@@ -216,8 +219,8 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a slice of N bytes is an array of N")
 }
 
-impl<'a> Received<'a> {
-    /// The values of the records, which must be as [`Batch`] makes them: no key.
+impl<'a> FetchedBatch<'a> {
+    /// The values of the records, which must be as [`BenchBatch`] makes them: no key.
     pub(crate) fn values(&self) -> Result<Vec<&'a [u8]>> {
         let mut rest = &self.bytes[HEADER_BYTES..];
         (0..self.record_count).map(|_| take_value(&mut rest)).collect()
@@ -272,8 +275,9 @@ mod tests {
     #[test]
     fn another_decoder_reads_our_batches_and_finds_their_check_sum_right() {
         for (record, batch) in [(100, 16_384), (1024, 1_000_000), (1 << 20, 1_000_000)] {
-            let mut made = Batch::filled(record, batch, 1_700_000_000_000);
-            made.header.stamp(Producer { id: 7, epoch: 1, sequence: 40 }, &made.records);
+            let mut made = BenchBatch::filled(record, batch, 1_700_000_000_000);
+            made.header
+                .set_producer(BatchProducer { id: 7, epoch: 1, sequence: 40 }, &made.records);
             let mut bytes = Bytes::from(made.to_vec());
             let decoded = RecordBatchDecoder::decode(&mut bytes).unwrap();
             assert_eq!(decoded.records.len(), made.record_count as usize);
@@ -289,42 +293,46 @@ mod tests {
     #[test]
     fn a_batch_is_as_full_as_its_bound_admits() {
         for (record, bound) in [(100, 16_384), (1024, 1_000_000), (16_384, 1_000_000)] {
-            let batch = Batch::filled(record, bound, 0);
+            let batch = BenchBatch::filled(record, bound, 0);
             assert!(batch.len() <= bound && batch.len() + record + 12 > bound);
         }
-        assert_eq!(Batch::filled(1 << 20, 1_000_000, 0).record_count, 1);
+        assert_eq!(BenchBatch::filled(1 << 20, 1_000_000, 0).record_count, 1);
     }
 
     #[test]
     fn what_is_sent_is_recognised_when_it_comes_back() {
-        let batch = Batch::filled(1024, 16_384, 5);
+        let batch = BenchBatch::filled(1024, 16_384, 5);
         let bytes = [batch.to_vec(), batch.to_vec(), batch.to_vec()[..100].to_vec()].concat();
         let mut rest = &bytes[..];
         for _ in 0..2 {
-            let back = take_batch(&mut rest, Check::FramingAndCrc).unwrap().unwrap();
+            let back = take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().unwrap();
             assert_eq!(back.record_count, batch.record_count);
             assert!(back.values().unwrap().iter().all(|value| value.len() == 1024));
         }
-        assert!(take_batch(&mut rest, Check::FramingAndCrc).unwrap().is_none());
+        assert!(take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().is_none());
     }
 
     #[test]
     fn a_changed_byte_is_noticed() {
-        let mut bytes = Batch::single(b"0123456789", 5).to_vec();
+        let mut bytes = BenchBatch::single(b"0123456789", 5).to_vec();
         bytes[HEADER_BYTES + 8] ^= 1;
-        assert!(take_batch(&mut &bytes[..], Check::Framing).unwrap().is_some());
-        let error = take_batch(&mut &bytes[..], Check::FramingAndCrc).unwrap_err();
+        assert!(take_batch(&mut &bytes[..], BatchCheck::Framing).unwrap().is_some());
+        let error = take_batch(&mut &bytes[..], BatchCheck::FramingAndCrc).unwrap_err();
         assert!(error.to_string().contains("check sum"), "{error}");
         bytes[MAGIC_AT] = 1;
-        assert!(take_batch(&mut &bytes[..], Check::Framing).is_err());
+        assert!(take_batch(&mut &bytes[..], BatchCheck::Framing).is_err());
     }
 
     #[test]
     fn no_truncated_record_is_read_past_its_end() {
-        let bytes = Batch::single(b"0123456789", 5).to_vec();
+        let bytes = BenchBatch::single(b"0123456789", 5).to_vec();
         for end in HEADER_BYTES..bytes.len() - 1 {
-            let cut =
-                Received { base_offset: 0, last_offset: 0, record_count: 1, bytes: &bytes[..end] };
+            let cut = FetchedBatch {
+                base_offset: 0,
+                last_offset: 0,
+                record_count: 1,
+                bytes: &bytes[..end],
+            };
             assert!(cut.values().is_err(), "{end}");
         }
     }

@@ -11,9 +11,12 @@ use crate::{
     consume::{self, ConsumeWork},
     latency::{self, LatencyWork},
     produce::{self, ProduceWork},
-    report::{Better, Figure, Format, Report, align_right, key, median_of, number, table},
+    report::{
+        BenchReport, FigureDirection, ReportFigure, ReportFormat, align_right, key, median_of,
+        number, table,
+    },
     sweep::write_back,
-    target::{Target, TargetArgs},
+    target::{BrokerTarget, TargetArgs},
 };
 
 /// The two brokers.
@@ -44,33 +47,34 @@ pub(crate) struct CompareWork {
     discard: u32,
 
     #[command(subcommand)]
-    measurement: Measurement,
+    measurement: CompareMeasurement,
 }
 
 #[derive(Subcommand, Clone, Debug)]
-enum Measurement {
+enum CompareMeasurement {
     /// How fast records are taken
     Produce(ProduceWork),
-    /// How fast records are given back
+    /// How fast records are returned
     Consume(ConsumeWork),
     /// How long a record takes at a fixed rate
     Latency(LatencyWork),
 }
 
-impl Measurement {
-    fn run(&self, target: &Target) -> Result<Report> {
+impl CompareMeasurement {
+    fn run(&self, target: &BrokerTarget) -> Result<BenchReport> {
         match self {
-            Measurement::Produce(work) => produce::run(target, work),
-            Measurement::Consume(work) => consume::run(target, work),
-            Measurement::Latency(work) => latency::run(target, work),
+            CompareMeasurement::Produce(work) => produce::run(target, work),
+            CompareMeasurement::Consume(work) => consume::run(target, work),
+            CompareMeasurement::Latency(work) => latency::run(target, work),
         }
     }
 }
 
 /// Measures both in turn, and shows it.
-pub(crate) fn run(work: &CompareWork, format: Format) -> Result<()> {
-    let find =
-        |bootstrap: &str, pid| Target::find(&TargetArgs { bootstrap: bootstrap.to_owned(), pid });
+pub(crate) fn run(work: &CompareWork, format: ReportFormat) -> Result<()> {
+    let find = |bootstrap: &str, pid| {
+        BrokerTarget::find(&TargetArgs { bootstrap: bootstrap.to_owned(), pid })
+    };
     let targets = [find(&work.ours, work.ours_pid)?, find(&work.theirs, work.theirs_pid)?];
     ensure!(targets[0].address != targets[1].address, "both addresses are the same");
     let mut reports = [Vec::new(), Vec::new()];
@@ -82,7 +86,7 @@ pub(crate) fn run(work: &CompareWork, format: Format) -> Result<()> {
             if round < work.discard {
                 continue;
             }
-            if format == Format::JsonLines {
+            if format == ReportFormat::JsonLines {
                 println!("{}", report.json());
             }
             reports.push(report);
@@ -95,7 +99,7 @@ pub(crate) fn run(work: &CompareWork, format: Format) -> Result<()> {
 
 /// One figure of both.
 #[derive(Debug, PartialEq)]
-struct Compared {
+struct FigureComparison {
     name: String,
     ours: f64,
     theirs: f64,
@@ -105,16 +109,16 @@ struct Compared {
 }
 
 /// Compares the medians of those figures that all reports have.
-fn compare(ours: &[Report], theirs: &[Report]) -> Vec<Compared> {
+fn compare(ours: &[BenchReport], theirs: &[BenchReport]) -> Vec<FigureComparison> {
     let (Some(median_ours), Some(median_theirs)) = (median_of(ours), median_of(theirs)) else {
         return Vec::new();
     };
-    let compared = |mine: &Figure| {
+    let compared = |mine: &ReportFigure| {
         let other = median_theirs.figure(&mine.name)?;
-        let all = |reports: &[Report]| -> Vec<f64> {
+        let all = |reports: &[BenchReport]| -> Vec<f64> {
             reports.iter().filter_map(|report| report.figure(&mine.name)).collect()
         };
-        Some(Compared {
+        Some(FigureComparison {
             name: mine.name.clone(),
             ours: mine.value,
             theirs: other,
@@ -127,13 +131,13 @@ fn compare(ours: &[Report], theirs: &[Report]) -> Vec<Compared> {
 
 /// Whose it is if the worst run of one is better than the best of the other. Else chance may have
 /// decided, and nobody's.
-fn verdict(better: Better, ours: &[f64], theirs: &[f64]) -> &'static str {
+fn verdict(better: FigureDirection, ours: &[f64], theirs: &[f64]) -> &'static str {
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (higher, lower) = match better {
-        Better::Higher => ("ours", "theirs"),
-        Better::Lower => ("theirs", "ours"),
-        Better::Neither => return "",
+        FigureDirection::Higher => ("ours", "theirs"),
+        FigureDirection::Lower => ("theirs", "ours"),
+        FigureDirection::Neither => return "",
     };
     if least(ours) > most(theirs) {
         higher
@@ -145,16 +149,16 @@ fn verdict(better: Better, ours: &[f64], theirs: &[f64]) -> &'static str {
 }
 
 fn show(
-    compared: &[Compared],
-    targets: &[Target; 2],
+    compared: &[FigureComparison],
+    targets: &[BrokerTarget; 2],
     rounds: u32,
-    example: Option<&Report>,
-    format: Format,
+    example: Option<&BenchReport>,
+    format: ReportFormat,
 ) {
     let [ours, theirs] = targets;
     let (kind, workload) = example.map_or(("", ""), |report| (report.kind, &report.workload));
-    if format == Format::JsonLines {
-        let figures: Map<String, Value> = compared.iter().map(Compared::json).collect();
+    if format == ReportFormat::JsonLines {
+        let figures: Map<String, Value> = compared.iter().map(FigureComparison::json).collect();
         let line = json!({
             "kind": "compare", "of": kind, "workload": workload, "rounds": rounds,
             "ours": ours.name, "theirs": theirs.name, "figures": figures,
@@ -172,7 +176,7 @@ fn show(
     println!("{kind}: {workload}, medians of {rounds} rounds\n{table}");
 }
 
-impl Compared {
+impl FigureComparison {
     fn json(&self) -> (String, Value) {
         let values = json!({
             "ours": self.ours, "theirs": self.theirs, "ratio": self.ratio, "better": self.verdict,
@@ -187,21 +191,21 @@ mod tests {
 
     #[test]
     fn a_side_is_better_only_if_its_worst_run_beats_the_others_best() {
-        assert_eq!(verdict(Better::Lower, &[1.0, 2.0], &[3.0, 9.0]), "ours");
-        assert_eq!(verdict(Better::Higher, &[1.0, 2.0], &[3.0, 9.0]), "theirs");
-        assert_eq!(verdict(Better::Lower, &[1.0, 4.0], &[3.0, 9.0]), "even");
-        assert_eq!(verdict(Better::Neither, &[1.0], &[3.0]), "");
+        assert_eq!(verdict(FigureDirection::Lower, &[1.0, 2.0], &[3.0, 9.0]), "ours");
+        assert_eq!(verdict(FigureDirection::Higher, &[1.0, 2.0], &[3.0, 9.0]), "theirs");
+        assert_eq!(verdict(FigureDirection::Lower, &[1.0, 4.0], &[3.0, 9.0]), "even");
+        assert_eq!(verdict(FigureDirection::Neither, &[1.0], &[3.0]), "");
     }
 
     #[test]
     fn medians_are_compared_and_their_ratio_is_ours_to_theirs() {
         let report = |value| {
-            let mut report = Report::new("produce", "w".into(), "t");
-            report.add(Better::Lower, "cost", value);
+            let mut report = BenchReport::new("produce", "w".into(), "t");
+            report.add(FigureDirection::Lower, "cost", value);
             report
         };
         let compared = compare(&[1.0, 5.0, 2.0].map(report), &[8.0, 4.0, 9.0].map(report));
-        let cost = Compared {
+        let cost = FigureComparison {
             name: "cost".into(),
             ours: 2.0,
             theirs: 8.0,

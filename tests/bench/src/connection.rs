@@ -1,8 +1,8 @@
 //! One connection to a broker: frames out, frames in, and the versions both sides speak.
 //!
 //! It blocks, and the caller's thread does all the work; so the CPU time a run costs us is that of
-//! the socket and little more. [`Inbox`] reads each frame into the same buffer, once the last frame
-//! read has been dropped. Every wait ends after [`PATIENCE`].
+//! the socket and little more. [`ResponseReader`] reads each frame into the same buffer, once the last frame
+//! read has been dropped. Every wait ends after [`TIMEOUT`].
 
 use std::{
     collections::BTreeMap,
@@ -21,14 +21,14 @@ use kafka_protocol::{
 };
 
 /// How long a broker may keep us waiting, on a connection, before the run fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 const FRAME_BYTES_MAX: usize = 256 << 20;
 const CORRELATION_AT: usize = 8;
 const CLIENT_NAME: &str = "freezeframe-bench";
 
 /// Fails with the name of the error if `code` is one.
-pub(crate) fn accepted(code: i16) -> Result<()> {
+pub(crate) fn check_error_code(code: i16) -> Result<()> {
     match ResponseError::try_from_code(code) {
         None => Ok(()),
         Some(error) => bail!("the broker answered {error} ({code})"),
@@ -43,42 +43,43 @@ pub(crate) fn resolve(bootstrap: &str) -> Result<SocketAddr> {
     found.next().with_context(|| format!("no address is known for {bootstrap}"))
 }
 
-pub(crate) struct Connection {
-    pub(crate) outbox: Outbox,
-    pub(crate) inbox: Inbox,
+pub(crate) struct BenchConnection {
+    pub(crate) writer: RequestWriter,
+    pub(crate) reader: ResponseReader,
     versions: BTreeMap<i16, RangeInclusive<i16>>,
 }
 
-impl Connection {
+impl BenchConnection {
     /// Connects, and asks which versions the broker speaks.
-    pub(crate) fn open(address: SocketAddr) -> Result<Connection> {
-        let open = || -> Result<Connection> {
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    pub(crate) fn open(address: SocketAddr) -> Result<BenchConnection> {
+        let open = || -> Result<BenchConnection> {
+            let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            let inbox = Inbox::new(stream.try_clone()?);
-            let outbox = Outbox { stream, correlation_id: 0 };
-            let mut connection = Connection { outbox, inbox, versions: BTreeMap::new() };
-            connection.versions = connection.ask_versions()?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
+            let inbox = ResponseReader::new(stream.try_clone()?);
+            let outbox = RequestWriter { stream, correlation_id: 0 };
+            let mut connection =
+                BenchConnection { writer: outbox, reader: inbox, versions: BTreeMap::new() };
+            connection.versions = connection.request_api_versions()?;
             Ok(connection)
         };
         open().with_context(|| format!("connect to {address}"))
     }
 
-    fn ask_versions(&mut self) -> Result<BTreeMap<i16, RangeInclusive<i16>>> {
+    fn request_api_versions(&mut self) -> Result<BTreeMap<i16, RangeInclusive<i16>>> {
         let request = ApiVersionsRequest::default()
             .with_client_software_name(StrBytes::from_static_str(CLIENT_NAME))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
-        self.outbox.send(&mut frame_of(&request, 3)?)?;
-        let mut frame = self.inbox.next_frame()?;
+        self.writer.send(&mut encode_frame(&request, 3)?)?;
+        let mut frame = self.reader.next_frame()?;
         let correlation_id = ResponseHeader::decode(&mut frame, 0)?.correlation_id;
-        ensure!(correlation_id == self.outbox.correlation_id, "answers are out of order");
+        ensure!(correlation_id == self.writer.correlation_id, "answers are out of order");
         // A broker that does not know version 3 says so in version 0.
         let too_new = frame.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
         let response = ApiVersionsResponse::decode(&mut frame, if too_new { 0 } else { 3 })?;
         if !too_new {
-            accepted(response.error_code).context("ask for API versions")?;
+            check_error_code(response.error_code).context("ask for API versions")?;
         }
         let ranges = response.api_keys.iter();
         Ok(ranges.map(|api| (api.api_key, api.min_version..=api.max_version)).collect())
@@ -101,15 +102,15 @@ impl Connection {
 
     /// Sends one request and waits for its answer.
     pub(crate) fn call<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
-        let sent = self.outbox.send(&mut frame_of(request, version)?)?;
-        let (correlation_id, response) = self.inbox.next::<R>(version)?;
+        let sent = self.writer.send(&mut encode_frame(request, version)?)?;
+        let (correlation_id, response) = self.reader.next_response::<R>(version)?;
         ensure!(correlation_id == sent, "answers are out of order");
         Ok(response)
     }
 }
 
 /// A request with its length and header, all but the correlation id, which is written when sent.
-pub(crate) fn frame_of<R: Request>(request: &R, version: i16) -> Result<Vec<u8>> {
+pub(crate) fn encode_frame<R: Request>(request: &R, version: i16) -> Result<Vec<u8>> {
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)
         .with_request_api_version(version)
@@ -123,14 +124,14 @@ pub(crate) fn frame_of<R: Request>(request: &R, version: i16) -> Result<Vec<u8>>
 }
 
 /// The half that writes.
-pub(crate) struct Outbox {
+pub(crate) struct RequestWriter {
     stream: TcpStream,
     correlation_id: i32,
 }
 
-impl Outbox {
+impl RequestWriter {
     /// Gives the request that starts in `frame` the next correlation id.
-    pub(crate) fn number(&mut self, frame: &mut [u8]) -> i32 {
+    pub(crate) fn set_correlation_id(&mut self, frame: &mut [u8]) -> i32 {
         self.correlation_id = self.correlation_id.wrapping_add(1);
         let id = self.correlation_id.to_be_bytes();
         frame[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&id);
@@ -138,7 +139,7 @@ impl Outbox {
     }
 
     pub(crate) fn send(&mut self, frame: &mut [u8]) -> Result<i32> {
-        let id = self.number(frame);
+        let id = self.set_correlation_id(frame);
         self.stream.write_all(frame).context("send a request")?;
         Ok(id)
     }
@@ -155,15 +156,15 @@ impl Outbox {
 }
 
 /// The half that reads.
-pub(crate) struct Inbox {
+pub(crate) struct ResponseReader {
     stream: BufReader<TcpStream>,
     buffer: Bytes,
 }
 
-impl Inbox {
-    fn new(stream: TcpStream) -> Inbox {
+impl ResponseReader {
+    fn new(stream: TcpStream) -> ResponseReader {
         // Larger reads go past this into `buffer`; it saves a system call where answers are small.
-        Inbox { stream: BufReader::with_capacity(4096, stream), buffer: Bytes::new() }
+        ResponseReader { stream: BufReader::with_capacity(4096, stream), buffer: Bytes::new() }
     }
 
     /// The next frame, without its length. Drop it, and what was cut from it, before the next call:
@@ -183,7 +184,7 @@ impl Inbox {
     }
 
     /// The next answer, which must be to an `R` of `version`, and whose answer it is.
-    pub(crate) fn next<R: Request>(&mut self, version: i16) -> Result<(i32, R::Response)> {
+    pub(crate) fn next_response<R: Request>(&mut self, version: i16) -> Result<(i32, R::Response)> {
         let mut frame = self.next_frame()?;
         let header = ResponseHeader::decode(&mut frame, R::Response::header_version(version))?;
         let response = R::Response::decode(&mut frame, version)?;
@@ -199,7 +200,7 @@ mod tests {
     use std::{net::TcpListener, thread};
 
     /// A listener that sends `answers` whatever it is asked, one after each read.
-    fn broker_saying(answers: Vec<Vec<u8>>) -> SocketAddr {
+    fn broker_with_responses(answers: Vec<Vec<u8>>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
@@ -213,14 +214,15 @@ mod tests {
         address
     }
 
-    fn old_versions_answer() -> Vec<u8> {
+    fn old_versions_response() -> Vec<u8> {
         // correlation 1, UNSUPPORTED_VERSION, one API: Metadata 0 to 4
         [&1_i32.to_be_bytes()[..], &[0, 35], &[0, 0, 0, 1], &[0, 3, 0, 0, 0, 4]].concat()
     }
 
     #[test]
     fn a_broker_that_knows_only_old_api_versions_is_understood() {
-        let connection = Connection::open(broker_saying(vec![old_versions_answer()])).unwrap();
+        let connection =
+            BenchConnection::open(broker_with_responses(vec![old_versions_response()])).unwrap();
         assert_eq!(connection.version::<MetadataRequest>(0..=12).unwrap(), 4);
         assert!(connection.version::<MetadataRequest>(9..=12).is_err());
         assert!(connection.version::<ApiVersionsRequest>(0..=3).is_err());
@@ -230,12 +232,16 @@ mod tests {
     fn a_buffer_is_read_into_again_once_its_frame_is_dropped() {
         let answers = [b'a', b'b'].map(|byte| vec![byte; 100]);
         let [first, second] = answers.clone();
-        let mut connection =
-            Connection::open(broker_saying(vec![old_versions_answer(), first, second])).unwrap();
+        let mut connection = BenchConnection::open(broker_with_responses(vec![
+            old_versions_response(),
+            first,
+            second,
+        ]))
+        .unwrap();
         let mut places = Vec::new();
         for answer in &answers {
-            connection.outbox.send(&mut [0; 64]).unwrap();
-            let frame = connection.inbox.next_frame().unwrap();
+            connection.writer.send(&mut [0; 64]).unwrap();
+            let frame = connection.reader.next_frame().unwrap();
             assert_eq!(frame, answer[..]);
             places.push(frame.as_ptr());
         }
@@ -244,8 +250,8 @@ mod tests {
 
     #[test]
     fn an_error_code_fails_by_name() {
-        assert!(accepted(0).is_ok());
-        let error = accepted(3).unwrap_err().to_string();
+        assert!(check_error_code(0).is_ok());
+        let error = check_error_code(3).unwrap_err().to_string();
         assert!(error.contains("UnknownTopicOrPartition"), "{error}");
     }
 }

@@ -15,30 +15,30 @@ use kafka_protocol::messages::{
 };
 
 use crate::{
-    batch::{Check, take_batch},
-    connection::{Connection, PATIENCE, accepted},
-    meter::Meter,
-    produce::{ProduceWork, Producers, topic_for},
-    report::{Better, Report},
-    sender::Acks,
+    batch::{BatchCheck, take_batch},
+    connection::{BenchConnection, TIMEOUT, check_error_code},
+    meter::UsageMeter,
+    produce::{BenchProducers, ProduceWork, topic_for},
+    report::{BenchReport, FigureDirection},
+    sender::BenchAcks,
     size::ByteSize,
-    target::{Load, Target},
-    topic::Topic,
+    target::{BrokerTarget, TopicLoad},
+    topic::BenchTopic,
 };
 
 /// What is consumed, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConsumeWork {
     #[command(flatten)]
-    pub(crate) load: Load,
+    pub(crate) load: TopicLoad,
 
     #[command(flatten)]
-    pub(crate) fetching: Fetching,
+    pub(crate) fetching: FetchArgs,
 }
 
 /// How much is asked for at a time. The defaults are librdkafka's, and Java's.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Fetching {
+pub(crate) struct FetchArgs {
     /// Bytes in an answer at most
     #[arg(long, default_value = "50MiB")]
     pub(crate) fetch_max: ByteSize,
@@ -57,50 +57,50 @@ pub(crate) struct Fetching {
 }
 
 /// A consumer on one connection.
-pub(crate) struct Fetcher {
-    connection: Connection,
+pub(crate) struct BenchFetcher {
+    connection: BenchConnection,
     version: i16,
     topic: TopicName,
-    fetching: Fetching,
+    fetching: FetchArgs,
     /// The next offset wanted of each partition, the first to be asked for first.
-    wanted: Vec<(i32, i64)>,
+    next_offsets: Vec<(i32, i64)>,
 }
 
 /// What has been fetched.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fetched {
+struct FetchTotals {
     records: u64,
     wire_bytes: u64,
     requests: u64,
 }
 
-impl Fetcher {
+impl BenchFetcher {
     pub(crate) fn connect(
         address: SocketAddr,
         topic: &TopicName,
         partitions: &[i32],
-        fetching: &Fetching,
-    ) -> Result<Fetcher> {
-        let connection = Connection::open(address)?;
+        fetching: &FetchArgs,
+    ) -> Result<BenchFetcher> {
+        let connection = BenchConnection::open(address)?;
         let version = connection.version::<FetchRequest>(4..=12)?;
         let wanted = partitions.iter().map(|partition| (*partition, 0)).collect();
-        Ok(Fetcher {
+        Ok(BenchFetcher {
             connection,
             version,
             topic: topic.clone(),
             fetching: fetching.clone(),
-            wanted,
+            next_offsets: wanted,
         })
     }
 
     fn rewind(&mut self) {
-        self.wanted.iter_mut().for_each(|(_, offset)| *offset = 0);
+        self.next_offsets.iter_mut().for_each(|(_, offset)| *offset = 0);
     }
 
     /// Asks for every partition once.
     pub(crate) fn fetch(&mut self) -> Result<FetchResponse> {
         let partition_max_bytes = i32::try_from(self.fetching.partition_max.0)?;
-        let partitions = self.wanted.iter().map(|(partition, offset)| {
+        let partitions = self.next_offsets.iter().map(|(partition, offset)| {
             FetchPartition::default()
                 .with_partition(*partition)
                 .with_fetch_offset(*offset)
@@ -114,22 +114,24 @@ impl Fetcher {
             .with_min_bytes(1)
             .with_max_bytes(i32::try_from(self.fetching.fetch_max.0)?)
             .with_topics(vec![topic]);
-        self.wanted.rotate_left(1);
+        self.next_offsets.rotate_left(1);
         let response = self.connection.call(&request, self.version)?;
-        accepted(response.error_code).context("fetch")?;
+        check_error_code(response.error_code).context("fetch")?;
         Ok(response)
     }
 
     /// Checks the batches of one partition, and moves past them. Gives each batch to `see`.
-    pub(crate) fn take(
+    pub(crate) fn check_partition(
         &mut self,
         data: &PartitionData,
-        mut see: impl FnMut(&crate::batch::Received<'_>) -> Result<()>,
+        mut see: impl FnMut(&crate::batch::FetchedBatch<'_>) -> Result<()>,
     ) -> Result<()> {
         let partition = data.partition_index;
-        accepted(data.error_code).with_context(|| format!("fetch partition {partition}"))?;
-        let check = if self.fetching.check_crc { Check::FramingAndCrc } else { Check::Framing };
-        let wanted = self.wanted.iter_mut().find(|(index, _)| *index == partition);
+        check_error_code(data.error_code)
+            .with_context(|| format!("fetch partition {partition}"))?;
+        let check =
+            if self.fetching.check_crc { BatchCheck::FramingAndCrc } else { BatchCheck::Framing };
+        let wanted = self.next_offsets.iter_mut().find(|(index, _)| *index == partition);
         let (_, wanted) = wanted.context("the broker sent a partition that was not asked for")?;
         let mut rest = data.records.as_deref().unwrap_or_default();
         while let Some(batch) = take_batch(&mut rest, check)? {
@@ -150,8 +152,8 @@ impl Fetcher {
         ends: &BTreeMap<i32, i64>,
         records_max: u64,
         deadline: Instant,
-    ) -> Result<Fetched> {
-        let mut fetched = Fetched::default();
+    ) -> Result<FetchTotals> {
+        let mut fetched = FetchTotals::default();
         let mut last_progress = Instant::now();
         while fetched.records < records_max && !self.has_reached(ends) {
             ensure!(Instant::now() < deadline, "the run takes too long. read={fetched:?}");
@@ -160,7 +162,7 @@ impl Fetcher {
             fetched.requests += 1;
             for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
                 fetched.wire_bytes += data.records.as_ref().map_or(0, |it| it.len() as u64);
-                self.take(data, |batch| {
+                self.check_partition(data, |batch| {
                     fetched.records += u64::from(batch.record_count);
                     Ok(())
                 })?;
@@ -168,7 +170,7 @@ impl Fetcher {
             if fetched.records > before {
                 last_progress = Instant::now();
             }
-            ensure!(last_progress.elapsed() < PATIENCE, "no records come. read={fetched:?}");
+            ensure!(last_progress.elapsed() < TIMEOUT, "no records come. read={fetched:?}");
         }
         Ok(fetched)
     }
@@ -179,26 +181,28 @@ impl Fetcher {
     }
 
     fn has_reached(&self, ends: &BTreeMap<i32, i64>) -> bool {
-        self.wanted.iter().all(|(partition, next)| *next >= *ends.get(partition).unwrap_or(&0))
+        self.next_offsets
+            .iter()
+            .all(|(partition, next)| *next >= *ends.get(partition).unwrap_or(&0))
     }
 }
 
 /// Reads with all fetchers at once.
 fn read_all(
-    fetchers: &mut [Fetcher],
+    fetchers: &mut [BenchFetcher],
     ends: &BTreeMap<i32, i64>,
     records_max: u64,
     deadline: Instant,
-) -> Result<Fetched> {
+) -> Result<FetchTotals> {
     let share = records_max.div_ceil(fetchers.len() as u64);
     thread::scope(|scope| {
         let runs: Vec<_> = fetchers
             .iter_mut()
             .map(|fetcher| scope.spawn(move || fetcher.read(ends, share, deadline)))
             .collect();
-        runs.into_iter().try_fold(Fetched::default(), |sum, run| {
+        runs.into_iter().try_fold(FetchTotals::default(), |sum, run| {
             let fetched = run.join().map_err(|_| anyhow!("a consumer panicked"))??;
-            Ok(Fetched {
+            Ok(FetchTotals {
                 records: sum.records + fetched.records,
                 wire_bytes: sum.wire_bytes + fetched.wire_bytes,
                 requests: sum.requests + fetched.requests,
@@ -208,16 +212,16 @@ fn read_all(
 }
 
 /// Fills a topic of its own, and measures reading it.
-pub(crate) fn run(target: &Target, work: &ConsumeWork) -> Result<Report> {
+pub(crate) fn run(target: &BrokerTarget, work: &ConsumeWork) -> Result<BenchReport> {
     let topic = topic_for(target, &work.load)?;
     let filling = ProduceWork {
-        load: work.load.over(1),
-        acks: Acks::All,
+        load: work.load.with_connections(1),
+        acks: BenchAcks::All,
         inflight: 5,
         idempotent: false,
         cold_memory: true,
     };
-    let mut producers = Producers::connect(target, &topic, &filling)?;
+    let mut producers = BenchProducers::connect(target, &topic, &filling)?;
     producers.send(work.load.volume.bytes.0).context("fill the topic")?;
     let ends = producers.ends();
     drop(producers);
@@ -226,32 +230,32 @@ pub(crate) fn run(target: &Target, work: &ConsumeWork) -> Result<Report> {
 
 /// Measures reading `topic` from its start up to `ends`.
 pub(crate) fn run_in(
-    topic: &Topic,
+    topic: &BenchTopic,
     ends: &BTreeMap<i32, i64>,
-    target: &Target,
+    target: &BrokerTarget,
     work: &ConsumeWork,
-) -> Result<Report> {
+) -> Result<BenchReport> {
     let load = &work.load;
     // Where connections outnumber partitions, each would read all of its partition.
-    let load = load.over(load.volume.connections.min(load.partitions));
+    let load = load.with_connections(load.volume.connections.min(load.partitions));
     let deadline = load.deadline();
     let connect = |partitions: Vec<i32>| {
-        Fetcher::connect(target.address, &topic.name, &partitions, &work.fetching)
+        BenchFetcher::connect(target.address, &topic.name, &partitions, &work.fetching)
     };
-    let mut fetchers: Vec<Fetcher> =
+    let mut fetchers: Vec<BenchFetcher> =
         load.deal_partitions().into_iter().map(connect).collect::<Result<_>>()?;
     let warmup_records = load.warmup_bytes() / load.size.0.max(1);
     read_all(&mut fetchers, ends, warmup_records, deadline).context("warm up")?;
-    fetchers.iter_mut().for_each(Fetcher::rewind);
+    fetchers.iter_mut().for_each(BenchFetcher::rewind);
 
-    let meter = Meter::start(target.process)?;
+    let meter = UsageMeter::start(target.process)?;
     let fetched = read_all(&mut fetchers, ends, u64::MAX, deadline)?;
-    let usage = meter.stop(load.settle())?;
+    let usage = meter.stop(load.idle_time())?;
 
-    let mut report = Report::new("consume", load.describe(), &target.name);
+    let mut report = BenchReport::new("consume", load.describe(), &target.name);
     report.add_transfer(&usage, fetched.records * load.size.0, fetched.requests);
     report.add(
-        Better::Neither,
+        FigureDirection::Neither,
         "bytes a request",
         fetched.wire_bytes as f64 / fetched.requests.max(1) as f64,
     );

@@ -7,7 +7,7 @@
 mod calls;
 mod postmark;
 mod project;
-mod reading;
+mod sequential_read;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use crate::report::{Better, Format, align_right, table};
+use crate::report::{FigureDirection, ReportFormat, align_right, table};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct FilesWork {
     /// Which load
     #[arg(value_enum)]
-    load: Load,
+    load: FileLoad,
 
     /// A directory of the mount, to be written to: its files/, or something in it
     #[arg(long, value_name = "DIR")]
@@ -42,7 +42,7 @@ pub(crate) struct FilesWork {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+enum FileLoad {
     /// Sequential reads of --read's files: cold, and again (G23)
     Read,
     /// 500 files of 8 to 32 KiB, 2000 transactions (M11)
@@ -56,27 +56,27 @@ enum Load {
 }
 
 /// What one round found on one side.
-pub(super) struct Found {
+pub(super) struct FileMeasurement {
     pub(super) name: String,
     pub(super) unit: &'static str,
-    pub(super) better: Better,
+    pub(super) better: FigureDirection,
     pub(super) value: f64,
 }
 
-impl Found {
-    pub(super) fn rate(name: impl Into<String>, unit: &'static str, value: f64) -> Found {
-        Found { name: name.into(), unit, better: Better::Higher, value }
+impl FileMeasurement {
+    pub(super) fn rate(name: impl Into<String>, unit: &'static str, value: f64) -> FileMeasurement {
+        FileMeasurement { name: name.into(), unit, better: FigureDirection::Higher, value }
     }
 
-    pub(super) fn time(name: impl Into<String>, time: Duration) -> Found {
+    pub(super) fn time(name: impl Into<String>, time: Duration) -> FileMeasurement {
         let value = time.as_secs_f64() * 1e3;
-        Found { name: name.into(), unit: "ms", better: Better::Lower, value }
+        FileMeasurement { name: name.into(), unit: "ms", better: FigureDirection::Lower, value }
     }
 }
 
 /// A figure of both sides, over all rounds.
-struct Figure {
-    first: Found,
+struct FileFigure {
+    first: FileMeasurement,
     ours: Vec<f64>,
     theirs: Vec<f64>,
 }
@@ -89,38 +89,38 @@ pub(super) fn timed<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, Duration)>
 }
 
 /// Runs what was asked for.
-pub(crate) fn run(work: &FilesWork, format: Format) -> Result<()> {
-    ensure!(work.load != Load::Read || !work.read.is_empty(), "name a file to --read");
-    let asked = |load| work.load == load || work.load == Load::All;
+pub(crate) fn run(work: &FilesWork, format: ReportFormat) -> Result<()> {
+    ensure!(work.load != FileLoad::Read || !work.read.is_empty(), "name a file to --read");
+    let asked = |load| work.load == load || work.load == FileLoad::All;
     let mut figures = Vec::new();
-    if asked(Load::Read) {
+    if asked(FileLoad::Read) {
         for file in &work.read {
-            let copy = reading::copy(file, &work.beside)?;
-            let read = |path: &Path| reading::read(file, path);
-            turns(work.rounds, [file, &copy], read, &mut figures)?;
+            let copy = sequential_read::copy(file, &work.beside)?;
+            let read = |path: &Path| sequential_read::read(file, path);
+            run_rounds(work.rounds, [file, &copy], read, &mut figures)?;
             std::fs::remove_file(&copy).context("remove the copy")?;
         }
     }
-    if asked(Load::Postmark) {
-        in_both(work, postmark::run, &mut figures)?;
+    if asked(FileLoad::Postmark) {
+        run_in_both(work, postmark::run, &mut figures)?;
     }
-    if asked(Load::Project) {
-        let project = project::Project::make(&work.beside)?;
-        in_both(work, |directory| project.run(directory), &mut figures)?;
+    if asked(FileLoad::Project) {
+        let project = project::SampleProject::create(&work.beside)?;
+        run_in_both(work, |directory| project.run(directory), &mut figures)?;
         project.remove()?;
     }
-    if asked(Load::Calls) {
-        in_both(work, calls::run, &mut figures)?;
+    if asked(FileLoad::Calls) {
+        run_in_both(work, calls::run, &mut figures)?;
     }
     show(&figures, format);
     Ok(())
 }
 
 /// A load in an empty directory on each side, which is removed afterwards.
-fn in_both(
+fn run_in_both(
     work: &FilesWork,
-    run: impl Fn(&Path) -> Result<Vec<Found>>,
-    figures: &mut Vec<Figure>,
+    run: impl Fn(&Path) -> Result<Vec<FileMeasurement>>,
+    figures: &mut Vec<FileFigure>,
 ) -> Result<()> {
     let name = format!("freezeframe-bench-{}", std::process::id());
     let sides = [work.mounted.join(&name), work.beside.join(&name)];
@@ -131,21 +131,22 @@ fn in_both(
         std::fs::remove_dir_all(directory).with_context(shown)?;
         found
     };
-    turns(work.rounds, [&sides[0], &sides[1]], fresh, figures)
+    run_rounds(work.rounds, [&sides[0], &sides[1]], fresh, figures)
 }
 
-fn turns(
+fn run_rounds(
     rounds: u32,
     sides: [&Path; 2],
-    run: impl Fn(&Path) -> Result<Vec<Found>>,
-    figures: &mut Vec<Figure>,
+    run: impl Fn(&Path) -> Result<Vec<FileMeasurement>>,
+    figures: &mut Vec<FileFigure>,
 ) -> Result<()> {
     let begin = figures.len();
     for _ in 0..rounds {
         let (ours, theirs) = (run(sides[0])?, run(sides[1])?);
         if figures.len() == begin {
-            let bare = |found: &Found| Found { name: found.name.clone(), ..*found };
-            let empty = |found| Figure { first: bare(found), ours: vec![], theirs: vec![] };
+            let bare =
+                |found: &FileMeasurement| FileMeasurement { name: found.name.clone(), ..*found };
+            let empty = |found| FileFigure { first: bare(found), ours: vec![], theirs: vec![] };
             figures.extend(ours.iter().map(empty));
         }
         for (figure, (our, their)) in figures[begin..].iter_mut().zip(ours.iter().zip(&theirs)) {
@@ -162,13 +163,13 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-fn show(figures: &[Figure], format: Format) {
+fn show(figures: &[FileFigure], format: ReportFormat) {
     let header = ["", "mounted", "beside", "ratio", "better"];
     let mut table = table(header.map(str::to_owned).into());
-    for Figure { first, ours, theirs } in figures {
+    for FileFigure { first, ours, theirs } in figures {
         let (our, their) = (median(ours), median(theirs));
-        let better = if first.better == Better::Higher { "higher" } else { "lower" };
-        if format == Format::JsonLines {
+        let better = if first.better == FigureDirection::Higher { "higher" } else { "lower" };
+        if format == ReportFormat::JsonLines {
             let line = json!({
                 "name": first.name, "unit": first.unit, "better": better, "mounted": our,
                 "beside": their, "ratio": our / their, "rounds": { "mounted": ours, "beside": theirs },
@@ -184,7 +185,7 @@ fn show(figures: &[Figure], format: Format) {
         ]);
     }
     align_right(&mut table, 1..);
-    if format == Format::Table {
+    if format == ReportFormat::Table {
         println!("{table}");
     }
 }
@@ -200,18 +201,23 @@ mod tests {
         std::fs::create_dir_all(directory.join("b")).unwrap();
         std::fs::write(directory.join("a/bytes"), vec![7; 300_000]).unwrap();
         let work = FilesWork {
-            load: Load::All,
+            load: FileLoad::All,
             mounted: directory.join("a"),
             beside: directory.join("b"),
             read: vec![directory.join("a/bytes")],
             rounds: 1,
         };
         let mut figures = Vec::new();
-        in_both(&work, postmark::run, &mut figures).unwrap();
-        in_both(&work, calls::run, &mut figures).unwrap();
-        let copy = reading::copy(&work.read[0], &work.beside).unwrap();
-        turns(2, [&work.read[0], &copy], |path| reading::read(&work.read[0], path), &mut figures)
-            .unwrap();
+        run_in_both(&work, postmark::run, &mut figures).unwrap();
+        run_in_both(&work, calls::run, &mut figures).unwrap();
+        let copy = sequential_read::copy(&work.read[0], &work.beside).unwrap();
+        run_rounds(
+            2,
+            [&work.read[0], &copy],
+            |path| sequential_read::read(&work.read[0], path),
+            &mut figures,
+        )
+        .unwrap();
         assert!(figures.iter().all(|figure| figure.ours.len() == figure.theirs.len()));
         assert!(figures.iter().all(|figure| median(&figure.ours) > 0.0));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -8,10 +8,10 @@
 //! It speaks as much of Kafka's protocol as the measurements here need, so that `compare` runs it in turn
 //! with a server.
 
-mod answers;
-mod receive;
+mod connection;
+mod file;
+mod responses;
 mod wire;
-mod written;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::connection::resolve;
-use receive::FloorConnection;
+use connection::FloorConnection;
 
 /// How the floor is run.
 #[derive(Args, Clone, Debug)]
@@ -52,7 +52,7 @@ pub(crate) enum FloorDurability {
 }
 
 /// What all connections share.
-pub(crate) struct Floor {
+pub(crate) struct FloorBroker {
     address: SocketAddr,
     dir: PathBuf,
     durability: FloorDurability,
@@ -63,7 +63,7 @@ pub(crate) struct Floor {
 /// What is known of a topic: how many records each partition holds, and one batch of them.
 struct FloorTopic {
     ends: Vec<i64>,
-    sample: Option<answers::SampleBatches>,
+    sample: Option<responses::SampleBatches>,
 }
 
 /// Serves until the process ends.
@@ -76,7 +76,7 @@ pub(crate) fn run(work: &FloorWork) -> Result<()> {
 }
 
 fn serve(listener: &TcpListener, work: &FloorWork) -> Result<()> {
-    let floor = Floor {
+    let floor = FloorBroker {
         address: listener.local_addr()?,
         dir: work.dir.clone(),
         durability: work.durability,
@@ -105,12 +105,12 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::batch::Batch;
+    use crate::batch::BenchBatch;
     use crate::consume::{self, ConsumeWork};
     use crate::produce::{self, ProduceWork};
-    use crate::sender::{Acks, produce_frame};
-    use crate::target::{Target, TargetArgs};
-    use crate::topic::Topic;
+    use crate::sender::{BenchAcks, produce_frame};
+    use crate::target::{BrokerTarget, TargetArgs};
+    use crate::topic::BenchTopic;
 
     #[derive(Parser)]
     struct FloorArguments<Work: Args> {
@@ -122,7 +122,7 @@ mod tests {
         FloorArguments::parse_from(["floor"].into_iter().chain(line.split(' '))).work
     }
 
-    fn listening(name: &str) -> (Target, PathBuf) {
+    fn listening(name: &str) -> (BrokerTarget, PathBuf) {
         let dir = std::env::temp_dir().join(format!("bench-floor-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -131,7 +131,7 @@ mod tests {
         let work = FloorWork { listen, dir: dir.clone(), durability };
         thread::spawn(move || serve(&listener, &work));
         let pid = Some(std::process::id());
-        (Target::find(&TargetArgs { bootstrap, pid }).unwrap(), dir)
+        (BrokerTarget::find(&TargetArgs { bootstrap, pid }).unwrap(), dir)
     }
 
     #[test]
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn a_batch_whose_checksum_is_wrong_ends_its_connection() {
         let (target, dir) = listening("wrong");
-        let topic = Topic::create(target.address, 1, 1000).unwrap();
-        let mut batch = Batch::single(b"0123456789", 5).to_vec();
+        let topic = BenchTopic::create(target.address, 1, 1000).unwrap();
+        let mut batch = BenchBatch::single(b"0123456789", 5).to_vec();
         *batch.last_mut().unwrap() ^= 1;
-        let frame = produce_frame(&topic.name, &[0], &batch, Acks::All, 7).unwrap();
+        let frame = produce_frame(&topic.name, &[0], &batch, BenchAcks::All, 7).unwrap();
         let mut stream = TcpStream::connect(target.address).unwrap();
         stream.write_all(&frame).unwrap();
         assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), 0, "no answer");

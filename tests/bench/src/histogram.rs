@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-const PART_BITS: u32 = 7;
-const PARTS: usize = 1 << PART_BITS;
-const BUCKET_COUNT: usize = (64 - PART_BITS as usize + 1) * PARTS;
+const SUBBUCKET_BITS: u32 = 7;
+const SUBBUCKETS: usize = 1 << SUBBUCKET_BITS;
+const BUCKET_COUNT: usize = (64 - SUBBUCKET_BITS as usize + 1) * SUBBUCKETS;
 
 /// How often each duration was seen.
 pub(crate) struct Histogram {
@@ -58,17 +58,17 @@ impl Histogram {
 }
 
 fn bucket(nanos: u64) -> usize {
-    let above = (64 - nanos.leading_zeros()).saturating_sub(PART_BITS + 1);
-    above as usize * PARTS + (nanos >> above) as usize
+    let above = (64 - nanos.leading_zeros()).saturating_sub(SUBBUCKET_BITS + 1);
+    above as usize * SUBBUCKETS + (nanos >> above) as usize
 }
 
 /// The greatest value that [`bucket`] sends to `bucket`.
 fn upper_end(bucket: usize) -> u64 {
-    if bucket < 2 * PARTS {
+    if bucket < 2 * SUBBUCKETS {
         return bucket as u64;
     }
-    let above = bucket / PARTS - 1;
-    let part = (bucket - above * PARTS) as u64;
+    let above = bucket / SUBBUCKETS - 1;
+    let part = (bucket - above * SUBBUCKETS) as u64;
     (part << above) | ((1 << above) - 1)
 }
 

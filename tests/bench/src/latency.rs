@@ -24,17 +24,17 @@ use clap::Args;
 use kafka_protocol::messages::{ProduceRequest, TopicName};
 
 use crate::{
-    batch::{Batch, HEADER_BYTES, Header},
-    connection::{Connection, Inbox, Outbox, PATIENCE, accepted},
-    consume::{Fetcher, Fetching},
+    batch::{BatchHeaderBytes, BenchBatch, HEADER_BYTES},
+    connection::{BenchConnection, RequestWriter, ResponseReader, TIMEOUT, check_error_code},
+    consume::{BenchFetcher, FetchArgs},
     histogram::Histogram,
-    meter::{Meter, Usage},
+    meter::{RunUsage, UsageMeter},
     produce::now_ms,
-    report::{Better, Report, mebibytes},
-    sender::{Acks, place_of, produce_frame},
+    report::{BenchReport, FigureDirection, mebibytes},
+    sender::{BenchAcks, find_batch, produce_frame},
     size::ByteSize,
-    target::Target,
-    topic::Topic,
+    target::BrokerTarget,
+    topic::BenchTopic,
 };
 
 /// What is sent, how often and for how long.
@@ -57,20 +57,20 @@ pub(crate) struct LatencyWork {
     pub(crate) warmup_seconds: u32,
 
     /// When the broker is to answer
-    #[arg(long, value_enum, default_value_t = Acks::All)]
-    pub(crate) acks: Acks,
+    #[arg(long, value_enum, default_value_t = BenchAcks::All)]
+    pub(crate) acks: BenchAcks,
 }
 
 /// When each record is due. The first `warmup_count` are not measured.
 #[derive(Clone, Copy)]
-struct Schedule {
+struct SendSchedule {
     start: Instant,
     interval: Duration,
     warmup_count: u64,
     count: u64,
 }
 
-impl Schedule {
+impl SendSchedule {
     fn due(&self, index: u64) -> Instant {
         self.start + Duration::from_nanos(self.interval.as_nanos() as u64 * index)
     }
@@ -84,33 +84,39 @@ impl Schedule {
 
     /// Nothing is waited for after this.
     fn end(&self) -> Instant {
-        self.due(self.count) + PATIENCE
+        self.due(self.count) + TIMEOUT
     }
 }
 
 /// A request with one record, whose value begins with the record's index.
-struct Template {
+struct RequestTemplate {
     frame: Vec<u8>,
     batch_at: usize,
-    header: Header,
+    header: BatchHeaderBytes,
     records: Vec<u8>,
     value_at: usize,
 }
 
-impl Template {
-    fn make(topic: &TopicName, work: &LatencyWork, version: i16) -> Result<Template> {
+impl RequestTemplate {
+    fn make(topic: &TopicName, work: &LatencyWork, version: i16) -> Result<RequestTemplate> {
         let value = vec![b'.'; usize::try_from(work.size.0)?];
-        let batch = Batch::single(&value, now_ms()?);
+        let batch = BenchBatch::single(&value, now_ms()?);
         let frame = produce_frame(topic, &[0], &batch.to_vec(), work.acks, version)?;
-        let batch_at = place_of(&batch.header, &frame)?;
+        let batch_at = find_batch(&batch.header, &frame)?;
         // After the value comes one byte: no headers.
         let value_at = batch.records.len() - 1 - value.len();
-        Ok(Template { frame, batch_at, header: batch.header, records: batch.records, value_at })
+        Ok(RequestTemplate {
+            frame,
+            batch_at,
+            header: batch.header,
+            records: batch.records,
+            value_at,
+        })
     }
 
     fn fill(&mut self, index: u64) -> Result<()> {
         self.records[self.value_at..self.value_at + 8].copy_from_slice(&index.to_be_bytes());
-        self.header.stamp_time(now_ms()?, &self.records);
+        self.header.set_time(now_ms()?, &self.records);
         let (header, rest) = self.frame[self.batch_at..].split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&self.header.0);
         rest[..self.records.len()].copy_from_slice(&self.records);
@@ -119,7 +125,11 @@ impl Template {
 }
 
 /// Sends each record when it is due. Returns how late each was handed to the socket.
-fn send(mut outbox: Outbox, mut template: Template, schedule: Schedule) -> Result<Histogram> {
+fn send(
+    mut outbox: RequestWriter,
+    mut template: RequestTemplate,
+    schedule: SendSchedule,
+) -> Result<Histogram> {
     // The kernel may else wake a sleeper 50 µs late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut lateness = Histogram::new();
@@ -137,21 +147,29 @@ fn send(mut outbox: Outbox, mut template: Template, schedule: Schedule) -> Resul
     Ok(lateness)
 }
 
-fn take_answers(mut inbox: Inbox, version: i16, schedule: Schedule) -> Result<Histogram> {
+fn take_answers(
+    mut inbox: ResponseReader,
+    version: i16,
+    schedule: SendSchedule,
+) -> Result<Histogram> {
     let mut latencies = Histogram::new();
     for index in 0..schedule.count {
-        let (_, response) = inbox.next::<ProduceRequest>(version)?;
+        let (_, response) = inbox.next_response::<ProduceRequest>(version)?;
         schedule.record(&mut latencies, index, Instant::now());
         let partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
         for partition in partitions {
-            accepted(partition.error_code).context("produce")?;
+            check_error_code(partition.error_code).context("produce")?;
         }
     }
     Ok(latencies)
 }
 
 /// Consumes until the last record is there, or `stop` is set.
-fn consume(mut fetcher: Fetcher, schedule: Schedule, stop: &AtomicBool) -> Result<Histogram> {
+fn consume(
+    mut fetcher: BenchFetcher,
+    schedule: SendSchedule,
+    stop: &AtomicBool,
+) -> Result<Histogram> {
     let mut latencies = Histogram::new();
     let mut next = 0;
     while next < schedule.count && !stop.load(Ordering::Relaxed) {
@@ -159,7 +177,7 @@ fn consume(mut fetcher: Fetcher, schedule: Schedule, stop: &AtomicBool) -> Resul
         let response = fetcher.fetch()?;
         let now = Instant::now();
         for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
-            fetcher.take(data, |batch| {
+            fetcher.check_partition(data, |batch| {
                 for value in batch.values()? {
                     let index = value.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
                     ensure!(index == Some(next), "wanted record {next}, and got {index:?}");
@@ -173,29 +191,29 @@ fn consume(mut fetcher: Fetcher, schedule: Schedule, stop: &AtomicBool) -> Resul
     Ok(latencies)
 }
 
-struct Measured {
+struct LatencyHistograms {
     lateness: Histogram,
     acks: Histogram,
     arrivals: Histogram,
-    usage: Usage,
+    usage: RunUsage,
 }
 
 /// Measures it in a topic of its own.
-pub(crate) fn run(target: &Target, work: &LatencyWork) -> Result<Report> {
+pub(crate) fn run(target: &BrokerTarget, work: &LatencyWork) -> Result<BenchReport> {
     ensure!(work.size.0 >= 8, "a record holds its number: --size must be 8 at least");
-    let topic = Topic::create(target.address, 1, usize::try_from(work.size.0 + 128)?)?;
+    let topic = BenchTopic::create(target.address, 1, usize::try_from(work.size.0 + 128)?)?;
     let measured = measure(target, work, &topic)?;
     let acks = work.acks.name();
     let workload = format!("{} at {}/s acks={acks}", work.size, work.rate);
-    let mut report = Report::new("latency", workload, &target.name);
+    let mut report = BenchReport::new("latency", workload, &target.name);
     report.add_latencies("end-to-end", &measured.arrivals);
     report.add_latencies("ack", &measured.acks);
-    report.add(Better::Neither, "sent late p99 ms", p99_millis(&measured.lateness));
-    report.add(Better::Neither, "records", measured.arrivals.count() as f64);
+    report.add(FigureDirection::Neither, "sent late p99 ms", p99_millis(&measured.lateness));
+    report.add(FigureDirection::Neither, "records", measured.arrivals.count() as f64);
     if let Some(broker) = &measured.usage.broker {
         let share = broker.cpu.total().as_secs_f64() / measured.usage.wall.as_secs_f64();
-        report.add(Better::Lower, "broker CPU %", share * 100.0);
-        report.add(Better::Lower, "peak RSS MiB", mebibytes(broker.resident_peak_bytes));
+        report.add(FigureDirection::Lower, "broker CPU %", share * 100.0);
+        report.add(FigureDirection::Lower, "peak RSS MiB", mebibytes(broker.resident_peak_bytes));
     }
     Ok(report)
 }
@@ -204,26 +222,30 @@ fn p99_millis(histogram: &Histogram) -> f64 {
     crate::report::millis(histogram.percentile(99.0))
 }
 
-fn measure(target: &Target, work: &LatencyWork, topic: &Topic) -> Result<Measured> {
-    let connection = Connection::open(target.address)?;
+fn measure(
+    target: &BrokerTarget,
+    work: &LatencyWork,
+    topic: &BenchTopic,
+) -> Result<LatencyHistograms> {
+    let connection = BenchConnection::open(target.address)?;
     let version = connection.version::<ProduceRequest>(3..=10)?;
-    let template = Template::make(&topic.name, work, version)?;
-    let fetching = Fetching {
+    let template = RequestTemplate::make(&topic.name, work, version)?;
+    let fetching = FetchArgs {
         fetch_max: ByteSize(50 << 20),
         partition_max: ByteSize(1 << 20),
         max_wait_ms: 500,
         check_crc: false,
     };
-    let fetcher = Fetcher::connect(target.address, &topic.name, &[0], &fetching)?;
+    let fetcher = BenchFetcher::connect(target.address, &topic.name, &[0], &fetching)?;
     let rate = u64::from(work.rate);
-    let schedule = Schedule {
+    let schedule = SendSchedule {
         start: Instant::now() + Duration::from_millis(100),
         interval: Duration::from_secs(1) / work.rate,
         warmup_count: rate * u64::from(work.warmup_seconds),
         count: rate * u64::from(work.warmup_seconds + work.seconds),
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let Connection { outbox, inbox, .. } = connection;
+    let BenchConnection { writer: outbox, reader: inbox, .. } = connection;
 
     // Each thread says on this when it is done, so that the first failure is seen at once.
     let (done, dones) = mpsc::channel();
@@ -233,7 +255,7 @@ fn measure(target: &Target, work: &LatencyWork, topic: &Topic) -> Result<Measure
     let consuming = spawn(&done, move || consume(fetcher, schedule, &until));
     drop(done);
     thread::sleep(schedule.due(schedule.warmup_count).saturating_duration_since(Instant::now()));
-    let meter = Meter::start(target.process)?;
+    let meter = UsageMeter::start(target.process)?;
     let failed = dones.iter().take(3).any(|succeeded| !succeeded);
     let usage = meter.stop(Duration::ZERO)?;
     stop.store(true, Ordering::Relaxed);
@@ -246,7 +268,7 @@ fn measure(target: &Target, work: &LatencyWork, topic: &Topic) -> Result<Measure
         }
         return Err(anyhow!("the run failed"));
     }
-    Ok(Measured {
+    Ok(LatencyHistograms {
         lateness: join(sending)?,
         acks: join(answering)?,
         arrivals: join(consuming)?,
@@ -254,12 +276,12 @@ fn measure(target: &Target, work: &LatencyWork, topic: &Topic) -> Result<Measure
     })
 }
 
-type Running = thread::JoinHandle<Result<Histogram>>;
+type HistogramThread = thread::JoinHandle<Result<Histogram>>;
 
 fn spawn(
     done: &mpsc::Sender<bool>,
     work: impl FnOnce() -> Result<Histogram> + Send + 'static,
-) -> Running {
+) -> HistogramThread {
     let done = done.clone();
     thread::spawn(move || {
         let result = work();
@@ -268,14 +290,14 @@ fn spawn(
     })
 }
 
-fn join(thread: Running) -> Result<Histogram> {
+fn join(thread: HistogramThread) -> Result<Histogram> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Check, take_batch};
+    use crate::batch::{BatchCheck, take_batch};
     use kafka_protocol::protocol::StrBytes;
 
     #[test]
@@ -286,13 +308,13 @@ mod tests {
             size: ByteSize(100),
             seconds: 1,
             warmup_seconds: 0,
-            acks: Acks::All,
+            acks: BenchAcks::All,
         };
-        let mut template = Template::make(&topic, &work, 9).unwrap();
+        let mut template = RequestTemplate::make(&topic, &work, 9).unwrap();
         for index in [0, 1, 0x0102_0304_0506_0708] {
             template.fill(index).unwrap();
             let mut rest = &template.frame[template.batch_at..];
-            let batch = take_batch(&mut rest, Check::FramingAndCrc).unwrap().unwrap();
+            let batch = take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().unwrap();
             let values = batch.values().unwrap();
             assert_eq!(values[0].len(), 100);
             assert_eq!(values[0][..8], index.to_be_bytes());
@@ -303,7 +325,7 @@ mod tests {
     fn a_record_that_was_due_long_ago_is_charged_for_the_wait() {
         let start = Instant::now();
         let interval = Duration::from_millis(1);
-        let schedule = Schedule { start, interval, warmup_count: 1, count: 1001 };
+        let schedule = SendSchedule { start, interval, warmup_count: 1, count: 1001 };
         let stall_ends = start + Duration::from_secs(1);
         let mut histogram = Histogram::new();
         (0..1001).for_each(|index| schedule.record(&mut histogram, index, stall_ends));

@@ -10,7 +10,6 @@
 //! into the same buffer ([`connection`]); what it uses of CPU is reported with every result, and where
 //! that is near one core a thread, the number is ours and not the broker's.
 
-mod ballast;
 mod batch;
 mod compare;
 mod connection;
@@ -20,6 +19,7 @@ mod floor;
 mod histogram;
 mod latency;
 mod meter;
+mod pretouch;
 mod process;
 mod produce;
 mod report;
@@ -45,11 +45,11 @@ use crate::{
     floor::FloorWork,
     latency::LatencyWork,
     produce::ProduceWork,
-    report::{Format, Report, median_of, show, show_all},
+    report::{BenchReport, ReportFormat, median_of, show, show_all},
     startup::StartupWork,
     store::{ChildWork, StorageWork},
     sweep::SweepWork,
-    target::{FormatArgs, Target, TargetArgs},
+    target::{BrokerTarget, FormatArgs, TargetArgs},
     time::TimeWork,
     wave::WaveWork,
 };
@@ -94,26 +94,26 @@ again a moment later (\"settled\"). `client CPU` is what this program used.";
 #[command(
     about = "Measures Kafka-protocol brokers and our storage: throughput, CPU, memory, latency, start"
 )]
-struct Arguments {
+struct BenchArguments {
     #[command(flatten)]
     format: FormatArgs,
 
     #[command(subcommand)]
-    command: Subject,
+    command: BenchCommand,
 }
 
 #[derive(Subcommand)]
-enum Subject {
+enum BenchCommand {
     /// How fast records are taken, and at what cost
-    Produce(Aimed<ProduceWork>),
-    /// How fast records are given back, and at what cost; fills a topic first
-    Consume(Aimed<ConsumeWork>),
+    Produce(BrokerWork<ProduceWork>),
+    /// How fast records are returned, and at what cost; fills a topic first
+    Consume(BrokerWork<ConsumeWork>),
     /// How long a record takes at a fixed rate, from when it was due
-    Latency(Aimed<LatencyWork>),
+    Latency(BrokerWork<LatencyWork>),
     /// How long a server takes to start, and what it costs when idle
     Startup(StartupWork),
     /// Record sizes by acks by partitions, produced and consumed
-    Sweep(Aimed<SweepWork>),
+    Sweep(BrokerWork<SweepWork>),
     /// The same measurement of two brokers in turn
     Compare(CompareWork),
     /// The least that a broker can do, as a broker of its own to compare with
@@ -124,16 +124,16 @@ enum Subject {
     Storage(StorageWork),
     /// What it costs to go back in time: cuts, seeks, reading a moment
     Time(TimeWork),
-    /// A wave in a tank, filmed by a hundred cameras and put together again in several ways
+    /// A wave in a tank, recorded by a hundred cameras and reassembled in several ways
     Wave(WaveWork),
-    /// What `storage` has a process of its own do
+    /// Work that `storage` runs in a process of its own
     #[command(hide = true)]
     StorageChild(ChildWork),
 }
 
 /// Some work, and the broker to do it with.
 #[derive(clap::Args)]
-struct Aimed<Work: clap::Args> {
+struct BrokerWork<Work: clap::Args> {
     #[command(flatten)]
     target: TargetArgs,
 
@@ -142,7 +142,7 @@ struct Aimed<Work: clap::Args> {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    match run(BenchArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -151,41 +151,41 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<()> {
+fn run(arguments: BenchArguments) -> Result<()> {
     let format = arguments.format.format();
     match arguments.command {
-        Subject::Produce(aimed) => one(&aimed, produce::run, format),
-        Subject::Consume(aimed) => one(&aimed, consume::run, format),
-        Subject::Latency(aimed) => one(&aimed, latency::run, format),
-        Subject::Startup(work) => starts(&startup::run(&work)?, format),
-        Subject::Sweep(aimed) => {
-            show_all(&sweep::run(&Target::find(&aimed.target)?, &aimed.work)?, format);
+        BenchCommand::Produce(aimed) => run_one(&aimed, produce::run, format),
+        BenchCommand::Consume(aimed) => run_one(&aimed, consume::run, format),
+        BenchCommand::Latency(aimed) => run_one(&aimed, latency::run, format),
+        BenchCommand::Startup(work) => show_starts(&startup::run(&work)?, format),
+        BenchCommand::Sweep(aimed) => {
+            show_all(&sweep::run(&BrokerTarget::find(&aimed.target)?, &aimed.work)?, format);
             Ok(())
         }
-        Subject::Compare(work) => compare::run(&work, format),
-        Subject::Floor(work) => floor::run(&work),
-        Subject::Files(work) => files::run(&work, format),
-        Subject::Storage(work) => store::run(&work, format),
-        Subject::Time(work) => time::run(&work, format),
-        Subject::Wave(work) => wave::run(&work, format),
-        Subject::StorageChild(work) => store::run_child(&work),
+        BenchCommand::Compare(work) => compare::run(&work, format),
+        BenchCommand::Floor(work) => floor::run(&work),
+        BenchCommand::Files(work) => files::run(&work, format),
+        BenchCommand::Storage(work) => store::run(&work, format),
+        BenchCommand::Time(work) => time::run(&work, format),
+        BenchCommand::Wave(work) => wave::run(&work, format),
+        BenchCommand::StorageChild(work) => store::run_child(&work),
     }
 }
 
-fn one<Work: clap::Args>(
-    aimed: &Aimed<Work>,
-    run: fn(&Target, &Work) -> Result<Report>,
-    format: Format,
+fn run_one<Work: clap::Args>(
+    aimed: &BrokerWork<Work>,
+    run: fn(&BrokerTarget, &Work) -> Result<BenchReport>,
+    format: ReportFormat,
 ) -> Result<()> {
-    show(&run(&Target::find(&aimed.target)?, &aimed.work)?, format);
+    show(&run(&BrokerTarget::find(&aimed.target)?, &aimed.work)?, format);
     Ok(())
 }
 
 /// Every start for a script, the medians for a person.
-fn starts(reports: &[Report], format: Format) -> Result<()> {
+fn show_starts(reports: &[BenchReport], format: ReportFormat) -> Result<()> {
     match format {
-        Format::JsonLines => show_all(reports, format),
-        Format::Table => median_of(reports).iter().for_each(|median| show(median, format)),
+        ReportFormat::JsonLines => show_all(reports, format),
+        ReportFormat::Table => median_of(reports).iter().for_each(|median| show(median, format)),
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound_and_reads_its_own_examples() {
-        Arguments::command().debug_assert();
+        BenchArguments::command().debug_assert();
         for line in [
             "produce --bootstrap 127.0.0.1:9092 --size 1024 --bytes 4GiB --acks all --json",
             "produce --partitions 100 --batch 1000000 --inflight 5 --connections 1 --acks 1",
@@ -215,7 +215,7 @@ mod tests {
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));
-            assert!(Arguments::try_parse_from(words).is_ok(), "{line}");
+            assert!(BenchArguments::try_parse_from(words).is_ok(), "{line}");
         }
     }
 }

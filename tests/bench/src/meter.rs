@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::process::{Cpu, Process};
+use crate::process::{CpuTime, Process};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -32,45 +32,45 @@ pub(crate) fn broker_behind(address: SocketAddr, pid: Option<u32>) -> Option<Pro
     }
 }
 
-/// Runs from [`Meter::start`] to [`Meter::stop`].
-pub(crate) struct Meter {
+/// Runs from [`UsageMeter::start`] to [`UsageMeter::stop`].
+pub(crate) struct UsageMeter {
     broker: Option<Process>,
-    broker_before: Reading,
-    client_before: Cpu,
+    broker_before: UsageReading,
+    client_before: CpuTime,
     started: Instant,
     stop: mpsc::Sender<()>,
     sampler: JoinHandle<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Reading {
-    cpu: Cpu,
+struct UsageReading {
+    cpu: CpuTime,
     written_bytes: Option<u64>,
     read_bytes: Option<u64>,
 }
 
 /// What was used in a run. Nothing of the broker if its process is not known.
-pub(crate) struct Usage {
+pub(crate) struct RunUsage {
     pub(crate) wall: Duration,
-    pub(crate) client: Cpu,
+    pub(crate) client: CpuTime,
     pub(crate) broker: Option<BrokerUsage>,
 }
 
 pub(crate) struct BrokerUsage {
-    pub(crate) cpu: Cpu,
+    pub(crate) cpu: CpuTime,
     /// As `cpu`, but read after the broker was left alone for a moment.
-    pub(crate) settled: Cpu,
+    pub(crate) settled: CpuTime,
     pub(crate) resident_peak_bytes: u64,
     pub(crate) resident_after_bytes: u64,
     pub(crate) written_bytes: Option<u64>,
     pub(crate) read_bytes: Option<u64>,
 }
 
-impl Meter {
-    pub(crate) fn start(broker: Option<Process>) -> Result<Meter> {
+impl UsageMeter {
+    pub(crate) fn start(broker: Option<Process>) -> Result<UsageMeter> {
         let (stop, stopped) = mpsc::channel();
         let sampler = thread::spawn(move || broker.map_or(0, |it| peak_resident(it, &stopped)));
-        Ok(Meter {
+        Ok(UsageMeter {
             broker,
             broker_before: broker.map(read).transpose()?.unwrap_or_default(),
             client_before: Process::this().cpu()?,
@@ -81,14 +81,14 @@ impl Meter {
     }
 
     /// Reads the clocks now, and the broker's once more after `settle`.
-    pub(crate) fn stop(self, settle: Duration) -> Result<Usage> {
+    pub(crate) fn stop(self, settle: Duration) -> Result<RunUsage> {
         let wall = self.started.elapsed();
         let client = Process::this().cpu()?.since(self.client_before);
         let at_end = self.broker.map(read).transpose()?;
         drop(self.stop);
         let resident_peak_bytes = self.sampler.join().unwrap_or(0);
         let (Some(broker), Some(at_end)) = (self.broker, at_end) else {
-            return Ok(Usage { wall, client, broker: None });
+            return Ok(RunUsage { wall, client, broker: None });
         };
         thread::sleep(settle);
         let settled = read(broker)?;
@@ -102,13 +102,13 @@ impl Meter {
             written_bytes: written_bytes.map(|(after, before)| after.saturating_sub(before)),
             read_bytes: read_bytes.map(|(after, before)| after.saturating_sub(before)),
         };
-        Ok(Usage { wall, client, broker: Some(usage) })
+        Ok(RunUsage { wall, client, broker: Some(usage) })
     }
 }
 
-fn read(process: Process) -> Result<Reading> {
+fn read(process: Process) -> Result<UsageReading> {
     let (written_bytes, read_bytes) = (process.written_bytes(), process.read_bytes());
-    Ok(Reading { cpu: process.cpu()?, written_bytes, read_bytes })
+    Ok(UsageReading { cpu: process.cpu()?, written_bytes, read_bytes })
 }
 
 /// The most memory seen, until the sender of `stopped` is gone.

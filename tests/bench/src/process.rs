@@ -16,18 +16,18 @@ pub(crate) struct Process {
 
 /// CPU time since a process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Cpu {
+pub(crate) struct CpuTime {
     pub(crate) user: Duration,
     pub(crate) system: Duration,
 }
 
-impl Cpu {
+impl CpuTime {
     pub(crate) fn total(self) -> Duration {
         self.user + self.system
     }
 
-    pub(crate) fn since(self, before: Cpu) -> Cpu {
-        Cpu {
+    pub(crate) fn since(self, before: CpuTime) -> CpuTime {
+        CpuTime {
             user: self.user.saturating_sub(before.user),
             system: self.system.saturating_sub(before.system),
         }
@@ -61,15 +61,15 @@ impl Process {
         fs::read_to_string(format!("/proc/{}/{file}", self.pid))
     }
 
-    fn stat(self) -> Result<Stat> {
+    fn stat(self) -> Result<ProcessStat> {
         let text = self.read("stat").with_context(|| format!("read /proc/{}/stat", self.pid))?;
-        Stat::parse(&text).with_context(|| format!("understand /proc/{}/stat", self.pid))
+        ProcessStat::parse(&text).with_context(|| format!("understand /proc/{}/stat", self.pid))
     }
 
     /// In ticks of 10 ms.
-    pub(crate) fn cpu(self) -> Result<Cpu> {
+    pub(crate) fn cpu(self) -> Result<CpuTime> {
         let stat = self.stat()?;
-        Ok(Cpu { user: ticks(stat.user_ticks), system: ticks(stat.system_ticks) })
+        Ok(CpuTime { user: ticks(stat.user_ticks), system: ticks(stat.system_ticks) })
     }
 
     /// This process, with the children that it has waited for: finer than a tick where possible.
@@ -159,7 +159,7 @@ fn holds_one_of(pid: u32, links: &[String]) -> bool {
 
 /// The fields of `/proc/<pid>/stat` that we use.
 #[derive(Debug, PartialEq)]
-struct Stat {
+struct ProcessStat {
     parent: u32,
     user_ticks: u64,
     system_ticks: u64,
@@ -167,15 +167,15 @@ struct Stat {
     child_system_ticks: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     /// The command's name is in parentheses and may itself hold spaces and parentheses: what counts
     /// is the last one.
-    fn parse(text: &str) -> Option<Stat> {
+    fn parse(text: &str) -> Option<ProcessStat> {
         let (_, after_name) = text.rsplit_once(')')?;
         let fields: Vec<&str> = after_name.split_whitespace().collect();
         // `proc(5)` counts from 1, and the first here is its third.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Stat {
+        Some(ProcessStat {
             parent: u32::try_from(field(4)?).ok()?,
             user_ticks: field(14)?,
             system_ticks: field(15)?,
@@ -211,16 +211,16 @@ mod tests {
     #[test]
     fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
         let text = "4711 (a) b (c) S 17 4711 4711 0 -1 4194560 1 2 3 4 1250 333 7 9 20 0 61 0 9 8";
-        let expected = Stat {
+        let expected = ProcessStat {
             parent: 17,
             user_ticks: 1250,
             system_ticks: 333,
             child_user_ticks: 7,
             child_system_ticks: 9,
         };
-        assert_eq!(Stat::parse(text), Some(expected));
-        assert_eq!(Stat::parse("4711 (short) S 17"), None);
-        assert_eq!(Stat::parse(""), None);
+        assert_eq!(ProcessStat::parse(text), Some(expected));
+        assert_eq!(ProcessStat::parse("4711 (short) S 17"), None);
+        assert_eq!(ProcessStat::parse(""), None);
     }
 
     #[test]

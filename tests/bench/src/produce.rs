@@ -11,25 +11,25 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
 use crate::{
-    ballast::Ballast,
-    batch::Batch,
+    batch::BenchBatch,
     histogram::Histogram,
-    meter::Meter,
-    report::{Better, Report, millis},
-    sender::{Acks, Manner, Sender, Sent},
-    target::{Load, Target},
-    topic::Topic,
+    meter::UsageMeter,
+    pretouch::PretouchedMemory,
+    report::{BenchReport, FigureDirection, millis},
+    sender::{BatchSender, BenchAcks, SendOptions, SendTotals},
+    target::{BrokerTarget, TopicLoad},
+    topic::BenchTopic,
 };
 
 /// What is produced, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProduceWork {
     #[command(flatten)]
-    pub(crate) load: Load,
+    pub(crate) load: TopicLoad,
 
     /// When the broker is to answer
-    #[arg(long, value_enum, default_value_t = Acks::All)]
-    pub(crate) acks: Acks,
+    #[arg(long, value_enum, default_value_t = BenchAcks::All)]
+    pub(crate) acks: BenchAcks,
 
     /// Unanswered requests on a connection
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -46,8 +46,8 @@ pub(crate) struct ProduceWork {
 }
 
 impl ProduceWork {
-    fn manner(&self) -> Manner {
-        Manner {
+    fn send_options(&self) -> SendOptions {
+        SendOptions {
             acks: self.acks,
             batches_per_request: self.load.batches_per_request(),
             inflight_max: self.inflight as usize,
@@ -72,36 +72,46 @@ impl ProduceWork {
 }
 
 /// The producers of one run, all on the same topic.
-pub(crate) struct Producers {
-    senders: Vec<Sender>,
-    ballast: Ballast,
+pub(crate) struct BenchProducers {
+    senders: Vec<BatchSender>,
+    memory: PretouchedMemory,
     deadline: Instant,
 }
 
-impl Producers {
-    pub(crate) fn connect(target: &Target, topic: &Topic, work: &ProduceWork) -> Result<Producers> {
+impl BenchProducers {
+    pub(crate) fn connect(
+        target: &BrokerTarget,
+        topic: &BenchTopic,
+        work: &ProduceWork,
+    ) -> Result<BenchProducers> {
         let load = &work.load;
         let batch = Arc::new(batch_of(load)?);
         let connect = |partitions: Vec<i32>| {
-            Sender::connect(target.address, &topic.name, &partitions, batch.clone(), work.manner())
+            BatchSender::connect(
+                target.address,
+                &topic.name,
+                &partitions,
+                batch.clone(),
+                work.send_options(),
+            )
         };
         let senders = load.deal_partitions().into_iter().map(connect).collect::<Result<_>>()?;
-        Ok(Producers { senders, ballast: Ballast::none(), deadline: load.deadline() })
+        Ok(BenchProducers { senders, memory: PretouchedMemory::empty(), deadline: load.deadline() })
     }
 
     /// Sends `payload_bytes`, each connection its share, and waits for every answer.
-    pub(crate) fn send(&mut self, payload_bytes: u64) -> Result<Sent> {
+    pub(crate) fn send(&mut self, payload_bytes: u64) -> Result<SendTotals> {
         let share = payload_bytes.div_ceil(self.senders.len() as u64);
-        let (deadline, ballast) = (self.deadline, &self.ballast);
+        let (deadline, ballast) = (self.deadline, &self.memory);
         thread::scope(|scope| {
             let runs: Vec<_> = self
                 .senders
                 .iter_mut()
                 .map(|sender| scope.spawn(move || sender.send(share, ballast, deadline)))
                 .collect();
-            runs.into_iter().try_fold(Sent::default(), |sum, run| {
+            runs.into_iter().try_fold(SendTotals::default(), |sum, run| {
                 let sent = run.join().map_err(|_| anyhow!("a producer panicked"))??;
-                Ok(Sent {
+                Ok(SendTotals {
                     payload_bytes: sum.payload_bytes + sent.payload_bytes,
                     requests: sum.requests + sent.requests,
                     records: sum.records + sent.records,
@@ -113,27 +123,27 @@ impl Producers {
     /// Where each partition ends, if nobody else has written to it.
     pub(crate) fn ends(&self) -> BTreeMap<i32, i64> {
         let mut ends = BTreeMap::new();
-        for (partition, records) in self.senders.iter().flat_map(Sender::records_sent) {
+        for (partition, records) in self.senders.iter().flat_map(BatchSender::records_sent) {
             *ends.entry(partition).or_default() += records as i64;
         }
         ends
     }
 
-    fn forget_waits(&mut self) {
-        self.senders.iter_mut().for_each(|sender| sender.waits = Histogram::new());
+    fn reset_waits(&mut self) {
+        self.senders.iter_mut().for_each(|sender| sender.response_times = Histogram::new());
     }
 
     fn waits(&self) -> Histogram {
         let mut waits = Histogram::new();
-        self.senders.iter().for_each(|sender| waits.merge(&sender.waits));
+        self.senders.iter().for_each(|sender| waits.merge(&sender.response_times));
         waits
     }
 }
 
-fn batch_of(load: &Load) -> Result<Batch> {
+fn batch_of(load: &TopicLoad) -> Result<BenchBatch> {
     let size = usize::try_from(load.size.0)?;
     let batch_bytes_max = usize::try_from(load.batch_bytes())?;
-    Ok(Batch::filled(size, batch_bytes_max, now_ms()?))
+    Ok(BenchBatch::filled(size, batch_bytes_max, now_ms()?))
 }
 
 pub(crate) fn now_ms() -> Result<i64> {
@@ -142,40 +152,44 @@ pub(crate) fn now_ms() -> Result<i64> {
 }
 
 /// A topic for `load`, which admits its batches.
-pub(crate) fn topic_for(target: &Target, load: &Load) -> Result<Topic> {
+pub(crate) fn topic_for(target: &BrokerTarget, load: &TopicLoad) -> Result<BenchTopic> {
     let batch_bytes = usize::try_from(load.batch_bytes().max(load.size.0 + 128))?;
-    Topic::create(target.address, load.partitions, batch_bytes)
+    BenchTopic::create(target.address, load.partitions, batch_bytes)
 }
 
 /// Measures it in a topic of its own.
-pub(crate) fn run(target: &Target, work: &ProduceWork) -> Result<Report> {
+pub(crate) fn run(target: &BrokerTarget, work: &ProduceWork) -> Result<BenchReport> {
     let topic = topic_for(target, &work.load)?;
     run_in(&topic, target, work).map(|(report, _)| report)
 }
 
 /// Measures it in `topic`, and says where each partition ends then.
 pub(crate) fn run_in(
-    topic: &Topic,
-    target: &Target,
+    topic: &BenchTopic,
+    target: &BrokerTarget,
     work: &ProduceWork,
-) -> Result<(Report, BTreeMap<i32, i64>)> {
-    let mut producers = Producers::connect(target, topic, work)?;
+) -> Result<(BenchReport, BTreeMap<i32, i64>)> {
+    let mut producers = BenchProducers::connect(target, topic, work)?;
     if !work.cold_memory {
         let bytes = work.load.warmup_bytes() + work.load.volume.bytes.0;
-        producers.ballast = Ballast::touch(bytes + bytes / 4);
+        producers.memory = PretouchedMemory::touch(bytes + bytes / 4);
     }
     producers.send(work.load.warmup_bytes()).context("warm up")?;
-    producers.forget_waits();
+    producers.reset_waits();
 
-    let meter = Meter::start(target.process)?;
+    let meter = UsageMeter::start(target.process)?;
     let sent = producers.send(work.load.volume.bytes.0)?;
-    let usage = meter.stop(work.load.settle())?;
+    let usage = meter.stop(work.load.idle_time())?;
 
-    let mut report = Report::new("produce", work.describe(), &target.name);
+    let mut report = BenchReport::new("produce", work.describe(), &target.name);
     report.add_transfer(&usage, sent.payload_bytes, sent.requests);
     let waits = producers.waits();
-    report.add(Better::Lower, "request p50 ms", millis(waits.percentile(50.0)));
-    report.add(Better::Lower, "request p99 ms", millis(waits.percentile(99.0)));
-    report.add(Better::Higher, "records/s", sent.records as f64 / usage.wall.as_secs_f64());
+    report.add(FigureDirection::Lower, "request p50 ms", millis(waits.percentile(50.0)));
+    report.add(FigureDirection::Lower, "request p99 ms", millis(waits.percentile(99.0)));
+    report.add(
+        FigureDirection::Higher,
+        "records/s",
+        sent.records as f64 / usage.wall.as_secs_f64(),
+    );
     Ok((report, producers.ends()))
 }

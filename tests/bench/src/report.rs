@@ -5,11 +5,11 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
-use crate::{histogram::Histogram, meter::Usage};
+use crate::{histogram::Histogram, meter::RunUsage};
 
 /// Which way a figure should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum FigureDirection {
     Higher,
     Lower,
     /// It describes the run, and is no merit.
@@ -17,36 +17,36 @@ pub(crate) enum Better {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Figure {
+pub(crate) struct ReportFigure {
     pub(crate) name: String,
     pub(crate) value: f64,
-    pub(crate) better: Better,
+    pub(crate) better: FigureDirection,
 }
 
 /// The figures of one run, or the medians of several.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     /// `produce`, `consume`, `latency` or `startup`: reports of a kind share a table.
     pub(crate) kind: &'static str,
     pub(crate) workload: String,
     pub(crate) target: String,
-    pub(crate) figures: Vec<Figure>,
+    pub(crate) figures: Vec<ReportFigure>,
 }
 
 /// A table for a person, or JSON lines for a script.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum ReportFormat {
     Table,
     JsonLines,
 }
 
-impl Report {
-    pub(crate) fn new(kind: &'static str, workload: String, target: &str) -> Report {
-        Report { kind, workload, target: target.to_owned(), figures: Vec::new() }
+impl BenchReport {
+    pub(crate) fn new(kind: &'static str, workload: String, target: &str) -> BenchReport {
+        BenchReport { kind, workload, target: target.to_owned(), figures: Vec::new() }
     }
 
-    pub(crate) fn add(&mut self, better: Better, name: &str, value: f64) {
-        self.figures.push(Figure { name: name.to_owned(), value, better });
+    pub(crate) fn add(&mut self, better: FigureDirection, name: &str, value: f64) {
+        self.figures.push(ReportFigure { name: name.to_owned(), value, better });
     }
 
     /// The value of one figure, if this report has it.
@@ -57,40 +57,52 @@ impl Report {
     pub(crate) fn add_latencies(&mut self, of: &str, histogram: &Histogram) {
         for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)] {
             let value = millis(histogram.percentile(percent));
-            self.add(Better::Lower, &format!("{of} {name} ms"), value);
+            self.add(FigureDirection::Lower, &format!("{of} {name} ms"), value);
         }
-        self.add(Better::Lower, &format!("{of} max ms"), millis(histogram.max()));
+        self.add(FigureDirection::Lower, &format!("{of} max ms"), millis(histogram.max()));
     }
 
     /// Throughput and costs of moving `payload_bytes` in `requests`.
-    pub(crate) fn add_transfer(&mut self, usage: &Usage, payload_bytes: u64, requests: u64) {
+    pub(crate) fn add_transfer(&mut self, usage: &RunUsage, payload_bytes: u64, requests: u64) {
         let seconds = usage.wall.as_secs_f64();
         let gigabytes = payload_bytes as f64 / 1e9;
-        self.add(Better::Higher, "MB/s", payload_bytes as f64 / 1e6 / seconds);
-        self.add(Better::Higher, "requests/s", requests as f64 / seconds);
+        self.add(FigureDirection::Higher, "MB/s", payload_bytes as f64 / 1e6 / seconds);
+        self.add(FigureDirection::Higher, "requests/s", requests as f64 / seconds);
         if let Some(broker) = &usage.broker {
             let per_gigabyte = |time: Duration| time.as_secs_f64() / gigabytes;
-            self.add(Better::Lower, "broker CPU s/GB", per_gigabyte(broker.cpu.total()));
-            self.add(Better::Lower, "broker user s/GB", per_gigabyte(broker.cpu.user));
-            self.add(Better::Lower, "broker system s/GB", per_gigabyte(broker.cpu.system));
-            self.add(Better::Lower, "settled CPU s/GB", per_gigabyte(broker.settled.total()));
+            self.add(FigureDirection::Lower, "broker CPU s/GB", per_gigabyte(broker.cpu.total()));
+            self.add(FigureDirection::Lower, "broker user s/GB", per_gigabyte(broker.cpu.user));
+            self.add(FigureDirection::Lower, "broker system s/GB", per_gigabyte(broker.cpu.system));
+            self.add(
+                FigureDirection::Lower,
+                "settled CPU s/GB",
+                per_gigabyte(broker.settled.total()),
+            );
             if let Some(written) = broker.written_bytes {
-                self.add(Better::Lower, "written GB/GB", written as f64 / payload_bytes as f64);
+                self.add(
+                    FigureDirection::Lower,
+                    "written GB/GB",
+                    written as f64 / payload_bytes as f64,
+                );
             }
             if let Some(read) = broker.read_bytes {
-                self.add(Better::Lower, "read GB/GB", read as f64 / payload_bytes as f64);
+                self.add(FigureDirection::Lower, "read GB/GB", read as f64 / payload_bytes as f64);
             }
         }
         let client = usage.client.total().as_secs_f64();
-        self.add(Better::Neither, "client CPU s/GB", client / gigabytes);
+        self.add(FigureDirection::Neither, "client CPU s/GB", client / gigabytes);
         self.add_memory(usage);
-        self.add(Better::Neither, "seconds", seconds);
+        self.add(FigureDirection::Neither, "seconds", seconds);
     }
 
-    pub(crate) fn add_memory(&mut self, usage: &Usage) {
+    pub(crate) fn add_memory(&mut self, usage: &RunUsage) {
         if let Some(broker) = &usage.broker {
-            self.add(Better::Lower, "peak RSS MiB", mebibytes(broker.resident_peak_bytes));
-            self.add(Better::Lower, "RSS after MiB", mebibytes(broker.resident_after_bytes));
+            self.add(FigureDirection::Lower, "peak RSS MiB", mebibytes(broker.resident_peak_bytes));
+            self.add(
+                FigureDirection::Lower,
+                "RSS after MiB",
+                mebibytes(broker.resident_after_bytes),
+            );
         }
     }
 
@@ -120,8 +132,8 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
 }
 
 /// Shows one report: a line of JSON, or one figure a row.
-pub(crate) fn show(report: &Report, format: Format) {
-    if format == Format::JsonLines {
+pub(crate) fn show(report: &BenchReport, format: ReportFormat) {
+    if format == ReportFormat::JsonLines {
         return println!("{}", report.json());
     }
     let mut table = table(vec![report.kind.to_owned(), report.workload.clone()]);
@@ -146,12 +158,13 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// Shows many reports: a line of JSON each, or one table a kind with one report a row.
-pub(crate) fn show_all(reports: &[Report], format: Format) {
-    if format == Format::JsonLines {
+pub(crate) fn show_all(reports: &[BenchReport], format: ReportFormat) {
+    if format == ReportFormat::JsonLines {
         return reports.iter().for_each(|report| println!("{}", report.json()));
     }
     for kind in ["produce", "consume"] {
-        let of_kind: Vec<&Report> = reports.iter().filter(|report| report.kind == kind).collect();
+        let of_kind: Vec<&BenchReport> =
+            reports.iter().filter(|report| report.kind == kind).collect();
         let Some(first) = of_kind.first() else { continue };
         let columns = COLUMNS.iter().filter(|name| first.figure(name).is_some());
         let columns: Vec<String> = columns.map(|name| name.to_string()).collect();
@@ -193,9 +206,9 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// One report of the medians, figure by figure; of those figures that every report has.
-pub(crate) fn median_of(reports: &[Report]) -> Option<Report> {
+pub(crate) fn median_of(reports: &[BenchReport]) -> Option<BenchReport> {
     let first = reports.first()?;
-    let mut median = Report::new(first.kind, first.workload.clone(), &first.target);
+    let mut median = BenchReport::new(first.kind, first.workload.clone(), &first.target);
     for figure in &first.figures {
         let values: Option<Vec<f64>> =
             reports.iter().map(|report| report.figure(&figure.name)).collect();
@@ -220,9 +233,9 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn report(values: &[(&str, f64)]) -> Report {
-        let mut report = Report::new("produce", "w".into(), "t");
-        values.iter().for_each(|(name, value)| report.add(Better::Higher, name, *value));
+    fn report(values: &[(&str, f64)]) -> BenchReport {
+        let mut report = BenchReport::new("produce", "w".into(), "t");
+        values.iter().for_each(|(name, value)| report.add(FigureDirection::Higher, name, *value));
         report
     }
 

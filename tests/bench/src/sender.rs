@@ -26,10 +26,10 @@ use kafka_protocol::{
 };
 
 use crate::{
-    ballast::Ballast,
-    batch::{Batch, HEADER_BYTES, Header, Producer},
-    connection::{Connection, PATIENCE, accepted, frame_of},
+    batch::{BatchHeaderBytes, BatchProducer, BenchBatch, HEADER_BYTES},
+    connection::{BenchConnection, TIMEOUT, check_error_code, encode_frame},
     histogram::Histogram,
+    pretouch::PretouchedMemory,
 };
 
 const TIMEOUT_MS: i32 = 30_000;
@@ -37,7 +37,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When a broker answers.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acks {
+pub(crate) enum BenchAcks {
     /// Once the leader has the records
     #[value(name = "1")]
     Leader,
@@ -46,81 +46,81 @@ pub(crate) enum Acks {
     All,
 }
 
-impl Acks {
+impl BenchAcks {
     pub(crate) fn wire(self) -> i16 {
         match self {
-            Acks::Leader => 1,
-            Acks::All => -1,
+            BenchAcks::Leader => 1,
+            BenchAcks::All => -1,
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Acks::Leader => "1",
-            Acks::All => "all",
+            BenchAcks::Leader => "1",
+            BenchAcks::All => "all",
         }
     }
 }
 
 /// How a producer sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
-    pub(crate) acks: Acks,
+pub(crate) struct SendOptions {
+    pub(crate) acks: BenchAcks,
     pub(crate) batches_per_request: u32,
     pub(crate) inflight_max: usize,
     pub(crate) idempotent: bool,
 }
 
-/// What one call of [`Sender::send`] has moved.
+/// What one call of [`BatchSender::send`] has moved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SendTotals {
     pub(crate) payload_bytes: u64,
     pub(crate) requests: u64,
     pub(crate) records: u64,
 }
 
-pub(crate) struct Sender {
-    connection: Connection,
+pub(crate) struct BatchSender {
+    connection: BenchConnection,
     version: i16,
-    batch: Arc<Batch>,
-    requests: Vec<Prepared>,
+    batch: Arc<BenchBatch>,
+    requests: Vec<PreparedRequest>,
     next: usize,
     inflight_max: usize,
     unanswered: VecDeque<(i32, Instant)>,
     producer: Option<(i64, i16)>,
     /// From handing a request to the socket to its answer.
-    pub(crate) waits: Histogram,
+    pub(crate) response_times: Histogram,
 }
 
 /// A request cut into pieces: `glue`, a batch, `glue`, a batch, … and `glue` at the end.
-struct Prepared {
-    glue: Vec<Vec<u8>>,
-    parts: Vec<Part>,
+struct PreparedRequest {
+    framing: Vec<Vec<u8>>,
+    batches: Vec<PreparedBatch>,
 }
 
-struct Part {
+struct PreparedBatch {
     partition: i32,
-    header: Header,
+    header: BatchHeaderBytes,
     records_sent: u64,
 }
 
-impl Sender {
+impl BatchSender {
     /// Prepares requests that carry `batch` to each of `partitions`.
     pub(crate) fn connect(
         address: SocketAddr,
         topic: &TopicName,
         partitions: &[i32],
-        batch: Arc<Batch>,
-        manner: Manner,
-    ) -> Result<Sender> {
-        let mut connection = Connection::open(address)?;
+        batch: Arc<BenchBatch>,
+        manner: SendOptions,
+    ) -> Result<BatchSender> {
+        let mut connection = BenchConnection::open(address)?;
         let version = connection.version::<ProduceRequest>(3..=10)?;
         let producer = manner.idempotent.then(|| producer_id(&mut connection)).transpose()?;
         let requests = partitions
             .chunks(manner.batches_per_request as usize)
-            .map(|chunk| Prepared::make(topic, chunk, &batch, manner.acks, version))
-            .collect::<Result<Vec<Prepared>>>()?;
-        Ok(Sender {
+            .map(|chunk| PreparedRequest::make(topic, chunk, &batch, manner.acks, version))
+            .collect::<Result<Vec<PreparedRequest>>>()?;
+        Ok(BatchSender {
             connection,
             version,
             batch,
@@ -129,7 +129,7 @@ impl Sender {
             inflight_max: manner.inflight_max,
             unanswered: VecDeque::new(),
             producer,
-            waits: Histogram::new(),
+            response_times: Histogram::new(),
         })
     }
 
@@ -137,30 +137,30 @@ impl Sender {
     pub(crate) fn send(
         &mut self,
         payload_bytes: u64,
-        ballast: &Ballast,
+        ballast: &PretouchedMemory,
         deadline: Instant,
-    ) -> Result<Sent> {
-        let mut sent = Sent::default();
+    ) -> Result<SendTotals> {
+        let mut sent = SendTotals::default();
         while sent.payload_bytes < payload_bytes {
             ensure!(Instant::now() < deadline, "the run takes too long. sent={sent:?}");
             if self.unanswered.len() >= self.inflight_max {
-                self.take_answer()?;
+                self.receive_response()?;
             }
             let batches = self.send_next()?;
-            ballast.make_room(batches * self.batch.len() as u64);
+            ballast.release_for(batches * self.batch.len() as u64);
             sent.requests += 1;
             sent.payload_bytes += batches * self.batch.payload_bytes;
             sent.records += batches * u64::from(self.batch.record_count);
         }
         while !self.unanswered.is_empty() {
-            self.take_answer()?;
+            self.receive_response()?;
         }
         Ok(sent)
     }
 
     /// How many records each partition was sent since the connection was made.
     pub(crate) fn records_sent(&self) -> impl Iterator<Item = (i32, u64)> {
-        let parts = self.requests.iter().flat_map(|request| &request.parts);
+        let parts = self.requests.iter().flat_map(|request| &request.batches);
         parts.map(|part| (part.partition, part.records_sent))
     }
 
@@ -169,49 +169,51 @@ impl Sender {
         let request_count = self.requests.len();
         let request = &mut self.requests[self.next];
         self.next = (self.next + 1) % request_count;
-        let id = self.connection.outbox.number(&mut request.glue[0]);
-        for part in &mut request.parts {
+        let id = self.connection.writer.set_correlation_id(&mut request.framing[0]);
+        for part in &mut request.batches {
             if let Some((id, epoch)) = self.producer {
                 // After the largest sequence number comes 0.
                 let sequence = (part.records_sent % (1 << 31)) as i32;
-                part.header.stamp(Producer { id, epoch, sequence }, &self.batch.records);
+                part.header
+                    .set_producer(BatchProducer { id, epoch, sequence }, &self.batch.records);
             }
             part.records_sent += u64::from(self.batch.record_count);
         }
         self.unanswered.push_back((id, Instant::now()));
-        self.connection.outbox.send_slices(&mut request.slices(&self.batch.records))?;
-        Ok(request.parts.len() as u64)
+        self.connection.writer.send_slices(&mut request.slices(&self.batch.records))?;
+        Ok(request.batches.len() as u64)
     }
 
-    fn take_answer(&mut self) -> Result<()> {
-        let (id, response) = self.connection.inbox.next::<ProduceRequest>(self.version)?;
+    fn receive_response(&mut self) -> Result<()> {
+        let (id, response) =
+            self.connection.reader.next_response::<ProduceRequest>(self.version)?;
         let expected = self.unanswered.pop_front();
         let (asked, sent_at) = expected.context("the broker answered what was not asked")?;
         ensure!(id == asked, "answers are out of order. expected={asked}, got={id}");
-        self.waits.record(sent_at.elapsed());
+        self.response_times.record(sent_at.elapsed());
         let partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
         for partition in partitions {
-            accepted(partition.error_code)
+            check_error_code(partition.error_code)
                 .with_context(|| format!("produce to partition {}", partition.index))?;
         }
         Ok(())
     }
 }
 
-fn producer_id(connection: &mut Connection) -> Result<(i64, i16)> {
+fn producer_id(connection: &mut BenchConnection) -> Result<(i64, i16)> {
     let version = connection.version::<InitProducerIdRequest>(0..=4)?;
     let request = InitProducerIdRequest::default()
         .with_transactional_id(None)
         .with_transaction_timeout_ms(TIMEOUT_MS)
         .with_producer_id(ProducerId(-1))
         .with_producer_epoch(-1);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let response = connection.call(&request, version)?;
         // A broker that has only just started may ask us to come again.
         let refused = ResponseError::try_from_code(response.error_code);
         if !refused.is_some_and(|error| error.is_retriable()) || Instant::now() > deadline {
-            accepted(response.error_code).context("ask for a producer id")?;
+            check_error_code(response.error_code).context("ask for a producer id")?;
             return Ok((response.producer_id.0, response.producer_epoch));
         }
         thread::sleep(RETRY_INTERVAL);
@@ -223,7 +225,7 @@ pub(crate) fn produce_frame(
     topic: &TopicName,
     partitions: &[i32],
     batch: &[u8],
-    acks: Acks,
+    acks: BenchAcks,
     version: i16,
 ) -> Result<Vec<u8>> {
     let records = Bytes::copy_from_slice(batch);
@@ -236,48 +238,48 @@ pub(crate) fn produce_frame(
         .with_acks(acks.wire())
         .with_timeout_ms(TIMEOUT_MS)
         .with_topic_data(vec![topic_data]);
-    frame_of(&request, version)
+    encode_frame(&request, version)
 }
 
 /// Where `batch` begins in `bytes`: it is found by its header, whose check sum nothing else shares.
-pub(crate) fn place_of(batch_header: &Header, bytes: &[u8]) -> Result<usize> {
+pub(crate) fn find_batch(batch_header: &BatchHeaderBytes, bytes: &[u8]) -> Result<usize> {
     bytes
         .windows(HEADER_BYTES)
         .position(|window| window == batch_header.0)
         .context("an encoded request holds its batch")
 }
 
-impl Prepared {
+impl PreparedRequest {
     fn make(
         topic: &TopicName,
         partitions: &[i32],
-        batch: &Batch,
-        acks: Acks,
+        batch: &BenchBatch,
+        acks: BenchAcks,
         version: i16,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedRequest> {
         let frame = produce_frame(topic, partitions, &batch.to_vec(), acks, version)?;
         let mut rest = &frame[..];
         let mut glue = Vec::with_capacity(partitions.len() + 1);
         for _ in partitions {
-            let place = place_of(&batch.header, rest)?;
+            let place = find_batch(&batch.header, rest)?;
             glue.push(rest[..place].to_vec());
             rest = &rest[place + batch.len()..];
         }
         glue.push(rest.to_vec());
-        let part = |partition: &i32| Part {
+        let part = |partition: &i32| PreparedBatch {
             partition: *partition,
             header: batch.header.clone(),
             records_sent: 0,
         };
-        Ok(Prepared { glue, parts: partitions.iter().map(part).collect() })
+        Ok(PreparedRequest { framing: glue, batches: partitions.iter().map(part).collect() })
     }
 
     fn slices<'a>(&'a self, records: &'a [u8]) -> Vec<IoSlice<'a>> {
-        let mut slices = Vec::with_capacity(3 * self.parts.len() + 1);
-        for (glue, part) in self.glue.iter().zip(&self.parts) {
+        let mut slices = Vec::with_capacity(3 * self.batches.len() + 1);
+        for (glue, part) in self.framing.iter().zip(&self.batches) {
             slices.extend([&glue[..], &part.header.0, records].map(IoSlice::new));
         }
-        slices.extend(self.glue.last().map(|glue| IoSlice::new(glue)));
+        slices.extend(self.framing.last().map(|glue| IoSlice::new(glue)));
         slices
     }
 }
@@ -290,9 +292,10 @@ mod tests {
     #[test]
     fn the_pieces_of_a_request_make_the_request() {
         let topic = TopicName(StrBytes::from_static_str("t"));
-        let batch = Batch::filled(100, 2_000, 1);
+        let batch = BenchBatch::filled(100, 2_000, 1);
         for version in 3..=10 {
-            let request = Prepared::make(&topic, &[4, 7, 9], &batch, Acks::All, version).unwrap();
+            let request =
+                PreparedRequest::make(&topic, &[4, 7, 9], &batch, BenchAcks::All, version).unwrap();
             let slices = request.slices(&batch.records);
             let frame: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!(

@@ -17,9 +17,9 @@ use kafka_protocol::messages::MetadataRequest;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    connection::{Connection, resolve},
+    connection::{BenchConnection, resolve},
     process::Process,
-    report::{Better, Report, mebibytes, millis},
+    report::{BenchReport, FigureDirection, mebibytes, millis},
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -49,7 +49,7 @@ pub(crate) struct StartupWork {
     #[arg(long, default_value_t = 3.0)]
     idle: f64,
 
-    /// Give up on a start after this many seconds
+    /// Fail if a start takes more than this many seconds
     #[arg(long, default_value_t = 120)]
     seconds_max: u64,
 
@@ -59,12 +59,12 @@ pub(crate) struct StartupWork {
 }
 
 /// A server that is stopped, and its tree with it, when this is dropped.
-struct Server {
+struct ServerProcess {
     child: Child,
 }
 
-impl Server {
-    fn start(command: &str, output: &str) -> Result<Server> {
+impl ServerProcess {
+    fn start(command: &str, output: &str) -> Result<ServerProcess> {
         let output = File::options().append(true).create(true).open(output);
         let output = output.context("open the file for the server's output")?;
         let child = Command::new("sh")
@@ -74,7 +74,7 @@ impl Server {
             .stderr(output)
             .spawn()
             .context("start the server")?;
-        Ok(Server { child })
+        Ok(ServerProcess { child })
     }
 
     fn process(&self) -> Process {
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.stop();
@@ -127,12 +127,12 @@ fn signal(process: Process, signal: Signal) {
 }
 
 /// Starts and stops it as often as asked: one report a start.
-pub(crate) fn run(work: &StartupWork) -> Result<Vec<Report>> {
+pub(crate) fn run(work: &StartupWork) -> Result<Vec<BenchReport>> {
     let address = resolve(&work.bootstrap)?;
     (0..work.rounds).map(|_| measure(work, address)).collect()
 }
 
-fn measure(work: &StartupWork, address: SocketAddr) -> Result<Report> {
+fn measure(work: &StartupWork, address: SocketAddr) -> Result<BenchReport> {
     ensure!(
         TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_err(),
         "something listens already. address={address}"
@@ -142,7 +142,7 @@ fn measure(work: &StartupWork, address: SocketAddr) -> Result<Report> {
         ensure!(status.success(), "the command to prepare failed: {status}");
     }
     let started = Instant::now();
-    let mut server = Server::start(&work.command, &work.output)?;
+    let mut server = ServerProcess::start(&work.command, &work.output)?;
     wait_for_metadata(&mut server, address, started + Duration::from_secs(work.seconds_max))?;
     let wall = started.elapsed();
     let process = server.process();
@@ -155,17 +155,21 @@ fn measure(work: &StartupWork, address: SocketAddr) -> Result<Report> {
     let idle_share = cpu_later.saturating_sub(cpu).as_secs_f64() / idle.as_secs_f64().max(1e-3);
     let stop = server.stop();
 
-    let mut report = Report::new("startup", "to first Metadata".to_owned(), &work.bootstrap);
-    report.add(Better::Lower, "wall ms", millis(wall));
-    report.add(Better::Lower, "CPU ms", millis(cpu));
-    report.add(Better::Lower, "RSS MiB", mebibytes(resident));
-    report.add(Better::Lower, "RSS after idle MiB", mebibytes(resident_later));
-    report.add(Better::Lower, "idle CPU %", idle_share * 100.0);
-    report.add(Better::Lower, "stop ms", millis(stop));
+    let mut report = BenchReport::new("startup", "to first Metadata".to_owned(), &work.bootstrap);
+    report.add(FigureDirection::Lower, "wall ms", millis(wall));
+    report.add(FigureDirection::Lower, "CPU ms", millis(cpu));
+    report.add(FigureDirection::Lower, "RSS MiB", mebibytes(resident));
+    report.add(FigureDirection::Lower, "RSS after idle MiB", mebibytes(resident_later));
+    report.add(FigureDirection::Lower, "idle CPU %", idle_share * 100.0);
+    report.add(FigureDirection::Lower, "stop ms", millis(stop));
     Ok(report)
 }
 
-fn wait_for_metadata(server: &mut Server, address: SocketAddr, deadline: Instant) -> Result<()> {
+fn wait_for_metadata(
+    server: &mut ServerProcess,
+    address: SocketAddr,
+    deadline: Instant,
+) -> Result<()> {
     while !answers_metadata(address) {
         server.ensure_running()?;
         ensure!(Instant::now() < deadline, "the server does not answer in time");
@@ -176,7 +180,7 @@ fn wait_for_metadata(server: &mut Server, address: SocketAddr, deadline: Instant
 
 fn answers_metadata(address: SocketAddr) -> bool {
     let ask = || -> Result<bool> {
-        let mut connection = Connection::open(address)?;
+        let mut connection = BenchConnection::open(address)?;
         let version = connection.version::<MetadataRequest>(1..=12)?;
         let every_topic = MetadataRequest::default().with_topics(None);
         Ok(!connection.call(&every_topic, version)?.brokers.is_empty())
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_server_is_stopped_with_the_children_it_started() {
-        let mut server = Server::start("sleep 100 & sleep 100; true", "/dev/null").unwrap();
+        let mut server = ServerProcess::start("sleep 100 & sleep 100; true", "/dev/null").unwrap();
         let appeared = Instant::now() + Duration::from_secs(5);
         while server.process().tree().len() < 3 && Instant::now() < appeared {
             thread::sleep(POLL_INTERVAL);
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_at_once_is_an_error_and_not_a_wait() {
-        let mut server = Server::start("exit 3", "/dev/null").unwrap();
+        let mut server = ServerProcess::start("exit 3", "/dev/null").unwrap();
         let unused = "127.0.0.1:1".parse().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         let error = wait_for_metadata(&mut server, unused, deadline).unwrap_err();

@@ -6,25 +6,25 @@
 
 mod append_cost;
 mod append_rate;
+pub(crate) mod bench_directory;
 mod child;
 mod cut_read;
+pub(crate) mod experiment;
+mod file_driver;
 mod file_moments;
 mod file_overhead;
-mod file_rig;
-pub(crate) mod finding;
 mod flush_size;
 mod group_commit;
 mod many_logs;
 mod null_disk;
 mod persistence;
-pub(crate) mod plain;
+pub(crate) mod plain_file;
 pub(crate) mod results;
-mod rig;
 pub(crate) mod rounds;
-pub(crate) mod scratch;
 mod seek;
-pub(crate) mod spread;
 mod start;
+mod store_driver;
+pub(crate) mod value_spread;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,20 +32,20 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
+use self::bench_directory::BenchDirectory;
 pub(crate) use self::child::{ChildWork, run as run_child};
-use self::finding::Findings;
-use self::plain::Source;
-use self::rounds::Turns;
-use self::scratch::Scratch;
-use crate::ballast::Ballast;
-use crate::report::Format;
+use self::experiment::ExperimentResults;
+use self::plain_file::ByteSource;
+use self::rounds::RoundLimits;
+use crate::pretouch::PretouchedMemory;
+use crate::report::ReportFormat;
 use crate::size::ByteSize;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StorageWork {
     /// Which experiment
     #[arg(value_enum)]
-    experiment: Choice,
+    experiment: StorageChoice,
 
     /// Where files are written and removed again: the disk to measure
     #[arg(long, default_value = ".")]
@@ -73,7 +73,7 @@ pub(crate) struct StorageWork {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
+enum StorageChoice {
     /// Appending by size, beside write(2) (figure 7a)
     F28,
     /// The same with more bytes than the page cache takes ahead of the disk
@@ -104,70 +104,82 @@ enum Choice {
     All,
 }
 
-struct Experiment {
-    choice: Choice,
+struct StorageExperiment {
+    choice: StorageChoice,
     name: &'static str,
-    run: fn(&Bench) -> Result<Findings>,
+    run: fn(&StorageContext) -> Result<ExperimentResults>,
 }
 
-const EXPERIMENTS: [Experiment; 13] = [
-    Experiment { choice: Choice::F28, name: "f28", run: append_rate::run },
-    Experiment { choice: Choice::Sustained, name: "sustained", run: append_rate::run_sustained },
-    Experiment { choice: Choice::F29, name: "f29", run: cut_read::run },
-    Experiment { choice: Choice::F32, name: "f32", run: persistence::run },
-    Experiment { choice: Choice::F33, name: "f33", run: flush_size::run },
-    Experiment { choice: Choice::Group, name: "group", run: group_commit::run },
-    Experiment { choice: Choice::F14, name: "f14", run: append_cost::run },
-    Experiment { choice: Choice::Start, name: "start", run: start::run },
-    Experiment { choice: Choice::Logs, name: "logs", run: many_logs::run },
-    Experiment { choice: Choice::Seek, name: "seek", run: seek::run },
-    Experiment { choice: Choice::F34, name: "f34", run: file_moments::run },
-    Experiment { choice: Choice::Fragments, name: "fragments", run: file_moments::run_fragments },
-    Experiment { choice: Choice::F35, name: "f35", run: file_overhead::run },
+const EXPERIMENTS: [StorageExperiment; 13] = [
+    StorageExperiment { choice: StorageChoice::F28, name: "f28", run: append_rate::run },
+    StorageExperiment {
+        choice: StorageChoice::Sustained,
+        name: "sustained",
+        run: append_rate::run_sustained,
+    },
+    StorageExperiment { choice: StorageChoice::F29, name: "f29", run: cut_read::run },
+    StorageExperiment { choice: StorageChoice::F32, name: "f32", run: persistence::run },
+    StorageExperiment { choice: StorageChoice::F33, name: "f33", run: flush_size::run },
+    StorageExperiment { choice: StorageChoice::Group, name: "group", run: group_commit::run },
+    StorageExperiment { choice: StorageChoice::F14, name: "f14", run: append_cost::run },
+    StorageExperiment { choice: StorageChoice::Start, name: "start", run: start::run },
+    StorageExperiment { choice: StorageChoice::Logs, name: "logs", run: many_logs::run },
+    StorageExperiment { choice: StorageChoice::Seek, name: "seek", run: seek::run },
+    StorageExperiment { choice: StorageChoice::F34, name: "f34", run: file_moments::run },
+    StorageExperiment {
+        choice: StorageChoice::Fragments,
+        name: "fragments",
+        run: file_moments::run_fragments,
+    },
+    StorageExperiment { choice: StorageChoice::F35, name: "f35", run: file_overhead::run },
 ];
 
 const WARM_BYTES_MIN: u64 = 16 << 20;
 
 /// What an experiment works with.
 #[derive(Clone)]
-struct Bench {
+struct StorageContext {
     directory: PathBuf,
-    turns: Turns,
+    rounds: RoundLimits,
     bytes: u64,
     sustained_bytes: u64,
     entries: u64,
-    source: Source,
+    source: ByteSource,
 }
 
-impl Bench {
+impl StorageContext {
     /// A new directory on the disk to measure.
-    fn scratch(&self, name: &str) -> Result<Scratch> {
-        Scratch::new(&self.directory, name)
+    fn scratch(&self, name: &str) -> Result<BenchDirectory> {
+        BenchDirectory::new(&self.directory, name)
     }
 
-    /// Touches memory that the page cache will want ([`crate::ballast`]), unless that is so little
+    /// Touches memory that the page cache will want ([`crate::pretouch`]), unless that is so little
     /// that nobody will measure it.
-    fn memory(&self, bytes: u64) -> Ballast {
-        if bytes < WARM_BYTES_MIN { Ballast::none() } else { Ballast::touch(bytes) }
+    fn pretouch(&self, bytes: u64) -> PretouchedMemory {
+        if bytes < WARM_BYTES_MIN {
+            PretouchedMemory::empty()
+        } else {
+            PretouchedMemory::touch(bytes)
+        }
     }
 
     /// Touches memory and gives it back at once: a run that begins within two seconds is not charged
     /// for the hypervisor's work.
     fn warm_memory(&self, bytes: u64) {
-        drop(self.memory(bytes));
+        drop(self.pretouch(bytes));
     }
 }
 
 /// Runs the experiments that were asked for. What was found so far is in the file of results after
 /// each of them.
-pub(crate) fn run(work: &StorageWork, format: Format) -> Result<()> {
-    let bench = Bench {
+pub(crate) fn run(work: &StorageWork, format: ReportFormat) -> Result<()> {
+    let bench = StorageContext {
         directory: work.dir.clone(),
-        turns: Turns { discard: 1, least: 3, time: Duration::from_secs(work.seconds) },
+        rounds: RoundLimits { discard: 1, least: 3, time: Duration::from_secs(work.seconds) },
         bytes: work.bytes.0,
         sustained_bytes: work.sustained_bytes.0,
         entries: work.entries,
-        source: Source::new(),
+        source: ByteSource::new(),
     };
     let mut results = Map::new();
     // Before anything is measured: a path that cannot be written is better known now.
@@ -176,14 +188,14 @@ pub(crate) fn run(work: &StorageWork, format: Format) -> Result<()> {
     }
     let chosen = EXPERIMENTS
         .iter()
-        .filter(|it| work.experiment == Choice::All || work.experiment == it.choice);
+        .filter(|it| work.experiment == StorageChoice::All || work.experiment == it.choice);
     for experiment in chosen {
         eprintln!("{} …", experiment.name);
         let findings = (experiment.run)(&bench).with_context(|| experiment.name)?;
         let json = findings.json();
         match format {
-            Format::JsonLines => println!("{}", json!({ experiment.name: json })),
-            Format::Table => findings.show(experiment.name),
+            ReportFormat::JsonLines => println!("{}", json!({ experiment.name: json })),
+            ReportFormat::Table => findings.show(experiment.name),
         }
         results.insert(experiment.name.to_owned(), json);
         if let Some(path) = &work.results {
@@ -217,21 +229,21 @@ mod tests {
     /// At the smallest scale: that they run to their end and find numbers.
     #[test]
     fn every_experiment_finds_figures_above_zero() {
-        let scratch = Scratch::new(&std::env::temp_dir(), "test").unwrap();
-        let bench = Bench {
+        let scratch = BenchDirectory::new(&std::env::temp_dir(), "test").unwrap();
+        let bench = StorageContext {
             directory: scratch.path().to_owned(),
-            turns: Turns { discard: 0, least: 1, time: Duration::ZERO },
+            rounds: RoundLimits { discard: 0, least: 1, time: Duration::ZERO },
             bytes: 1 << 20,
             sustained_bytes: 2 << 20,
             entries: 3_000,
-            source: Source::new(),
+            source: ByteSource::new(),
         };
         // Some are measured in a process of its own, which a test has not.
-        let alone = [Choice::Start, Choice::F35, Choice::Logs];
+        let alone = [StorageChoice::Start, StorageChoice::F35, StorageChoice::Logs];
         for experiment in EXPERIMENTS.iter().filter(|it| !alone.contains(&it.choice)) {
             let findings = (experiment.run)(&bench).unwrap();
-            assert!(!findings.findings.is_empty(), "{}", experiment.name);
-            for finding in &findings.findings {
+            assert!(!findings.points.is_empty(), "{}", experiment.name);
+            for finding in &findings.points {
                 for (figure, spread) in &finding.figures {
                     let low = spread.low();
                     let place = (experiment.name, &finding.series, figure);

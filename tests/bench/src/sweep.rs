@@ -4,12 +4,12 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    consume::{self, ConsumeWork, Fetching},
+    consume::{self, ConsumeWork, FetchArgs},
     produce::{self, ProduceWork, topic_for},
-    report::Report,
-    sender::Acks,
+    report::BenchReport,
+    sender::BenchAcks,
     size::ByteSize,
-    target::{Load, Target, Volume},
+    target::{BrokerTarget, TopicLoad, TransferVolume},
 };
 
 /// The sides of the matrix, and what is the same in all of it.
@@ -21,7 +21,7 @@ pub(crate) struct SweepWork {
 
     /// When the broker is to answer
     #[arg(long, value_enum, value_delimiter = ',', default_value = "1,all")]
-    acks: Vec<Acks>,
+    acks: Vec<BenchAcks>,
 
     /// Partitions of the topic
     #[arg(long, value_delimiter = ',', default_value = "1,100",
@@ -37,18 +37,19 @@ pub(crate) struct SweepWork {
     idempotent: bool,
 
     #[command(flatten)]
-    fetching: Fetching,
+    fetching: FetchArgs,
 
     #[command(flatten)]
-    volume: Volume,
+    volume: TransferVolume,
 }
 
 /// Measures each cell once. What was produced with the last of `acks` is then consumed.
-pub(crate) fn run(target: &Target, work: &SweepWork) -> Result<Vec<Report>> {
+pub(crate) fn run(target: &BrokerTarget, work: &SweepWork) -> Result<Vec<BenchReport>> {
     let mut reports = Vec::new();
     for partitions in &work.partitions {
         for size in &work.sizes {
-            let load = Load { size: *size, partitions: *partitions, volume: work.volume.clone() };
+            let load =
+                TopicLoad { size: *size, partitions: *partitions, volume: work.volume.clone() };
             run_load(target, work, &load, &mut reports)?;
         }
     }
@@ -56,10 +57,10 @@ pub(crate) fn run(target: &Target, work: &SweepWork) -> Result<Vec<Report>> {
 }
 
 fn run_load(
-    target: &Target,
+    target: &BrokerTarget,
     work: &SweepWork,
-    load: &Load,
-    reports: &mut Vec<Report>,
+    load: &TopicLoad,
+    reports: &mut Vec<BenchReport>,
 ) -> Result<()> {
     for (index, acks) in work.acks.iter().enumerate() {
         eprintln!("{}: {} acks={}", target.name, load.describe(), acks.name());

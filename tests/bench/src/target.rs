@@ -9,7 +9,8 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    connection::resolve, meter::broker_behind, process::Process, report::Format, size::ByteSize,
+    connection::resolve, meter::broker_behind, process::Process, report::ReportFormat,
+    size::ByteSize,
 };
 
 /// Which broker to measure.
@@ -26,17 +27,17 @@ pub(crate) struct TargetArgs {
 
 /// A broker's address, and its process if that is known.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct BrokerTarget {
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
     pub(crate) process: Option<Process>,
 }
 
-impl Target {
-    pub(crate) fn find(args: &TargetArgs) -> Result<Target> {
+impl BrokerTarget {
+    pub(crate) fn find(args: &TargetArgs) -> Result<BrokerTarget> {
         let address = resolve(&args.bootstrap)?;
         let process = broker_behind(address, args.pid);
-        Ok(Target { name: args.bootstrap.clone(), address, process })
+        Ok(BrokerTarget { name: args.bootstrap.clone(), address, process })
     }
 }
 
@@ -49,32 +50,32 @@ pub(crate) struct FormatArgs {
 }
 
 impl FormatArgs {
-    pub(crate) fn format(self) -> Format {
-        if self.json { Format::JsonLines } else { Format::Table }
+    pub(crate) fn format(self) -> ReportFormat {
+        if self.json { ReportFormat::JsonLines } else { ReportFormat::Table }
     }
 }
 
 /// Which client's way of filling batches and requests is followed.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Like {
+pub(crate) enum ClientStyle {
     /// Batches of 1,000,000 bytes, one a request
     Librdkafka,
     /// Batches of 16 KiB, one for each partition in a request of at most 1 MiB
     Java,
 }
 
-impl Like {
+impl ClientStyle {
     fn batch_bytes(self) -> u64 {
         match self {
-            Like::Librdkafka => 1_000_000,
-            Like::Java => 16_384,
+            ClientStyle::Librdkafka => 1_000_000,
+            ClientStyle::Java => 16_384,
         }
     }
 }
 
 /// What is in a topic, and how it gets there.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Load {
+pub(crate) struct TopicLoad {
     /// Bytes in each record's value
     #[arg(long, default_value = "1KiB")]
     pub(crate) size: ByteSize,
@@ -84,12 +85,12 @@ pub(crate) struct Load {
     pub(crate) partitions: u32,
 
     #[command(flatten)]
-    pub(crate) volume: Volume,
+    pub(crate) volume: TransferVolume,
 }
 
 /// How much is moved, and in what pieces.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Volume {
+pub(crate) struct TransferVolume {
     /// Bytes of values to move in the measured part of the run
     #[arg(long, default_value = "1GiB")]
     pub(crate) bytes: ByteSize,
@@ -99,8 +100,8 @@ pub(crate) struct Volume {
     warmup: ByteSize,
 
     /// The client whose batches are copied
-    #[arg(long, value_enum, default_value_t = Like::Librdkafka)]
-    like: Like,
+    #[arg(long, value_enum, default_value_t = ClientStyle::Librdkafka)]
+    like: ClientStyle,
 
     /// Bytes in a batch at most; one record at least
     #[arg(long)]
@@ -114,7 +115,7 @@ pub(crate) struct Volume {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) connections: u32,
 
-    /// Give up after this many seconds
+    /// Fail after this many seconds
     #[arg(long, default_value_t = 900)]
     seconds_max: u64,
 
@@ -128,7 +129,7 @@ const FIRST_BATCHES_BYTES_MAX: u64 = 1 << 30;
 /// Java's `max.request.size`.
 const JAVA_REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-impl Load {
+impl TopicLoad {
     pub(crate) fn batch_bytes(&self) -> u64 {
         self.volume.batch.map_or_else(|| self.volume.like.batch_bytes(), |size| size.0)
     }
@@ -136,8 +137,8 @@ impl Load {
     pub(crate) fn batches_per_request(&self) -> u32 {
         let fitting = (JAVA_REQUEST_BYTES_MAX / self.batch_bytes().max(self.size.0).max(1)).max(1);
         self.volume.per_request.unwrap_or(match self.volume.like {
-            Like::Librdkafka => 1,
-            Like::Java => u32::try_from(fitting).unwrap_or(u32::MAX).min(self.partitions),
+            ClientStyle::Librdkafka => 1,
+            ClientStyle::Java => u32::try_from(fitting).unwrap_or(u32::MAX).min(self.partitions),
         })
     }
 
@@ -149,7 +150,7 @@ impl Load {
         if asked == 0 { 0 } else { asked.max(every_partition.min(FIRST_BATCHES_BYTES_MAX)) }
     }
 
-    pub(crate) fn settle(&self) -> Duration {
+    pub(crate) fn idle_time(&self) -> Duration {
         Duration::from_secs_f64(self.volume.settle.clamp(0.0, 60.0))
     }
 
@@ -158,8 +159,8 @@ impl Load {
     }
 
     /// The same over another number of connections.
-    pub(crate) fn over(&self, connections: u32) -> Load {
-        Load { volume: Volume { connections, ..self.volume.clone() }, ..self.clone() }
+    pub(crate) fn with_connections(&self, connections: u32) -> TopicLoad {
+        TopicLoad { volume: TransferVolume { connections, ..self.volume.clone() }, ..self.clone() }
     }
 
     /// The partitions that each connection looks after; shared ones where connections outnumber them.
@@ -184,13 +185,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct LoadLine {
         #[command(flatten)]
-        load: Load,
+        load: TopicLoad,
     }
 
-    fn load(line: &[&str]) -> Load {
-        Line::parse_from([&["bench"], line].concat()).load
+    fn load(line: &[&str]) -> TopicLoad {
+        LoadLine::parse_from([&["bench"], line].concat()).load
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! itself, the others a running server.
 
 mod cut;
+mod engine_driver;
 mod fetch;
-mod rig;
 mod seek;
 
 use std::path::PathBuf;
@@ -15,16 +15,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Map, json};
 
-use crate::report::Format;
+use crate::report::ReportFormat;
 use crate::size::ByteSize;
-use crate::store::{finding::Findings, results, rounds::Turns, scratch::Scratch};
-use crate::target::{Target, TargetArgs};
+use crate::store::{
+    bench_directory::BenchDirectory, experiment::ExperimentResults, results, rounds::RoundLimits,
+};
+use crate::target::{BrokerTarget, TargetArgs};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TimeWork {
     /// Which experiment
     #[arg(value_enum)]
-    experiment: Choice,
+    experiment: TimeChoice,
 
     #[command(flatten)]
     target: TargetArgs,
@@ -55,7 +57,7 @@ pub(crate) struct TimeWork {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
+enum TimeChoice {
     /// A cut across many partitions, inside of the engine
     Cut,
     /// The same, from a server
@@ -70,47 +72,47 @@ enum Choice {
     All,
 }
 
-struct Experiment {
-    choice: Choice,
+struct TimeExperiment {
+    choice: TimeChoice,
     name: &'static str,
-    run: fn(&Bench) -> Result<Findings>,
+    run: fn(&TimeContext) -> Result<ExperimentResults>,
 }
 
-const EXPERIMENTS: [Experiment; 5] = [
-    Experiment { choice: Choice::Cut, name: "cut", run: cut::run },
-    Experiment { choice: Choice::CutServer, name: "cut_server", run: cut::run_server },
-    Experiment { choice: Choice::SeekUser, name: "seek_user", run: seek::run },
-    Experiment { choice: Choice::Moment, name: "moment", run: fetch::run },
-    Experiment { choice: Choice::F37, name: "f37", run: fetch::run_parallel },
+const EXPERIMENTS: [TimeExperiment; 5] = [
+    TimeExperiment { choice: TimeChoice::Cut, name: "cut", run: cut::run },
+    TimeExperiment { choice: TimeChoice::CutServer, name: "cut_server", run: cut::run_server },
+    TimeExperiment { choice: TimeChoice::SeekUser, name: "seek_user", run: seek::run },
+    TimeExperiment { choice: TimeChoice::Moment, name: "moment", run: fetch::run },
+    TimeExperiment { choice: TimeChoice::F37, name: "f37", run: fetch::run_parallel },
 ];
 
 /// What an experiment works with.
-struct Bench {
+struct TimeContext {
     directory: PathBuf,
     target: TargetArgs,
-    turns: Turns,
+    rounds: RoundLimits,
     partitions: u64,
     entries: u64,
     bytes: u64,
 }
 
-impl Bench {
-    fn scratch(&self, name: &str) -> Result<Scratch> {
-        Scratch::new(&self.directory, name)
+impl TimeContext {
+    fn scratch(&self, name: &str) -> Result<BenchDirectory> {
+        BenchDirectory::new(&self.directory, name)
     }
 
-    fn target(&self) -> Result<Target> {
-        Target::find(&self.target)
+    fn target(&self) -> Result<BrokerTarget> {
+        BrokerTarget::find(&self.target)
     }
 }
 
 /// Runs the experiments that were asked for. What was found so far is in the file of results after
 /// each of them.
-pub(crate) fn run(work: &TimeWork, format: Format) -> Result<()> {
-    let bench = Bench {
+pub(crate) fn run(work: &TimeWork, format: ReportFormat) -> Result<()> {
+    let bench = TimeContext {
         directory: work.dir.clone(),
         target: work.target.clone(),
-        turns: Turns { discard: 1, least: 5, time: Duration::from_secs(work.seconds) },
+        rounds: RoundLimits { discard: 1, least: 5, time: Duration::from_secs(work.seconds) },
         partitions: work.partitions,
         entries: work.entries,
         bytes: work.bytes.0,
@@ -122,14 +124,14 @@ pub(crate) fn run(work: &TimeWork, format: Format) -> Result<()> {
     let mut found = Map::new();
     let chosen = EXPERIMENTS
         .iter()
-        .filter(|it| work.experiment == Choice::All || work.experiment == it.choice);
+        .filter(|it| work.experiment == TimeChoice::All || work.experiment == it.choice);
     for experiment in chosen {
         eprintln!("{} …", experiment.name);
         let findings = (experiment.run)(&bench).with_context(|| experiment.name)?;
         let json = findings.json();
         match format {
-            Format::JsonLines => println!("{}", json!({ experiment.name: json })),
-            Format::Table => findings.show(experiment.name),
+            ReportFormat::JsonLines => println!("{}", json!({ experiment.name: json })),
+            ReportFormat::Table => findings.show(experiment.name),
         }
         found.insert(experiment.name.to_owned(), json);
         if let Some(path) = &work.results {
@@ -146,21 +148,21 @@ mod tests {
     /// At the smallest scale, against the real server: that they run to their end and find numbers.
     #[test]
     fn every_experiment_finds_figures_above_zero() {
-        let scratch = Scratch::new(&std::env::temp_dir(), "time").unwrap();
-        let directory = ::tests::Directory::new();
-        let server = ::tests::Server::start(directory.path(), &[]).unwrap();
-        let bench = Bench {
+        let scratch = BenchDirectory::new(&std::env::temp_dir(), "time").unwrap();
+        let directory = ::tests::TestDirectory::new();
+        let server = ::tests::TestServer::start(directory.path(), &[]).unwrap();
+        let bench = TimeContext {
             directory: scratch.path().to_owned(),
             target: TargetArgs { bootstrap: server.kafka.to_string(), pid: Some(server.pid()) },
-            turns: Turns { discard: 0, least: 1, time: Duration::ZERO },
+            rounds: RoundLimits { discard: 0, least: 1, time: Duration::ZERO },
             partitions: 100,
             entries: 1_000,
             bytes: 4 << 20,
         };
         for experiment in &EXPERIMENTS {
             let findings = (experiment.run)(&bench).unwrap();
-            assert!(!findings.findings.is_empty(), "{}", experiment.name);
-            for finding in &findings.findings {
+            assert!(!findings.points.is_empty(), "{}", experiment.name);
+            for finding in &findings.points {
                 for (figure, spread) in &finding.figures {
                     let place = (experiment.name, &finding.series, figure);
                     assert!(spread.low().is_finite() && spread.low() >= 0.0, "{place:?}");

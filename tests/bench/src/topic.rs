@@ -20,32 +20,41 @@ use kafka_protocol::{
     protocol::StrBytes,
 };
 
-use crate::connection::{Connection, PATIENCE, accepted};
+use crate::connection::{BenchConnection, TIMEOUT, check_error_code};
 
 /// Kafka's default `message.max.bytes`; a topic for larger batches says so.
 const MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
 const TIMEOUT_MS: i32 = 30_000;
 
-pub(crate) struct Topic {
+pub(crate) struct BenchTopic {
     pub(crate) name: TopicName,
     pub(crate) partition_count: u32,
     address: SocketAddr,
 }
 
-impl Topic {
+impl BenchTopic {
     /// Creates a topic that admits batches of `batch_bytes`, and waits until all of it is led.
     pub(crate) fn create(
         address: SocketAddr,
         partition_count: u32,
         batch_bytes: usize,
-    ) -> Result<Topic> {
+    ) -> Result<BenchTopic> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
-        Topic::make(address, &format!("freezeframe-bench-{nanos}"), partition_count, batch_bytes)
+        BenchTopic::make(
+            address,
+            &format!("freezeframe-bench-{nanos}"),
+            partition_count,
+            batch_bytes,
+        )
     }
 
     /// Creates a topic of this name, which must be new, and waits until all of it is led.
-    pub(crate) fn named(address: SocketAddr, name: &str, partition_count: u32) -> Result<Topic> {
-        Topic::make(address, name, partition_count, 0)
+    pub(crate) fn named(
+        address: SocketAddr,
+        name: &str,
+        partition_count: u32,
+    ) -> Result<BenchTopic> {
+        BenchTopic::make(address, name, partition_count, 0)
     }
 
     fn make(
@@ -53,27 +62,27 @@ impl Topic {
         name: &str,
         partition_count: u32,
         batch_bytes: usize,
-    ) -> Result<Topic> {
-        let mut connection = Connection::open(address)?;
+    ) -> Result<BenchTopic> {
+        let mut connection = BenchConnection::open(address)?;
         let name = TopicName(StrBytes::from_string(name.to_owned()));
-        ask_to_create(&mut connection, &name, partition_count, batch_bytes)
+        create_topic(&mut connection, &name, partition_count, batch_bytes)
             .with_context(|| format!("create the topic {}", name.0))?;
         // From here on it is ours, and is deleted with this.
-        let topic = Topic { name, partition_count, address };
+        let topic = BenchTopic { name, partition_count, address };
         topic.wait_until_led(&mut connection)?;
         Ok(topic)
     }
 
-    fn wait_until_led(&self, connection: &mut Connection) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !(self.has_leaders(connection)? && self.leaders_know(connection)?) {
+    fn wait_until_led(&self, connection: &mut BenchConnection) -> Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        while !(self.has_leaders(connection)? && self.leaders_are_ready(connection)?) {
             ensure!(Instant::now() < deadline, "partitions of the new topic have no leader");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    fn has_leaders(&self, connection: &mut Connection) -> Result<bool> {
+    fn has_leaders(&self, connection: &mut BenchConnection) -> Result<bool> {
         let asked = MetadataRequestTopic::default().with_name(Some(self.name.clone()));
         let request = MetadataRequest::default().with_topics(Some(vec![asked]));
         let version = connection.version::<MetadataRequest>(4..=12)?;
@@ -93,7 +102,7 @@ impl Topic {
     }
 
     /// Kafka names a leader in its metadata a little before that one knows of it.
-    fn leaders_know(&self, connection: &mut Connection) -> Result<bool> {
+    fn leaders_are_ready(&self, connection: &mut BenchConnection) -> Result<bool> {
         let version = connection.version::<ListOffsetsRequest>(1..=6)?;
         let request = offsets_request(&self.name, self.partition_count, LATEST);
         let response = connection.call(&request, version)?;
@@ -102,7 +111,7 @@ impl Topic {
     }
 
     fn delete(&self) -> Result<()> {
-        let mut connection = Connection::open(self.address)?;
+        let mut connection = BenchConnection::open(self.address)?;
         let version = connection.version::<DeleteTopicsRequest>(1..=6)?;
         let request = DeleteTopicsRequest::default().with_timeout_ms(TIMEOUT_MS);
         let request = if version >= 6 {
@@ -112,7 +121,7 @@ impl Topic {
             request.with_topic_names(vec![self.name.clone()])
         };
         let response = connection.call(&request, version)?;
-        response.responses.iter().try_for_each(|topic| accepted(topic.error_code))
+        response.responses.iter().try_for_each(|topic| check_error_code(topic.error_code))
     }
 }
 
@@ -121,7 +130,7 @@ pub(crate) const LATEST: i64 = -1;
 
 /// The offset of each partition's first record at or after `time`, or its end; −1 if there is none.
 pub(crate) fn offsets(
-    connection: &mut Connection,
+    connection: &mut BenchConnection,
     name: &TopicName,
     partition_count: u32,
     time: i64,
@@ -130,7 +139,7 @@ pub(crate) fn offsets(
     let response = connection.call(&offsets_request(name, partition_count, time), version)?;
     let mut offsets = vec![-1; partition_count as usize];
     for found in response.topics.iter().flat_map(|topic| &topic.partitions) {
-        accepted(found.error_code).context("list offsets")?;
+        check_error_code(found.error_code).context("list offsets")?;
         let partition = usize::try_from(found.partition_index)?;
         let offset = offsets.get_mut(partition);
         *offset.context("a partition that was not asked for")? = found.offset;
@@ -147,8 +156,8 @@ fn offsets_request(name: &TopicName, partition_count: u32, time: i64) -> ListOff
     ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(vec![topic])
 }
 
-fn ask_to_create(
-    connection: &mut Connection,
+fn create_topic(
+    connection: &mut BenchConnection,
     name: &TopicName,
     partition_count: u32,
     batch_bytes: usize,
@@ -167,10 +176,10 @@ fn ask_to_create(
         CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(TIMEOUT_MS);
     let version = connection.version::<CreateTopicsRequest>(2..=7)?;
     let response = connection.call(&request, version)?;
-    response.topics.iter().try_for_each(|topic| accepted(topic.error_code))
+    response.topics.iter().try_for_each(|topic| check_error_code(topic.error_code))
 }
 
-impl Drop for Topic {
+impl Drop for BenchTopic {
     fn drop(&mut self) {
         if let Err(error) = self.delete() {
             eprintln!("warning: the topic {} is still there: {error:#}", self.name.0);

@@ -12,9 +12,9 @@ mod mesh;
 mod movie;
 mod plot;
 mod reader;
-mod run;
 mod stream;
-mod water;
+mod water_tank;
+mod wave_run;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use self::mesh::Mesh;
-use self::movie::Movie;
-use self::run::{Plan, Run};
-use self::stream::Pace;
+use self::mesh::CameraMesh;
+use self::movie::WaveMovie;
+use self::stream::SamplePace;
+use self::wave_run::{WavePlan, WaveRun};
 use crate::connection::resolve;
-use crate::report::{Format, align_right, number, table};
+use crate::report::{ReportFormat, align_right, number, table};
 
 /// Milliseconds between two samples of a camera: 20 a second.
 const SAMPLE_MS: u64 = 50;
@@ -94,15 +94,17 @@ fn chance(seed: u64, about: &[u64]) -> f64 {
 }
 
 impl WaveWork {
-    fn plan(&self) -> Plan {
-        let mesh = Mesh { side: self.side as usize };
+    fn plan(&self) -> WavePlan {
+        let mesh = CameraMesh { side: self.side as usize };
         let samples = (self.frames * FRAME_MS / SAMPLE_MS + 2) as usize;
-        let at_rest = vec![water::Water::at_rest(mesh.cells_side()).surface(); run::LEAD];
-        Plan {
+        let at_rest =
+            vec![water_tank::WaterTank::at_rest(mesh.cells_side()).surface(); wave_run::LEAD];
+        WavePlan {
             mesh,
-            topic: run::TOPIC,
-            film: [at_rest, water::film(mesh.cells_side(), samples, SAMPLE_MS, self.seed)].concat(),
-            pace: Pace {
+            topic: wave_run::TOPIC,
+            film: [at_rest, water_tank::film(mesh.cells_side(), samples, SAMPLE_MS, self.seed)]
+                .concat(),
+            pace: SamplePace {
                 interval_ms: SAMPLE_MS,
                 delay_ms: self.delay_ms,
                 seed: self.seed,
@@ -120,7 +122,7 @@ impl WaveWork {
 /// # Errors
 /// Also if the movie by user time is not without fault, or the one by system time differs by more
 /// than delay: that is what this program is there to find.
-pub(crate) fn run(work: &WaveWork, format: Format) -> Result<()> {
+pub(crate) fn run(work: &WaveWork, format: ReportFormat) -> Result<()> {
     let brokers = [Some(&work.bootstrap), work.kafka.as_ref()];
     let addresses: Vec<SocketAddr> =
         brokers.into_iter().flatten().map(|it| resolve(it)).collect::<Result<_>>()?;
@@ -129,17 +131,17 @@ pub(crate) fn run(work: &WaveWork, format: Format) -> Result<()> {
             .with_context(|| format!("create {}", directory.display()))?;
     }
     let plan = work.plan();
-    let ours = run::ours(&plan, addresses[0]).context("run the wave")?;
+    let ours = wave_run::ours(&plan, addresses[0]).context("run the wave")?;
     let theirs = match addresses.get(1) {
-        Some(address) => Some(run::theirs(&plan, *address).context("run the wave at Kafka")?),
+        Some(address) => Some(wave_run::theirs(&plan, *address).context("run the wave at Kafka")?),
         None => None,
     };
-    let runs: Vec<&Run> = [Some(&ours), theirs.as_ref()].into_iter().flatten().collect();
-    let movies: Vec<&Movie> = runs.iter().flat_map(|run| &run.movies).collect();
+    let runs: Vec<&WaveRun> = [Some(&ours), theirs.as_ref()].into_iter().flatten().collect();
+    let movies: Vec<&WaveMovie> = runs.iter().flat_map(|run| &run.movies).collect();
     let results = results(work, &runs, &movies);
     match format {
-        Format::JsonLines => println!("{results}"),
-        Format::Table => show(&runs, &movies),
+        ReportFormat::JsonLines => println!("{results}"),
+        ReportFormat::Table => show(&runs, &movies),
     }
     if let Some(directory) = &work.out {
         write(directory, &plan, &movies, &results)?;
@@ -151,7 +153,7 @@ pub(crate) fn run(work: &WaveWork, format: Format) -> Result<()> {
 }
 
 /// What must hold, whatever the machine does meanwhile.
-fn check(ours: &Run) -> Result<()> {
+fn check(ours: &WaveRun) -> Result<()> {
     let by_user = ours.movie("c");
     ensure!(
         by_user.frames_with_errors() == 0,
@@ -168,7 +170,7 @@ fn check(ours: &Run) -> Result<()> {
     Ok(())
 }
 
-fn results(work: &WaveWork, runs: &[&Run], movies: &[&Movie]) -> Value {
+fn results(work: &WaveWork, runs: &[&WaveRun], movies: &[&WaveMovie]) -> Value {
     json!({
         "cameras": work.side * work.side, "frames": work.frames, "seed": work.seed,
         "sample_ms": SAMPLE_MS, "frame_ms": FRAME_MS, "delay_ms": work.delay_ms,
@@ -178,7 +180,7 @@ fn results(work: &WaveWork, runs: &[&Run], movies: &[&Movie]) -> Value {
     })
 }
 
-fn show(runs: &[&Run], movies: &[&Movie]) {
+fn show(runs: &[&WaveRun], movies: &[&WaveMovie]) {
     let header = [
         "movie",
         "wrong cells (mean)",
@@ -205,7 +207,7 @@ fn show(runs: &[&Run], movies: &[&Movie]) {
     align_right(&mut table, 1..);
     println!("{table}");
     for run in runs {
-        println!("{}", run.says());
+        println!("{}", run.summary());
         let late = run.late_ms(99.0);
         if late > LATE_WARNING_MS {
             println!(
@@ -215,7 +217,7 @@ fn show(runs: &[&Run], movies: &[&Movie]) {
     }
 }
 
-fn write(directory: &Path, plan: &Plan, movies: &[&Movie], results: &Value) -> Result<()> {
+fn write(directory: &Path, plan: &WavePlan, movies: &[&WaveMovie], results: &Value) -> Result<()> {
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
         std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))

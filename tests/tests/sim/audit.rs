@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use engine::{Engine, Offset, TopicId};
 use hlc::Hlc;
-use kafka_records::{Limit, records};
+use kafka_records::{DecompressionLimit, records};
 
-const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 const READ_BYTES: usize = 64 << 10;
 
 /// The header that names the batch that a tombstone was sent in.
@@ -15,7 +15,7 @@ pub(crate) const BATCH_HEADER: &str = "batch";
 
 /// A record as it is stored. Its value names the batch that it was sent in, or a header, if it has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct AuditRecord {
     pub(crate) offset: u64,
     pub(crate) time: i64,
     pub(crate) key: Option<String>,
@@ -25,14 +25,14 @@ pub(crate) struct Record {
 
 /// A batch as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct AuditBatch {
     pub(crate) base: u64,
     pub(crate) end: u64,
     pub(crate) stamp: Hlc,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<AuditRecord>,
 }
 
-impl Stored {
+impl AuditBatch {
     /// Which batch of the ledger it is; none if compaction left nothing of it.
     pub(crate) fn batch(&self) -> Option<u64> {
         self.records.first().map(|record| record.batch)
@@ -40,12 +40,12 @@ impl Stored {
 }
 
 /// A partition: one is told from all others by its topic's id.
-pub(crate) type Place = (TopicId, u32);
+pub(crate) type PartitionKey = (TopicId, u32);
 
 /// A partition as it is stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Partition {
-    pub(crate) place: Place,
+pub(crate) struct AuditPartition {
+    pub(crate) place: PartitionKey,
     pub(crate) topic: String,
     /// When its topic was created, and deleted.
     pub(crate) created: Hlc,
@@ -55,11 +55,11 @@ pub(crate) struct Partition {
     /// A bound of system time below which records may be missing, since they were compacted.
     pub(crate) compacted_to: Hlc,
     /// Its topic was deleted, nothing of it is kept, and the node does not know of it any more.
-    pub(crate) is_forgotten: bool,
-    pub(crate) entries: Vec<Stored>,
+    pub(crate) is_removed: bool,
+    pub(crate) entries: Vec<AuditBatch>,
 }
 
-impl Partition {
+impl AuditPartition {
     /// Whether it is the one that had its topic's name in the cut with this bound.
     pub(crate) fn exists_at(&self, bound: Hlc) -> bool {
         self.created < bound && self.deleted.is_none_or(|deleted| bound <= deleted)
@@ -68,44 +68,44 @@ impl Partition {
 
 /// Why the node was audited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum AuditOccasion {
     /// Only what was appended since the last audit is looked at.
-    News,
+    NewEntries,
     /// All of it, in the middle of a life.
-    Whole,
+    AllEntries,
     /// All of it, as clients could see it when the node died.
-    Death,
+    NodeExit,
     /// All of it, at the begin of a life. What was not on stable storage may be gone, if so.
     Start { lost_power: bool },
 }
 
 /// All that a node has stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Audit {
-    pub(crate) occasion: Occasion,
+pub(crate) struct NodeAudit {
+    pub(crate) occasion: AuditOccasion,
     /// The latest time that the node's wall clock had ever shown by then.
     pub(crate) shown_ms: u64,
-    pub(crate) partitions: Vec<Partition>,
+    pub(crate) partitions: Vec<AuditPartition>,
 }
 
-impl Audit {
+impl NodeAudit {
     /// Reads what `engine` has from the offset on that `from` names for a partition.
-    pub(crate) fn of(
+    pub(crate) fn read(
         engine: &Engine,
-        occasion: Occasion,
+        occasion: AuditOccasion,
         shown_ms: u64,
-        from: impl Fn(&Place) -> u64,
-    ) -> Result<Audit, String> {
+        from: impl Fn(&PartitionKey) -> u64,
+    ) -> Result<NodeAudit, String> {
         let mut partitions = Vec::new();
-        for (topic, deleted) in engine.topics_ever() {
+        for (topic, deleted) in engine.topics_including_deleted() {
             for partition in &topic.partitions {
                 let place = (topic.id, partition.index);
                 let horizon = partition.log.horizon();
                 let from = match occasion {
-                    Occasion::News => Offset(from(&place)).max(partition.start()),
+                    AuditOccasion::NewEntries => Offset(from(&place)).max(partition.start()),
                     _ => partition.start(),
                 };
-                partitions.push(Partition {
+                partitions.push(AuditPartition {
                     place,
                     topic: topic.name.to_string(),
                     created: topic.created,
@@ -113,32 +113,36 @@ impl Audit {
                     start: partition.start().0,
                     end: partition.end().0,
                     compacted_to: horizon.compacted_to,
-                    is_forgotten: false,
-                    entries: entries(partition, from)
+                    is_removed: false,
+                    entries: read_batches(partition, from)
                         .map_err(|error| format!("read {}/{}: {error}", topic.name, place.1))?,
                 });
             }
         }
-        Ok(Audit { occasion, shown_ms, partitions })
+        Ok(NodeAudit { occasion, shown_ms, partitions })
     }
 
     /// Adds the partitions that the node has forgotten, of those that were seen before: as they were seen
     /// last.
-    pub(crate) fn remember<'a>(&mut self, seen: impl Iterator<Item = &'a Partition>) {
-        let places: BTreeSet<Place> = self.partitions.iter().map(|held| held.place).collect();
-        let may_be = |held: &&Partition| held.deleted.is_some() && held.start >= held.end;
+    pub(crate) fn add_removed_partitions<'a>(
+        &mut self,
+        seen: impl Iterator<Item = &'a AuditPartition>,
+    ) {
+        let places: BTreeSet<PartitionKey> =
+            self.partitions.iter().map(|held| held.place).collect();
+        let may_be = |held: &&AuditPartition| held.deleted.is_some() && held.start >= held.end;
         let forgotten = seen.filter(may_be).filter(|held| !places.contains(&held.place));
         self.partitions
-            .extend(forgotten.map(|held| Partition { is_forgotten: true, ..held.clone() }));
+            .extend(forgotten.map(|held| AuditPartition { is_removed: true, ..held.clone() }));
     }
 
     /// Whether every entry that is kept is in it.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.occasion != Occasion::News
+    pub(crate) fn has_all_entries(&self) -> bool {
+        self.occasion != AuditOccasion::NewEntries
     }
 }
 
-fn entries(partition: &engine::Partition, from: Offset) -> Result<Vec<Stored>, String> {
+fn read_batches(partition: &engine::Partition, from: Offset) -> Result<Vec<AuditBatch>, String> {
     let (mut found, mut next, end) = (Vec::new(), from, partition.end());
     while next < end {
         let pieces = partition.log.read(next, end, READ_BYTES).map_err(|e| e.to_string())?;
@@ -146,7 +150,7 @@ fn entries(partition: &engine::Partition, from: Offset) -> Result<Vec<Stored>, S
         next = last.entry.end();
         for piece in &pieces {
             let payload = piece.read().map_err(|error| error.to_string())?;
-            found.push(Stored {
+            found.push(AuditBatch {
                 base: piece.entry.base.0,
                 end: piece.entry.end().0,
                 stamp: piece.entry.stamp,
@@ -158,7 +162,7 @@ fn entries(partition: &engine::Partition, from: Offset) -> Result<Vec<Stored>, S
 }
 
 /// The records of a stored batch.
-pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<Record>, String> {
+pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<AuditRecord>, String> {
     let read = records(batch, LIMIT).map_err(|error| error.to_string())?;
     read.map(|record| {
         let record = record.map_err(|error| error.to_string())?;
@@ -174,7 +178,7 @@ pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<Record>, String> 
         let batch = named.split(':').next().and_then(|id| id.parse().ok());
         let batch = batch.ok_or("a value that nobody sent")?;
         let (offset, time, key) = (record.offset as u64, record.timestamp, text(record.key));
-        Ok(Record { offset, time, key, is_tombstone, batch })
+        Ok(AuditRecord { offset, time, key, is_tombstone, batch })
     })
     .collect()
 }

@@ -6,39 +6,39 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, io, process};
 
-use crate::chance::Chance;
+use crate::rng::SimRng;
 
 /// How many catalogs of earlier lives are kept.
-const KEPT: u64 = 5;
+const KEPT_MAX: u64 = 5;
 /// Tells worlds of one process apart.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 /// What a life finds of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Left {
+pub(crate) enum CatalogAge {
     /// What the last life left.
-    Last,
+    Latest,
     /// What an earlier life left.
     Stale,
     /// Nothing.
-    Nothing,
+    Missing,
 }
 
 /// The catalogs of all lives in a world, each in a directory of its own.
 #[derive(Debug)]
-pub(crate) struct Catalogs {
+pub(crate) struct CatalogDirectories {
     root: PathBuf,
-    lives: u64,
+    incarnations: u64,
 }
 
-impl Catalogs {
-    pub(crate) fn new() -> Catalogs {
+impl CatalogDirectories {
+    pub(crate) fn new() -> CatalogDirectories {
         let (process, world) = (process::id(), WORLDS.fetch_add(1, Ordering::Relaxed));
         let root = env::temp_dir().join(format!("freezeframe-sim-{process}-{world}"));
-        Catalogs { root, lives: 0 }
+        CatalogDirectories { root, incarnations: 0 }
     }
 
-    fn of(&self, life: u64) -> PathBuf {
+    fn directory_of(&self, life: u64) -> PathBuf {
         self.root.join(life.to_string())
     }
 
@@ -46,21 +46,22 @@ impl Catalogs {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(crate) fn next(&mut self, chance: &mut Chance) -> io::Result<(PathBuf, Left)> {
+    pub(crate) fn next(&mut self, chance: &mut SimRng) -> io::Result<(PathBuf, CatalogAge)> {
         let (left, back) = match chance.below(6) {
-            0 => (Left::Nothing, None),
-            1..3 => (Left::Stale, Some(chance.between(2, KEPT))),
-            _ => (Left::Last, Some(1)),
+            0 => (CatalogAge::Missing, None),
+            1..3 => (CatalogAge::Stale, Some(chance.between(2, KEPT_MAX))),
+            _ => (CatalogAge::Latest, Some(1)),
         };
-        self.lives += 1;
-        let directory = self.of(self.lives);
-        let from = back.and_then(|back| self.lives.checked_sub(back)).filter(|from| *from > 0);
-        if let Some(gone) = self.lives.checked_sub(KEPT + 1) {
-            let _ = fs::remove_dir_all(self.of(gone));
+        self.incarnations += 1;
+        let directory = self.directory_of(self.incarnations);
+        let from =
+            back.and_then(|back| self.incarnations.checked_sub(back)).filter(|from| *from > 0);
+        if let Some(gone) = self.incarnations.checked_sub(KEPT_MAX + 1) {
+            let _ = fs::remove_dir_all(self.directory_of(gone));
         }
         match from {
-            Some(from) => copy(&self.of(from), &directory).map(|()| (directory, left)),
-            None => Ok((directory, Left::Nothing)),
+            Some(from) => copy(&self.directory_of(from), &directory).map(|()| (directory, left)),
+            None => Ok((directory, CatalogAge::Missing)),
         }
     }
 }
@@ -88,7 +89,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-impl Drop for Catalogs {
+impl Drop for CatalogDirectories {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hlc::{ClockDiscipline, Reading, SysTime, WallClock};
+use hlc::{ClockDiscipline, ClockSample, SysTime, WallClock};
 use tokio::time::Instant;
 
 /// Where wall clocks begin.
@@ -65,7 +65,7 @@ impl SimClock {
 }
 
 impl WallClock for SimClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         let paused = Duration::from_millis(self.paused_ms.load(Ordering::SeqCst));
         let steady = Duration::from_secs(1) + self.began.elapsed() + paused;
         let right_ms = START_MS + steady.as_millis() as u64;
@@ -73,10 +73,10 @@ impl WallClock for SimClock {
         if !self.is_doubtful() {
             self.shown_ms.fetch_max(wall.0, Ordering::SeqCst);
         }
-        Reading { wall, steady }
+        ClockSample { wall, steady }
     }
 
-    fn pause(&self, for_how_long: Duration) {
+    fn sleep(&self, for_how_long: Duration) {
         self.paused_ms.fetch_add(for_how_long.as_millis() as u64, Ordering::SeqCst);
     }
 

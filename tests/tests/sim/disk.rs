@@ -16,27 +16,27 @@ use parking_lot::Mutex;
 use storage::disk::{Disk, DiskFile, MemoryDisk};
 
 /// Called in the middle of a group.
-pub(crate) type Peek = Box<dyn FnMut() + Send>;
+pub(crate) type SyncHook = Box<dyn FnMut() + Send>;
 
 /// A disk of one life of a node.
 #[derive(Clone)]
 pub(crate) struct SimDisk {
     pub(crate) memory: MemoryDisk,
-    peek: Arc<Mutex<Option<Peek>>>,
-    descriptors: Arc<Descriptors>,
+    sync_hook: Arc<Mutex<Option<SyncHook>>>,
+    descriptors: Arc<DescriptorLimit>,
 }
 
 /// What of the process's descriptors is left.
 #[derive(Default)]
-struct Descriptors {
-    are_used_up: AtomicBool,
+struct DescriptorLimit {
+    is_exhausted: AtomicBool,
     refused: AtomicU64,
 }
 
-impl Descriptors {
+impl DescriptorLimit {
     /// Opens a file.
-    fn take(&self) -> io::Result<()> {
-        if self.are_used_up.load(Ordering::Relaxed) {
+    fn acquire(&self) -> io::Result<()> {
+        if self.is_exhausted.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(rustix::io::Errno::MFILE.into());
         }
@@ -46,12 +46,12 @@ impl Descriptors {
 
 impl SimDisk {
     pub(crate) fn new(memory: MemoryDisk) -> SimDisk {
-        SimDisk { memory, peek: Arc::default(), descriptors: Arc::default() }
+        SimDisk { memory, sync_hook: Arc::default(), descriptors: Arc::default() }
     }
 
     /// From now on no descriptor is left, or there are some again.
-    pub(crate) fn use_up_descriptors(&self, are_used_up: bool) {
-        self.descriptors.are_used_up.store(are_used_up, Ordering::Relaxed);
+    pub(crate) fn exhaust_descriptors(&self, are_used_up: bool) {
+        self.descriptors.is_exhausted.store(are_used_up, Ordering::Relaxed);
     }
 
     /// How often there was no descriptor.
@@ -60,47 +60,48 @@ impl SimDisk {
     }
 
     /// Calls `peek` at each sync of the journal.
-    pub(crate) fn set_peek(&self, peek: Option<Peek>) {
-        *self.peek.lock() = peek;
+    pub(crate) fn set_sync_hook(&self, peek: Option<SyncHook>) {
+        *self.sync_hook.lock() = peek;
     }
 
-    fn file(&self, name: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        let peek = name.ends_with(".journal").then(|| Arc::clone(&self.peek));
+    fn wrap_file(&self, name: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let peek = name.ends_with(".journal").then(|| Arc::clone(&self.sync_hook));
         Arc::new(SimFile {
             file,
-            peek,
+            sync_hook: peek,
             descriptors: Arc::clone(&self.descriptors),
-            is_held: AtomicBool::new(false),
-            is_written: AtomicBool::new(false),
+            is_held_open: AtomicBool::new(false),
+            is_dirty: AtomicBool::new(false),
         })
     }
 }
 
 struct SimFile {
     file: Arc<dyn DiskFile>,
-    peek: Option<Arc<Mutex<Option<Peek>>>>,
-    descriptors: Arc<Descriptors>,
-    is_held: AtomicBool,
+    sync_hook: Option<Arc<Mutex<Option<SyncHook>>>>,
+    descriptors: Arc<DescriptorLimit>,
+    is_held_open: AtomicBool,
     /// Whether anything is to be synced.
-    is_written: AtomicBool,
+    is_dirty: AtomicBool,
 }
 
 impl SimFile {
     /// Opens the file again, where it may have been closed.
-    fn reopen(&self) -> io::Result<()> {
-        let stays = self.is_held.load(Ordering::Relaxed) || self.is_written.load(Ordering::Relaxed);
-        if stays { Ok(()) } else { self.descriptors.take() }
+    fn acquire_descriptor(&self) -> io::Result<()> {
+        let stays =
+            self.is_held_open.load(Ordering::Relaxed) || self.is_dirty.load(Ordering::Relaxed);
+        if stays { Ok(()) } else { self.descriptors.acquire() }
     }
 
     /// The same, for a change.
-    fn change(&self) -> io::Result<()> {
-        self.reopen()?;
-        self.is_written.store(true, Ordering::Relaxed);
+    fn mark_dirty(&self) -> io::Result<()> {
+        self.acquire_descriptor()?;
+        self.is_dirty.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    fn peek(&self) {
-        let Some(held) = &self.peek else { return };
+    fn run_sync_hook(&self) {
+        let Some(held) = &self.sync_hook else { return };
         // Taken out meanwhile: what it does may sync.
         let peek = held.lock().take();
         if let Some(mut peek) = peek {
@@ -112,13 +113,13 @@ impl SimFile {
 
 impl Disk for SimDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.descriptors.take()?;
-        Ok(self.file(name, self.memory.open(name)?))
+        self.descriptors.acquire()?;
+        Ok(self.wrap_file(name, self.memory.open(name)?))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.descriptors.take()?;
-        Ok(self.file(name, self.memory.create(name)?))
+        self.descriptors.acquire()?;
+        Ok(self.wrap_file(name, self.memory.create(name)?))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -133,8 +134,8 @@ impl Disk for SimDisk {
         self.memory.rename(from, to)
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        self.memory.sync_names()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.memory.sync_directory()
     }
 }
 
@@ -148,42 +149,42 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
-        self.change()?;
+        self.mark_dirty()?;
         self.file.write_at(slices, position)
     }
 
-    fn takes_blocks(&self) -> bool {
-        self.file.takes_blocks()
+    fn supports_direct_write(&self) -> bool {
+        self.file.supports_direct_write()
     }
 
-    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        self.change()?;
-        self.file.write_blocks_at(bytes, position)
+    fn write_direct_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.mark_dirty()?;
+        self.file.write_direct_at(bytes, position)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.change()?;
+        self.mark_dirty()?;
         self.file.truncate(length)
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        self.change()?;
+        self.mark_dirty()?;
         self.file.allocate(length)
     }
 
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        self.file.punch(range)
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        self.file.punch_hole(range)
     }
 
     fn hold_open(&self, is_held: bool) {
-        self.is_held.store(is_held, Ordering::Relaxed);
+        self.is_held_open.store(is_held, Ordering::Relaxed);
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.reopen()?;
-        self.peek();
+        self.acquire_descriptor()?;
+        self.run_sync_hook();
         self.file.sync()?;
-        self.is_written.store(false, Ordering::Relaxed);
+        self.is_dirty.store(false, Ordering::Relaxed);
         Ok(())
     }
 

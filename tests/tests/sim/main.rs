@@ -7,20 +7,20 @@
 mod actors;
 mod audit;
 mod catalog;
-mod chance;
 mod clock;
+mod corruption;
+mod coverage;
 mod disk;
 mod facts;
-mod hoard;
 mod invariants;
 mod ledger;
+mod model_tree;
 mod network;
 mod node;
-mod reached;
-mod rot;
+mod rng;
+mod small_files;
 mod trace;
-mod tree;
-mod versions;
+mod tree_versions;
 mod wire;
 mod world;
 
@@ -30,7 +30,7 @@ use std::env;
 /// How many worlds are tried if nobody says.
 const SEEDS: u64 = 24;
 
-fn number(variable: &str) -> Option<u64> {
+fn env_number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
@@ -39,11 +39,11 @@ fn number(variable: &str) -> Option<u64> {
 ///
 /// # Errors
 /// What did not hold, and how to see it again.
-fn holds(seed: u64, prints: bool) -> Result<world::Outcome, String> {
+fn run_seed(seed: u64, prints: bool) -> Result<world::SimOutcome, String> {
     let again = format!("FREEZEFRAME_SIM_SEED={seed} cargo test -p tests --test sim");
     let why = match std::panic::catch_unwind(|| world::run(seed, prints)) {
-        Ok(outcome @ world::Outcome { failure: None, .. }) => return Ok(outcome),
-        Ok(world::Outcome { failure: Some(why), .. }) => why,
+        Ok(outcome @ world::SimOutcome { failure: None, .. }) => return Ok(outcome),
+        Ok(world::SimOutcome { failure: Some(why), .. }) => why,
         Err(_) => "the node panicked".to_owned(),
     };
     Err(format!("seed {seed}: {why}\nsee it again with\n  {again}\n"))
@@ -51,18 +51,18 @@ fn holds(seed: u64, prints: bool) -> Result<world::Outcome, String> {
 
 #[test]
 fn every_invariant_holds_in_every_world() {
-    let (first, count) = match number("FREEZEFRAME_SIM_SEED") {
+    let (first, count) = match env_number("FREEZEFRAME_SIM_SEED") {
         Some(seed) => (seed, 1),
         None => (
-            number("FREEZEFRAME_SIM_FIRST").unwrap_or(1),
-            number("FREEZEFRAME_SIM_SEEDS").unwrap_or(SEEDS),
+            env_number("FREEZEFRAME_SIM_FIRST").unwrap_or(1),
+            env_number("FREEZEFRAME_SIM_SEEDS").unwrap_or(SEEDS),
         ),
     };
-    let prints = number("FREEZEFRAME_SIM_SEED").is_some();
+    let prints = env_number("FREEZEFRAME_SIM_SEED").is_some();
     let (mut failed, mut reached) = (Vec::new(), BTreeSet::new());
     for seed in first..first + count {
-        match holds(seed, prints) {
-            Ok(outcome) => reached.extend(outcome.reached),
+        match run_seed(seed, prints) {
+            Ok(outcome) => reached.extend(outcome.coverage),
             Err(why) => {
                 eprintln!("{why}");
                 failed.push(seed);
@@ -70,14 +70,14 @@ fn every_invariant_holds_in_every_world() {
         }
     }
     assert!(failed.is_empty(), "what should hold does not, in the worlds of seeds {failed:?}");
-    let missed: Vec<_> = reached::ALL.iter().filter(|what| !reached.contains(what)).collect();
+    let missed: Vec<_> = coverage::ALL.iter().filter(|what| !reached.contains(what)).collect();
     assert!(count < SEEDS || missed.is_empty(), "no world came upon {missed:?}");
 }
 
 #[test]
 fn a_seed_gives_the_same_world_each_time() {
     for seed in 1000..1003 {
-        let fingerprint = || holds(seed, false).expect("every invariant holds").fingerprint;
+        let fingerprint = || run_seed(seed, false).expect("every invariant holds").fingerprint;
         let (first, second) = (fingerprint(), fingerprint());
         assert_eq!(first, second, "events and their fingerprint, of seed {seed}");
         let (events, _) = first;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use compat_kafka::Stream;
+use compat_kafka::ByteStream;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::chance::Chance;
+use crate::rng::SimRng;
 
 /// How many bytes may be on their way in one lane.
 const WINDOW: usize = 16 << 10;
@@ -24,57 +24,62 @@ const DELAY_MS_MAX: u64 = 6;
 
 struct Lane {
     chunks: VecDeque<(Instant, Bytes)>,
-    held: usize,
-    is_ended: bool,
-    is_cut: bool,
-    chance: Chance,
+    buffered_bytes: usize,
+    is_closed: bool,
+    is_reset: bool,
+    rng: SimRng,
 }
 
-struct Shared {
+struct SharedLane {
     lane: Mutex<Lane>,
     changed: Notify,
 }
 
 /// One end of a connection.
-pub(crate) struct End {
-    inbound: Arc<Shared>,
-    outbound: Arc<Shared>,
+pub(crate) struct SimSocket {
+    inbound: Arc<SharedLane>,
+    outbound: Arc<SharedLane>,
 }
 
 /// Both ends of a new connection.
-pub(crate) fn connection(chance: &mut Chance) -> (End, End) {
+pub(crate) fn socket_pair(chance: &mut SimRng) -> (SimSocket, SimSocket) {
     let mut lane = || {
         let chance = chance.fork();
-        let lane =
-            Lane { chunks: VecDeque::new(), held: 0, is_ended: false, is_cut: false, chance };
-        Arc::new(Shared { lane: Mutex::new(lane), changed: Notify::new() })
+        let lane = Lane {
+            chunks: VecDeque::new(),
+            buffered_bytes: 0,
+            is_closed: false,
+            is_reset: false,
+            rng: chance,
+        };
+        Arc::new(SharedLane { lane: Mutex::new(lane), changed: Notify::new() })
     };
     let (there, back) = (lane(), lane());
-    let near = End { inbound: Arc::clone(&back), outbound: Arc::clone(&there) };
-    (near, End { inbound: there, outbound: back })
+    let near = SimSocket { inbound: Arc::clone(&back), outbound: Arc::clone(&there) };
+    (near, SimSocket { inbound: there, outbound: back })
 }
 
 impl Lane {
-    fn push(&mut self, bytes: Bytes) {
-        let delay = Duration::from_millis(self.chance.between(0, DELAY_MS_MAX));
+    fn enqueue(&mut self, bytes: Bytes) {
+        let delay = Duration::from_millis(self.rng.between(0, DELAY_MS_MAX));
         let before = self.chunks.back().map_or_else(Instant::now, |(due, _)| *due);
-        self.held += bytes.len();
+        self.buffered_bytes += bytes.len();
         self.chunks.push_back((before.max(Instant::now() + delay), bytes));
     }
 
     /// Whether a read has something to say now; else when it will, if that is known.
     fn is_readable(&self) -> Result<(), Option<Instant>> {
         match self.chunks.front() {
-            _ if self.is_cut => Ok(()),
+            _ if self.is_reset => Ok(()),
             Some((due, _)) if *due <= Instant::now() => Ok(()),
             Some((due, _)) => Err(Some(*due)),
-            None if self.is_ended => Ok(()),
+            None if self.is_closed => Ok(()),
             None => Err(None),
         }
     }
 
-    fn take(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.is_cut {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.is_reset {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         if self.is_readable().is_err() {
@@ -86,32 +91,32 @@ impl Lane {
         if chunk.is_empty() {
             self.chunks.pop_front();
         }
-        self.held -= count;
+        self.buffered_bytes -= count;
         Ok(count)
     }
 
-    fn give(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        if self.is_cut || self.is_ended {
+    fn write(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        if self.is_reset || self.is_closed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-        let room = WINDOW - self.held;
+        let room = WINDOW - self.buffered_bytes;
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // Mostly all of it, and now and then a little.
-        let most = if self.chance.one_in(8) { self.chance.between(1, 64) as usize } else { WINDOW };
+        let most = if self.rng.one_in(8) { self.rng.between(1, 64) as usize } else { WINDOW };
         let count = offered.min(room).min(most);
         let mut bytes = BytesMut::with_capacity(count);
         for slice in slices {
             bytes.put_slice(&slice[..slice.len().min(count - bytes.len())]);
         }
-        self.push(bytes.freeze());
+        self.enqueue(bytes.freeze());
         Ok(count)
     }
 }
 
-impl Shared {
+impl SharedLane {
     async fn wait_until(&self, ready: impl Fn(&Lane) -> Result<(), Option<Instant>>) {
         loop {
             let changed = self.changed.notified();
@@ -133,12 +138,12 @@ impl Shared {
     }
 }
 
-impl End {
+impl SimSocket {
     /// Cuts the connection: both sides see it broken, and what was on its way is lost.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn reset(&self) {
         for lane in [&self.inbound, &self.outbound] {
             lane.change(|lane| {
-                lane.is_cut = true;
+                lane.is_reset = true;
                 lane.chunks.clear();
             });
         }
@@ -173,7 +178,7 @@ impl End {
     }
 }
 
-impl Stream for End {
+impl ByteStream for SimSocket {
     async fn readable(&self) -> io::Result<()> {
         self.inbound.wait_until(Lane::is_readable).await;
         Ok(())
@@ -181,7 +186,7 @@ impl Stream for End {
 
     async fn writable(&self) -> io::Result<()> {
         let has_room = |lane: &Lane| {
-            let is_ready = lane.is_cut || lane.is_ended || lane.held < WINDOW;
+            let is_ready = lane.is_reset || lane.is_closed || lane.buffered_bytes < WINDOW;
             if is_ready { Ok(()) } else { Err(None) }
         };
         self.outbound.wait_until(has_room).await;
@@ -189,7 +194,7 @@ impl Stream for End {
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.inbound.change(|lane| lane.take(buffer))
+        self.inbound.change(|lane| lane.read(buffer))
     }
 
     fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
@@ -201,14 +206,14 @@ impl Stream for End {
     }
 
     fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.outbound.change(|lane| lane.give(slices))
+        self.outbound.change(|lane| lane.write(slices))
     }
 }
 
-impl Drop for End {
+impl Drop for SimSocket {
     /// The other side reads what is on its way, then the end; what it writes is lost.
     fn drop(&mut self) {
-        self.outbound.change(|lane| lane.is_ended = true);
-        self.inbound.change(|lane| lane.is_ended = true);
+        self.outbound.change(|lane| lane.is_closed = true);
+        self.inbound.change(|lane| lane.is_closed = true);
     }
 }

@@ -5,21 +5,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// How many lines a failure shows.
-const SHOWN: usize = 80;
+const LINES_SHOWN: usize = 80;
 
 /// The events of a run.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct SimTrace {
     lines: VecDeque<String>,
     count: u64,
     hasher: DefaultHasher,
     prints: bool,
 }
 
-impl Trace {
+impl SimTrace {
     /// `prints` every line at once, too.
-    pub(crate) fn new(prints: bool) -> Trace {
-        Trace { lines: VecDeque::new(), count: 0, hasher: DefaultHasher::new(), prints }
+    pub(crate) fn new(prints: bool) -> SimTrace {
+        SimTrace { lines: VecDeque::new(), count: 0, hasher: DefaultHasher::new(), prints }
     }
 
     pub(crate) fn note(&mut self, at: Duration, who: &str, what: &str) {
@@ -29,7 +29,7 @@ impl Trace {
         if self.prints {
             eprintln!("{line}");
         }
-        if self.lines.len() == SHOWN {
+        if self.lines.len() == LINES_SHOWN {
             self.lines.pop_front();
         }
         self.lines.push_back(line);

@@ -1,13 +1,13 @@
 //! `journal/bound`: both of its slots.
 
 use serde::Serialize;
-use storage::timekeeper::{Bound, Slot, read_slots};
+use storage::timekeeper::{BoundRecord, BoundSlot, read_slots};
 
-use super::{Inspected, Printer, stamp, truth};
-use crate::table::Table;
+use super::{InspectPrinter, InspectedFile, stamp, yes_or_no};
+use crate::table::OutputTable;
 
 #[derive(Serialize)]
-struct SlotLine<'a> {
+struct BoundSlotLine<'a> {
     file: &'a str,
     slot: usize,
     state: &'static str,
@@ -20,7 +20,10 @@ struct SlotLine<'a> {
     is_confirmed: Option<bool>,
 }
 
-pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+pub(super) fn print(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
     let slots = read_slots(&*inspected.file)?;
     let newest = slots.iter().filter_map(whole).map(|bound| bound.sequence).max();
     let headings = &[
@@ -34,17 +37,17 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
         "confirmed",
         "counts",
     ];
-    let mut table = Table::new(headings);
+    let mut table = OutputTable::new(headings);
     for (index, slot) in slots.iter().enumerate() {
         let state = match slot {
-            Slot::Empty => "never written",
-            Slot::Whole(_) => "whole",
-            Slot::Damaged => "damaged",
+            BoundSlot::Empty => "never written",
+            BoundSlot::Whole(_) => "whole",
+            BoundSlot::Corrupt => "corrupt",
         };
         let bound = whole(slot);
         let counts = bound.is_some_and(|bound| Some(bound.sequence) == newest);
         if printer.args.json {
-            printer.json(&SlotLine {
+            printer.json(&BoundSlotLine {
                 file: &inspected.name,
                 slot: index,
                 state,
@@ -58,25 +61,25 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
             })?;
             continue;
         }
-        let cell = |of: fn(&Bound) -> String| bound.map(of).unwrap_or_default();
+        let cell = |of: fn(&BoundRecord) -> String| bound.map(of).unwrap_or_default();
         table.row([
             index.to_string(),
             state.to_owned(),
             cell(|bound| bound.sequence.to_string()),
             cell(|bound| stamp(bound.bound)),
             cell(|bound| bound.synced_to.to_string()),
-            cell(|bound| truth(bound.clean)),
+            cell(|bound| yes_or_no(bound.clean)),
             cell(|bound| bound.mark.wall.0.to_string()),
-            cell(|bound| truth(bound.mark.is_confirmed)),
-            truth(counts),
+            cell(|bound| yes_or_no(bound.mark.is_confirmed)),
+            yes_or_no(counts),
         ]);
     }
     if printer.args.json { Ok(()) } else { printer.table(&table) }
 }
 
-fn whole(slot: &Slot) -> Option<&Bound> {
+fn whole(slot: &BoundSlot) -> Option<&BoundRecord> {
     match slot {
-        Slot::Whole(bound) => Some(bound),
-        Slot::Empty | Slot::Damaged => None,
+        BoundSlot::Whole(bound) => Some(bound),
+        BoundSlot::Empty | BoundSlot::Corrupt => None,
     }
 }

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use serde::Serialize;
-use storage::index::{Index, Placed, Run};
+use storage::index::{IndexEntry, IndexRun, SegmentIndex};
 
-use super::{Inspected, Printer, stamp, user_times};
-use crate::table::Table;
+use super::{InspectPrinter, InspectedFile, stamp, user_times};
+use crate::table::OutputTable;
 
 #[derive(Serialize)]
-struct HeaderLine<'a> {
+struct IndexHeaderLine<'a> {
     file: &'a str,
     what: &'static str,
     whole: bool,
@@ -23,11 +23,11 @@ struct HeaderLine<'a> {
     last: Option<String>,
     bytes: u64,
     expected_bytes: Option<u64>,
-    damaged_blocks: Vec<u64>,
+    corrupt_blocks: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct RunLine<'a> {
+struct IndexRunLine<'a> {
     file: &'a str,
     what: &'static str,
     log: u64,
@@ -40,14 +40,14 @@ struct RunLine<'a> {
     chain: String,
     epoch: u32,
     user_max: i64,
-    user_peak: i64,
+    user_time_max: i64,
     previous: Option<u64>,
     jump: Option<u64>,
     depth: u32,
 }
 
 #[derive(Serialize)]
-struct EntryLine<'a> {
+struct IndexEntryLine<'a> {
     file: &'a str,
     what: &'static str,
     log: u64,
@@ -61,24 +61,27 @@ struct EntryLine<'a> {
     epoch: u32,
     user_min: i64,
     user_max: i64,
-    user_peak: i64,
+    user_time_max: i64,
     bytes: u64,
     payload_crc: u32,
     chain: String,
 }
 
 #[derive(Serialize)]
-struct DamageLine<'a> {
+struct IndexCorruptionLine<'a> {
     file: &'a str,
     what: &'static str,
     reason: String,
 }
 
-pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
-    let index = Index::open_any(&inspected.name, Arc::clone(&inspected.file))?;
+pub(super) fn print(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
+    let index = SegmentIndex::open_any(&inspected.name, Arc::clone(&inspected.file))?;
     print_header(inspected, index.as_ref(), printer)?;
     let Some(index) = index else { return Ok(()) };
-    let mut walk = Walk { inspected, printer, said: String::new() };
+    let mut walk = IndexPrinter { inspected, printer, last_reason: String::new() };
     let runs = walk.runs(&index)?;
     let mut left = walk.printer.args.frames.unwrap_or(0);
     for run in runs {
@@ -91,16 +94,16 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
 }
 
 fn print_header(
-    inspected: &Inspected,
-    index: Option<&Index>,
-    printer: &mut Printer<'_>,
+    inspected: &InspectedFile,
+    index: Option<&SegmentIndex>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let bytes = inspected.file.length()?;
     let header = index.map(|index| index.header);
-    let damaged = index.map(Index::damaged_blocks).transpose()?.unwrap_or(vec![0]);
+    let damaged = index.map(SegmentIndex::corrupt_blocks).transpose()?.unwrap_or(vec![0]);
     let expected = header.map(|header| header.length());
     if printer.args.json {
-        return printer.json(&HeaderLine {
+        return printer.json(&IndexHeaderLine {
             file: &inspected.name,
             what: "index",
             whole: damaged.is_empty() && expected == Some(bytes),
@@ -113,16 +116,16 @@ fn print_header(
             last: header.map(|header| header.last_stamp.to_string()),
             bytes,
             expected_bytes: expected,
-            damaged_blocks: damaged,
+            corrupt_blocks: damaged,
         });
     }
     let Some(header) = header else {
         return printer
-            .text("damaged: the first block is not whole, and says what the others are\n");
+            .text("corrupt: the first block is not whole, and it describes the others\n");
     };
-    let mut table = Table::new(&["what", "value"]);
+    let mut table = OutputTable::new(&["what", "value"]);
     let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
-    row("stretch", format!("{}..{}", header.start, header.end));
+    row("positions", format!("{}..{}", header.start, header.end));
     row("entries", header.entries.to_string());
     row("runs", header.runs.to_string());
     row("first entry", stamp(header.first_stamp));
@@ -133,18 +136,18 @@ fn print_header(
         row("bytes that it should have", header.length().to_string());
     }
     let damaged: Vec<String> = damaged.iter().map(u64::to_string).collect();
-    row("damaged blocks", if damaged.is_empty() { "none".into() } else { damaged.join(", ") });
+    row("corrupt blocks", if damaged.is_empty() { "none".into() } else { damaged.join(", ") });
     printer.table(&table)
 }
 
-struct Walk<'a, 'b> {
-    inspected: &'a Inspected,
-    printer: &'a mut Printer<'b>,
+struct IndexPrinter<'a, 'b> {
+    inspected: &'a InspectedFile,
+    printer: &'a mut InspectPrinter<'b>,
     /// What was said last of damage: a block holds many records.
-    said: String,
+    last_reason: String,
 }
 
-impl Walk<'_, '_> {
+impl IndexPrinter<'_, '_> {
     /// What was read; `None` if it is damaged, which is said once. What is not there ends it.
     fn read<T>(&mut self, read: io::Result<T>) -> anyhow::Result<Option<T>> {
         let reason = match read {
@@ -152,19 +155,19 @@ impl Walk<'_, '_> {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
             Err(error) => return Err(error.into()),
         };
-        if reason != self.said {
+        if reason != self.last_reason {
             if self.printer.args.json {
-                let (file, what) = (self.inspected.name.as_str(), "damage");
-                self.printer.json(&DamageLine { file, what, reason: reason.clone() })?;
+                let (file, what) = (self.inspected.name.as_str(), "corruption");
+                self.printer.json(&IndexCorruptionLine { file, what, reason: reason.clone() })?;
             } else {
                 self.printer.text(&format!("{reason}\n"))?;
             }
-            self.said = reason;
+            self.last_reason = reason;
         }
         Ok(None)
     }
 
-    fn runs(&mut self, index: &Index) -> anyhow::Result<Vec<Run>> {
+    fn runs(&mut self, index: &SegmentIndex) -> anyhow::Result<Vec<IndexRun>> {
         let mut runs = Vec::new();
         for number in 0..index.header.runs {
             let run = index.run_at(number);
@@ -180,11 +183,11 @@ impl Walk<'_, '_> {
         Ok(runs)
     }
 
-    fn run(&mut self, run: &Run) -> anyhow::Result<()> {
+    fn run(&mut self, run: &IndexRun) -> anyhow::Result<()> {
         let tip = run.tip;
         let chain = format!("{:032x}", tip.chain);
         if self.printer.args.json {
-            return self.printer.json(&RunLine {
+            return self.printer.json(&IndexRunLine {
                 file: &self.inspected.name,
                 what: "run",
                 log: run.log.0,
@@ -197,15 +200,15 @@ impl Walk<'_, '_> {
                 chain,
                 epoch: tip.epoch,
                 user_max: run.user_max.0,
-                user_peak: tip.user_peak.0,
-                previous: run.links.previous.map(|place| place.part),
-                jump: run.links.jump.map(|place| place.part),
+                user_time_max: tip.user_time_max.0,
+                previous: run.links.previous.map(|place| place.segment),
+                jump: run.links.jump.map(|place| place.segment),
                 depth: run.links.depth,
             });
         }
         let headings =
             &["log", "entries", "offsets", "bytes", "last stamp", "epoch", "chain", "run before"];
-        let previous = run.links.previous.map(|place| place.part.to_string());
+        let previous = run.links.previous.map(|place| place.segment.to_string());
         let cells = [
             run.log.0.to_string(),
             run.count.to_string(),
@@ -219,7 +222,12 @@ impl Walk<'_, '_> {
         self.printer.row(headings, cells)
     }
 
-    fn entries(&mut self, index: &Index, run: &Run, left: &mut u64) -> anyhow::Result<()> {
+    fn entries(
+        &mut self,
+        index: &SegmentIndex,
+        run: &IndexRun,
+        left: &mut u64,
+    ) -> anyhow::Result<()> {
         for number in run.first..run.first + run.count {
             if *left == 0 {
                 break;
@@ -237,11 +245,11 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn entry(&mut self, run: &Run, placed: &Placed) -> anyhow::Result<()> {
-        let Placed { entry, at } = placed;
+    fn entry(&mut self, run: &IndexRun, placed: &IndexEntry) -> anyhow::Result<()> {
+        let IndexEntry { entry, at } = placed;
         let chain = format!("{:032x}", entry.chain);
         if self.printer.args.json {
-            return self.printer.json(&EntryLine {
+            return self.printer.json(&IndexEntryLine {
                 file: &self.inspected.name,
                 what: "entry",
                 log: run.log.0,
@@ -255,7 +263,7 @@ impl Walk<'_, '_> {
                 epoch: entry.epoch,
                 user_min: entry.user_min.0,
                 user_max: entry.user_max.0,
-                user_peak: entry.user_peak.0,
+                user_time_max: entry.user_time_max.0,
                 bytes: entry.bytes,
                 payload_crc: entry.payload_crc,
                 chain,

@@ -3,26 +3,26 @@
 use anyhow::bail;
 use serde::Serialize;
 use storage::LogId;
-use storage::filed::filed_name;
 use storage::journal::segment_name;
-use storage::manifest::{Horizon, Listed, MANIFEST_BYTES_MAX, Manifest};
-use storage::part::Layout;
+use storage::manifest::{LogHorizon, MANIFEST_BYTES_MAX, Manifest, ManifestSegment};
+use storage::sealed_segment::SegmentLayout;
+use storage::sorted_segment::sorted_segment_name;
 
-use super::{Inspected, Printer, stamp};
+use super::{InspectPrinter, InspectedFile, stamp};
 
 #[derive(Serialize)]
-struct HeaderLine<'a> {
+struct ManifestHeaderLine<'a> {
     file: &'a str,
     what: &'static str,
     whole: bool,
     sequence: Option<u64>,
     indexed_to: Option<u64>,
-    parts: Option<usize>,
+    sealed_segments: Option<usize>,
     logs: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct PartLine<'a> {
+struct SealedSegmentLine<'a> {
     file: &'a str,
     what: &'static str,
     start: u64,
@@ -31,7 +31,7 @@ struct PartLine<'a> {
 }
 
 #[derive(Serialize)]
-struct LogLine<'a> {
+struct ManifestLogLine<'a> {
     file: &'a str,
     what: &'static str,
     log: u64,
@@ -39,27 +39,30 @@ struct LogLine<'a> {
     lost_to: String,
     compacted_to: String,
     clean_to: u64,
-    freed_to: u64,
+    reclaimed_to: u64,
     punched_to: u64,
-    base: u64,
+    compacted_generation: u64,
 }
 
-pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+pub(super) fn print(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
     let length = inspected.file.length()?;
     if length > MANIFEST_BYTES_MAX {
         bail!("no manifest is so long: {length} bytes");
     }
-    let bytes = inspected.head(length as usize)?;
+    let bytes = inspected.read_prefix(length as usize)?;
     let whole = Manifest::decode(&bytes);
     let is_whole = whole.is_some();
-    let manifest = whole.or_else(|| Manifest::decode_damaged(&bytes));
+    let manifest = whole.or_else(|| Manifest::decode_corrupt(&bytes));
     print_header(inspected, manifest.as_ref(), is_whole, printer)?;
     let Some(manifest) = manifest else { return Ok(()) };
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    for part in manifest.parts.iter().filter(|part| part.end > printer.args.from) {
+    for part in manifest.segments.iter().filter(|part| part.end > printer.args.from) {
         let Some(rest) = left.checked_sub(1) else { break };
         left = rest;
-        print_part(inspected, part, printer)?;
+        print_sealed_segment(inspected, part, printer)?;
     }
     printer.flush()?;
     for (log, horizon) in manifest.logs {
@@ -69,61 +72,61 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
 }
 
 fn print_header(
-    inspected: &Inspected,
+    inspected: &InspectedFile,
     manifest: Option<&Manifest>,
     whole: bool,
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     if printer.args.json {
-        return printer.json(&HeaderLine {
+        return printer.json(&ManifestHeaderLine {
             file: &inspected.name,
             what: "manifest",
             whole,
             sequence: manifest.map(|manifest| manifest.sequence),
             indexed_to: manifest.map(|manifest| manifest.indexed_to),
-            parts: manifest.map(|manifest| manifest.parts.len()),
+            sealed_segments: manifest.map(|manifest| manifest.segments.len()),
             logs: manifest.map(|manifest| manifest.logs.len()),
         });
     }
     if !whole {
         printer
-            .text("damaged: a checksum does not match; what follows is what can be read of it\n")?;
+            .text("corrupt: a checksum does not match; what follows is what can be read of it\n")?;
     }
     let Some(manifest) = manifest else { return printer.text("nothing can be read of it\n") };
-    let Manifest { sequence, indexed_to, parts, logs } = manifest;
+    let Manifest { sequence, indexed_to, segments: parts, logs } = manifest;
     printer.text(&format!(
-        "write {sequence}, indexed to {indexed_to}, {} parts, {} logs with a horizon\n",
+        "write {sequence}, indexed to {indexed_to}, {} sealed segments, {} logs with a horizon\n",
         parts.len(),
         logs.len()
     ))
 }
 
-fn print_part(
-    inspected: &Inspected,
-    part: &Listed,
-    printer: &mut Printer<'_>,
+fn print_sealed_segment(
+    inspected: &InspectedFile,
+    part: &ManifestSegment,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let Listed { start, end, layout } = *part;
+    let ManifestSegment { start, end, layout } = *part;
     let data = match layout {
-        Layout::Journal => segment_name(start),
-        Layout::Filed { generation } => filed_name(start, generation),
+        SegmentLayout::Journal => segment_name(start),
+        SegmentLayout::Sorted { generation } => sorted_segment_name(start, generation),
     };
     if printer.args.json {
-        let (file, what) = (inspected.name.as_str(), "part");
-        return printer.json(&PartLine { file, what, start, end, data });
+        let (file, what) = (inspected.name.as_str(), "sealed-segment");
+        return printer.json(&SealedSegmentLine { file, what, start, end, data });
     }
     printer.row(&["start", "end", "file"], [start.to_string(), end.to_string(), data])
 }
 
 fn print_log(
-    inspected: &Inspected,
+    inspected: &InspectedFile,
     log: LogId,
-    horizon: &Horizon,
-    printer: &mut Printer<'_>,
+    horizon: &LogHorizon,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let freed = horizon.freed();
+    let freed = horizon.released_tip();
     if printer.args.json {
-        return printer.json(&LogLine {
+        return printer.json(&ManifestLogLine {
             file: &inspected.name,
             what: "log",
             log: log.0,
@@ -131,14 +134,22 @@ fn print_log(
             lost_to: horizon.lost_to.to_string(),
             compacted_to: horizon.compacted_to.to_string(),
             clean_to: horizon.clean_to.0,
-            freed_to: freed.end.0,
-            punched_to: horizon.punched_to().0,
-            base: horizon.base(),
+            reclaimed_to: freed.end.0,
+            punched_to: horizon.reclaimed_to().0,
+            compacted_generation: horizon.compacted_generation(),
         });
     }
     let moment = |at: hlc::Hlc| if at == hlc::Hlc::ZERO { String::new() } else { stamp(at) };
-    let headings =
-        &["log", "start", "lost to", "compacted to", "clean to", "freed to", "punched to", "base"];
+    let headings = &[
+        "log",
+        "start",
+        "lost to",
+        "compacted to",
+        "clean to",
+        "reclaimed to",
+        "punched to",
+        "compacted generation",
+    ];
     let cells = [
         log.0.to_string(),
         horizon.start.0.to_string(),
@@ -146,8 +157,8 @@ fn print_log(
         moment(horizon.compacted_to),
         horizon.clean_to.0.to_string(),
         freed.end.0.to_string(),
-        horizon.punched_to().0.to_string(),
-        horizon.base().to_string(),
+        horizon.reclaimed_to().0.to_string(),
+        horizon.compacted_generation().to_string(),
     ];
     printer.row(headings, cells)
 }

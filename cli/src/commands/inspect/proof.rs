@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use storage::proof::{PlacedProof, Proof, ProofError, ProofHeader};
+use storage::proof::{Proof, ProofError, ProofHeader, ProofLocation};
 
-use super::{Inspected, Printer, hex, stamp};
-use crate::table::Table;
+use super::{InspectPrinter, InspectedFile, hex, stamp};
+use crate::table::OutputTable;
 
 #[derive(Serialize)]
-struct HeaderLine<'a> {
+struct ProofHeaderLine<'a> {
     file: &'a str,
     what: &'static str,
     start: u64,
@@ -27,7 +27,7 @@ struct HeaderLine<'a> {
 }
 
 #[derive(Serialize)]
-struct LeafLine<'a> {
+struct ProofLeafLine<'a> {
     file: &'a str,
     what: &'static str,
     position: u64,
@@ -35,21 +35,24 @@ struct LeafLine<'a> {
 }
 
 #[derive(Serialize)]
-struct FaultLine<'a> {
+struct ProofFaultLine<'a> {
     file: &'a str,
     what: &'static str,
     reason: String,
 }
 
-pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
-    let placed = match PlacedProof::read_all(&*inspected.file) {
+pub(super) fn print(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
+    let placed = match ProofLocation::read_all(&*inspected.file) {
         Ok(placed) => placed,
         Err(ProofError::Disk(error)) => return Err(error.into()),
         Err(error) => return print_fault(inspected, &error, printer),
     };
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
     for placed in placed {
-        match Proof::open_placed(Arc::clone(&inspected.file), placed) {
+        match Proof::open_at(Arc::clone(&inspected.file), placed) {
             Ok(proof) => print_proof(inspected, proof, &mut left, printer)?,
             Err(ProofError::Disk(error)) => return Err(error.into()),
             Err(error) => print_fault(inspected, &error, printer)?,
@@ -60,14 +63,14 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
 
 /// Prints a proof, and of its leaves at most those that are `left` to print.
 fn print_proof(
-    inspected: &Inspected,
+    inspected: &InspectedFile,
     mut proof: Proof,
     left: &mut u64,
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let chain = match proof.verify_chain(None) {
         Err(fault) => fault.to_string(),
-        Ok(()) if proof.is_cut() => "ok; no leaves: nothing is kept of the segment".to_owned(),
+        Ok(()) if proof.is_pruned() => "ok; no leaves: nothing is kept of the segment".to_owned(),
         Ok(()) => "ok".to_owned(),
     };
     let signature = match proof.verify_signature(&[]) {
@@ -91,7 +94,7 @@ fn print_proof(
         }
         *left -= 1;
         if printer.args.json {
-            printer.json(&LeafLine {
+            printer.json(&ProofLeafLine {
                 file: &inspected.name,
                 what: "leaf",
                 position: leaf.position,
@@ -106,26 +109,26 @@ fn print_proof(
 }
 
 fn print_fault(
-    inspected: &Inspected,
+    inspected: &InspectedFile,
     error: &ProofError,
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let reason = error.to_string();
     if printer.args.json {
-        return printer.json(&FaultLine { file: &inspected.name, what: "damage", reason });
+        return printer.json(&ProofFaultLine { file: &inspected.name, what: "corruption", reason });
     }
     printer.text(&format!("{reason}\n"))
 }
 
 fn print_header(
-    inspected: &Inspected,
+    inspected: &InspectedFile,
     header: &ProofHeader,
     [chain, signature_state]: [String; 2],
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     let signed_by = header.signature.map(|signature| signature.key.to_string());
     if printer.args.json {
-        return printer.json(&HeaderLine {
+        return printer.json(&ProofHeaderLine {
             file: &inspected.name,
             what: "proof",
             start: header.start,
@@ -142,7 +145,7 @@ fn print_header(
             signature_state,
         });
     }
-    let mut table = Table::new(&["what", "value"]);
+    let mut table = OutputTable::new(&["what", "value"]);
     let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
     row("segment", format!("{}..{}", header.start, header.end));
     row("frames", header.count.to_string());

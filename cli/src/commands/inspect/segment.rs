@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use storage::journal::{
-    Found, FoundFrame, FrameReader, SEGMENT_HEADER_BYTES, SegmentHeader, segment_start,
+    FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_start,
 };
 
-use super::{Inspected, Printer, hex, stamp, user_times};
+use super::{InspectPrinter, InspectedFile, hex, stamp, user_times};
 use crate::moments::date;
 
 const HEADINGS: &[&str] =
     &["position", "stamp", "log", "base", "count", "kind", "length", "user times", "checksums"];
 /// Those of a frame that was filed.
-const FILED_HEADINGS: &[&str] = &[
+const SORTED_HEADINGS: &[&str] = &[
     "position",
     "stamp",
     "log",
@@ -29,7 +29,7 @@ const FILED_HEADINGS: &[&str] = &[
 ];
 
 #[derive(Serialize)]
-struct HeaderLine<'a> {
+struct SegmentHeaderLine<'a> {
     file: &'a str,
     what: &'static str,
     whole: bool,
@@ -38,7 +38,7 @@ struct HeaderLine<'a> {
 }
 
 #[derive(Serialize)]
-struct FrameLine<'a> {
+struct SegmentFrameLine<'a> {
     file: &'a str,
     what: &'static str,
     position: u64,
@@ -63,7 +63,7 @@ struct FrameLine<'a> {
 }
 
 #[derive(Serialize)]
-struct DamageLine<'a> {
+struct SegmentCorruptionLine<'a> {
     file: &'a str,
     what: &'static str,
     position: u64,
@@ -71,16 +71,19 @@ struct DamageLine<'a> {
     reason: String,
 }
 
-pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+pub(super) fn print(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
     let start = print_header(inspected, printer)?;
     let length = inspected.file.length()?.saturating_sub(SEGMENT_HEADER_BYTES);
     let span = start..start.saturating_add(length);
     let mut frames = FrameReader::new(Arc::clone(&inspected.file), span, SEGMENT_HEADER_BYTES);
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    while let Some(found) = frames.next_found()? {
+    while let Some(found) = frames.next_item()? {
         let end = match &found {
-            Found::Frame(found) => found.position + 1,
-            Found::Damaged { until, .. } => *until,
+            JournalScanItem::Frame(found) => found.position + 1,
+            JournalScanItem::Corrupt { until, .. } => *until,
         };
         if end <= printer.args.from {
             continue;
@@ -93,12 +96,14 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
         }
         left -= 1;
         match found {
-            Found::Frame(found) => print_frame(inspected, &found, None, frames.shown(), printer)?,
-            Found::Damaged { position, until, reason } => {
+            JournalScanItem::Frame(found) => {
+                print_frame(inspected, &found, None, frames.payload_preview(), printer)?
+            }
+            JournalScanItem::Corrupt { position, until, reason } => {
                 let reason = reason.to_string();
                 if printer.args.json {
-                    let (file, what) = (inspected.name.as_str(), "damage");
-                    printer.json(&DamageLine { file, what, position, until, reason })?;
+                    let (file, what) = (inspected.name.as_str(), "corruption");
+                    printer.json(&SegmentCorruptionLine { file, what, position, until, reason })?;
                 } else {
                     printer.text(&format!("{position}\tup to {until}: {reason}\n"))?;
                 }
@@ -109,8 +114,11 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
 }
 
 /// Where the segment begins: by its header, or by its name if that is not whole.
-fn print_header(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<u64> {
-    let head = inspected.head(SEGMENT_HEADER_BYTES as usize)?;
+fn print_header(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<u64> {
+    let head = inspected.read_prefix(SEGMENT_HEADER_BYTES as usize)?;
     let header = head.first_chunk().and_then(SegmentHeader::decode);
     let by_name = segment_start(&inspected.name);
     let start = header.map(|header| header.start).or(by_name).unwrap_or(0);
@@ -118,7 +126,7 @@ fn print_header(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Res
     let whole = header.is_some();
     if printer.args.json {
         let (file, what) = (inspected.name.as_str(), "segment");
-        printer.json(&HeaderLine { file, what, whole, start, bytes })?;
+        printer.json(&SegmentHeaderLine { file, what, whole, start, bytes })?;
         return Ok(start);
     }
     let state = match header {
@@ -135,15 +143,15 @@ fn print_header(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Res
 /// Prints a frame. Of one that was filed it is known where its payload stands, and what the chain of its
 /// log is.
 pub(super) fn print_frame(
-    inspected: &Inspected,
-    found: &FoundFrame,
+    inspected: &InspectedFile,
+    found: &ScannedFrame,
     filed: Option<(u64, u128)>,
     shown: &[u8],
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let FoundFrame { position, frame, payload_is_whole, .. } = *found;
+    let ScannedFrame { position, frame, payload_is_whole, .. } = *found;
     if printer.args.json {
-        return printer.json(&FrameLine {
+        return printer.json(&SegmentFrameLine {
             file: &inspected.name,
             what: "frame",
             position,
@@ -173,7 +181,7 @@ pub(super) fn print_frame(
     if let Some((at, chain)) = filed {
         let (at, chain) = (at.to_string(), format!("{chain:032x}"));
         let cells = [position, stamp, log, base, count, kind, length, user, state, at, chain];
-        printer.row(FILED_HEADINGS, cells)?;
+        printer.row(SORTED_HEADINGS, cells)?;
     } else {
         let cells = [position, stamp, log, base, count, kind, length, user, state];
         printer.row(HEADINGS, cells)?;

@@ -2,30 +2,30 @@
 
 use serde::Serialize;
 
-use super::{Inspected, Printer};
-use crate::table::Table;
+use super::{InspectPrinter, InspectedFile};
+use crate::table::OutputTable;
 
 /// Longer ones are none of ours.
 const BYTES_MAX: usize = 4 << 10;
-const DAMAGED: &str = "damaged";
+const CORRUPT: &str = "corrupt";
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct TextLine<'a> {
     file: &'a str,
     what: &'a str,
     value: &'a str,
 }
 
 pub(super) fn print_identity(
-    inspected: &Inspected,
-    printer: &mut Printer<'_>,
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let bytes = inspected.head(BYTES_MAX)?;
+    let bytes = inspected.read_prefix(BYTES_MAX)?;
     match identity(&bytes) {
         Some(lines) => print(&inspected.name, lines.into_iter(), printer),
         None => {
             let why = "it is not lines of a word and a value, of which `format` is the first";
-            print(&inspected.name, [(DAMAGED, why)].into_iter(), printer)
+            print(&inspected.name, [(CORRUPT, why)].into_iter(), printer)
         }
     }
 }
@@ -37,12 +37,15 @@ fn identity(bytes: &[u8]) -> Option<Vec<(&str, &str)>> {
     lines.filter(|lines| lines.first().is_some_and(|(name, _)| *name == "format"))
 }
 
-pub(super) fn print_lock(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
-    let bytes = inspected.head(BYTES_MAX)?;
+pub(super) fn print_lock(
+    inspected: &InspectedFile,
+    printer: &mut InspectPrinter<'_>,
+) -> anyhow::Result<()> {
+    let bytes = inspected.read_prefix(BYTES_MAX)?;
     let said = match text(&bytes).map(str::trim) {
         Some("") => ("last holder's process id", "not known"),
         Some(id) if id.parse::<u32>().is_ok() => ("last holder's process id", id),
-        _ => (DAMAGED, "it is no process id; the lock holds none the less"),
+        _ => (CORRUPT, "it is no process id; the lock holds none the less"),
     };
     print(&inspected.name, [said].into_iter(), printer)
 }
@@ -56,12 +59,12 @@ fn text(bytes: &[u8]) -> Option<&str> {
 fn print<'a>(
     file: &str,
     lines: impl Iterator<Item = (&'a str, &'a str)>,
-    printer: &mut Printer<'_>,
+    printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let mut table = Table::new(&["what", "value"]);
+    let mut table = OutputTable::new(&["what", "value"]);
     for (what, value) in lines {
         if printer.args.json {
-            printer.json(&Line { file, what, value })?;
+            printer.json(&TextLine { file, what, value })?;
         } else {
             table.row([what.to_owned(), value.to_owned()]);
         }

@@ -5,7 +5,7 @@ use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest};
 
-use super::bench::{Bench, PROTOCOL, group_id, join_request};
+use super::test_kafka_api::{PROTOCOL, TestKafkaApi, group_id, join_request};
 use super::*;
 
 const ASSIGNMENT: &[u8] = b"yours";
@@ -45,7 +45,7 @@ fn leave_request(member_id: StrBytes, version: i16) -> LeaveGroupRequest {
 #[tokio::test]
 async fn a_member_joins_syncs_beats_and_leaves_in_every_version() {
     for version in 0..=9 {
-        let bench = Bench::new();
+        let bench = TestKafkaApi::new();
         let joined = bench.join(version, "g").await;
         assert_eq!((joined.error_code, joined.generation_id), (0, 1), "version {version}");
         assert_eq!(joined.leader, joined.member_id);
@@ -79,20 +79,20 @@ async fn a_member_joins_syncs_beats_and_leaves_in_every_version() {
 
 #[test]
 fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
-    let context = |version| Context {
+    let context = |version| RequestContext {
         api_key: 11,
         version,
         correlation_id: 0,
         client_id: "c".to_owned(),
         peer: "[::ffff:10.1.2.3]:4".parse().unwrap(),
         local: "127.0.0.1:1".parse().unwrap(),
-        gate: Arc::default(),
-        answers: crate::memory_budget::ConnectionQuota::ample(),
+        produce_lock: Arc::default(),
+        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
     };
-    let old = asked(join_request("g", 0), &context(0));
+    let old = to_join_request(join_request("g", 0), &context(0));
     assert_eq!(old.rebalance_timeout, Duration::from_secs(10));
     assert!(!old.require_known_member_id && !old.supports_skip_assignment);
-    let new = asked(join_request("g", 9), &context(9));
+    let new = to_join_request(join_request("g", 9), &context(9));
     assert_eq!(new.rebalance_timeout, Duration::from_secs(20));
     assert!(new.require_known_member_id && new.supports_skip_assignment);
     assert_eq!(new.client_host, "/10.1.2.3");
@@ -100,7 +100,7 @@ fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
 
 #[tokio::test]
 async fn a_refused_join_is_an_answer_in_every_version() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     for version in 0..=9 {
         let short = join_request("g", version).with_session_timeout_ms(-1);
         let answer = bench.ask(version, short).await;
@@ -114,7 +114,7 @@ async fn a_refused_join_is_an_answer_in_every_version() {
 
 #[tokio::test]
 async fn a_static_member_joins_at_once_and_fences_who_held_its_name() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     let instance = Some(StrBytes::from_static_str("i"));
     let request = join_request("g", 9).with_group_instance_id(instance.clone());
     let first = bench.ask(9, request.clone()).await;
@@ -129,7 +129,7 @@ async fn a_static_member_joins_at_once_and_fences_who_held_its_name() {
 
 #[tokio::test]
 async fn the_newest_sync_must_say_which_protocol_it_knows() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     let joined = bench.join(9, "g").await;
     let silent = sync_request(&joined, 4);
     let answer = bench.ask(5, silent.clone()).await;
@@ -142,8 +142,8 @@ async fn the_newest_sync_must_say_which_protocol_it_knows() {
 
 #[tokio::test]
 async fn strangers_are_refused() {
-    let bench = Bench::new();
-    let member = bench.stable("g").await;
+    let bench = TestKafkaApi::new();
+    let member = bench.stable_group("g").await;
     let mut joined = JoinGroupResponse::default()
         .with_member_id(member.id)
         .with_generation_id(member.generation + 1);
@@ -161,8 +161,8 @@ async fn strangers_are_refused() {
 
 #[tokio::test]
 async fn several_leave_at_once_and_each_hears_of_itself() {
-    let bench = Bench::new();
-    let member = bench.stable("g").await;
+    let bench = TestKafkaApi::new();
+    let member = bench.stable_group("g").await;
     let leaving = [member.id.clone(), StrBytes::from_static_str("x")]
         .map(|id| MemberIdentity::default().with_member_id(id));
     let request =
@@ -177,8 +177,8 @@ async fn several_leave_at_once_and_each_hears_of_itself() {
 
 #[tokio::test]
 async fn who_waits_is_answered_when_the_server_closes() {
-    let bench = Arc::new(Bench::new());
-    bench.stable("g").await;
+    let bench = Arc::new(TestKafkaApi::new());
+    bench.stable_group("g").await;
     let waiting = tokio::spawn({
         let bench = Arc::clone(&bench);
         async move { bench.join(9, "g").await }

@@ -4,7 +4,9 @@ use kafka_protocol::messages::offset_fetch_request::{
 use kafka_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 use kafka_protocol::protocol::StrBytes;
 
-use super::super::join_group::bench::{Bench, Joined, group_id, topic_name};
+use super::super::join_group::test_kafka_api::{
+    TestGroupMember, TestKafkaApi, group_id, topic_name,
+};
 use super::*;
 
 const FETCH: std::ops::RangeInclusive<i16> = 1..=9;
@@ -27,7 +29,7 @@ fn commit_request(topics: &[(&str, Vec<OffsetCommitRequestPartition>)]) -> Offse
     OffsetCommitRequest::default().with_group_id(group_id("g")).with_topics(topics)
 }
 
-fn by(member: &Joined, request: OffsetCommitRequest) -> OffsetCommitRequest {
+fn by(member: &TestGroupMember, request: OffsetCommitRequest) -> OffsetCommitRequest {
     request.with_member_id(member.id.clone()).with_generation_id_or_member_epoch(member.generation)
 }
 
@@ -38,7 +40,7 @@ fn codes(response: &OffsetCommitResponse) -> Vec<i16> {
 
 /// All that is asked of one group, or all that there is: topic, partition, offset, metadata.
 async fn fetch(
-    bench: &Bench,
+    bench: &TestKafkaApi,
     version: i16,
     asked: Option<&[(&str, &[i32])]>,
 ) -> Vec<(String, i32, i64, String)> {
@@ -104,7 +106,7 @@ fn row(topic: &str, index: i32, (offset, metadata): (i64, &str)) -> (String, i32
 
 #[tokio::test]
 async fn what_is_committed_in_any_version_is_fetched_in_any() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 2).await;
     bench.topic("b", 1).await;
     for version in 2..=9 {
@@ -136,7 +138,7 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
 
 #[tokio::test]
 async fn leader_epochs_are_kept_from_the_version_that_has_them() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     let one = partition(0, 5, "").with_committed_leader_epoch(3);
     bench.ask(9, commit_request(&[("a", vec![one])])).await;
@@ -151,7 +153,7 @@ async fn leader_epochs_are_kept_from_the_version_that_has_them() {
 
 #[tokio::test]
 async fn groups_that_are_asked_for_together_are_answered_apart() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     bench.ask(9, commit_request(&[("a", vec![partition(0, 5, "")])])).await;
     let group =
@@ -168,7 +170,7 @@ async fn groups_that_are_asked_for_together_are_answered_apart() {
 
 #[tokio::test]
 async fn what_is_not_there_is_refused_and_the_rest_is_committed() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     let request = commit_request(&[
         ("no", vec![partition(0, 1, "")]),
@@ -182,7 +184,7 @@ async fn what_is_not_there_is_refused_and_the_rest_is_committed() {
 
 #[tokio::test]
 async fn metadata_that_is_too_long_is_refused_alone() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 3).await;
     let request = commit_request(&[(
         "a",
@@ -199,7 +201,7 @@ async fn metadata_that_is_too_long_is_refused_alone() {
 
 #[tokio::test]
 async fn no_metadata_is_fetched_as_empty() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     let one = partition(0, 1, "").with_committed_metadata(None);
     bench.ask(9, commit_request(&[("a", vec![one])])).await;
@@ -207,10 +209,10 @@ async fn no_metadata_is_fetched_as_empty() {
 }
 
 #[tokio::test]
-async fn a_member_of_no_group_is_told_so_as_its_version_knows_it() {
-    let bench = Bench::new();
+async fn a_member_of_no_group_gets_the_error_that_its_version_knows() {
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
-    let lost = Joined { id: StrBytes::from_static_str("m"), generation: 3 };
+    let lost = TestGroupMember { id: StrBytes::from_static_str("m"), generation: 3 };
     let request = by(&lost, commit_request(&[("a", vec![partition(0, 1, "")]), ("no", vec![])]));
     for version in 2..9 {
         let codes = codes(&bench.ask(version, request.clone()).await);
@@ -223,13 +225,13 @@ async fn a_member_of_no_group_is_told_so_as_its_version_knows_it() {
 
 #[tokio::test]
 async fn a_group_with_members_takes_offsets_from_its_members_alone() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
-    let member = bench.stable("g").await;
+    let member = bench.stable_group("g").await;
     let request = commit_request(&[("a", vec![partition(0, 1, "")])]);
     let refused = bench.ask(9, request.clone()).await;
     assert_eq!(codes(&refused), [ResponseError::UnknownMemberId.code()]);
-    let old = Joined { id: member.id.clone(), generation: member.generation - 1 };
+    let old = TestGroupMember { id: member.id.clone(), generation: member.generation - 1 };
     let refused = bench.ask(9, by(&old, request.clone())).await;
     assert_eq!(codes(&refused), [ResponseError::IllegalGeneration.code()]);
     assert_eq!(fetch(&bench, 9, None).await, []);
@@ -239,8 +241,8 @@ async fn a_group_with_members_takes_offsets_from_its_members_alone() {
 
 #[tokio::test]
 async fn an_unknown_topic_is_named_before_the_fence_is_asked() {
-    let bench = Bench::new();
-    bench.stable("g").await;
+    let bench = TestKafkaApi::new();
+    bench.stable_group("g").await;
     let refused = bench.ask(9, commit_request(&[("no", vec![partition(0, 1, "")])])).await;
     assert_eq!(codes(&refused), [ResponseError::UnknownTopicOrPartition.code()]);
     assert!(bench.ask(9, commit_request(&[])).await.topics.is_empty());
@@ -248,7 +250,7 @@ async fn an_unknown_topic_is_named_before_the_fence_is_asked() {
 
 #[tokio::test]
 async fn a_moment_of_a_topic_has_offsets_of_its_own() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     let engine = &bench.kafka.engine;
     let created = engine.topic("a").unwrap().created.time();
@@ -273,10 +275,10 @@ async fn a_moment_of_a_topic_has_offsets_of_its_own() {
 
 #[tokio::test]
 async fn offsets_and_the_group_that_has_nothing_else_outlive_the_server() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     bench.ask(9, commit_request(&[("a", vec![partition(0, 5, "x")])])).await;
-    let bench = bench.restarted();
+    let bench = bench.restart();
     assert_eq!(fetch(&bench, 9, None).await, [row("a", 0, (5, "x"))]);
     let listed = bench.kafka.groups.list();
     assert_eq!(listed.len(), 1);
@@ -285,7 +287,7 @@ async fn offsets_and_the_group_that_has_nothing_else_outlive_the_server() {
 
 #[tokio::test]
 async fn a_server_that_is_stopping_sends_committers_to_look_for_another() {
-    let bench = Bench::new();
+    let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     bench.kafka.engine.close();
     let request = commit_request(&[("a", vec![partition(0, 5, "x")])]);

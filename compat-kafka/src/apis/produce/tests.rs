@@ -5,22 +5,22 @@ use bytes::BytesMut;
 use kafka_protocol::messages::produce_request::TopicProduceData;
 use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
-use kafka_records::{BatchBuilder, Codec, set_crc};
+use kafka_records::{BatchBuilder, CompressionType, set_crc};
 
 use super::super::create_topics::new_topic_id;
 use super::super::create_topics::tests::{kafka, kafka_with};
 use super::*;
-use crate::answer::Chunk;
 use crate::core::KafkaOptions;
+use crate::response::ResponseChunk;
 
 const WHY: &str = "Compacted topic cannot accept message without key in topic partition";
 
-async fn topic(kafka: &Arc<Kafka>, name: &str, policy: &str) {
+async fn topic(kafka: &Arc<KafkaServer>, name: &str, policy: &str) {
     let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
     kafka.engine.create_topic(name, 1, configs, new_topic_id(kafka), false).await.unwrap();
 }
 
-fn batch(codec: Codec, keys: &[Option<&str>]) -> Bytes {
+fn batch(codec: CompressionType, keys: &[Option<&str>]) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     for key in keys {
         builder.record(1, key.map(str::as_bytes), Some(b"value"), &[]);
@@ -30,7 +30,7 @@ fn batch(codec: Codec, keys: &[Option<&str>]) -> Bytes {
 
 /// What a batch is answered, as a client of that version reads it.
 async fn produce(
-    kafka: &Arc<Kafka>,
+    kafka: &Arc<KafkaServer>,
     version: i16,
     topic: &str,
     batch: Bytes,
@@ -43,22 +43,22 @@ async fn produce(
         _ => data.with_name(TopicName(StrBytes::from_string(topic.to_owned()))),
     };
     let request = ProduceRequest::default().with_acks(-1).with_topic_data(vec![data]);
-    let context = Context {
+    let context = RequestContext {
         api_key: ApiKey::Produce as i16,
         version,
         correlation_id: 1,
         client_id: "test".to_owned(),
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
-        gate: Arc::default(),
-        answers: crate::memory_budget::ConnectionQuota::ample(),
+        produce_lock: Arc::default(),
+        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
     };
     let mut body = BytesMut::new();
     request.encode(&mut body, version).unwrap();
-    let answer = serve(Arc::clone(kafka), context, body.freeze()).await.unwrap().unwrap();
+    let answer = handle(Arc::clone(kafka), context, body.freeze()).await.unwrap().unwrap();
     let mut frame = BytesMut::new();
     for chunk in answer.into_frame() {
-        let Chunk::Bytes(bytes) = chunk else { panic!("no file is in the answer") };
+        let ResponseChunk::Bytes(bytes) = chunk else { panic!("no file is in the answer") };
         frame.extend_from_slice(&bytes);
     }
     let mut frame = frame.freeze().slice(4..);
@@ -83,7 +83,7 @@ async fn a_compacted_topic_takes_no_record_without_a_key_and_names_each() {
         topic(&kafka, policy.replace(',', "-").as_str(), policy).await;
     }
     for (name, version) in [("compact", 12), ("compact", 13), ("compact-delete", 8)] {
-        for codec in Codec::ALL {
+        for codec in CompressionType::ALL {
             let keyless = batch(codec, &[Some("a"), None, Some(""), None]);
             let answer = produce(&kafka, version, name, keyless).await;
             assert_eq!(answer.error_code, ResponseError::InvalidRecord.code(), "{codec:?}");
@@ -107,7 +107,7 @@ async fn records_with_keys_are_taken_and_other_topics_need_none() {
     topic(&kafka, "compacted", "compact").await;
     topic(&kafka, "deleted", "delete").await;
     let mut end = 0;
-    for codec in Codec::ALL {
+    for codec in CompressionType::ALL {
         let answer = produce(&kafka, 9, "compacted", batch(codec, &[Some("a"), Some("")])).await;
         assert_eq!((answer.error_code, answer.base_offset), (0, end), "{codec:?}");
         let answer = produce(&kafka, 9, "deleted", batch(codec, &[None, Some("a")])).await;
@@ -120,7 +120,7 @@ async fn records_with_keys_are_taken_and_other_topics_need_none() {
 async fn a_version_that_cannot_name_records_is_answered_without() {
     let kafka = kafka();
     topic(&kafka, "t", "compact").await;
-    let answer = produce(&kafka, 7, "t", batch(Codec::None, &[None])).await;
+    let answer = produce(&kafka, 7, "t", batch(CompressionType::None, &[None])).await;
     assert_eq!(answer.error_code, ResponseError::InvalidRecord.code());
     assert!(answer.record_errors.is_empty());
 }
@@ -129,15 +129,16 @@ async fn a_version_that_cannot_name_records_is_answered_without() {
 async fn of_very_many_bad_records_the_first_are_named() {
     let kafka = kafka();
     topic(&kafka, "t", "compact").await;
-    let answer = produce(&kafka, 9, "t", batch(Codec::Zstd, &vec![None; 5000])).await;
+    let answer = produce(&kafka, 9, "t", batch(CompressionType::Zstd, &vec![None; 5000])).await;
     assert_eq!(answer.record_errors.len(), RECORD_ERRORS_MAX);
     assert!(answer.error_message.unwrap().contains("due to 5000 record errors in total"));
 }
 
 #[tokio::test]
 async fn what_unpacks_to_too_much_is_refused_as_too_large_so_that_producers_split_it() {
-    let kafka = kafka_with(KafkaOptions { unpacked_bytes_max: 1 << 20, ..KafkaOptions::default() });
-    let mut builder = BatchBuilder::new(Codec::Zstd);
+    let kafka =
+        kafka_with(KafkaOptions { decompressed_bytes_max: 1 << 20, ..KafkaOptions::default() });
+    let mut builder = BatchBuilder::new(CompressionType::Zstd);
     builder.record(1, Some(b"key"), Some(&vec![0; 2 << 20]), &[]);
     let batch = builder.build();
     for policy in ["compact", "delete"] {
@@ -152,7 +153,7 @@ async fn what_unpacks_to_too_much_is_refused_as_too_large_so_that_producers_spli
 async fn a_client_cannot_set_a_delete_horizon() {
     let kafka = kafka();
     topic(&kafka, "t", "compact").await;
-    let batch = batch(Codec::None, &[Some("a")]);
+    let batch = batch(CompressionType::None, &[Some("a")]);
     let mut header = BatchHeader::parse(&batch).unwrap();
     header.attributes |= 1 << 6;
     let mut bytes = header.to_bytes();
@@ -176,7 +177,7 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
     ] {
         let frame = Bytes::from(vec![7; frame_bytes]);
         let part = frame.slice(frame_bytes - part_bytes..);
-        let own = own_if_small(part.clone(), frame_bytes);
+        let own = copy_if_small(part.clone(), frame_bytes);
         assert_eq!(own, part);
         assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
     }
@@ -191,31 +192,35 @@ async fn waits<T>(mut task: std::pin::Pin<&mut impl Future<Output = T>>) -> bool
 async fn a_large_batch_waits_for_its_turn_to_be_unpacked_and_small_ones_go_on() {
     let kafka = kafka();
     topic(&kafka, "t", "delete").await;
-    let turns = kafka.unpacking.available_permits() as u32;
-    let taken = kafka.unpacking.acquire_many(turns).await.unwrap();
-    let value = vec![0; 2 * UNPACKED_HERE.decompressed_bytes_max];
-    let large = BatchBuilder::new(Codec::Zstd).record(1, None, Some(&value), &[]).build();
+    let turns = kafka.decompression_permits.available_permits() as u32;
+    let taken = kafka.decompression_permits.acquire_many(turns).await.unwrap();
+    let value = vec![0; 2 * INLINE_DECOMPRESSION.decompressed_bytes_max];
+    let large = BatchBuilder::new(CompressionType::Zstd).record(1, None, Some(&value), &[]).build();
     assert!(large.len() < 1 << 20);
     let mut waiting = std::pin::pin!(produce(&kafka, 9, "t", large));
     assert!(waits(waiting.as_mut()).await);
-    for (base, codec) in (0..).zip(Codec::ALL) {
+    for (base, codec) in (0..).zip(CompressionType::ALL) {
         let answer = produce(&kafka, 9, "t", batch(codec, &[None])).await;
         assert_eq!((answer.error_code, answer.base_offset), (0, base));
     }
     assert!(waits(waiting.as_mut()).await);
     drop(taken);
     let answer = waiting.await;
-    assert_eq!((answer.error_code, answer.base_offset), (0, Codec::ALL.len() as i64));
+    assert_eq!((answer.error_code, answer.base_offset), (0, CompressionType::ALL.len() as i64));
 }
 
 #[tokio::test]
 async fn a_batch_that_unpacks_to_too_much_is_refused_wherever_it_is_unpacked() {
     let most = 4 << 20;
     for unpacked_bytes_max in [1 << 10, most] {
-        let kafka = kafka_with(KafkaOptions { unpacked_bytes_max, ..KafkaOptions::default() });
+        let kafka = kafka_with(KafkaOptions {
+            decompressed_bytes_max: unpacked_bytes_max,
+            ..KafkaOptions::default()
+        });
         topic(&kafka, "t", "delete").await;
         let value = vec![0; most + 1];
-        let large = BatchBuilder::new(Codec::Zstd).record(1, None, Some(&value), &[]).build();
+        let large =
+            BatchBuilder::new(CompressionType::Zstd).record(1, None, Some(&value), &[]).build();
         let answer = produce(&kafka, 9, "t", large).await;
         assert_eq!(answer.error_code, ResponseError::MessageTooLarge.code());
     }

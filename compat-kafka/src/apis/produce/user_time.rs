@@ -6,56 +6,56 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use engine::blocking::on_disk;
+use engine::blocking::block_in_place;
 use engine::user_time::NO_TIMES;
 use engine::{EngineError, Topic, UserTimeRule};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
-use kafka_records::Limit;
-use user_time::{ExtractError, Extractor, Kind};
+use kafka_records::DecompressionLimit;
+use user_time::{ExtractError, UserTimeExtractor, UserTimeKind};
 
-use super::{Bounds, RecordErrors, Refused};
-use crate::core::Kafka;
+use super::{PartitionProduceError, RecordErrors, TimestampBounds};
+use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::format::{Extracted, Timestamps, extract};
+use crate::format::{BatchTimestampType, RecordUserTime, extract};
 
 /// What was found in a batch.
-pub(super) struct Found {
+pub(super) struct BatchUserTimes {
     /// The smallest and the largest user time.
-    pub(super) user: (UserTime, UserTime),
+    pub(super) user_times: (UserTime, UserTime),
     /// The same of the records' own timestamps.
-    pub(super) stamps: (UserTime, UserTime),
+    pub(super) timestamps: (UserTime, UserTime),
 }
 
 /// Finds the user time of each record, and holds it against what the topic takes.
-pub(super) fn find(
-    kafka: &Kafka,
+pub(super) fn extract_user_times(
+    kafka: &KafkaServer,
     topic: &Topic,
     rule: &UserTimeRule,
-    (records, limit): (&Bytes, Limit),
-) -> Result<Found, Refused> {
+    (records, limit): (&Bytes, DecompressionLimit),
+) -> Result<BatchUserTimes, PartitionProduceError> {
     let extractor = extractor(kafka, rule)?;
     let defaults = kafka.engine.topic_defaults();
     let append_time = topic.config.is_log_append_time(defaults);
     // Append times are not known yet. They are within all bounds, and rise.
     let judged = !(append_time && rule.is_timestamp());
-    let judge = Judge {
-        bounds: judged.then(|| Bounds::of(kafka, topic)),
+    let judge = UserTimeValidator {
+        bounds: judged.then(|| TimestampBounds::of(kafka, topic)),
         rises: judged && rule.is_strict(),
         keeps_unreadable: rule.keeps_unreadable(),
     };
-    let mut found = Found { user: NO_TIMES, stamps: NO_TIMES };
+    let mut found = BatchUserTimes { user_times: NO_TIMES, timestamps: NO_TIMES };
     let (mut errors, mut index, mut last) = (RecordErrors::default(), 0, NO_TIMES.1);
     let mut overworked = None;
-    walk((records, limit), extractor, append_time, |record| {
-        widen(&mut found.stamps, UserTime(record.timestamp));
+    extract_each((records, limit), extractor, append_time, |record| {
+        widen(&mut found.timestamps, UserTime(record.timestamp));
         if record.overworked.is_some() {
             overworked = record.overworked;
             return ControlFlow::Break(());
         }
-        match judge.verdict(record.time, last) {
+        match judge.validate(record.time, last) {
             Ok(Some(time)) => {
-                widen(&mut found.user, time);
+                widen(&mut found.user_times, time);
                 last = last.max(time);
             }
             Ok(None) => {}
@@ -67,30 +67,34 @@ pub(super) fn find(
     // What is wrong with single records is told first: it is why the plug-in worked so long.
     errors.into_result()?;
     if let Some(why) = overworked {
-        return Err(Refused::new(ResponseError::InvalidRecord, format!("the batch: {why}")));
+        return Err(PartitionProduceError::new(
+            ResponseError::InvalidRecord,
+            format!("the batch: {why}"),
+        ));
     }
     Ok(found)
 }
 
 /// Names the records that made a batch fall below what its partition has.
-pub(super) fn fallen(
-    kafka: &Kafka,
+pub(super) fn out_of_order_error(
+    kafka: &KafkaServer,
     rule: &UserTimeRule,
     append_time: bool,
     records: &Bytes,
     error: &EngineError,
-) -> Refused {
+) -> PartitionProduceError {
     let code = engine_error(error);
-    let refused = Refused::new(code, error.to_string());
-    let (EngineError::UserTimeFalls { last, .. }, Ok(extractor)) = (error, extractor(kafka, rule))
+    let refused = PartitionProduceError::new(code, error.to_string());
+    let (EngineError::UserTimeOutOfOrder { last, .. }, Ok(extractor)) =
+        (error, extractor(kafka, rule))
     else {
         return refused;
     };
     let (mut errors, mut index) = (RecordErrors::default(), 0);
-    let limit = kafka.format.limit();
-    let walked = walk((records, limit), extractor, append_time, |record| {
+    let limit = kafka.format.decompression_limit();
+    let walked = extract_each((records, limit), extractor, append_time, |record| {
         if let Some(time) = record.time.ok().filter(|time| time < last) {
-            errors.add(index, code, || falls(time, *last));
+            errors.add(index, code, || out_of_order_message(time, *last));
         }
         index += 1;
         ControlFlow::Continue(())
@@ -101,37 +105,44 @@ pub(super) fn fallen(
     }
 }
 
-fn extractor<'a>(kafka: &Kafka, rule: &'a UserTimeRule) -> Result<&'a Extractor, Refused> {
+fn extractor<'a>(
+    kafka: &KafkaServer,
+    rule: &'a UserTimeRule,
+) -> Result<&'a UserTimeExtractor, PartitionProduceError> {
     let extractor = kafka.engine.extractor(rule);
-    extractor.map_err(|error| Refused::new(engine_error(&error), error.to_string()))
+    extractor.map_err(|error| PartitionProduceError::new(engine_error(&error), error.to_string()))
 }
 
-fn walk(
-    (records, limit): (&Bytes, Limit),
-    extractor: &Extractor,
+fn extract_each(
+    (records, limit): (&Bytes, DecompressionLimit),
+    extractor: &UserTimeExtractor,
     append_time: bool,
-    visit: impl FnMut(Extracted) -> ControlFlow<()>,
-) -> Result<(), Refused> {
-    let timestamps = if append_time { Timestamps::OfAppend } else { Timestamps::Own };
+    visit: impl FnMut(RecordUserTime) -> ControlFlow<()>,
+) -> Result<(), PartitionProduceError> {
+    let timestamps = if append_time {
+        BatchTimestampType::LogAppendTime
+    } else {
+        BatchTimestampType::CreateTime
+    };
     let act = || extract(records, limit, extractor, timestamps, visit);
     // A plug-in may take its time.
-    let is_plugin = matches!(extractor.spec().kind(), Kind::Wasm { .. });
-    let done = if is_plugin { on_disk(act) } else { act() };
-    done.map_err(|error| Refused::unreadable(&error))
+    let is_plugin = matches!(extractor.spec().kind(), UserTimeKind::Wasm { .. });
+    let done = if is_plugin { block_in_place(act) } else { act() };
+    done.map_err(|error| PartitionProduceError::unreadable(&error))
 }
 
 /// What a topic takes.
-struct Judge {
-    bounds: Option<Bounds>,
+struct UserTimeValidator {
+    bounds: Option<TimestampBounds>,
     rises: bool,
     keeps_unreadable: bool,
 }
 
-type Verdict = Result<Option<UserTime>, (ResponseError, String)>;
+type UserTimeResult = Result<Option<UserTime>, (ResponseError, String)>;
 
-impl Judge {
+impl UserTimeValidator {
     /// Whether a record with this time may follow one with the time `last`.
-    fn verdict(&self, time: Result<UserTime, ExtractError>, last: UserTime) -> Verdict {
+    fn validate(&self, time: Result<UserTime, ExtractError>, last: UserTime) -> UserTimeResult {
         let time = match time {
             Ok(time) => time,
             Err(_) if self.keeps_unreadable => return Ok(None),
@@ -140,19 +151,19 @@ impl Judge {
                 return Err((ResponseError::InvalidRecord, message));
             }
         };
-        let is_outside = |bounds: &&Bounds| bounds.is_early(time) || bounds.is_late(time);
+        let is_outside = |bounds: &&TimestampBounds| bounds.is_early(time) || bounds.is_late(time);
         if let Some(bounds) = self.bounds.as_ref().filter(is_outside) {
-            let message = bounds.refusal("the record's user time", (time, time));
+            let message = bounds.error_message("the record's user time", (time, time));
             return Err((ResponseError::InvalidTimestamp, message));
         }
         if self.rises && time < last {
-            return Err((ResponseError::InvalidTimestamp, falls(time, last)));
+            return Err((ResponseError::InvalidTimestamp, out_of_order_message(time, last)));
         }
         Ok(Some(time))
     }
 }
 
-fn falls(time: UserTime, last: UserTime) -> String {
+fn out_of_order_message(time: UserTime, last: UserTime) -> String {
     format!(
         "the record's user time falls below the one before it, and the topic is strict. time={}, last={}",
         time.0, last.0

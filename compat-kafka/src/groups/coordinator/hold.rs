@@ -5,27 +5,27 @@
 use std::sync::Arc;
 
 use super::super::error::GroupError;
-use super::super::state::GroupState;
-use super::slot::Slot;
-use super::{Absent, Coordinator, Shared, check_id};
+use super::super::state::ClassicGroupState;
+use super::slot::GroupSlot;
+use super::{CoordinatorState, GroupCoordinator, MissingGroupPolicy, check_group_id};
 
 /// A group that nobody joins, and no client commits for, until this is dropped.
 pub struct HeldGroup {
-    shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    shared: Arc<CoordinatorState>,
+    slot: Arc<GroupSlot>,
 }
 
-impl Coordinator {
+impl GroupCoordinator {
     /// Holds a group without members. One that is not there is made.
     ///
     /// # Errors
     /// It has members, or is held or being deleted.
     pub fn hold(&self, group: &str) -> Result<HeldGroup, GroupError> {
-        check_id(group)?;
+        check_group_id(group)?;
         loop {
-            let slot = self.shared.find(group, Absent::Create)?;
+            let slot = self.shared.find(group, MissingGroupPolicy::Create)?;
             let mut inner = slot.inner.lock();
-            if inner.group.state() == GroupState::Dead {
+            if inner.group.state() == ClassicGroupState::Dead {
                 continue;
             }
             if inner.is_being_deleted || inner.is_held {
@@ -47,6 +47,6 @@ impl Drop for HeldGroup {
         inner.is_held = false;
         // It counts as used: its time without members begins anew.
         inner.idle_until = None;
-        self.shared.settle(&self.slot, &mut inner, self.shared.now(), Vec::new());
+        self.shared.apply_effects(&self.slot, &mut inner, self.shared.now(), Vec::new());
     }
 }

@@ -8,27 +8,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::super::join::JoinAnswer;
-use super::super::machine::{Group, Token};
-use super::super::state::GroupState;
-use super::super::sync::SyncAnswer;
-use super::alarms::AlarmKey;
-use super::writes::QueuedPut;
+use super::super::classic_group::{ClassicGroup, RequestToken};
+use super::super::join::JoinResult;
+use super::super::state::ClassicGroupState;
+use super::super::sync::SyncResult;
+use super::timer_queue::TimerKey;
+use super::writes::QueuedSnapshot;
 
 /// One group's place in the coordinator.
-pub(super) struct Slot {
+pub(super) struct GroupSlot {
     pub(super) id: String,
-    pub(super) inner: Mutex<Inner>,
+    pub(super) inner: Mutex<GroupSlotState>,
     /// Held by the one write to the log that is under way.
     pub(super) writing: tokio::sync::Mutex<()>,
 }
 
-pub(super) struct Inner {
-    pub(super) group: Group,
-    pub(super) joins: HashMap<Token, oneshot::Sender<JoinAnswer>>,
-    pub(super) syncs: HashMap<Token, oneshot::Sender<SyncAnswer>>,
+pub(super) struct GroupSlotState {
+    pub(super) group: ClassicGroup,
+    pub(super) joins: HashMap<RequestToken, oneshot::Sender<JoinResult>>,
+    pub(super) syncs: HashMap<RequestToken, oneshot::Sender<SyncResult>>,
     /// The newest snapshot that no write has taken up yet.
-    pub(super) queued: Option<QueuedPut>,
+    pub(super) queued: Option<QueuedSnapshot>,
     /// The log has, or may have, a snapshot of the group, or offsets.
     pub(super) is_stored: bool,
     /// From the decision to delete until the log has answered, nobody may act on the group.
@@ -37,15 +37,15 @@ pub(super) struct Inner {
     pub(super) is_held: bool,
     /// When a group that has been idle since is forgotten.
     pub(super) idle_until: Option<Duration>,
-    pub(super) alarm: Option<AlarmKey>,
+    pub(super) timer: Option<TimerKey>,
     /// The bytes that the sum over all groups has of this one.
-    pub(super) counted: usize,
-    logged: (GroupState, i32),
+    pub(super) counted_bytes: usize,
+    logged: (ClassicGroupState, i32),
 }
 
-impl Slot {
-    pub(super) fn new(id: &str, group: Group) -> Arc<Slot> {
-        let inner = Inner {
+impl GroupSlot {
+    pub(super) fn new(id: &str, group: ClassicGroup) -> Arc<GroupSlot> {
+        let inner = GroupSlotState {
             logged: (group.state(), group.generation()),
             group,
             joins: HashMap::new(),
@@ -55,41 +55,41 @@ impl Slot {
             is_being_deleted: false,
             is_held: false,
             idle_until: None,
-            alarm: None,
-            counted: 0,
+            timer: None,
+            counted_bytes: 0,
         };
         let writing = tokio::sync::Mutex::new(());
-        Arc::new(Slot { id: id.to_owned(), inner: Mutex::new(inner), writing })
+        Arc::new(GroupSlot { id: id.to_owned(), inner: Mutex::new(inner), writing })
     }
 }
 
-impl Inner {
+impl GroupSlotState {
     /// A request whose future is gone has no sender any more: its answer is for nobody.
-    pub(super) fn answer_join(&mut self, token: Token, answer: JoinAnswer) {
+    pub(super) fn answer_join(&mut self, token: RequestToken, answer: JoinResult) {
         if let Some(sender) = self.joins.remove(&token) {
             let _ = sender.send(answer);
         }
     }
 
-    pub(super) fn answer_sync(&mut self, token: Token, answer: SyncAnswer) {
+    pub(super) fn answer_sync(&mut self, token: RequestToken, answer: SyncResult) {
         if let Some(sender) = self.syncs.remove(&token) {
             let _ = sender.send(answer);
         }
     }
 
-    pub(super) fn note_change(&mut self, id: &str) {
+    pub(super) fn log_transition(&mut self, id: &str) {
         let stands = (self.group.state(), self.group.generation());
         if self.logged != stands {
             self.logged = stands;
             let (state, generation) = stands;
             let members = self.group.member_count();
             let reason = self.group.reason();
-            tracing::debug!(group = id, %state, generation, members, reason, "group moved on");
+            tracing::debug!(group = id, %state, generation, members, reason, "group changed state");
         }
     }
 
     /// Keeps the time since when the group is idle, if it has been.
-    pub(super) fn note_idleness(&mut self, now: Duration, retention: Duration) {
+    pub(super) fn update_idle_deadline(&mut self, now: Duration, retention: Duration) {
         let until = self.idle_until.unwrap_or(now + retention);
         self.idle_until = self.group.is_idle().then_some(until);
     }

@@ -11,32 +11,32 @@ use super::*;
 
 /// A log in memory, that can be told to fail or to hang.
 #[derive(Default)]
-struct Memory {
-    kept: Mutex<HashMap<String, Vec<u8>>>,
+struct MemoryGroupLog {
+    snapshots: Mutex<HashMap<String, Vec<u8>>>,
     with_offsets: Mutex<Vec<String>>,
-    mood: Mutex<Mood>,
+    behavior: Mutex<LogBehavior>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Mood {
+enum LogBehavior {
     #[default]
-    Well,
+    Healthy,
     Failing,
     Slow(Duration),
 }
 
-impl Memory {
-    fn enter(&self, mood: Mood) {
-        *self.mood.lock() = mood;
+impl MemoryGroupLog {
+    fn set_behavior(&self, mood: LogBehavior) {
+        *self.behavior.lock() = mood;
     }
 
-    fn answer(&self) -> BoxFuture<Result<(), String>> {
-        let mood = *self.mood.lock();
+    fn answer(&self) -> GroupLogFuture<Result<(), String>> {
+        let mood = *self.behavior.lock();
         Box::pin(async move {
             match mood {
-                Mood::Well => Ok(()),
-                Mood::Failing => Err("disk on fire".to_owned()),
-                Mood::Slow(time) => {
+                LogBehavior::Healthy => Ok(()),
+                LogBehavior::Failing => Err("disk on fire".to_owned()),
+                LogBehavior::Slow(time) => {
                     sleep(time).await;
                     Ok(())
                 }
@@ -45,22 +45,22 @@ impl Memory {
     }
 }
 
-impl GroupLog for Memory {
-    fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>> {
-        if *self.mood.lock() != Mood::Failing {
-            self.kept.lock().insert(group.to_owned(), snapshot);
+impl GroupLog for MemoryGroupLog {
+    fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>> {
+        if *self.behavior.lock() != LogBehavior::Failing {
+            self.snapshots.lock().insert(group.to_owned(), snapshot);
         }
         self.answer()
     }
 
-    fn delete(&self, group: &str) -> BoxFuture<Result<(), String>> {
-        if *self.mood.lock() != Mood::Failing {
-            self.kept.lock().remove(group);
+    fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>> {
+        if *self.behavior.lock() != LogBehavior::Failing {
+            self.snapshots.lock().remove(group);
         }
         self.answer()
     }
 
-    fn has_offsets(&self, group: &str) -> BoxFuture<bool> {
+    fn has_offsets(&self, group: &str) -> GroupLogFuture<bool> {
         let has = self.with_offsets.lock().iter().any(|one| one == group);
         Box::pin(async move { has })
     }
@@ -70,14 +70,14 @@ fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn start(options: Options) -> (Coordinator, Arc<Memory>) {
-    let log = Arc::new(Memory::default());
+fn start(options: Options) -> (GroupCoordinator, Arc<MemoryGroupLog>) {
+    let log = Arc::new(MemoryGroupLog::default());
     let mut next = 0;
     let member_ids = move || {
         next += 1;
         Uuid::from_u128(next)
     };
-    (Coordinator::new(options, log.clone(), member_ids), log)
+    (GroupCoordinator::new(options, log.clone(), member_ids), log)
 }
 
 fn consumer(member_id: &str) -> JoinRequest {
@@ -108,12 +108,16 @@ fn sync(member_id: &str, generation_id: i32, assignments: &[(&str, &str)]) -> Sy
     }
 }
 
-fn beat(member_id: &str, generation_id: i32) -> HeartbeatRequest {
-    HeartbeatRequest { member_id: member_id.to_owned(), group_instance_id: None, generation_id }
+fn beat(member_id: &str, generation_id: i32) -> GroupHeartbeatRequest {
+    GroupHeartbeatRequest {
+        member_id: member_id.to_owned(),
+        group_instance_id: None,
+        generation_id,
+    }
 }
 
-fn leaving(member_id: &str) -> LeavingMember {
-    LeavingMember { member_id: member_id.to_owned(), group_instance_id: None, reason: None }
+fn leaving(member_id: &str) -> LeaveMemberRequest {
+    LeaveMemberRequest { member_id: member_id.to_owned(), group_instance_id: None, reason: None }
 }
 
 fn simple_commit() -> CommitFence {
@@ -122,19 +126,19 @@ fn simple_commit() -> CommitFence {
 }
 
 /// As a client does: asks for an id first, and joins with it.
-async fn join(coordinator: &Coordinator, group: &str) -> JoinAnswer {
+async fn join(coordinator: &GroupCoordinator, group: &str) -> JoinResult {
     let given = coordinator.join(group, consumer("")).await;
     assert_eq!(given.error, Some(GroupError::MemberIdRequired));
     coordinator.join(group, consumer(&given.member_id)).await
 }
 
-fn spawn_join(coordinator: &Coordinator, group: &'static str) -> JoinHandle<JoinAnswer> {
+fn spawn_join(coordinator: &GroupCoordinator, group: &'static str) -> JoinHandle<JoinResult> {
     let coordinator = coordinator.clone();
     tokio::spawn(async move { join(&coordinator, group).await })
 }
 
 /// A stable group of one member, which is the answer.
-async fn stable(coordinator: &Coordinator, group: &str) -> String {
+async fn stable(coordinator: &GroupCoordinator, group: &str) -> String {
     let joined = join(coordinator, group).await;
     let id = joined.member_id;
     let asked = sync(&id, joined.generation_id, &[(&id, "p0")]);
@@ -142,13 +146,13 @@ async fn stable(coordinator: &Coordinator, group: &str) -> String {
     id
 }
 
-fn state(coordinator: &Coordinator, group: &str) -> Result<GroupState, GroupError> {
+fn state(coordinator: &GroupCoordinator, group: &str) -> Result<ClassicGroupState, GroupError> {
     coordinator.describe(group).map(|description| description.state)
 }
 
-fn waiters(coordinator: &Coordinator) -> usize {
+fn waiters(coordinator: &GroupCoordinator) -> usize {
     let groups = coordinator.shared.groups.lock();
-    let waiting = |slot: &Arc<Slot>| {
+    let waiting = |slot: &Arc<GroupSlot>| {
         let inner = slot.inner.lock();
         inner.joins.len() + inner.syncs.len()
     };
@@ -173,7 +177,7 @@ async fn two_members_join_sync_and_heartbeat() {
     );
     assert_eq!((&leads.assignment[..], &follows.assignment[..]), (&b"p0"[..], &b"p1"[..]));
     assert_eq!(coordinator.heartbeat("g", &beat(&leader, 1)), Ok(()));
-    assert!(log.kept.lock().contains_key("g"));
+    assert!(log.snapshots.lock().contains_key("g"));
     assert_eq!(waiters(&coordinator), 0);
 }
 
@@ -186,9 +190,9 @@ async fn a_silent_member_is_dropped_by_the_timer_task() {
         assert_eq!(coordinator.heartbeat("g", &beat(&id, 1)), Ok(()));
     }
     sleep(s(9)).await;
-    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Stable));
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Stable));
     sleep(s(2)).await;
-    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Empty));
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Empty));
     assert_eq!(coordinator.heartbeat("g", &beat(&id, 1)), Err(GroupError::UnknownMemberId));
 }
 
@@ -219,7 +223,7 @@ async fn a_join_whose_connection_goes_away_leaves_no_waiter_and_hangs_nobody() {
 async fn a_sync_whose_connection_goes_away_takes_no_write_with_it() {
     let (coordinator, log) = start(Options::default());
     let joined = join(&coordinator, "g").await;
-    log.enter(Mood::Slow(s(2)));
+    log.set_behavior(LogBehavior::Slow(s(2)));
     let id = joined.member_id.clone();
     let asked = sync(&id, 1, &[(&id, "p0")]);
     let cloned = coordinator.clone();
@@ -227,23 +231,26 @@ async fn a_sync_whose_connection_goes_away_takes_no_write_with_it() {
     sleep(s(1)).await;
     syncing.abort();
     sleep(s(2)).await;
-    assert_eq!((state(&coordinator, "g"), waiters(&coordinator)), (Ok(GroupState::Stable), 0));
+    assert_eq!(
+        (state(&coordinator, "g"), waiters(&coordinator)),
+        (Ok(ClassicGroupState::Stable), 0)
+    );
     let again = coordinator.sync("g", sync(&id, 1, &[])).await;
     assert_eq!(again.assignment, "p0");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_log_that_fails_or_hangs_makes_the_members_join_again() {
-    for mood in [Mood::Failing, Mood::Slow(s(60))] {
+    for mood in [LogBehavior::Failing, LogBehavior::Slow(s(60))] {
         let (coordinator, log) = start(Options::default());
         let joined = join(&coordinator, "g").await;
-        log.enter(mood);
+        log.set_behavior(mood);
         let id = joined.member_id;
         let answer = coordinator.sync("g", sync(&id, 1, &[(&id, "p0")])).await;
         assert_eq!(answer.error, Some(GroupError::CoordinatorNotAvailable));
-        assert_eq!(state(&coordinator, "g"), Ok(GroupState::PreparingRebalance));
+        assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::PreparingRebalance));
 
-        log.enter(Mood::Well);
+        log.set_behavior(LogBehavior::Healthy);
         let joined = coordinator.join("g", consumer(&id)).await;
         assert_eq!((joined.error, joined.generation_id), (None, 2));
         let answer = coordinator.sync("g", sync(&id, 2, &[(&id, "p1")])).await;
@@ -255,13 +262,13 @@ async fn a_log_that_fails_or_hangs_makes_the_members_join_again() {
 async fn after_a_restart_members_heartbeat_on() {
     let (coordinator, log) = start(Options::default());
     let id = stable(&coordinator, "g").await;
-    let kept = log.kept.lock()["g"].clone();
+    let kept = log.snapshots.lock()["g"].clone();
     let (restarted, _) = start(Options::default());
     restarted.restore("g", &kept).unwrap();
     assert_eq!(restarted.heartbeat("g", &beat(&id, 1)), Ok(()));
     assert_eq!(restarted.sync("g", sync(&id, 1, &[])).await.assignment, "p0");
     sleep(s(11)).await;
-    assert_eq!(state(&restarted, "g"), Ok(GroupState::Empty));
+    assert_eq!(state(&restarted, "g"), Ok(ClassicGroupState::Empty));
     assert!(restarted.restore("h", b"\x07nonsense").is_err());
 }
 
@@ -292,14 +299,14 @@ async fn a_group_without_an_id_is_refused_but_for_commits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_deleted_once_it_is_empty_and_can_be_joined_anew() {
+async fn a_group_is_deleted_once_it_is_empty_and_can_be_joined_again() {
     let (coordinator, log) = start(Options::default());
     let id = stable(&coordinator, "g").await;
     assert_eq!(coordinator.delete("g").await, Err(GroupError::NonEmptyGroup));
     assert_eq!(coordinator.leave("g", &[leaving(&id)]).unwrap()[0].error, None);
     assert_eq!(coordinator.delete("g").await, Ok(()));
     sleep(s(1)).await;
-    assert!(log.kept.lock().is_empty(), "the write of the empty group came not after");
+    assert!(log.snapshots.lock().is_empty(), "the write of the empty group came not after");
     assert_eq!(coordinator.delete("g").await, Err(GroupError::GroupIdNotFound));
     let joined = join(&coordinator, "g").await;
     assert_eq!((joined.error, joined.generation_id), (None, 1));
@@ -311,15 +318,15 @@ async fn a_group_that_cannot_be_deleted_stays_and_meanwhile_is_not_available() {
     let id = stable(&coordinator, "g").await;
     coordinator.leave("g", &[leaving(&id)]).unwrap();
     sleep(s(1)).await;
-    log.enter(Mood::Slow(s(60)));
+    log.set_behavior(LogBehavior::Slow(s(60)));
     let cloned = coordinator.clone();
     let deleting = tokio::spawn(async move { cloned.delete("g").await });
     sleep(s(1)).await;
     let joined = coordinator.join("g", consumer("")).await;
     assert_eq!(joined.error, Some(GroupError::CoordinatorNotAvailable));
     assert_eq!(deleting.await.unwrap(), Err(GroupError::CoordinatorNotAvailable));
-    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Empty));
-    log.enter(Mood::Well);
+    assert_eq!(state(&coordinator, "g"), Ok(ClassicGroupState::Empty));
+    log.set_behavior(LogBehavior::Healthy);
     assert_eq!(coordinator.delete("g").await, Ok(()));
 }
 
@@ -335,7 +342,7 @@ async fn groups_are_bounded_and_idle_ones_without_offsets_make_room() {
     sleep(s(601)).await;
     let listed = coordinator.list();
     assert_eq!(listed.iter().map(|one| one.group_id.as_str()).collect::<Vec<_>>(), ["offsets"]);
-    assert!(log.kept.lock().is_empty());
+    assert!(log.snapshots.lock().is_empty());
     assert_eq!(join(&coordinator, "third").await.error, None);
 
     log.with_offsets.lock().clear();
@@ -366,7 +373,7 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
             members.push(joined.member_id);
             continue;
         };
-        assert_eq!(error, GroupError::NoRoom);
+        assert_eq!(error, GroupError::TooManyBytes);
         break group;
     };
     assert!((4..16).contains(&members.len()), "{members:?}");
@@ -375,8 +382,11 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
     assert_eq!(again.error, None);
     let large = "x".repeat(16 << 10);
     let asked = sync(&members[0], again.generation_id, &[(&members[0], &large)]);
-    assert_eq!(coordinator.sync("g0", asked).await.error, Some(GroupError::NoRoom));
-    assert_eq!(coordinator.commit("simple", &simple_commit(), || ()), Err(GroupError::NoRoom));
+    assert_eq!(coordinator.sync("g0", asked).await.error, Some(GroupError::TooManyBytes));
+    assert_eq!(
+        coordinator.commit("simple", &simple_commit(), || ()),
+        Err(GroupError::TooManyBytes)
+    );
 
     for (nth, member) in members.iter().enumerate() {
         let group = format!("g{nth}");
@@ -385,7 +395,7 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
     }
     assert_eq!(join(&coordinator, "g0").await.error, None);
     sleep(s(3600)).await;
-    assert!(coordinator.list().is_empty(), "{refused} and g0 are forgotten");
+    assert!(coordinator.list().is_empty(), "{refused} and g0 are removed");
     assert_eq!(coordinator.shared.bytes.load(Ordering::Relaxed), 0);
 }
 
@@ -400,7 +410,10 @@ async fn groups_of_which_there_are_only_offsets_are_listed_as_empty() {
         .iter()
         .map(|one| (one.group_id.as_str(), one.protocol_type.as_str(), one.state))
         .collect();
-    assert_eq!(shown, [("a", "consumer", GroupState::Stable), ("b", "", GroupState::Empty)]);
+    assert_eq!(
+        shown,
+        [("a", "consumer", ClassicGroupState::Stable), ("b", "", ClassicGroupState::Empty)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -419,21 +432,21 @@ async fn the_timer_task_ends_with_the_last_clone() {
     let (coordinator, _) = start(Options::default());
     stable(&coordinator, "g").await;
     let shared = Arc::downgrade(&coordinator.shared);
-    let alarms = Arc::downgrade(&coordinator.shared.alarms);
+    let alarms = Arc::downgrade(&coordinator.shared.timers);
     drop(coordinator);
     sleep(s(1)).await;
     assert!(shared.upgrade().is_none() && alarms.upgrade().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_has_one_alarm_however_often_its_deadlines_move() {
+async fn a_group_has_one_timer_however_often_its_deadlines_move() {
     let (coordinator, _) = start(Options::default());
     let id = stable(&coordinator, "g").await;
     for _ in 0..200 {
         advance(Duration::from_millis(700)).await;
         coordinator.heartbeat("g", &beat(&id, 1)).unwrap();
         let _ = coordinator.join("g", consumer("")).await;
-        assert_eq!(coordinator.shared.alarms.len(), 1);
+        assert_eq!(coordinator.shared.timers.len(), 1);
     }
 }
 
@@ -456,7 +469,7 @@ async fn many_clients_of_many_groups_at_once_all_get_an_assignment() {
 
 /// Joins and syncs, over and over, until there is an assignment; then leaves, so that nobody waits
 /// for a member that has what it came for.
-async fn take_part(coordinator: &Coordinator, group: &str) {
+async fn take_part(coordinator: &GroupCoordinator, group: &str) {
     let mut id = coordinator.join(group, consumer("")).await.member_id;
     loop {
         let joined = coordinator.join(group, consumer(&id)).await;

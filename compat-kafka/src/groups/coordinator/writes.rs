@@ -9,24 +9,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::super::classic_group::{WriteId, WriteResult};
 use super::super::error::GroupError;
-use super::super::machine::{WriteId, WriteResult};
 use super::super::snapshot::GroupSnapshot;
-use super::Shared;
-use super::slot::{Inner, Slot};
+use super::CoordinatorState;
+use super::slot::{GroupSlot, GroupSlotState};
 
 /// A snapshot that waits for its turn, in the place of any that waited before it: the log keeps
 /// only the last anyway, and a slow log cannot pile them up.
-pub(super) struct QueuedPut {
+pub(super) struct QueuedSnapshot {
     writes: Vec<WriteId>,
     snapshot: GroupSnapshot,
 }
 
-impl Shared {
+impl CoordinatorState {
     pub(super) fn queue(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        inner: &mut Inner,
+        slot: &Arc<GroupSlot>,
+        inner: &mut GroupSlotState,
         write: WriteId,
         snapshot: GroupSnapshot,
     ) {
@@ -36,32 +36,36 @@ impl Shared {
                 queued.snapshot = snapshot;
             }
             None => {
-                inner.queued = Some(QueuedPut { writes: vec![write], snapshot });
+                inner.queued = Some(QueuedSnapshot { writes: vec![write], snapshot });
                 tokio::spawn(self.clone().put(slot.clone()));
             }
         }
     }
 
-    async fn put(self: Arc<Self>, slot: Arc<Slot>) {
+    async fn put(self: Arc<Self>, slot: Arc<GroupSlot>) {
         let _turn = slot.writing.lock().await;
-        let Some(QueuedPut { writes, snapshot }) = slot.take_queued() else { return };
+        let Some(QueuedSnapshot { writes, snapshot }) = slot.take_queued() else { return };
         let put = self.log.put(&slot.id, snapshot.encode());
         let result = match timeout(self.options.write_timeout, put).await {
             Ok(Ok(())) => WriteResult::Stored,
-            Ok(Err(error)) => failed(&slot, "put", &error),
-            Err(_) => failed(&slot, "put", "timeout"),
+            Ok(Err(error)) => log_failure(&slot, "put", &error),
+            Err(_) => log_failure(&slot, "put", "timeout"),
         };
         let mut inner = slot.inner.lock();
         for write in writes {
             let now = self.now();
             let effects = inner.group.persisted(now, write, result);
-            self.settle(&slot, &mut inner, now, effects);
+            self.apply_effects(&slot, &mut inner, now, effects);
         }
     }
 
     /// Forgets a group that has been idle, unless there are offsets, or anyone has acted on it since
     /// (then `idle_until` has moved): that may have been a commit.
-    pub(super) async fn retire(self: Arc<Self>, slot: Arc<Slot>, idle_until: Option<Duration>) {
+    pub(super) async fn delete_if_idle(
+        self: Arc<Self>,
+        slot: Arc<GroupSlot>,
+        idle_until: Option<Duration>,
+    ) {
         if self.log.has_offsets(&slot.id).await {
             return;
         }
@@ -74,8 +78,8 @@ impl Shared {
 
     pub(super) fn begin_delete(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        inner: &mut Inner,
+        slot: &Arc<GroupSlot>,
+        inner: &mut GroupSlotState,
     ) -> Result<oneshot::Receiver<Result<(), GroupError>>, GroupError> {
         if inner.is_being_deleted || inner.is_held {
             return Err(GroupError::CoordinatorNotAvailable);
@@ -90,49 +94,49 @@ impl Shared {
 
     async fn delete_slot(
         self: Arc<Self>,
-        slot: Arc<Slot>,
+        slot: Arc<GroupSlot>,
         done: oneshot::Sender<Result<(), GroupError>>,
     ) {
         let _turn = slot.writing.lock().await;
         let is_stored = slot.inner.lock().is_stored || self.log.has_offsets(&slot.id).await;
         let deleted = !is_stored || self.delete_stored(&slot).await == WriteResult::Stored;
         let result = if deleted {
-            self.bury(&slot);
+            self.remove_group(&slot);
             Ok(())
         } else {
-            self.revive(&slot);
+            self.cancel_delete(&slot);
             Err(GroupError::CoordinatorNotAvailable)
         };
         let _ = done.send(result);
     }
 
-    async fn delete_stored(&self, slot: &Slot) -> WriteResult {
+    async fn delete_stored(&self, slot: &GroupSlot) -> WriteResult {
         match timeout(self.options.write_timeout, self.log.delete(&slot.id)).await {
             Ok(Ok(())) => WriteResult::Stored,
-            Ok(Err(error)) => failed(slot, "delete", &error),
-            Err(_) => failed(slot, "delete", "timeout"),
+            Ok(Err(error)) => log_failure(slot, "delete", &error),
+            Err(_) => log_failure(slot, "delete", "timeout"),
         }
     }
 
-    fn bury(&self, slot: &Arc<Slot>) {
+    fn remove_group(&self, slot: &Arc<GroupSlot>) {
         let mut groups = self.groups.lock();
         let mut inner = slot.inner.lock();
         inner.group.close();
-        self.count(slot, &mut inner);
-        self.alarms.disarm(&mut inner);
+        self.update_bytes(slot, &mut inner);
+        self.timers.cancel(&mut inner);
         if groups.by_id.get(&slot.id).is_some_and(|there| Arc::ptr_eq(there, slot)) {
             groups.by_id.remove(&slot.id);
         }
     }
 
-    fn revive(self: &Arc<Self>, slot: &Arc<Slot>) {
+    fn cancel_delete(self: &Arc<Self>, slot: &Arc<GroupSlot>) {
         let mut inner = slot.inner.lock();
         inner.is_being_deleted = false;
-        self.settle(slot, &mut inner, self.now(), Vec::new());
+        self.apply_effects(slot, &mut inner, self.now(), Vec::new());
     }
 }
 
-impl Inner {
+impl GroupSlotState {
     /// A snapshot that has not been written must not be, once the group is to be forgotten. Nobody
     /// waits for it, as the group has no members.
     fn drop_queued(&mut self, now: Duration) {
@@ -143,15 +147,15 @@ impl Inner {
     }
 }
 
-impl Slot {
-    fn take_queued(&self) -> Option<QueuedPut> {
+impl GroupSlot {
+    fn take_queued(&self) -> Option<QueuedSnapshot> {
         let mut inner = self.inner.lock();
         inner.is_stored |= inner.queued.is_some();
         inner.queued.take()
     }
 }
 
-fn failed(slot: &Slot, verb: &'static str, error: &str) -> WriteResult {
+fn log_failure(slot: &GroupSlot, verb: &'static str, error: &str) -> WriteResult {
     tracing::warn!(group = slot.id, verb, error, "group log failed");
     WriteResult::Failed
 }

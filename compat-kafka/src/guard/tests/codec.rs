@@ -4,19 +4,19 @@ use bytes::Bytes;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Encodable, Request, VersionRange};
 
-pub(super) struct Codec {
+pub(super) struct MessageCodec {
     pub(super) api_key: i16,
     /// Those that the decoder takes.
     pub(super) versions: VersionRange,
     /// The type's `Default`, encoded.
     pub(super) default: fn(version: i16) -> Vec<u8>,
     /// Takes a body off the front, and encodes it anew; `None` where the decoder refuses.
-    pub(super) again: fn(&mut Bytes, version: i16) -> Option<Vec<u8>>,
+    pub(super) reencode: fn(&mut Bytes, version: i16) -> Option<Vec<u8>>,
     /// Takes a body off the front and drops it; false where the decoder refuses.
     pub(super) decodes: fn(&mut Bytes, version: i16) -> bool,
 }
 
-pub(super) fn codec(api_key: i16) -> &'static Codec {
+pub(super) fn codec(api_key: i16) -> &'static MessageCodec {
     CODECS.iter().find(|codec| codec.api_key == api_key).expect("a codec for every request")
 }
 
@@ -26,12 +26,12 @@ pub(super) fn encoded(message: &impl Encodable, version: i16) -> Vec<u8> {
     body
 }
 
-const fn of<R: Request + Default>() -> Codec {
-    Codec {
+const fn of<R: Request + Default>() -> MessageCodec {
+    MessageCodec {
         api_key: R::KEY,
         versions: R::VERSIONS,
         default: |version| encoded(&R::default(), version),
-        again: |body, version| R::decode(body, version).ok().map(|body| encoded(&body, version)),
+        reencode: |body, version| R::decode(body, version).ok().map(|body| encoded(&body, version)),
         decodes: |body, version| R::decode(body, version).is_ok(),
     }
 }
@@ -40,7 +40,7 @@ macro_rules! codecs {
     ($($request:ident)*) => { &[$(of::<$request>()),*] };
 }
 
-static CODECS: &[Codec] = codecs! {
+static CODECS: &[MessageCodec] = codecs! {
     ProduceRequest FetchRequest ListOffsetsRequest MetadataRequest OffsetCommitRequest
     OffsetFetchRequest FindCoordinatorRequest JoinGroupRequest HeartbeatRequest LeaveGroupRequest
     SyncGroupRequest DescribeGroupsRequest ListGroupsRequest SaslHandshakeRequest ApiVersionsRequest

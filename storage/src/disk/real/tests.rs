@@ -11,10 +11,10 @@ use super::*;
 use crate::disk::read_exact_at;
 
 /// A directory that is removed in the end.
-struct Scratch(PathBuf);
+struct ScratchDirectory(PathBuf);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
+impl ScratchDirectory {
+    fn new(name: &str) -> ScratchDirectory {
         let name = format!("freezeframe-handles-{}-{name}", std::process::id());
         // In memory, if there is such a place: what is looked at here is no disk.
         let memory = Path::new("/dev/shm");
@@ -22,16 +22,20 @@ impl Scratch {
         let path = parent.join(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        ScratchDirectory(path)
     }
 
     fn disk(&self, open_max: usize) -> RealDisk {
         let names = File::open(&self.0).unwrap();
-        RealDisk { directory: self.0.clone(), names, handles: Handles::with(&self.0, open_max) }
+        RealDisk {
+            directory: self.0.clone(),
+            directory_file: names,
+            descriptors: DescriptorCache::with_open_max(&self.0, open_max),
+        }
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -52,7 +56,7 @@ fn descriptors_of(directory: &Path) -> usize {
 
 #[test]
 fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
-    let scratch = Scratch::new("bounded");
+    let scratch = ScratchDirectory::new("bounded");
     let disk = scratch.disk(50);
     let held: Vec<_> = (0..10_000_u32)
         .map(|nth| {
@@ -63,42 +67,42 @@ fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
     for (nth, file) in held.iter().enumerate().step_by(7) {
         assert_eq!(all(&**file), (nth as u32).to_le_bytes());
         let mut block = vec![0; 4096];
-        assert_eq!(file.read_blocks_at(&mut block, 0).unwrap(), 4);
+        assert_eq!(file.read_direct_at(&mut block, 0).unwrap(), 4);
     }
     let open = descriptors_of(&scratch.0);
     assert!(open <= 100, "{open} descriptors");
-    assert!(disk.handles.queued() <= 50);
+    assert!(disk.descriptors.queued() <= 50);
     // What is read again and again stays open.
-    let before = disk.handles.reopened.load(Ordering::Relaxed);
+    let before = disk.descriptors.reopened.load(Ordering::Relaxed);
     for nth in 0..2000 {
         all(&*held[nth % 20]);
     }
-    let reopened = disk.handles.reopened.load(Ordering::Relaxed) - before;
+    let reopened = disk.descriptors.reopened.load(Ordering::Relaxed) - before;
     assert!(reopened <= 20, "{reopened} were opened again");
 }
 
 #[test]
 fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
-    let scratch = Scratch::new("held-open");
+    let scratch = ScratchDirectory::new("held-open");
     let disk = scratch.disk(1);
     let held = disk.create("held").unwrap();
     held.hold_open(true);
     let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
     assert!(others.iter().all(|other| all(&**other).is_empty()));
-    let before = disk.handles.reopened.load(Ordering::Relaxed);
+    let before = disk.descriptors.reopened.load(Ordering::Relaxed);
     held.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
     held.sync().unwrap();
-    assert_eq!(disk.handles.reopened.load(Ordering::Relaxed), before, "it was open all along");
+    assert_eq!(disk.descriptors.reopened.load(Ordering::Relaxed), before, "it was open all along");
     held.hold_open(false);
     assert!(others.iter().all(|other| all(&**other).is_empty()));
     assert_eq!(all(&*held), b"x");
-    assert!(disk.handles.reopened.load(Ordering::Relaxed) > before, "it was closed");
+    assert!(disk.descriptors.reopened.load(Ordering::Relaxed) > before, "it was closed");
 }
 
 /// The kernel may forget of a file that was closed that it could not write it.
 #[test]
 fn f16_a_file_that_was_written_and_not_synced_stays_open() {
-    let scratch = Scratch::new("dirty");
+    let scratch = ScratchDirectory::new("dirty");
     let disk = scratch.disk(2);
     let dirty = disk.create("dirty").unwrap();
     dirty.write_at(&mut [IoSlice::new(b"a")], 0).unwrap();
@@ -120,7 +124,7 @@ fn f16_a_file_that_was_written_and_not_synced_stays_open() {
 
 #[test]
 fn a_file_that_was_replaced_from_outside_is_not_read_as_the_one_that_is_held() {
-    let scratch = Scratch::new("outside");
+    let scratch = ScratchDirectory::new("outside");
     let disk = scratch.disk(1);
     let held = disk.create("a").unwrap();
     let _other = disk.create("b").unwrap();
@@ -133,7 +137,7 @@ fn a_file_that_was_replaced_from_outside_is_not_read_as_the_one_that_is_held() {
 /// Readers of files come and go while others make, remove and rename files.
 #[test]
 fn readers_keep_what_they_hold_while_names_go_and_come() {
-    let scratch = Scratch::new("threads");
+    let scratch = ScratchDirectory::new("threads");
     let disk = Arc::new(scratch.disk(3));
     let make = |name: &str, byte: u8| {
         let file = disk.create(name).unwrap();
@@ -167,7 +171,7 @@ fn readers_keep_what_they_hold_while_names_go_and_come() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum DiskStep {
     Create(u8),
     Open(u8),
     Write(usize, u8),
@@ -177,15 +181,15 @@ enum Step {
     Drop(usize),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<DiskStep>> {
     let step = prop_oneof![
-        (0..6_u8).prop_map(Step::Create),
-        (0..6_u8).prop_map(Step::Open),
-        (any::<usize>(), any::<u8>()).prop_map(|(which, byte)| Step::Write(which, byte)),
-        any::<usize>().prop_map(Step::Sync),
-        (0..6_u8).prop_map(Step::Remove),
-        (0..6_u8, 0..6_u8).prop_map(|(from, to)| Step::Rename(from, to)),
-        any::<usize>().prop_map(Step::Drop),
+        (0..6_u8).prop_map(DiskStep::Create),
+        (0..6_u8).prop_map(DiskStep::Open),
+        (any::<usize>(), any::<u8>()).prop_map(|(which, byte)| DiskStep::Write(which, byte)),
+        any::<usize>().prop_map(DiskStep::Sync),
+        (0..6_u8).prop_map(DiskStep::Remove),
+        (0..6_u8, 0..6_u8).prop_map(|(from, to)| DiskStep::Rename(from, to)),
+        any::<usize>().prop_map(DiskStep::Drop),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -193,10 +197,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn whoever_holds_a_file_reads_it_whatever_becomes_of_its_name(
+    fn a_held_file_is_readable_whatever_becomes_of_its_name(
         steps in steps(), open_max in 1_usize..4,
     ) {
-        let scratch = Scratch::new("model");
+        let scratch = ScratchDirectory::new("model");
         let disk = scratch.disk(open_max);
         // By name, and by who holds it: the number of the content.
         let mut names: HashMap<u8, usize> = HashMap::new();
@@ -205,7 +209,7 @@ proptest! {
         let name = |nth: u8| format!("f{nth}");
         for step in steps {
             match step {
-                Step::Create(nth) => {
+                DiskStep::Create(nth) => {
                     let made = disk.create(&name(nth));
                     prop_assert_eq!(made.is_ok(), !names.contains_key(&nth));
                     if let Ok(file) = made {
@@ -214,32 +218,32 @@ proptest! {
                         contents.push(Vec::new());
                     }
                 }
-                Step::Open(nth) => {
+                DiskStep::Open(nth) => {
                     let opened = disk.open(&name(nth));
                     prop_assert_eq!(opened.is_ok(), names.contains_key(&nth));
                     held.extend(opened.ok().map(|file| (names[&nth], file)));
                 }
-                Step::Write(which, byte) if !held.is_empty() => {
+                DiskStep::Write(which, byte) if !held.is_empty() => {
                     let (content, file) = &held[which % held.len()];
                     let end = contents[*content].len() as u64;
                     file.write_at(&mut [IoSlice::new(&[byte; 3])], end).unwrap();
                     contents[*content].extend([byte; 3]);
                 }
-                Step::Sync(which) if !held.is_empty() => {
+                DiskStep::Sync(which) if !held.is_empty() => {
                     held[which % held.len()].1.sync().unwrap();
                 }
-                Step::Remove(nth) => {
+                DiskStep::Remove(nth) => {
                     let is_there = names.remove(&nth).is_some();
                     prop_assert_eq!(disk.remove(&name(nth)).is_ok(), is_there);
                 }
-                Step::Rename(from, to) => {
+                DiskStep::Rename(from, to) => {
                     let renamed = disk.rename(&name(from), &name(to));
                     prop_assert_eq!(renamed.is_ok(), names.contains_key(&from));
                     if let Some(content) = names.remove(&from) {
                         names.insert(to, content);
                     }
                 }
-                Step::Drop(which) if !held.is_empty() => {
+                DiskStep::Drop(which) if !held.is_empty() => {
                     held.swap_remove(which % held.len());
                 }
                 _ => {}

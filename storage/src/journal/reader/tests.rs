@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::fixture::{Hit, Journal, Placed, SALT};
+use super::super::fixture::{CorruptionTarget, FixtureFrame, JournalFixture, SALT};
 use super::super::frame::padded;
 use super::super::segment::{SEGMENT_HEADER_BYTES, segment_name};
 use super::*;
@@ -9,41 +9,53 @@ use crate::disk::Disk;
 /// Where the first segment of the journals here begins.
 const START: u64 = 4096;
 
-fn journal(lengths: &[usize]) -> Journal {
-    let mut journal = Journal::new(START);
+fn journal(lengths: &[usize]) -> JournalFixture {
+    let mut journal = JournalFixture::new(START);
     journal.roll();
     lengths.iter().for_each(|length| journal.write(*length, 0));
     journal
 }
 
-fn reader(journal: &Journal, span: Range<u64>) -> FrameReader {
+fn reader(journal: &JournalFixture, span: Range<u64>) -> FrameReader {
     let file = journal.disk.open(&segment_name(START)).unwrap();
     let at = span.start - START + SEGMENT_HEADER_BYTES;
     FrameReader::new(file, span, at)
 }
 
 /// All that is found, with the beginning of each payload.
-fn read(mut reader: FrameReader) -> Vec<(Found, Vec<u8>)> {
+fn read(mut reader: FrameReader) -> Vec<(JournalScanItem, Vec<u8>)> {
     let mut found = Vec::new();
-    while let Some(next) = reader.next_found().unwrap() {
-        let shown =
-            if matches!(next, Found::Frame(_)) { reader.shown().to_vec() } else { Vec::new() };
+    while let Some(next) = reader.next_item().unwrap() {
+        let shown = if matches!(next, JournalScanItem::Frame(_)) {
+            reader.payload_preview().to_vec()
+        } else {
+            Vec::new()
+        };
         found.push((next, shown));
     }
-    assert!(reader.next_found().unwrap().is_none(), "the end stays the end");
+    assert!(reader.next_item().unwrap().is_none(), "the end stays the end");
     found
 }
 
-fn whole(placed: &Placed) -> (Found, Vec<u8>) {
-    let header = placed.frame.encode_sealed(placed.position, SALT);
+fn whole(placed: &FixtureFrame) -> (JournalScanItem, Vec<u8>) {
+    let header = placed.frame.encode_salted(placed.position, SALT);
     let (position, frame) = (placed.position, placed.frame);
-    let shown = placed.payload[..placed.payload.len().min(SHOWN_BYTES_MAX)].to_vec();
+    let shown = placed.payload[..placed.payload.len().min(PAYLOAD_PREVIEW_BYTES_MAX)].to_vec();
     let payload_is_whole = true;
-    (Found::Frame(FoundFrame { position, header, frame, payload_is_whole, leaf: None }), shown)
+    (
+        JournalScanItem::Frame(ScannedFrame {
+            position,
+            header,
+            frame,
+            payload_is_whole,
+            leaf: None,
+        }),
+        shown,
+    )
 }
 
-fn damaged(position: u64, until: u64, reason: FrameError) -> (Found, Vec<u8>) {
-    (Found::Damaged { position, until, reason }, Vec::new())
+fn corrupt(position: u64, until: u64, reason: FrameError) -> (JournalScanItem, Vec<u8>) {
+    (JournalScanItem::Corrupt { position, until, reason }, Vec::new())
 }
 
 /// So long that chunks end within headers and payloads.
@@ -66,7 +78,7 @@ fn leaves_are_those_of_the_headers_and_payloads() {
     let journal = journal(&[0, 10, CHUNK_BYTES + 1]);
     let found = read(reader(&journal, START..journal.end).with_leaves());
     for ((found, _), placed) in found.iter().zip(&journal.frames) {
-        let Found::Frame(found) = found else { panic!("{found:?}") };
+        let JournalScanItem::Frame(found) = found else { panic!("{found:?}") };
         let mut hasher = LeafHasher::default();
         hasher.payload(&placed.payload);
         assert_eq!(found.leaf, Some(hasher.leaf(placed.position, &found.header)));
@@ -80,9 +92,9 @@ fn a_payload_that_breaks_off_is_in_no_leaf() {
     let journal = journal(&[10, 20]);
     let (first, second) = (&journal.frames[0], &journal.frames[1]);
     let name = second.file();
-    journal.disk.cut_off(&name, second.at() + FRAME_BYTES + 5);
-    let mut chunks = FrameChunks::new(journal.disk.open(&name).unwrap(), true);
-    let mut payload = |placed: &Placed| {
+    journal.disk.truncate_file(&name, second.at() + FRAME_BYTES + 5);
+    let mut chunks = FrameChunkReader::new(journal.disk.open(&name).unwrap(), true);
+    let mut payload = |placed: &FixtureFrame| {
         let header = placed.frame.encode(placed.position);
         let at = (placed.at() + FRAME_BYTES) as u64;
         let go_on = &mut |_| ControlFlow::Continue(());
@@ -105,14 +117,14 @@ fn a_frame_that_goes_beyond_the_span_or_the_file_is_short() {
         // Its padding may be missing.
         let is_whole = end >= last.frame.payload_end(last.position);
         let rest =
-            if is_whole { whole(last) } else { damaged(last.position, end, FrameError::Short) };
+            if is_whole { whole(last) } else { corrupt(last.position, end, FrameError::Short) };
         assert_eq!(found, [first.clone(), rest], "{missing}");
     }
     for missing in 4..FRAME_BYTES + 24 {
         let file_end = last.at() + FRAME_BYTES + 24 - missing;
-        journal.disk.cut_off(&last.file(), file_end);
+        journal.disk.truncate_file(&last.file(), file_end);
         let found = read(reader(&journal, START..journal.end));
-        let rest = damaged(last.position, journal.end, FrameError::Short);
+        let rest = corrupt(last.position, journal.end, FrameError::Short);
         assert_eq!(found, [first.clone(), rest], "{missing}");
     }
 }
@@ -122,10 +134,10 @@ fn a_frame_that_goes_beyond_the_span_or_the_file_is_short() {
 fn of_a_frame_that_ends_within_its_header_nothing_is_said_but_that() {
     let journal = journal(&[10, 21]);
     let (first, last) = (whole(&journal.frames[0]), journal.last());
-    journal.disk.rot(&last.file(), last.at(), 1);
+    journal.disk.corrupt(&last.file(), last.at(), 1);
     for kept in 1..FRAME_BYTES as u64 {
         let end = last.position + kept;
-        let expected = [first.clone(), damaged(last.position, end, FrameError::Short)];
+        let expected = [first.clone(), corrupt(last.position, end, FrameError::Short)];
         assert_eq!(read(reader(&journal, START..end)), expected, "{kept}");
     }
 }
@@ -135,8 +147,8 @@ fn the_frame_behind_a_damaged_one_is_found_however_long_that_was() {
     for length in [CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES + 77] {
         let journal = journal(&[10, length, 20]);
         let [first, second, third] = &journal.frames[..] else { panic!("three frames") };
-        journal.disk.rot(&second.file(), second.at() + 30, 1);
-        let lost = damaged(second.position, third.position, FrameError::Header);
+        journal.disk.corrupt(&second.file(), second.at() + 30, 1);
+        let lost = corrupt(second.position, third.position, FrameError::Header);
         assert_eq!(read(reader(&journal, START..journal.end)), [whole(first), lost, whole(third)]);
     }
 }
@@ -151,11 +163,11 @@ fn progress_is_told_of_all_bytes_and_can_end_it() {
         (told, chunks) = (told + bytes, chunks + 1);
         ControlFlow::Continue(())
     };
-    while all.next_with(&mut progress).unwrap().is_some() {}
+    while all.next_item_with(&mut progress).unwrap().is_some() {}
     assert!((length..length + 3 * BLOCK_BYTES as u64).contains(&told), "{told} of {length}");
     assert_eq!(chunks, 3, "each byte is read once, but for blocks at the seams");
     let mut ended = reader(&journal, START..journal.end);
-    let error = ended.next_with(&mut |_| ControlFlow::Break(())).unwrap_err();
+    let error = ended.next_item_with(&mut |_| ControlFlow::Break(())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
 }
 
@@ -166,7 +178,7 @@ fn a_copy_of_a_frame_in_a_payload_is_none() {
     let first = journal.frames[0].clone();
     let copy = first.frame.encode(first.position);
     let payload = [&copy[..], &[1; 40]].concat();
-    let frame = Frame {
+    let frame = FrameHeader {
         length: payload.len() as u32,
         payload_crc: crc32c::crc32c(&payload),
         ..first.frame
@@ -174,9 +186,9 @@ fn a_copy_of_a_frame_in_a_payload_is_none() {
     journal.put(frame, payload);
     journal.write(5, 0);
     let [_, second, third] = &journal.frames[..] else { panic!("three frames") };
-    journal.disk.rot(&second.file(), second.at() + 20, 1);
+    journal.disk.corrupt(&second.file(), second.at() + 20, 1);
     let expected =
-        [whole(&first), damaged(second.position, third.position, FrameError::Header), whole(third)];
+        [whole(&first), corrupt(second.position, third.position, FrameError::Header), whole(third)];
     assert_eq!(read(reader(&journal, START..journal.end)), expected);
 }
 
@@ -202,20 +214,20 @@ proptest! {
             if !bytes.insert((nth, at)) {
                 continue;
             }
-            journal.disk.rot(&placed.file(), placed.at() + at, 0x20);
-            match Hit::of(&placed.frame, at) {
-                Hit::Magic => headers[nth] = Some(FrameError::Magic),
-                Hit::Header => _ = headers[nth].get_or_insert(FrameError::Header),
-                Hit::Payload => payloads[nth] = true,
-                Hit::Padding => {}
+            journal.disk.corrupt(&placed.file(), placed.at() + at, 0x20);
+            match CorruptionTarget::of(&placed.frame, at) {
+                CorruptionTarget::Magic => headers[nth] = Some(FrameError::Magic),
+                CorruptionTarget::Header => _ = headers[nth].get_or_insert(FrameError::Header),
+                CorruptionTarget::Payload => payloads[nth] = true,
+                CorruptionTarget::Padding => {}
             }
         }
-        let mut expected: Vec<(Found, Vec<u8>)> = Vec::new();
+        let mut expected: Vec<(JournalScanItem, Vec<u8>)> = Vec::new();
         for (nth, placed) in journal.frames.iter().enumerate() {
             match (headers[nth], expected.last_mut()) {
                 (None, _) => {
                     let (mut found, mut shown) = whole(placed);
-                    if let Found::Frame(found) = &mut found {
+                    if let JournalScanItem::Frame(found) = &mut found {
                         found.payload_is_whole = !payloads[nth];
                     }
                     for (_, at) in bytes.range((nth, FRAME_BYTES)..(nth, FRAME_BYTES + shown.len())) {
@@ -223,8 +235,8 @@ proptest! {
                     }
                     expected.push((found, shown));
                 }
-                (Some(_), Some((Found::Damaged { until, .. }, _))) => *until = placed.end(),
-                (Some(reason), _) => expected.push(damaged(placed.position, placed.end(), reason)),
+                (Some(_), Some((JournalScanItem::Corrupt { until, .. }, _))) => *until = placed.end(),
+                (Some(reason), _) => expected.push(corrupt(placed.position, placed.end(), reason)),
             }
         }
         prop_assert!(read(reader(&journal, START..journal.end)) == expected);

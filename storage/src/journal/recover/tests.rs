@@ -1,20 +1,20 @@
 use proptest::prelude::*;
 
-use super::super::fixture::{Hit, Journal, Placed, SALT};
+use super::super::fixture::{CorruptionTarget, FixtureFrame, JournalFixture, SALT};
 use super::super::segment::{SegmentHeader, segment_name};
 use super::*;
-use crate::disk::{Fault, MemoryDisk};
+use crate::disk::{DiskFault, MemoryDisk};
 
 /// What a walk was shown.
 #[derive(Default)]
-struct Shown(Vec<(String, u64, Frame, Vec<u8>)>);
+struct VisitedFrames(Vec<(String, u64, FrameHeader, Vec<u8>)>);
 
-impl Visit for Shown {
+impl FrameVisitor for VisitedFrames {
     fn frame(
         &mut self,
         segment: &Arc<Segment>,
         position: u64,
-        frame: &Frame,
+        frame: &FrameHeader,
         start: &[u8],
     ) -> Result<(), RecoverError> {
         self.0.push((segment.name().to_owned(), position, *frame, start.to_vec()));
@@ -22,10 +22,10 @@ impl Visit for Shown {
     }
 }
 
-impl Shown {
-    fn assert_is(&self, frames: &[Placed]) {
+impl VisitedFrames {
+    fn assert_is(&self, frames: &[FixtureFrame]) {
         let expected = frames.iter().map(|placed| {
-            let start = &placed.payload[..placed.payload.len().min(HEAD_BYTES_MAX)];
+            let start = &placed.payload[..placed.payload.len().min(PAYLOAD_HEADER_BYTES_MAX)];
             (placed.file(), placed.position, placed.frame, start.to_vec())
         });
         assert!(self.0.iter().cloned().eq(expected), "{} frames: {:?}", self.0.len(), self.0);
@@ -35,27 +35,27 @@ impl Shown {
 fn walk_from(
     disk: &MemoryDisk,
     (from, last, trusted_to): (u64, Hlc, u64),
-) -> Result<(Walked, Shown), RecoverError> {
-    let mut shown = Shown::default();
+) -> Result<(JournalWalk, VisitedFrames), RecoverError> {
+    let mut shown = VisitedFrames::default();
     walk(disk, from, last, trusted_to, &mut shown).map(|walked| (walked, shown))
 }
 
-fn walk_all(disk: &MemoryDisk, trusted_to: u64) -> (Walked, Shown) {
+fn walk_all(disk: &MemoryDisk, trusted_to: u64) -> (JournalWalk, VisitedFrames) {
     walk_from(disk, (0, Hlc::ZERO, trusted_to)).unwrap()
 }
 
-fn settle_all(disk: &MemoryDisk, synced_to: u64) -> Result<Recovered, RecoverError> {
-    settle(disk, walk_all(disk, 0).0, synced_to)
+fn finish_recovery_of(disk: &MemoryDisk, synced_to: u64) -> Result<RecoveredJournal, RecoverError> {
+    finish_recovery(disk, walk_all(disk, 0).0, synced_to)
 }
 
 /// Cuts a frame's file off behind so many bytes of it.
-fn break_off(disk: &MemoryDisk, placed: &Placed, kept: usize) {
-    disk.cut_off(&placed.file(), placed.at() + kept);
+fn break_off(disk: &MemoryDisk, placed: &FixtureFrame, kept: usize) {
+    disk.truncate_file(&placed.file(), placed.at() + kept);
 }
 
 /// Flips bits of the byte `at` of a frame.
-fn rot(disk: &MemoryDisk, placed: &Placed, at: usize) {
-    disk.rot(&placed.file(), placed.at() + at, 0x40);
+fn corrupt_byte(disk: &MemoryDisk, placed: &FixtureFrame, at: usize) {
+    disk.corrupt(&placed.file(), placed.at() + at, 0x40);
 }
 
 /// Lengths at which something changes.
@@ -65,9 +65,9 @@ const LENGTHS: [usize; 12] = [
     7,
     8,
     9,
-    HEAD_BYTES_MAX - 1,
-    HEAD_BYTES_MAX,
-    HEAD_BYTES_MAX + 1,
+    PAYLOAD_HEADER_BYTES_MAX - 1,
+    PAYLOAD_HEADER_BYTES_MAX,
+    PAYLOAD_HEADER_BYTES_MAX + 1,
     WINDOW_BYTES / 4,
     WINDOW_BYTES / 4 + 1,
     PEEK_BYTES,
@@ -77,13 +77,13 @@ const LENGTHS: [usize; 12] = [
 #[test]
 fn a_walk_shows_each_frame_with_how_its_payload_begins() {
     let small = [100; 4000];
-    let journal = Journal::of(&[&LENGTHS, &small, &[5]]);
+    let journal = JournalFixture::of(&[&LENGTHS, &small, &[5]]);
     for trusted_to in [0, journal.end] {
         let (walked, shown) = walk_all(&journal.disk, trusted_to);
         shown.assert_is(&journal.frames);
         assert_eq!((walked.end, walked.limit), (journal.end, journal.end));
         assert_eq!(walked.last, journal.last().frame.stamp);
-        assert!(walked.bad.is_none() && walked.headless.is_empty() && !walked.is_empty());
+        assert!(walked.bad_frame.is_none() && walked.headerless.is_empty() && !walked.is_empty());
         let starts: Vec<u64> = walked.segments.iter().map(|segment| segment.start).collect();
         assert_eq!(starts, journal.starts);
         assert_eq!(walked.torn_bytes().unwrap(), 0);
@@ -100,8 +100,8 @@ fn a_disk_without_segments_holds_no_journal() {
 }
 
 #[test]
-fn a_walk_begins_with_the_segment_that_it_is_told() {
-    let journal = Journal::of(&[&[10, 20], &[30, 40], &[50]]);
+fn a_walk_begins_with_the_given_segment() {
+    let journal = JournalFixture::of(&[&[10, 20], &[30, 40], &[50]]);
     let last = journal.frames[1].frame.stamp;
     let (_, shown) = walk_from(&journal.disk, (journal.starts[1], last, 0)).unwrap();
     shown.assert_is(&journal.frames[2..]);
@@ -117,7 +117,7 @@ fn a_walk_begins_with_the_segment_that_it_is_told() {
     let disk = journal.disk.after_kill();
     disk.remove(&segment_name(journal.starts[1])).unwrap();
     let (walked, _) = walk_all(&disk, 0);
-    assert_eq!((walked.end, walked.bad.unwrap().1), (journal.starts[1], FrameError::Short));
+    assert_eq!((walked.end, walked.bad_frame.unwrap().1), (journal.starts[1], FrameError::Short));
     // Stamps do not rise.
     let last = journal.frames[2].frame.stamp;
     match walk_from(&journal.disk, (journal.starts[1], last, 0)) {
@@ -131,19 +131,19 @@ fn a_walk_begins_with_the_segment_that_it_is_told() {
 /// Of a segment that was sealed only the headers are read: its payloads were checked before.
 #[test]
 fn payloads_are_checked_from_the_position_on_that_is_not_trusted() {
-    let journal = Journal::of(&[&[10, 20, 30]]);
-    rot(&journal.disk, &journal.frames[1], FRAME_BYTES);
+    let journal = JournalFixture::of(&[&[10, 20, 30]]);
+    corrupt_byte(&journal.disk, &journal.frames[1], FRAME_BYTES);
     let at = journal.frames[1].position;
     let (walked, shown) = walk_all(&journal.disk, at);
     shown.assert_is(&journal.frames[..1]);
-    assert_eq!((walked.end, walked.bad.unwrap().1), (at, FrameError::Payload));
+    assert_eq!((walked.end, walked.bad_frame.unwrap().1), (at, FrameError::Payload));
     let (walked, shown) = walk_all(&journal.disk, at + 1);
     assert_eq!((walked.end, shown.0.len()), (journal.end, 3));
 }
 
 #[test]
 fn what_a_crash_left_of_the_last_frame_is_cut_off() {
-    let journal = Journal::of(&[&[10, 20], &[30, 21]]);
+    let journal = JournalFixture::of(&[&[10, 20], &[30, 21]]);
     let last = journal.last();
     let whole = FRAME_BYTES + 21;
     for kept in 1..whole {
@@ -152,7 +152,7 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         let (walked, shown) = walk_all(&disk, 0);
         shown.assert_is(&journal.frames[..3]);
         assert_eq!(
-            (walked.end, walked.bad.as_ref().unwrap().1),
+            (walked.end, walked.bad_frame.as_ref().unwrap().1),
             (last.position, FrameError::Short)
         );
         let left = disk.bytes(&last.file());
@@ -160,14 +160,14 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         assert_eq!(walked.torn_bytes().unwrap(), torn, "{kept}");
         // It was never said to be synced; but what is before it was.
         let again = disk.after_kill();
-        let damage = match settle_all(&again, last.position + 1) {
-            Err(RecoverError::Damaged(damage)) => damage,
+        let damage = match finish_recovery_of(&again, last.position + 1) {
+            Err(RecoverError::Corrupt(damage)) => damage,
             other => panic!("{other:?}"),
         };
         assert_eq!((damage.file, damage.position), (last.file(), last.position));
         assert_eq!((damage.synced_to, damage.reason), (last.position + 1, FrameError::Short));
         assert_eq!(again.bytes(&last.file()), left, "nothing was changed");
-        let recovered = settle_all(&disk, last.position).unwrap();
+        let recovered = finish_recovery_of(&disk, last.position).unwrap();
         assert_eq!((recovered.end, recovered.torn_bytes), (last.position, torn));
         assert_eq!(recovered.last, journal.frames[2].frame.stamp);
         assert_eq!(disk.bytes(&last.file()).len(), last.at());
@@ -178,53 +178,54 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         break_off(&disk, last, kept);
         let (walked, shown) = walk_all(&disk, 0);
         shown.assert_is(&journal.frames);
-        assert!(walked.bad.is_none() && walked.end == journal.end, "{kept}");
+        assert!(walked.bad_frame.is_none() && walked.end == journal.end, "{kept}");
     }
 }
 
 /// A journal that says of itself nothing that contradicts the bound is too short all the same.
 #[test]
 fn a_journal_that_ends_below_the_bound_s_word_is_damaged() {
-    let journal = Journal::of(&[&[10, 20]]);
-    assert!(settle_all(&journal.disk, journal.end).is_ok());
-    match settle_all(&journal.disk, journal.end + 8) {
-        Err(RecoverError::Damaged(damage)) => {
+    let journal = JournalFixture::of(&[&[10, 20]]);
+    assert!(finish_recovery_of(&journal.disk, journal.end).is_ok());
+    match finish_recovery_of(&journal.disk, journal.end + 8) {
+        Err(RecoverError::Corrupt(damage)) => {
             assert_eq!((damage.file, damage.position), (segment_name(0), journal.end));
             assert_eq!((damage.synced_to, damage.reason), (journal.end + 8, FrameError::Short));
         }
         other => panic!("{other:?}"),
     }
-    match settle_all(&MemoryDisk::new(), 8) {
-        Err(RecoverError::Damaged(damage)) => assert_eq!(damage.file, "(no segment)"),
+    match finish_recovery_of(&MemoryDisk::new(), 8) {
+        Err(RecoverError::Corrupt(damage)) => assert_eq!(damage.file, "(no segment)"),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
-    let journal = Journal::of(&[&[10, 20]]);
+    let journal = JournalFixture::of(&[&[10, 20]]);
     let name = segment_name(journal.end);
     for length in [0, 1, SEGMENT_HEADER_BYTES as usize, SEGMENT_HEADER_BYTES as usize + 1] {
         let disk = journal.disk.after_kill();
         let file = disk.create(&name).unwrap();
         file.write_at(&mut [io::IoSlice::new(&vec![9; length])], 0).unwrap();
-        disk.sync_names().unwrap();
+        disk.sync_directory().unwrap();
         let walked = walk_from(&disk, (0, Hlc::ZERO, 3));
         if length <= SEGMENT_HEADER_BYTES as usize {
             let (walked, shown) = walked.unwrap();
             shown.assert_is(&journal.frames);
-            assert_eq!(walked.headless, std::slice::from_ref(&name));
+            assert_eq!(walked.headerless, std::slice::from_ref(&name));
             assert!(!walked.is_empty());
-            settle(&disk, walked, journal.end).unwrap();
+            finish_recovery(&disk, walked, journal.end).unwrap();
             assert_eq!(disk.after_crash(|_| 0).names(), [segment_name(0)]);
             continue;
         }
         for (trusted_to, synced_to) in [(3, journal.end), (journal.end + 3, journal.end + 3)] {
             match walk_from(&disk, (0, Hlc::ZERO, trusted_to)) {
-                Err(RecoverError::Damaged(damage)) => {
+                Err(RecoverError::Corrupt(damage)) => {
                     let reason = FrameError::Segment;
                     let file = name.clone();
-                    let expected = Damage { file, position: journal.end, synced_to, reason };
+                    let expected =
+                        JournalCorruption { file, position: journal.end, synced_to, reason };
                     assert_eq!(damage, expected);
                 }
                 other => panic!("{:?}", other.map(|(walked, _)| walked)),
@@ -239,25 +240,25 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
 
 #[test]
 fn a_segment_that_ends_before_the_next_begins_is_short() {
-    let journal = Journal::of(&[&[10, 20], &[30]]);
+    let journal = JournalFixture::of(&[&[10, 20], &[30]]);
     disk_without_last_of_first(&journal);
     let (walked, shown) = walk_all(&journal.disk, 0);
     shown.assert_is(&journal.frames[..1]);
-    let (segment, reason) = walked.bad.as_ref().unwrap();
+    let (segment, reason) = walked.bad_frame.as_ref().unwrap();
     assert_eq!((segment.start, *reason), (0, FrameError::Short));
     // The next was begun once this one was sealed, but nothing says that it was synced.
-    let recovered = settle(&journal.disk, walked, 0).unwrap();
+    let recovered = finish_recovery(&journal.disk, walked, 0).unwrap();
     assert_eq!(recovered.segments.len(), 1);
     assert_eq!(journal.disk.names(), [segment_name(0)]);
 }
 
-fn disk_without_last_of_first(journal: &Journal) {
+fn disk_without_last_of_first(journal: &JournalFixture) {
     break_off(&journal.disk, &journal.frames[1], 0);
 }
 
 #[test]
 fn a_segment_that_goes_on_where_the_next_begins_ends_there() {
-    let mut journal = Journal::of(&[&[10, 20], &[30]]);
+    let mut journal = JournalFixture::of(&[&[10, 20], &[30]]);
     let first = journal.frames[0].file();
     // What a longer file holds behind is not the journal's.
     let file = journal.disk.open(&first).unwrap();
@@ -265,7 +266,7 @@ fn a_segment_that_goes_on_where_the_next_begins_ends_there() {
     file.write_at(&mut [io::IoSlice::new(&[3; 500])], length).unwrap();
     let (walked, shown) = walk_all(&journal.disk, 0);
     shown.assert_is(&journal.frames);
-    assert!(walked.bad.is_none());
+    assert!(walked.bad_frame.is_none());
     assert_eq!(walked.limit, journal.end);
     // One that begins inside of a frame of the one before cuts that off.
     let inside = journal.frames[1].position + 8;
@@ -274,13 +275,13 @@ fn a_segment_that_goes_on_where_the_next_begins_ends_there() {
     journal.roll();
     let (walked, shown) = walk_all(&journal.disk, 0);
     shown.assert_is(&journal.frames[..1]);
-    assert_eq!(walked.bad.unwrap().1, FrameError::Short);
+    assert_eq!(walked.bad_frame.unwrap().1, FrameError::Short);
 }
 
 #[test]
 fn zeros_behind_the_last_frame_are_not_torn_and_other_bytes_are_up_to_the_last() {
     for written in [1, 100, WINDOW_BYTES - 1, WINDOW_BYTES, WINDOW_BYTES + 1, 3 * WINDOW_BYTES] {
-        let journal = Journal::of(&[&[10, 20]]);
+        let journal = JournalFixture::of(&[&[10, 20]]);
         let last = journal.last();
         let file = journal.disk.open(&last.file()).unwrap();
         let behind = (last.at() + (last.end() - last.position) as usize) as u64;
@@ -289,7 +290,7 @@ fn zeros_behind_the_last_frame_are_not_torn_and_other_bytes_are_up_to_the_last()
         assert_eq!(walk_all(&journal.disk, 0).0.torn_bytes().unwrap(), 0);
         file.write_at(&mut [io::IoSlice::new(&[1])], behind + written as u64 - 1).unwrap();
         assert_eq!(walk_all(&journal.disk, 0).0.torn_bytes().unwrap(), written as u64);
-        let recovered = settle_all(&journal.disk, 0).unwrap();
+        let recovered = finish_recovery_of(&journal.disk, 0).unwrap();
         assert_eq!((recovered.end, recovered.torn_bytes), (journal.end, written as u64));
         assert_eq!(file.length().unwrap(), behind);
     }
@@ -300,21 +301,21 @@ fn zeros_behind_the_last_frame_are_not_torn_and_other_bytes_are_up_to_the_last()
 #[test]
 fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let lengths = [WINDOW_BYTES + 5, 10, 20];
-    let journal = Journal::of(&[&lengths, &lengths]);
+    let journal = JournalFixture::of(&[&lengths, &lengths]);
     let disk = &journal.disk;
     for start in &journal.starts {
-        disk.arm(Fault::SyncFails(0));
+        disk.arm(DiskFault::SyncFails(0));
         disk.open(&segment_name(*start)).unwrap().sync().unwrap_err();
     }
     let lost = walk_all(&disk.after_crash(|_| 0), 0).1;
     assert!(lost.0.is_empty(), "nothing was on stable storage");
-    let recovered = settle_all(disk, 0).unwrap();
+    let recovered = finish_recovery_of(disk, 0).unwrap();
     assert_eq!((recovered.end, recovered.torn_bytes), (journal.end, 0));
     walk_all(&disk.after_crash(|_| 0), 0).1.assert_is(&journal.frames);
     // What was synced is not written again: neither a segment that ends where it was synced to.
     let operations = |synced_to| {
         let before = disk.operations();
-        settle_all(disk, synced_to).unwrap();
+        finish_recovery_of(disk, synced_to).unwrap();
         disk.operations() - before
     };
     assert!(operations(journal.starts[1]) + 2 <= operations(journal.starts[1] - 1));
@@ -322,7 +323,7 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
         [(journal.end, 0), (journal.end - 1, 1), (journal.starts[1] - 1, 2)]
     {
         let before = disk.operations();
-        settle_all(disk, synced_to).unwrap();
+        finish_recovery_of(disk, synced_to).unwrap();
         // Names and the cut, and of each segment a write and a sync; of the last its end too.
         let last_is_synced = u64::from(segments == 0);
         assert!(disk.operations() - before <= 2 + 4 * segments + last_is_synced, "{synced_to}");
@@ -330,15 +331,15 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
 }
 
 #[test]
-fn on_a_full_disk_the_reserve_makes_room_to_settle() {
+fn on_a_full_disk_the_reserve_makes_room_to_finish_recovery() {
     for has_reserve in [true, false] {
-        let journal = Journal::of(&[&[10, 20]]);
+        let journal = JournalFixture::of(&[&[10, 20]]);
         if has_reserve {
             let file = journal.disk.create(RESERVE_FILE).unwrap();
             file.write_at(&mut [io::IoSlice::new(&[0; 4096])], 0).unwrap();
         }
-        journal.disk.arm(Fault::FullAt(journal.disk.held_bytes() - 1));
-        match settle_all(&journal.disk, 0) {
+        journal.disk.arm(DiskFault::FullAt(journal.disk.used_bytes() - 1));
+        match finish_recovery_of(&journal.disk, 0) {
             Ok(recovered) => {
                 assert!(has_reserve && recovered.end == journal.end);
                 assert_eq!(journal.disk.names(), [segment_name(0)]);
@@ -350,43 +351,46 @@ fn on_a_full_disk_the_reserve_makes_room_to_settle() {
 
 #[test]
 fn of_a_sealed_segment_headers_are_read_up_to_its_end() {
-    let journal = Journal::of(&[&[10, 20, 30]]);
-    rot(&journal.disk, &journal.frames[0], FRAME_BYTES);
+    let journal = JournalFixture::of(&[&[10, 20, 30]]);
+    corrupt_byte(&journal.disk, &journal.frames[0], FRAME_BYTES);
     let segment = Segment::open(&journal.disk, &segment_name(0), 0).unwrap().map(Arc::new).unwrap();
     let scan = |end| {
-        let mut shown = Shown::default();
+        let mut shown = VisitedFrames::default();
         scan_sealed(&segment, end, &mut shown).map(|()| shown)
     };
-    let ends: Vec<u64> = journal.frames.iter().map(Placed::end).collect();
+    let ends: Vec<u64> = journal.frames.iter().map(FixtureFrame::end).collect();
     for (nth, end) in ends.iter().enumerate() {
         assert_eq!(scan(*end).unwrap().0.len(), nth + 1);
     }
     let damage = |end| match scan(end) {
-        Err(RecoverError::Damaged(damage)) => damage,
+        Err(RecoverError::Corrupt(damage)) => damage,
         other => panic!("{:?}", other.map(|shown| shown.0)),
     };
     let short = |position, synced_to| {
         let reason = FrameError::Short;
-        Damage { file: segment_name(0), position, synced_to, reason }
+        JournalCorruption { file: segment_name(0), position, synced_to, reason }
     };
     assert_eq!(damage(ends[1] + 8), short(ends[1], ends[1] + 8));
-    rot(&journal.disk, &journal.frames[1], 50);
-    assert_eq!(damage(ends[2]), Damage { reason: FrameError::Header, ..short(ends[0], ends[2]) });
+    corrupt_byte(&journal.disk, &journal.frames[1], 50);
+    assert_eq!(
+        damage(ends[2]),
+        JournalCorruption { reason: FrameError::Header, ..short(ends[0], ends[2]) }
+    );
 }
 
 /// Frames know no more to be synced than what stands before them: one that says otherwise is made up, by
 /// the bytes of a payload.
 #[test]
 fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
-    let mut journal = Journal::new(0);
+    let mut journal = JournalFixture::new(0);
     journal.roll();
     [10, 20].iter().for_each(|length| journal.write(*length, 0));
     journal.write(30, journal.end);
     let believed = journal.last().position;
     journal.write(30, journal.end + 8);
-    rot(&journal.disk, &journal.frames[1], 0);
-    match settle_all(&journal.disk, 0) {
-        Err(RecoverError::Damaged(damage)) => {
+    corrupt_byte(&journal.disk, &journal.frames[1], 0);
+    match finish_recovery_of(&journal.disk, 0) {
+        Err(RecoverError::Corrupt(damage)) => {
             assert_eq!((damage.synced_to, damage.reason), (believed, FrameError::Magic));
             let said = damage.to_string();
             for part in [damage.file, format!("position={}", damage.position)] {
@@ -399,8 +403,8 @@ fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
 
 #[test]
 fn another_segment_s_frames_are_none_here() {
-    let journal = Journal::of(&[&[10]]);
-    let mut other = Journal::new(0);
+    let journal = JournalFixture::of(&[&[10]]);
+    let mut other = JournalFixture::new(0);
     other.roll();
     other.write(10, 0);
     let name = segment_name(0);
@@ -410,12 +414,12 @@ fn another_segment_s_frames_are_none_here() {
     assert_eq!(journal.disk.bytes(&name)[64..], other.disk.bytes(&name)[64..]);
     let (walked, shown) = walk_all(&other.disk, 0);
     assert!(shown.0.is_empty());
-    assert_eq!(walked.bad.unwrap().1, FrameError::Header);
+    assert_eq!(walked.bad_frame.unwrap().1, FrameError::Header);
 }
 
 /// What damage there is.
 #[derive(Clone, Debug)]
-struct Damaging {
+struct CorruptionCase {
     /// Of these lengths of payloads by segment; how far behind its end a frame knows what was synced.
     segments: Vec<Vec<(usize, usize)>>,
     /// Which frame, and which byte of it.
@@ -426,13 +430,13 @@ struct Damaging {
     trusted: prop::sample::Index,
 }
 
-fn damaging() -> impl Strategy<Value = Damaging> {
+fn corruption_case() -> impl Strategy<Value = CorruptionCase> {
     let length = prop_oneof![0_usize..40, 0_usize..400, (WINDOW_BYTES / 4)..(WINDOW_BYTES / 3)];
     let segment = prop::collection::vec((length, 0_usize..6), 1..6);
     let segments = prop::collection::vec(segment, 1..4);
     let index = any::<prop::sample::Index>;
     (segments, index(), index(), index(), index()).prop_map(
-        |(segments, frame, byte, bound, trusted)| Damaging {
+        |(segments, frame, byte, bound, trusted)| CorruptionCase {
             segments,
             frame,
             byte,
@@ -447,8 +451,8 @@ proptest! {
     /// Beside a model: a journal ends at its first bad frame, and is damaged if anything knew that to be on
     /// stable storage.
     #[test]
-    fn a_journal_with_a_damaged_byte_ends_there_or_is_refused(how in damaging()) {
-        let mut journal = Journal::new(0);
+    fn a_journal_with_a_damaged_byte_ends_there_or_is_refused(how in corruption_case()) {
+        let mut journal = JournalFixture::new(0);
         for lengths in &how.segments {
             journal.roll();
             for (length, behind) in lengths {
@@ -466,42 +470,42 @@ proptest! {
         for start in &journal.starts {
             journal.disk.open(&segment_name(*start)).unwrap().sync().unwrap();
         }
-        rot(&journal.disk, &bad, at);
+        corrupt_byte(&journal.disk, &bad, at);
 
-        let hit = Hit::of(&bad.frame, at);
+        let hit = CorruptionTarget::of(&bad.frame, at);
         let reason = match hit {
-            Hit::Magic => Some(FrameError::Magic),
-            Hit::Header => Some(FrameError::Header),
-            Hit::Payload if bad.position >= trusted_to => Some(FrameError::Payload),
-            Hit::Payload | Hit::Padding => None,
+            CorruptionTarget::Magic => Some(FrameError::Magic),
+            CorruptionTarget::Header => Some(FrameError::Header),
+            CorruptionTarget::Payload if bad.position >= trusted_to => Some(FrameError::Payload),
+            CorruptionTarget::Payload | CorruptionTarget::Padding => None,
         };
         let (walked, shown) = walk_all(&journal.disk, trusted_to);
         let Some(reason) = reason else {
             prop_assert_eq!(shown.0.len(), journal.frames.len());
-            prop_assert!(walked.bad.is_none());
+            prop_assert!(walked.bad_frame.is_none());
             return Ok(());
         };
         let (whole, behind) = (&journal.frames[..nth], &journal.frames[nth + 1..]);
         shown.assert_is(whole);
-        prop_assert_eq!((walked.end, walked.bad.as_ref().unwrap().1), (bad.position, reason));
-        let of_itself = if hit == Hit::Payload { bad.frame.synced_to } else { 0 };
+        prop_assert_eq!((walked.end, walked.bad_frame.as_ref().unwrap().1), (bad.position, reason));
+        let of_itself = if hit == CorruptionTarget::Payload { bad.frame.synced_to } else { 0 };
         let known = behind.iter().map(|placed| placed.frame.synced_to).max().unwrap_or(0);
         let known = known.max(of_itself).max(bound);
-        match settle(&journal.disk, walked, bound) {
+        match finish_recovery(&journal.disk, walked, bound) {
             Ok(recovered) => {
                 prop_assert!(known <= bad.position);
                 prop_assert_eq!(recovered.end, bad.position);
                 let left = journal.disk.after_crash(|_| 0);
                 let (walked, shown) = walk_all(&left, 0);
                 shown.assert_is(whole);
-                prop_assert!(walked.bad.is_none());
+                prop_assert!(walked.bad_frame.is_none());
                 let stay = journal.starts.iter().filter(|start| **start <= bad.position).count();
                 prop_assert_eq!((left.names().len(), recovered.segments.len()), (stay, stay));
             }
-            Err(RecoverError::Damaged(damage)) => {
+            Err(RecoverError::Corrupt(damage)) => {
                 prop_assert!(known > bad.position);
                 let expected =
-                    Damage { file: bad.file(), position: bad.position, synced_to: known, reason };
+                    JournalCorruption { file: bad.file(), position: bad.position, synced_to: known, reason };
                 prop_assert_eq!(damage, expected);
             }
             Err(error) => prop_assert!(false, "{error}"),

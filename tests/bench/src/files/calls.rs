@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::Found;
+use super::FileMeasurement;
 use crate::histogram::Histogram;
 
 const FILES: usize = 3000;
@@ -15,7 +15,7 @@ const APPENDS: usize = 100;
 const APPEND_BYTES: usize = 128 << 10;
 
 /// How long each takes.
-pub(super) fn run(directory: &Path) -> Result<Vec<Found>> {
+pub(super) fn run(directory: &Path) -> Result<Vec<FileMeasurement>> {
     let mut found = Vec::new();
     let made = each(FILES, |nth| {
         File::create_new(directory.join(format!("made-{nth}")))?;
@@ -50,8 +50,9 @@ fn each(times: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<Histo
     Ok(histogram)
 }
 
-fn add(found: &mut Vec<Found>, name: &str, histogram: &Histogram) {
+fn add(found: &mut Vec<FileMeasurement>, name: &str, histogram: &Histogram) {
     for (which, percent) in [("p50", 50.0), ("p99", 99.0)] {
-        found.push(Found::time(format!("{name}, {which}"), histogram.percentile(percent)));
+        found
+            .push(FileMeasurement::time(format!("{name}, {which}"), histogram.percentile(percent)));
     }
 }

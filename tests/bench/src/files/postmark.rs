@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Found, timed};
+use super::{FileMeasurement, timed};
 
 const FILES: u64 = 500;
 const TRANSACTIONS: u64 = 2000;
@@ -16,9 +16,9 @@ const BYTES: std::ops::Range<u64> = 8 << 10..32 << 10;
 const CALL_BYTES: usize = 4096;
 
 /// The same numbers each time, so that both sides do the same.
-struct Numbers(u64);
+struct PostmarkRng(u64);
 
-impl Numbers {
+impl PostmarkRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -26,44 +26,44 @@ impl Numbers {
     }
 }
 
-struct Pool<'a> {
+struct PostmarkPool<'a> {
     directory: &'a Path,
-    numbers: Numbers,
+    numbers: PostmarkRng,
     files: Vec<PathBuf>,
     made: u64,
 }
 
-impl Pool<'_> {
-    fn length(&mut self) -> usize {
+impl PostmarkPool<'_> {
+    fn random_length(&mut self) -> usize {
         (BYTES.start + self.numbers.below(BYTES.end - BYTES.start)) as usize
     }
 
-    fn any(&mut self) -> usize {
+    fn random_file(&mut self) -> usize {
         self.numbers.below(self.files.len() as u64) as usize
     }
 
-    fn make(&mut self) -> Result<()> {
+    fn create(&mut self) -> Result<()> {
         let path = self.directory.join(format!("file-{}", self.made));
         self.made += 1;
-        let length = self.length();
+        let length = self.random_length();
         write(&mut File::create_new(&path)?, length)?;
         self.files.push(path);
         Ok(())
     }
 
     fn transaction(&mut self) -> Result<()> {
-        let nth = self.any();
+        let nth = self.random_file();
         if self.numbers.below(2) == 0 {
             let mut file = File::open(&self.files[nth])?;
             while file.read(&mut [0; CALL_BYTES])? > 0 {}
         } else {
-            let length = self.length() / 4;
+            let length = self.random_length() / 4;
             write(&mut OpenOptions::new().append(true).open(&self.files[nth])?, length)?;
         }
         if self.numbers.below(2) == 0 {
-            return self.make();
+            return self.create();
         }
-        let nth = self.any();
+        let nth = self.random_file();
         Ok(std::fs::remove_file(self.files.swap_remove(nth))?)
     }
 }
@@ -76,12 +76,16 @@ fn write(file: &mut File, length: usize) -> Result<()> {
 }
 
 /// Transactions a second.
-pub(super) fn run(directory: &Path) -> Result<Vec<Found>> {
-    let mut pool = Pool { directory, numbers: Numbers(1), files: Vec::new(), made: 0 };
-    let ((), made) = timed(|| (0..FILES).try_for_each(|_| pool.make()))?;
+pub(super) fn run(directory: &Path) -> Result<Vec<FileMeasurement>> {
+    let mut pool = PostmarkPool { directory, numbers: PostmarkRng(1), files: Vec::new(), made: 0 };
+    let ((), made) = timed(|| (0..FILES).try_for_each(|_| pool.create()))?;
     let ((), transacted) = timed(|| (0..TRANSACTIONS).try_for_each(|_| pool.transaction()))?;
     Ok(vec![
-        Found::rate("postmark, files made", "/s", FILES as f64 / made.as_secs_f64()),
-        Found::rate("postmark, transactions", "/s", TRANSACTIONS as f64 / transacted.as_secs_f64()),
+        FileMeasurement::rate("postmark, files made", "/s", FILES as f64 / made.as_secs_f64()),
+        FileMeasurement::rate(
+            "postmark, transactions",
+            "/s",
+            TRANSACTIONS as f64 / transacted.as_secs_f64(),
+        ),
     ])
 }

@@ -8,18 +8,18 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Found, timed};
+use super::{FileMeasurement, timed};
 
 const SOURCES: usize = 100;
 const TEXTS: usize = 900;
 
 /// A packed project.
-pub(super) struct Project {
+pub(super) struct SampleProject {
     directory: PathBuf,
 }
 
-impl Project {
-    pub(super) fn make(beside: &Path) -> Result<Project> {
+impl SampleProject {
+    pub(super) fn create(beside: &Path) -> Result<SampleProject> {
         let directory = beside.join(format!("freezeframe-bench-project-{}", std::process::id()));
         let sources = directory.join("project");
         for folder in ["src", "include", "text"] {
@@ -52,24 +52,24 @@ impl Project {
              liball.a:{objects}\n\tar rcs $@ $^\nsrc/%.o: src/%.c include/all.h\n\t$(CC) $(CFLAGS) -c -o $@ $<\n"
         );
         fs::write(sources.join("Makefile"), rules)?;
-        program(&directory, "tar", &["-cf", "project.tar", "project"])?;
-        Ok(Project { directory })
+        run_program(&directory, "tar", &["-cf", "project.tar", "project"])?;
+        Ok(SampleProject { directory })
     }
 
-    pub(super) fn run(&self, directory: &Path) -> Result<Vec<Found>> {
+    pub(super) fn run(&self, directory: &Path) -> Result<Vec<FileMeasurement>> {
         let packed = self.directory.join("project.tar");
         let packed = packed.to_str().context("a path in text")?;
-        let (_, copied) = timed(|| program(directory, "cp", &[packed, "project.tar"]))?;
-        let (_, unpacked) = timed(|| program(directory, "tar", &["-xf", "project.tar"]))?;
+        let (_, copied) = timed(|| run_program(directory, "cp", &[packed, "project.tar"]))?;
+        let (_, unpacked) = timed(|| run_program(directory, "tar", &["-xf", "project.tar"]))?;
         let project = directory.join("project");
-        let (_, built) = timed(|| program(&project, "make", &["-s"]))?;
-        let (_, built_again) = timed(|| program(&project, "make", &["-s"]))?;
-        program(&project, "./program", &[])?;
+        let (_, built) = timed(|| run_program(&project, "make", &["-s"]))?;
+        let (_, built_again) = timed(|| run_program(&project, "make", &["-s"]))?;
+        run_program(&project, "./program", &[])?;
         Ok(vec![
-            Found::time("project, cp", copied),
-            Found::time("project, untar", unpacked),
-            Found::time("project, make", built),
-            Found::time("project, make again", built_again),
+            FileMeasurement::time("project, cp", copied),
+            FileMeasurement::time("project, untar", unpacked),
+            FileMeasurement::time("project, make", built),
+            FileMeasurement::time("project, make again", built_again),
         ])
     }
 
@@ -91,7 +91,7 @@ fn source(nth: usize) -> String {
     text
 }
 
-fn program(directory: &Path, name: &str, arguments: &[&str]) -> Result<()> {
+fn run_program(directory: &Path, name: &str, arguments: &[&str]) -> Result<()> {
     let ended = Command::new(name).args(arguments).current_dir(directory).output();
     let ended = ended.with_context(|| format!("run {name}"))?;
     let said = String::from_utf8_lossy(&ended.stderr);

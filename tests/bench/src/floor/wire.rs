@@ -12,9 +12,9 @@ pub(super) struct FloorHeader {
 
 /// Bytes that are taken from their front.
 #[derive(Clone, Copy)]
-pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+pub(super) struct RequestCursor<'a>(pub(super) &'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> RequestCursor<'a> {
     pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         ensure!(count <= self.0.len(), "a request ends early. wants={count}, has={}", self.0.len());
         let (taken, rest) = self.0.split_at(count);
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
 
 /// Calls `each` with topic, partition and batch of each partition of a produce request.
 pub(super) fn walk_batches<'a>(
-    mut body: Cursor<'a>,
+    mut body: RequestCursor<'a>,
     mut each: impl FnMut(&'a str, i32, &'a [u8]) -> Result<()>,
 ) -> Result<()> {
     body.nullable_string()?;

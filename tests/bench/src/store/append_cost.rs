@@ -7,10 +7,10 @@ use std::cell::Cell;
 
 use anyhow::Result;
 
-use super::Bench;
-use super::finding::{Findings, Goal};
-use super::rig::{Durability, Rig};
-use super::rounds::{Round, Side, Stopwatch, Turns, take_turns};
+use super::StorageContext;
+use super::experiment::{ExperimentResults, PerformanceGoal};
+use super::rounds::{ComparisonSide, RoundFigures, RoundLimits, Stopwatch, run_interleaved};
+use super::store_driver::{Durability, StoreDriver};
 
 const LENGTHS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const APPEND_BYTES: u64 = 16;
@@ -20,54 +20,56 @@ const ROUNDS: u64 = 10;
 const IN_FLIGHT: usize = 2_000;
 const TAIL_BYTES: usize = 16 << 20;
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     let scratch = bench.scratch("length")?;
-    let rig = Rig::open(scratch.path(), TAIL_BYTES)?;
+    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let lengths: Vec<u64> =
         LENGTHS.into_iter().filter(|length| *length <= bench.entries.max(LENGTHS[0])).collect();
     let per_round = (bench.entries / 200).clamp(REQUEST, 20_000);
-    let sets: Vec<Set> = lengths.iter().map(|length| Set::new(*length, per_round)).collect();
+    let sets: Vec<SameLengthLogs> =
+        lengths.iter().map(|length| SameLengthLogs::new(*length, per_round)).collect();
     for set in &sets {
         set.fill(bench, &rig)?;
     }
-    let turns = Turns { discard: 1, least: ROUNDS as usize - 1, time: std::time::Duration::ZERO };
+    let turns =
+        RoundLimits { discard: 1, least: ROUNDS as usize - 1, time: std::time::Duration::ZERO };
     let sides = sets
         .iter()
-        .map(|set| Side::new("append", |_| set.append(bench, &rig, per_round)))
+        .map(|set| ComparisonSide::new("append", |_| set.append(bench, &rig, per_round)))
         .collect();
-    let measured = take_turns(turns, sides)?;
+    let measured = run_interleaved(turns, sides)?;
     for (set, measured) in sets.iter().zip(&measured) {
         found.add(set.length as f64, &set.length.to_string(), std::slice::from_ref(measured));
     }
     let cost = |nth: usize| measured.get(nth).and_then(|it| it.figure("CPU ns an append"));
     if let (Some(first), Some(last)) = (cost(0), cost(measured.len() - 1)) {
         let what = "CPU of an append to the longest log / to the shortest".to_owned();
-        found.goals.push(Goal::at_most(1.1, what, last.over(first)));
+        found.goals.push(PerformanceGoal::at_most(1.1, what, last.over(first)));
     }
     rig.close();
     Ok(found)
 }
 
 /// Logs of one length.
-struct Set {
+struct SameLengthLogs {
     length: u64,
     logs: u64,
     /// How many requests there were: each goes to the next log.
     requests: Cell<u64>,
 }
 
-impl Set {
-    fn new(length: u64, per_round: u64) -> Set {
+impl SameLengthLogs {
+    fn new(length: u64, per_round: u64) -> SameLengthLogs {
         let logs = (per_round * ROUNDS).div_ceil(length / 10).max(1);
-        Set { length, logs, requests: Cell::new(0) }
+        SameLengthLogs { length, logs, requests: Cell::new(0) }
     }
 
     fn log(&self, nth: u64) -> u64 {
         self.length * 10_000 + nth % self.logs
     }
 
-    fn fill(&self, bench: &Bench, rig: &Rig) -> Result<()> {
+    fn fill(&self, bench: &StorageContext, rig: &StoreDriver) -> Result<()> {
         for nth in 0..self.logs {
             for request in 0..self.length / 1_000 {
                 let piece = |at| (self.log(nth), bench.source.piece(request + at, APPEND_BYTES));
@@ -77,7 +79,12 @@ impl Set {
         rig.drain()
     }
 
-    fn append(&self, bench: &Bench, rig: &Rig, count: u64) -> Result<Round> {
+    fn append(
+        &self,
+        bench: &StorageContext,
+        rig: &StoreDriver,
+        count: u64,
+    ) -> Result<RoundFigures> {
         let requests = count / REQUEST;
         let stopwatch = Stopwatch::start();
         for _ in 0..requests {
@@ -88,6 +95,8 @@ impl Set {
         rig.drain()?;
         let each = |time: std::time::Duration| time.as_nanos() as f64 / (requests * REQUEST) as f64;
         let (wall, cpu) = (stopwatch.wall(), stopwatch.cpu());
-        Ok(Round::default().with("CPU ns an append", each(cpu)).with("ns an append", each(wall)))
+        Ok(RoundFigures::default()
+            .with("CPU ns an append", each(cpu))
+            .with("ns an append", each(wall)))
     }
 }

@@ -6,11 +6,13 @@
 
 use anyhow::Result;
 
-use super::finding::{Findings, Goal};
-use super::plain::{BLOCK_BYTES, PlainFile, Through};
-use super::rig::{Durability, Rig};
-use super::rounds::{Measured, Round, Side, Stopwatch, Turns, take_turns};
-use super::{Bench, size_label};
+use super::experiment::{ExperimentResults, PerformanceGoal};
+use super::plain_file::{BLOCK_BYTES, PlainFile, WritePath};
+use super::rounds::{
+    ComparisonSide, RoundFigures, RoundLimits, SideFigures, Stopwatch, run_interleaved,
+};
+use super::store_driver::{Durability, StoreDriver};
+use super::{StorageContext, size_label};
 
 const SIZES: [u64; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SUSTAINED_SIZES: [u64; 1] = [1 << 20];
@@ -19,18 +21,18 @@ const IN_FLIGHT_BYTES: u64 = 32 << 20;
 const IN_FLIGHT_MAX: u64 = 4096;
 const TAIL_BYTES: usize = 64 << 20;
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     for size in SIZES {
         let mut sides = vec![
-            Side::new("write(2)", |_| plain(bench, size, Through::PageCache)),
-            Side::new("store, written", |_| store(bench, size, Durability::Written)),
-            Side::new("store, synced", |_| store(bench, size, Durability::Synced)),
+            ComparisonSide::new("write(2)", |_| plain(bench, size, WritePath::PageCache)),
+            ComparisonSide::new("store, written", |_| store(bench, size, Durability::Written)),
+            ComparisonSide::new("store, synced", |_| store(bench, size, Durability::Synced)),
         ];
         if size.is_multiple_of(BLOCK_BYTES) {
-            sides.push(Side::new("O_DIRECT", |_| plain(bench, size, Through::Direct)));
+            sides.push(ComparisonSide::new("O_DIRECT", |_| plain(bench, size, WritePath::Direct)));
         }
-        let measured = take_turns(bench.turns, sides)?;
+        let measured = run_interleaved(bench.rounds, sides)?;
         found.add(size as f64, &size_label(size), &measured);
         found.goals.extend(goals(&measured, size));
     }
@@ -39,28 +41,28 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
 
 /// The same with more bytes than the kernel lets a writer be ahead of the disk: what `write(2)` gives
 /// when it cannot leave the work for later.
-pub(super) fn run_sustained(bench: &Bench) -> Result<Findings> {
-    let long = Bench { bytes: bench.sustained_bytes, ..bench.clone() };
-    let mut found = Findings::default();
+pub(super) fn run_sustained(bench: &StorageContext) -> Result<ExperimentResults> {
+    let long = StorageContext { bytes: bench.sustained_bytes, ..bench.clone() };
+    let mut found = ExperimentResults::default();
     for size in SUSTAINED_SIZES {
         let sides = vec![
-            Side::new("write(2)", |_| plain(&long, size, Through::PageCache)),
-            Side::new("store, written", |_| store(&long, size, Durability::Written)),
-            Side::new("store, synced", |_| store(&long, size, Durability::Synced)),
+            ComparisonSide::new("write(2)", |_| plain(&long, size, WritePath::PageCache)),
+            ComparisonSide::new("store, written", |_| store(&long, size, Durability::Written)),
+            ComparisonSide::new("store, synced", |_| store(&long, size, Durability::Synced)),
         ];
-        let measured = take_turns(Turns { discard: 0, ..bench.turns }, sides)?;
+        let measured = run_interleaved(RoundLimits { discard: 0, ..bench.rounds }, sides)?;
         found.add(size as f64, &size_label(size), &measured);
         found.goals.extend(goals(&measured, size));
     }
     Ok(found)
 }
 
-fn goals(measured: &[Measured], size: u64) -> Vec<Goal> {
+fn goals(measured: &[SideFigures], size: u64) -> Vec<PerformanceGoal> {
     let [file, written, synced, ..] = measured else { return Vec::new() };
     let (answered, stable) = ("MB/s", "MB/s with the last sync");
-    let goal = |what: &str, side: &Measured, mine: &str, theirs: &str| {
+    let goal = |what: &str, side: &SideFigures, mine: &str, theirs: &str| {
         let ratio = side.figure(mine)?.over(file.figure(theirs)?);
-        Some(Goal::at_least(0.8, format!("{}, {what}", size_label(size)), ratio))
+        Some(PerformanceGoal::at_least(0.8, format!("{}, {what}", size_label(size)), ratio))
     };
     [
         goal("written / write(2)", written, answered, answered),
@@ -72,47 +74,47 @@ fn goals(measured: &[Measured], size: u64) -> Vec<Goal> {
     .collect()
 }
 
-fn count(bench: &Bench, size: u64) -> u64 {
+fn count(bench: &StorageContext, size: u64) -> u64 {
     (bench.bytes / size).max(1)
 }
 
-fn plain(bench: &Bench, size: u64, through: Through) -> Result<Round> {
+fn plain(bench: &StorageContext, size: u64, through: WritePath) -> Result<RoundFigures> {
     let scratch = bench.scratch("plain")?;
     let mut file = PlainFile::create(scratch.path(), through)?;
     let count = count(bench, size);
-    let memory = bench.memory(count * size);
+    let memory = bench.pretouch(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
-        memory.make_room(size);
+        memory.release_for(size);
         file.write(&bench.source.piece(nth, size))?;
     }
-    let round = Round::default().moved(&stopwatch, count * size);
+    let round = RoundFigures::default().with_rate(&stopwatch, count * size);
     file.sync()?;
-    Ok(round.synced(&stopwatch, count * size))
+    Ok(round.with_synced_rate(&stopwatch, count * size))
 }
 
-fn store(bench: &Bench, size: u64, how: Durability) -> Result<Round> {
+fn store(bench: &StorageContext, size: u64, how: Durability) -> Result<RoundFigures> {
     let scratch = bench.scratch("store")?;
-    append_and_close(bench, Rig::open(scratch.path(), TAIL_BYTES)?, size, how)
+    append_and_close(bench, StoreDriver::open(scratch.path(), TAIL_BYTES)?, size, how)
 }
 
 /// Appends to one log, from one thread, with many on their way.
 pub(super) fn append_and_close(
-    bench: &Bench,
-    rig: Rig,
+    bench: &StorageContext,
+    rig: StoreDriver,
     size: u64,
     how: Durability,
-) -> Result<Round> {
+) -> Result<RoundFigures> {
     let count = count(bench, size);
     let in_flight = (IN_FLIGHT_BYTES / size).clamp(2, IN_FLIGHT_MAX) as usize;
-    let memory = bench.memory(count * size);
+    let memory = bench.pretouch(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
-        memory.make_room(size);
+        memory.release_for(size);
         rig.append(1, bench.source.piece(nth, size), how, in_flight);
     }
     rig.drain()?;
-    let round = Round::default().moved(&stopwatch, count * size);
+    let round = RoundFigures::default().with_rate(&stopwatch, count * size);
     rig.close();
-    Ok(round.synced(&stopwatch, count * size))
+    Ok(round.with_synced_rate(&stopwatch, count * size))
 }

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::file_overhead;
 use super::many_logs;
-use super::plain::Source;
-use super::rig::{Durability, Rig};
+use super::plain_file::ByteSource;
 use super::rounds::Stopwatch;
+use super::store_driver::{Durability, StoreDriver};
 use crate::process::Process;
 use crate::report::{mebibytes, millis};
 
@@ -22,16 +22,16 @@ const TAIL_BYTES: usize = 16 << 20;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ChildWork {
     #[arg(value_enum)]
-    act: Act,
+    act: ChildAction,
     #[arg(long)]
     dir: PathBuf,
     #[command(flatten)]
-    job: Job,
+    job: ChildJob,
 }
 
 /// How much of it.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
-pub(super) struct Job {
+pub(super) struct ChildJob {
     /// How long a history is
     #[arg(long, default_value_t = 0)]
     pub(super) entries: u64,
@@ -47,7 +47,7 @@ pub(super) struct Job {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum ChildAction {
     /// Writes a history, and ends without closing it
     Write,
     /// Opens a history, says what that took, and closes it
@@ -63,27 +63,27 @@ pub(super) enum Act {
 /// Does the work, and says what it found as one line of JSON.
 pub(crate) fn run(work: &ChildWork) -> Result<()> {
     match work.act {
-        Act::Write => write(&work.dir, work.job.entries),
-        Act::Open => say(&open(&work.dir)?),
-        Act::File => say(&file_overhead::measure(&work.dir, work.job)?),
-        Act::Scatter => say(&many_logs::scatter(&work.dir, work.job.entries)?),
-        Act::Gather => say(&many_logs::gather(&work.dir, work.job.entries)?),
+        ChildAction::Write => write(&work.dir, work.job.entries),
+        ChildAction::Open => print_json(&open(&work.dir)?),
+        ChildAction::File => print_json(&file_overhead::measure(&work.dir, work.job)?),
+        ChildAction::Scatter => print_json(&many_logs::scatter(&work.dir, work.job.entries)?),
+        ChildAction::Gather => print_json(&many_logs::gather(&work.dir, work.job.entries)?),
     }
 }
 
-fn say(found: &Value) -> Result<()> {
+fn print_json(found: &Value) -> Result<()> {
     println!("{found}");
     Ok(())
 }
 
 /// Has a child do it.
-pub(super) fn spawn(act: Act, directory: &Path, job: Job) -> Result<Value> {
+pub(super) fn spawn(act: ChildAction, directory: &Path, job: ChildJob) -> Result<Value> {
     let act = match act {
-        Act::Write => "write",
-        Act::Open => "open",
-        Act::File => "file",
-        Act::Scatter => "scatter",
-        Act::Gather => "gather",
+        ChildAction::Write => "write",
+        ChildAction::Open => "open",
+        ChildAction::File => "file",
+        ChildAction::Scatter => "scatter",
+        ChildAction::Gather => "gather",
     };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["storage-child", act, "--dir"]).arg(directory).stderr(Stdio::inherit());
@@ -101,8 +101,8 @@ pub(super) fn spawn(act: Act, directory: &Path, job: Job) -> Result<Value> {
 }
 
 fn write(directory: &Path, entries: u64) -> Result<()> {
-    let source = Source::new();
-    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let source = ByteSource::new();
+    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
     for request in 0..entries / LOGS {
         let piece = |log| (log, source.piece(request + log, ENTRY_BYTES));
         rig.append_all((0..LOGS).map(piece), Durability::Written, 8 * LOGS as usize);
@@ -116,7 +116,7 @@ fn open(directory: &Path) -> Result<Value> {
     let this = Process::this();
     let before = this.resident_bytes()?;
     let stopwatch = Stopwatch::start();
-    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
     let (wall, cpu) = (stopwatch.wall(), stopwatch.cpu());
     let after = this.resident_bytes()?;
     // A store that cannot answer yet has not started.

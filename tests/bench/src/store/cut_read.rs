@@ -12,11 +12,11 @@ use anyhow::Result;
 use bytes::Bytes;
 use hlc::Cut;
 
-use super::finding::{Findings, Goal};
-use super::plain::{BLOCK_BYTES, forget_cached};
-use super::rig::{Durability, Reader, Rig};
-use super::rounds::{Measured, Round, Side, Stopwatch, take_turns};
-use super::{Bench, size_label};
+use super::experiment::{ExperimentResults, PerformanceGoal};
+use super::plain_file::{BLOCK_BYTES, drop_page_cache};
+use super::rounds::{ComparisonSide, RoundFigures, SideFigures, Stopwatch, run_interleaved};
+use super::store_driver::{Durability, PayloadReader, StoreDriver};
+use super::{StorageContext, size_label};
 
 const SIZES: [u64; 4] = [1 << 10, 16 << 10, 64 << 10, 256 << 10];
 const LOGS: u64 = 100;
@@ -29,13 +29,13 @@ const DISK_READ_BYTES: usize = 1 << 20;
 const DISK_ENTRIES_MAX: u64 = 64 << 10;
 const SMALL_TAIL_BYTES: usize = 1 << 20;
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     for size in SIZES {
         let memory = from_memory(bench, size)?;
-        let unfiled = from_disk(bench, size, "unfiled")?;
-        let filed = from_disk(bench, size, "filed")?;
-        for (name, measured) in [("memory", memory), ("unfiled", unfiled), ("filed", filed)] {
+        let unfiled = from_disk(bench, size, "unsorted")?;
+        let filed = from_disk(bench, size, "sorted")?;
+        for (name, measured) in [("memory", memory), ("unsorted", unfiled), ("sorted", filed)] {
             found.goals.extend(goals(name, &measured, size));
             found.add(size as f64, &size_label(size), &measured);
         }
@@ -44,14 +44,14 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
 }
 
 /// Of memory by CPU time too: on a busy machine that says more.
-fn goals(name: &str, sides: &[Measured], size: u64) -> Vec<Goal> {
+fn goals(name: &str, sides: &[SideFigures], size: u64) -> Vec<PerformanceGoal> {
     let all = |figure| [0, 1, 2].map(|nth| sides[nth].figure(figure));
     let [Some(first), Some(second), Some(beside)] = all("MB/s") else { return Vec::new() };
     let mut goals = Vec::new();
     let mut goal = |is_asked: bool, bound, what: &str, ratio| {
         if is_asked {
             let what = format!("{}, {name}, {what}", size_label(size));
-            goals.push(Goal::at_least(bound, what, ratio));
+            goals.push(PerformanceGoal::at_least(bound, what, ratio));
         }
     };
     let (is_large, is_copied) = (size > 16 << 10, name == "memory" && size >= 64 << 10);
@@ -65,13 +65,18 @@ fn goals(name: &str, sides: &[Measured], size: u64) -> Vec<Goal> {
 }
 
 /// What was appended, and cuts of it: none admits less than four fifths.
-struct History {
+struct CutHistory {
     cuts: Vec<Cut>,
 }
 
-impl History {
+impl CutHistory {
     /// Every payload has memory of its own, as those that come over the network.
-    fn write(bench: &Bench, rig: &Rig, size: u64, count: u64) -> Result<History> {
+    fn write(
+        bench: &StorageContext,
+        rig: &StoreDriver,
+        size: u64,
+        count: u64,
+    ) -> Result<CutHistory> {
         let mut cuts = Vec::new();
         let step = (count / 100).max(1);
         for nth in 0..count {
@@ -84,7 +89,7 @@ impl History {
         }
         rig.drain()?;
         cuts.push(Cut::through(rig.newest()));
-        Ok(History { cuts })
+        Ok(CutHistory { cuts })
     }
 
     /// Another one for every round.
@@ -93,79 +98,85 @@ impl History {
     }
 }
 
-fn pass(rig: &Rig, cut: Cut, request_bytes: usize) -> Result<Round> {
-    let mut reader = Reader::default();
+fn pass(rig: &StoreDriver, cut: Cut, request_bytes: usize) -> Result<RoundFigures> {
+    let mut reader = PayloadReader::default();
     let mut bytes = 0;
     let stopwatch = Stopwatch::start();
     for log in 0..LOGS {
         bytes += rig.read_cut(log, cut, request_bytes, &mut reader)?;
     }
-    Ok(Round::default().moved(&stopwatch, bytes))
+    Ok(RoundFigures::default().with_rate(&stopwatch, bytes))
 }
 
-fn from_memory(bench: &Bench, size: u64) -> Result<Vec<Measured>> {
+fn from_memory(bench: &StorageContext, size: u64) -> Result<Vec<SideFigures>> {
     let scratch = bench.scratch("memory")?;
     let count = (bench.bytes / size).max(LOGS);
     let overhead = 1 << 10;
-    let rig = Rig::open(scratch.path(), ((size + overhead) * count) as usize)?;
-    let history = History::write(bench, &rig, size, count)?;
+    let rig = StoreDriver::open(scratch.path(), ((size + overhead) * count) as usize)?;
+    let history = CutHistory::write(bench, &rig, size, count)?;
     // As much memory as the entries take, so that caches help neither.
     let plain: Vec<u8> =
         bench.source.bytes().iter().copied().cycle().take((size * count) as usize).collect();
     let sides = vec![
-        Side::new("memory, first pass", |nth| pass(&rig, history.cut(nth), MEMORY_READ_BYTES)),
-        Side::new("memory, second pass", |nth| pass(&rig, history.cut(nth), MEMORY_READ_BYTES)),
-        Side::new("memcpy", |_| Ok(copy(&plain))),
+        ComparisonSide::new("memory, first pass", |nth| {
+            pass(&rig, history.cut(nth), MEMORY_READ_BYTES)
+        }),
+        ComparisonSide::new("memory, second pass", |nth| {
+            pass(&rig, history.cut(nth), MEMORY_READ_BYTES)
+        }),
+        ComparisonSide::new("memcpy", |_| Ok(copy(&plain))),
     ];
-    let measured = take_turns(bench.turns, sides)?;
+    let measured = run_interleaved(bench.rounds, sides)?;
     rig.close();
     Ok(measured)
 }
 
-fn copy(bytes: &[u8]) -> Round {
+fn copy(bytes: &[u8]) -> RoundFigures {
     let mut out = vec![0; MEMORY_READ_BYTES];
     let stopwatch = Stopwatch::start();
     for piece in bytes.chunks(MEMORY_READ_BYTES) {
         out[..piece.len()].copy_from_slice(piece);
         std::hint::black_box(&out);
     }
-    Round::default().moved(&stopwatch, bytes.len() as u64)
+    RoundFigures::default().with_rate(&stopwatch, bytes.len() as u64)
 }
 
-fn from_disk(bench: &Bench, size: u64, name: &str) -> Result<Vec<Measured>> {
+fn from_disk(bench: &StorageContext, size: u64, name: &str) -> Result<Vec<SideFigures>> {
     let scratch = bench.scratch(name)?;
     let count = (bench.bytes / size).clamp(LOGS, DISK_ENTRIES_MAX);
-    let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
-    let history = History::write(bench, &rig, size, count)?;
-    if name == "filed" {
-        rig.file()?;
+    let rig = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
+    let history = CutHistory::write(bench, &rig, size, count)?;
+    if name == "sorted" {
+        rig.sort_segments()?;
     }
     rig.close();
     // Every first pass is that of a store which was just opened; the second follows it. The page cache
     // helps neither: what the store itself has learned is the difference.
     let opened = std::cell::RefCell::new(None);
     let sides = vec![
-        Side::new(&format!("{name}, first pass"), |nth| {
+        ComparisonSide::new(&format!("{name}, first pass"), |nth| {
             drop(opened.take());
-            let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
-            forget_cached(scratch.path())?;
+            let rig = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
+            drop_page_cache(scratch.path())?;
             let round = pass(&rig, history.cut(nth), DISK_READ_BYTES)?;
             opened.replace(Some(rig));
             Ok(round)
         }),
-        Side::new(&format!("{name}, second pass"), |nth| {
+        ComparisonSide::new(&format!("{name}, second pass"), |nth| {
             let opened = opened.borrow();
             let rig = opened.as_ref().expect("the first pass opened a store");
-            forget_cached(scratch.path())?;
+            drop_page_cache(scratch.path())?;
             pass(rig, history.cut(nth), DISK_READ_BYTES)
         }),
-        Side::new(&format!("{name}, O_DIRECT reads of its files"), |_| read_files(scratch.path())),
+        ComparisonSide::new(&format!("{name}, O_DIRECT reads of its files"), |_| {
+            read_files(scratch.path())
+        }),
     ];
-    take_turns(bench.turns, sides)
+    run_interleaved(bench.rounds, sides)
 }
 
 /// The store's files from their starts to their ends, around the page cache.
-fn read_files(directory: &Path) -> Result<Round> {
+fn read_files(directory: &Path) -> Result<RoundFigures> {
     let block = BLOCK_BYTES as usize;
     let mut memory = vec![0; DISK_READ_BYTES + block];
     let from = memory.as_ptr().align_offset(block);
@@ -186,5 +197,5 @@ fn read_files(directory: &Path) -> Result<Round> {
         }
         bytes += at;
     }
-    Ok(Round::default().moved(&stopwatch, bytes))
+    Ok(RoundFigures::default().with_rate(&stopwatch, bytes))
 }

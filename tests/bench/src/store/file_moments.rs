@@ -14,11 +14,11 @@ use anyhow::Result;
 use bytes::Bytes;
 use hlc::Cut;
 
-use super::Bench;
-use super::file_rig::FileRig;
-use super::finding::{Finding, Findings, Goal};
-use super::plain::{BLOCK_BYTES, Random, forget_cached};
-use super::spread::Spread;
+use super::StorageContext;
+use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
+use super::file_driver::FileDriver;
+use super::plain_file::{BLOCK_BYTES, BenchRng, drop_page_cache};
+use super::value_spread::ValueSpread;
 
 /// Moments whose reads make one point.
 const A_POINT: usize = 10;
@@ -52,17 +52,17 @@ const FRAGMENTS: FileShape = FileShape {
     tail_bytes: 4 << 20,
 };
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     run_shape(bench, &BLOCKS)
 }
 
-pub(super) fn run_fragments(bench: &Bench) -> Result<Findings> {
+pub(super) fn run_fragments(bench: &StorageContext) -> Result<ExperimentResults> {
     run_shape(bench, &FRAGMENTS)
 }
 
-fn run_shape(bench: &Bench, shape: &FileShape) -> Result<Findings> {
+fn run_shape(bench: &StorageContext, shape: &FileShape) -> Result<ExperimentResults> {
     let FileShape { write_bytes, step_bytes, .. } = *shape;
-    let mut found = Findings::default();
+    let mut found = ExperimentResults::default();
     let scratch = bench.scratch("moments")?;
     // Fewer for a shorter run: in proportion to the history of the other experiments.
     let writes =
@@ -70,11 +70,11 @@ fn run_shape(bench: &Bench, shape: &FileShape) -> Result<Findings> {
     let a_moment = writes.div_ceil(shape.moments);
     let is_whole = writes == shape.writes;
     let file_bytes = if is_whole { shape.file_bytes } else { shape.file_bytes.min(bench.bytes) };
-    let rig = FileRig::open(scratch.path(), shape.tail_bytes)?;
+    let rig = FileDriver::open(scratch.path(), shape.tail_bytes)?;
     // Every moment finds the file whole.
     let whole = 0..file_bytes / write_bytes;
     rig.write(whole.map(|nth| (nth * write_bytes, bench.source.piece(nth, write_bytes))))?;
-    let mut random = Random(1);
+    let mut random = BenchRng(1);
     let mut cuts = Vec::new();
     let began = Instant::now();
     for _ in 0..writes / a_moment {
@@ -87,12 +87,12 @@ fn run_shape(bench: &Bench, shape: &FileShape) -> Result<Findings> {
     }
     let rate = writes as f64 * write_bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
     let (last, _) = cuts[cuts.len() - 1];
-    rig.settle(last)?;
+    rig.wait_until_closed(last)?;
     found.notes.push(format!(
         "{writes} writes of {write_bytes} bytes, {a_moment} between moments, at {rate:.0} MB/s; the index holds {} KiB of memory",
         rig.index_bytes() >> 10
     ));
-    forget_cached(scratch.path())?;
+    drop_page_cache(scratch.path())?;
     for pass in ["first pass", "second pass"] {
         let rates = read(&rig, &cuts)?;
         add(&mut found, pass, &cuts, &rates);
@@ -102,8 +102,8 @@ fn run_shape(bench: &Bench, shape: &FileShape) -> Result<Findings> {
 }
 
 /// MB/s of each moment, from the oldest on.
-fn read(rig: &FileRig, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
-    let mut random = Random(2);
+fn read(rig: &FileDriver, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
+    let mut random = BenchRng(2);
     let mut order: Vec<usize> = (0..cuts.len()).collect();
     order.sort_by_cached_key(|_| random.next());
     let mut out = Vec::new();
@@ -116,22 +116,26 @@ fn read(rig: &FileRig, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
     Ok(rates)
 }
 
-fn add(found: &mut Findings, pass: &str, cuts: &[(Cut, u64)], rates: &[f64]) {
+fn add(found: &mut ExperimentResults, pass: &str, cuts: &[(Cut, u64)], rates: &[f64]) {
     for (cuts, rates) in cuts.chunks(A_POINT).zip(rates.chunks(A_POINT)) {
-        let Some(rates) = Spread::of(rates.to_vec()) else { continue };
+        let Some(rates) = ValueSpread::of(rates.to_vec()) else { continue };
         let (_, at) = cuts[0];
         let figures = vec![("MB/s", rates)];
         let series = pass.to_owned();
-        found.findings.push(Finding { series, at: at as f64, label: at.to_string(), figures });
+        found.points.push(SeriesPoint { series, at: at as f64, label: at.to_string(), figures });
     }
     // Tenths: a single read says little.
     let tenth = rates.len().div_ceil(10);
-    let oldest = Spread::of(rates[..tenth].to_vec());
-    let newest = Spread::of(rates[rates.len() - tenth..].to_vec());
+    let oldest = ValueSpread::of(rates[..tenth].to_vec());
+    let newest = ValueSpread::of(rates[rates.len() - tenth..].to_vec());
     if let (Some(oldest), Some(newest)) = (oldest, newest) {
         let (oldest, newest) = (oldest.median(), newest.median());
         let goal = |what: &str, ratio: f64| {
-            Some(Goal::at_least(0.9, format!("{pass}, {what}"), Spread::of(vec![ratio])?))
+            Some(PerformanceGoal::at_least(
+                0.9,
+                format!("{pass}, {what}"),
+                ValueSpread::of(vec![ratio])?,
+            ))
         };
         found.goals.extend(goal("newest tenth / oldest tenth", newest / oldest));
         found.goals.extend(goal("oldest tenth / newest tenth", oldest / newest));

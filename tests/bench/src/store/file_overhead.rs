@@ -9,12 +9,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::child::{self, Act, Job};
-use super::file_rig::FileRig;
-use super::finding::{Finding, Findings, Goal};
-use super::plain::{Random, Source};
-use super::spread::Spread;
-use super::{Bench, size_label};
+use super::child::{self, ChildAction, ChildJob};
+use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
+use super::file_driver::FileDriver;
+use super::plain_file::{BenchRng, ByteSource};
+use super::value_spread::ValueSpread;
+use super::{StorageContext, size_label};
 use crate::process::Process;
 
 const SIZES: [u64; 6] = [100, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
@@ -33,40 +33,41 @@ const FIGURES: [(&str, &str); 5] = [
     ("disk B a write", "disk_bytes"),
 ];
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     for (series, is_random) in [("random places", true), ("one after the other", false)] {
         for size in SIZES {
             let scratch = bench.scratch("overhead")?;
-            let job = Job { bytes: WRITTEN_BYTES.min(bench.bytes), size, is_random, entries: 0 };
-            let measured = child::spawn(Act::File, scratch.path(), job)?;
+            let job =
+                ChildJob { bytes: WRITTEN_BYTES.min(bench.bytes), size, is_random, entries: 0 };
+            let measured = child::spawn(ChildAction::File, scratch.path(), job)?;
             let mut figures = Vec::new();
             for (name, key) in FIGURES {
-                let value = measured[key].as_f64().context("a child says less than it should")?;
-                figures.extend(Spread::of(vec![value]).map(|spread| (name, spread)));
+                let value = measured[key].as_f64().context("a child's answer lacks a figure")?;
+                figures.extend(ValueSpread::of(vec![value]).map(|spread| (name, spread)));
             }
             if size == SIZES[0] {
                 let what = format!("{series}: memory of a write of 100 B beyond its bytes, in B");
                 let memory = figures[3].1.clone();
-                found.goals.push(Goal::at_most(PAGE_BYTES - size as f64, what, memory));
+                found.goals.push(PerformanceGoal::at_most(PAGE_BYTES - size as f64, what, memory));
             }
             let (at, label) = (size as f64, size_label(size));
-            found.findings.push(Finding { series: series.to_owned(), at, label, figures });
+            found.points.push(SeriesPoint { series: series.to_owned(), at, label, figures });
         }
     }
     Ok(found)
 }
 
 /// Writes to one file in this process, and says what is left in memory and on the disk.
-pub(super) fn measure(directory: &Path, job: Job) -> Result<Value> {
-    let source = Source::new();
+pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
+    let source = ByteSource::new();
     let count = (job.bytes / job.size).max(1);
-    let mut random = Random(1);
-    let place = |nth: u64, random: &mut Random| match job.is_random {
+    let mut random = BenchRng(1);
+    let place = |nth: u64, random: &mut BenchRng| match job.is_random {
         true => random.below(FILE_BYTES - job.size),
         false => nth * job.size,
     };
-    let rig = FileRig::open(directory, TAIL_BYTES)?;
+    let rig = FileDriver::open(directory, TAIL_BYTES)?;
     // What the process takes once is not what a write costs.
     rig.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
     let this = Process::this();

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use hlc::Cut;
 use serde_json::{Value, json};
 
-use super::Bench;
-use super::child::{Act, Job, spawn};
-use super::finding::{Finding, Findings, Goal};
-use super::plain::Source;
-use super::rig::{Durability, Rig};
+use super::StorageContext;
+use super::child::{ChildAction, ChildJob, spawn};
+use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
+use super::plain_file::ByteSource;
 use super::rounds::Stopwatch;
-use super::spread::Spread;
+use super::store_driver::{Durability, StoreDriver};
+use super::value_spread::ValueSpread;
 use crate::process::Process;
 use crate::report::{mebibytes, millis};
 
@@ -22,7 +22,7 @@ const TAIL_BYTES: usize = 16 << 20;
 const IN_FLIGHT: usize = 8_000;
 const REQUEST: u64 = 1_000;
 /// How many logs are looked for.
-const SOUGHT: u64 = 2_000;
+const LOOKUPS: u64 = 2_000;
 const OPENS: usize = 3;
 const FIGURES: [(&str, &str); 5] = [
     ("write CPU us a log", "write_us"),
@@ -32,8 +32,8 @@ const FIGURES: [(&str, &str); 5] = [
     ("us to find a log", "found_us"),
 ];
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     let largest = bench.entries / 10 / REQUEST * REQUEST;
     let mut index_bytes = Vec::new();
     for logs in [largest / 100, largest / 10, largest] {
@@ -45,15 +45,23 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
         index_bytes.push(figures[1].1.median());
         if logs == largest {
             let what = |figure: &str| format!("{logs} logs: {figure}");
-            found.goals.push(Goal::at_most(1000.0, what("ms to open"), figures[2].1.clone()));
-            found.goals.push(Goal::at_most(64.0, what("MiB resident"), figures[3].1.clone()));
+            found.goals.push(PerformanceGoal::at_most(
+                1000.0,
+                what("ms to open"),
+                figures[2].1.clone(),
+            ));
+            found.goals.push(PerformanceGoal::at_most(
+                64.0,
+                what("MiB resident"),
+                figures[3].1.clone(),
+            ));
             let growth =
                 index_bytes.last().zip(index_bytes.first()).map(|(last, first)| last / first);
-            let growth = growth.and_then(|growth| Spread::of(vec![growth]));
+            let growth = growth.and_then(|growth| ValueSpread::of(vec![growth]));
             let what = what("index bytes a log / with a hundredth of them");
-            found.goals.extend(growth.map(|growth| Goal::at_most(1.25, what, growth)));
+            found.goals.extend(growth.map(|growth| PerformanceGoal::at_most(1.25, what, growth)));
         }
-        found.findings.push(Finding {
+        found.points.push(SeriesPoint {
             series: "each written to once".to_owned(),
             at: logs as f64,
             label: logs.to_string(),
@@ -63,17 +71,17 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     Ok(found)
 }
 
-fn one(bench: &Bench, logs: u64) -> Result<Vec<(&'static str, Spread)>> {
+fn one(bench: &StorageContext, logs: u64) -> Result<Vec<(&'static str, ValueSpread)>> {
     let scratch = bench.scratch("logs")?;
-    let job = Job { entries: logs, ..Job::default() };
-    let wrote = spawn(Act::Scatter, scratch.path(), job)?;
+    let job = ChildJob { entries: logs, ..ChildJob::default() };
+    let wrote = spawn(ChildAction::Scatter, scratch.path(), job)?;
     let mut said = vec![wrote];
     for _ in 0..OPENS {
-        said.push(spawn(Act::Gather, scratch.path(), job)?);
+        said.push(spawn(ChildAction::Gather, scratch.path(), job)?);
     }
     let figures = FIGURES.iter().map(|(name, key)| {
         let values = said.iter().filter_map(|said| said[*key].as_f64()).collect();
-        let spread = Spread::of(values).context("a child says less than it should")?;
+        let spread = ValueSpread::of(values).context("a child's answer lacks a figure")?;
         Ok((*name, spread))
     });
     figures.collect()
@@ -81,15 +89,15 @@ fn one(bench: &Bench, logs: u64) -> Result<Vec<(&'static str, Spread)>> {
 
 /// Writes one entry to each of `logs` logs.
 pub(super) fn scatter(directory: &Path, logs: u64) -> Result<Value> {
-    let source = Source::new();
-    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let source = ByteSource::new();
+    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
     let stopwatch = Stopwatch::start();
     for request in 0..logs / REQUEST {
         let piece = |nth| (request * REQUEST + nth, source.piece(request + nth, ENTRY_BYTES));
         rig.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
     }
     rig.drain()?;
-    rig.file()?;
+    rig.sort_segments()?;
     let cpu = stopwatch.cpu();
     rig.close();
     let mut index_bytes = 0;
@@ -112,21 +120,21 @@ pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
     let this = Process::this();
     let before = this.resident_bytes()?;
     let stopwatch = Stopwatch::start();
-    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
     let opened = stopwatch.wall();
     let stopwatch = Stopwatch::start();
     let mut entries = 0;
-    for nth in 0..SOUGHT {
+    for nth in 0..LOOKUPS {
         // Anywhere, and never the same twice in a row.
         entries += rig.offset_at(nth * 7_919 % logs, Cut::ALL)?;
     }
     let found = stopwatch.wall();
-    ensure!(entries == SOUGHT, "logs are missing: found {entries} of {SOUGHT}");
+    ensure!(entries == LOOKUPS, "logs are missing: found {entries} of {LOOKUPS}");
     let resident = this.resident_bytes()?;
     rig.close();
     Ok(json!({
         "open_ms": millis(opened),
-        "found_us": millis(found) * 1e3 / SOUGHT as f64,
+        "found_us": millis(found) * 1e3 / LOOKUPS as f64,
         "resident_mib": mebibytes(resident.saturating_sub(before)),
     }))
 }
@@ -134,11 +142,11 @@ pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::scratch::Scratch;
+    use crate::store::bench_directory::BenchDirectory;
 
     #[test]
     fn what_was_scattered_is_gathered() {
-        let scratch = Scratch::new(&std::env::temp_dir(), "logs").unwrap();
+        let scratch = BenchDirectory::new(&std::env::temp_dir(), "logs").unwrap();
         let wrote = scatter(scratch.path(), 2 * REQUEST).unwrap();
         assert!(wrote["index_bytes"].as_f64().unwrap() >= 104.0 + 136.0, "{wrote}");
         let found = gather(scratch.path(), 2 * REQUEST).unwrap();

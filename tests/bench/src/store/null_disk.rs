@@ -10,52 +10,52 @@ use storage::disk::{Disk, DiskFile, MemoryDisk};
 
 #[derive(Default)]
 pub(crate) struct NullDisk {
-    kept: MemoryDisk,
-    dropped: Mutex<HashMap<String, Arc<NullFile>>>,
+    memory: MemoryDisk,
+    null_files: Mutex<HashMap<String, Arc<NullFile>>>,
 }
 
 impl NullDisk {
-    fn dropped<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<NullFile>>) -> T) -> T {
-        act(&mut self.dropped.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_null_files<T>(&self, act: impl FnOnce(&mut HashMap<String, Arc<NullFile>>) -> T) -> T {
+        act(&mut self.null_files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Disk for NullDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        match self.dropped(|files| files.get(name).cloned()) {
+        match self.with_null_files(|files| files.get(name).cloned()) {
             Some(file) => Ok(file),
-            None => self.kept.open(name),
+            None => self.memory.open(name),
         }
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         if !name.ends_with(".journal") {
-            return self.kept.create(name);
+            return self.memory.create(name);
         }
         let file = Arc::new(NullFile::default());
-        self.dropped(|files| files.insert(name.to_owned(), Arc::clone(&file)));
+        self.with_null_files(|files| files.insert(name.to_owned(), Arc::clone(&file)));
         Ok(file)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let mut names = self.kept.list()?;
-        self.dropped(|files| names.extend(files.keys().cloned()));
+        let mut names = self.memory.list()?;
+        self.with_null_files(|files| names.extend(files.keys().cloned()));
         Ok(names)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match self.dropped(|files| files.remove(name)) {
+        match self.with_null_files(|files| files.remove(name)) {
             Some(_) => Ok(()),
-            None => self.kept.remove(name),
+            None => self.memory.remove(name),
         }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.kept.rename(from, to)
+        self.memory.rename(from, to)
     }
 
-    fn sync_names(&self) -> io::Result<()> {
-        self.kept.sync_names()
+    fn sync_directory(&self) -> io::Result<()> {
+        self.memory.sync_directory()
     }
 }
 
@@ -80,7 +80,7 @@ impl DiskFile for NullFile {
     }
 
     /// As a real one, so that the way through the journal's code is the same.
-    fn takes_blocks(&self) -> bool {
+    fn supports_direct_write(&self) -> bool {
         true
     }
 
@@ -93,7 +93,7 @@ impl DiskFile for NullFile {
         Ok(())
     }
 
-    fn punch(&self, _: std::ops::Range<u64>) -> io::Result<()> {
+    fn punch_hole(&self, _: std::ops::Range<u64>) -> io::Result<()> {
         Ok(())
     }
 

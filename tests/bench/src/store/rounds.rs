@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::spread::Spread;
+use super::value_spread::ValueSpread;
 
 const ROUNDS_MAX: usize = 15;
 
@@ -37,21 +37,21 @@ fn cpu() -> Duration {
 
 /// The figures of one round of one side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Round(pub(crate) Vec<(&'static str, f64)>);
+pub(crate) struct RoundFigures(pub(crate) Vec<(&'static str, f64)>);
 
-impl Round {
-    pub(crate) fn with(mut self, name: &'static str, value: f64) -> Round {
+impl RoundFigures {
+    pub(crate) fn with(mut self, name: &'static str, value: f64) -> RoundFigures {
         self.0.push((name, value));
         self
     }
 
     /// The rate and the cost of moving `bytes`, read now.
-    pub(crate) fn moved(self, stopwatch: &Stopwatch, bytes: u64) -> Round {
+    pub(crate) fn with_rate(self, stopwatch: &Stopwatch, bytes: u64) -> RoundFigures {
         self.rate(stopwatch, bytes, "MB/s", "CPU s/GB")
     }
 
-    /// [`Round::moved`], by the time when all of it is on stable storage.
-    pub(crate) fn synced(self, stopwatch: &Stopwatch, bytes: u64) -> Round {
+    /// [`RoundFigures::with_rate`], by the time when all of it is on stable storage.
+    pub(crate) fn with_synced_rate(self, stopwatch: &Stopwatch, bytes: u64) -> RoundFigures {
         self.rate(stopwatch, bytes, "MB/s with the last sync", "CPU s/GB with the last sync")
     }
 
@@ -61,28 +61,31 @@ impl Round {
         bytes: u64,
         rate: &'static str,
         cost: &'static str,
-    ) -> Round {
+    ) -> RoundFigures {
         let (wall, cpu) = (stopwatch.wall().as_secs_f64(), stopwatch.cpu().as_secs_f64());
         self.with(rate, bytes as f64 / 1e6 / wall).with(cost, cpu / (bytes as f64 / 1e9))
     }
 }
 
 /// One way of doing it.
-pub(crate) struct Side<'a> {
+pub(crate) struct ComparisonSide<'a> {
     pub(crate) name: String,
-    run: Box<dyn FnMut(usize) -> Result<Round> + 'a>,
+    run: Box<dyn FnMut(usize) -> Result<RoundFigures> + 'a>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> ComparisonSide<'a> {
     /// `run` is told the number of the round.
-    pub(crate) fn new(name: &str, run: impl FnMut(usize) -> Result<Round> + 'a) -> Side<'a> {
-        Side { name: name.to_owned(), run: Box::new(run) }
+    pub(crate) fn new(
+        name: &str,
+        run: impl FnMut(usize) -> Result<RoundFigures> + 'a,
+    ) -> ComparisonSide<'a> {
+        ComparisonSide { name: name.to_owned(), run: Box::new(run) }
     }
 }
 
 /// How often each side is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turns {
+pub(crate) struct RoundLimits {
     /// Rounds before those that count.
     pub(crate) discard: usize,
     pub(crate) least: usize,
@@ -92,29 +95,32 @@ pub(crate) struct Turns {
 
 /// What a side's rounds found.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
+pub(crate) struct SideFigures {
     pub(crate) name: String,
-    pub(crate) figures: Vec<(&'static str, Spread)>,
+    pub(crate) figures: Vec<(&'static str, ValueSpread)>,
 }
 
-impl Measured {
-    pub(crate) fn figure(&self, name: &str) -> Option<&Spread> {
+impl SideFigures {
+    pub(crate) fn figure(&self, name: &str) -> Option<&ValueSpread> {
         self.figures.iter().find(|(of, _)| *of == name).map(|(_, spread)| spread)
     }
 
-    fn of(name: String, rounds: &[Round]) -> Measured {
+    fn of(name: String, rounds: &[RoundFigures]) -> SideFigures {
         let names = rounds.first().map_or(&[][..], |round| &round.0);
         let values = |nth: usize| rounds.iter().map(|round| round.0[nth].1).collect();
         let figures = names.iter().enumerate();
         let figures = figures
-            .filter_map(|(nth, (name, _))| Some((*name, Spread::of(values(nth))?)))
+            .filter_map(|(nth, (name, _))| Some((*name, ValueSpread::of(values(nth))?)))
             .collect();
-        Measured { name, figures }
+        SideFigures { name, figures }
     }
 }
 
 /// Measures every side in every round. Before each, what was written earlier goes to the disk.
-pub(crate) fn take_turns(turns: Turns, mut sides: Vec<Side<'_>>) -> Result<Vec<Measured>> {
+pub(crate) fn run_interleaved(
+    turns: RoundLimits,
+    mut sides: Vec<ComparisonSide<'_>>,
+) -> Result<Vec<SideFigures>> {
     let mut rounds = vec![Vec::new(); sides.len()];
     let began = Instant::now();
     for nth in 0..turns.discard + ROUNDS_MAX.max(turns.least) {
@@ -130,7 +136,7 @@ pub(crate) fn take_turns(turns: Turns, mut sides: Vec<Side<'_>>) -> Result<Vec<M
         }
     }
     let named = sides.into_iter().map(|side| side.name).zip(rounds);
-    Ok(named.map(|(name, rounds)| Measured::of(name, &rounds)).collect())
+    Ok(named.map(|(name, rounds)| SideFigures::of(name, &rounds)).collect())
 }
 
 #[cfg(test)]
@@ -142,16 +148,16 @@ mod tests {
         let order = std::cell::RefCell::new(Vec::new());
         let side = |name: &'static str| {
             let order = &order;
-            Side::new(name, move |nth| {
+            ComparisonSide::new(name, move |nth| {
                 order.borrow_mut().push((name, nth));
-                Ok(Round::default().with("nth", nth as f64))
+                Ok(RoundFigures::default().with("nth", nth as f64))
             })
         };
-        let turns = Turns { discard: 1, least: 2, time: Duration::ZERO };
-        let measured = take_turns(turns, vec![side("a"), side("b")]).unwrap();
+        let turns = RoundLimits { discard: 1, least: 2, time: Duration::ZERO };
+        let measured = run_interleaved(turns, vec![side("a"), side("b")]).unwrap();
         let expected = [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)];
         assert_eq!(*order.borrow(), expected);
-        assert_eq!(measured[1].figure("nth"), Spread::of(vec![1.0, 2.0]).as_ref());
+        assert_eq!(measured[1].figure("nth"), ValueSpread::of(vec![1.0, 2.0]).as_ref());
         assert_eq!(measured[1].figure("other"), None);
     }
 }

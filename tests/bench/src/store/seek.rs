@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hlc::{Cut, Hlc};
 
-use super::Bench;
-use super::finding::Findings;
-use super::plain::Random;
-use super::rig::{Durability, Rig};
-use super::rounds::{Round, Side, Turns, take_turns};
+use super::StorageContext;
+use super::experiment::ExperimentResults;
+use super::plain_file::BenchRng;
+use super::rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved};
+use super::store_driver::{Durability, StoreDriver};
 use crate::histogram::Histogram;
 
 const LENGTHS: [u64; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const SEEKS: u64 = 20_000;
-const TURNS: Turns = Turns { discard: 1, least: 5, time: Duration::ZERO };
+const TURNS: RoundLimits = RoundLimits { discard: 1, least: 5, time: Duration::ZERO };
 const TAIL_BYTES: usize = 16 << 20;
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     let scratch = bench.scratch("seek")?;
-    let rig = Rig::open(scratch.path(), TAIL_BYTES)?;
+    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length <= bench.entries).collect();
     for length in &lengths {
         for request in 0..length / 1_000 {
@@ -32,19 +32,26 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     rig.drain()?;
     measure(&mut found, "as written", &rig, &lengths)?;
     rig.close();
-    let rig = Rig::open(scratch.path(), TAIL_BYTES)?;
+    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     measure(&mut found, "after a restart", &rig, &lengths)?;
     rig.close();
     Ok(found)
 }
 
-fn measure(found: &mut Findings, series: &str, rig: &Rig, lengths: &[u64]) -> Result<()> {
+fn measure(
+    found: &mut ExperimentResults,
+    series: &str,
+    rig: &StoreDriver,
+    lengths: &[u64],
+) -> Result<()> {
     let mut sides = Vec::new();
     for length in lengths {
         let (first, last) = rig.span(*length)?;
-        sides.push(Side::new(series, move |nth| seek(rig, *length, (first, last), nth as u64)));
+        sides.push(ComparisonSide::new(series, move |nth| {
+            seek(rig, *length, (first, last), nth as u64)
+        }));
     }
-    let measured = take_turns(TURNS, sides)?;
+    let measured = run_interleaved(TURNS, sides)?;
     for (length, measured) in lengths.iter().zip(measured) {
         found.add(*length as f64, &length.to_string(), &[measured]);
     }
@@ -52,8 +59,8 @@ fn measure(found: &mut Findings, series: &str, rig: &Rig, lengths: &[u64]) -> Re
 }
 
 /// Random moments between the first entry and the last.
-fn seek(rig: &Rig, log: u64, (first, last): (Hlc, Hlc), seed: u64) -> Result<Round> {
-    let mut random = Random(seed);
+fn seek(rig: &StoreDriver, log: u64, (first, last): (Hlc, Hlc), seed: u64) -> Result<RoundFigures> {
+    let mut random = BenchRng(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {
@@ -65,6 +72,6 @@ fn seek(rig: &Rig, log: u64, (first, last): (Hlc, Hlc), seed: u64) -> Result<Rou
     }
     let mean = began.elapsed().as_nanos() as f64 / SEEKS as f64;
     let nanos = |percent| histogram.percentile(percent).as_nanos() as f64;
-    let round = Round::default().with("mean ns", mean).with("p50 ns", nanos(50.0));
+    let round = RoundFigures::default().with("mean ns", mean).with("p50 ns", nanos(50.0));
     Ok(round.with("p99 ns", nanos(99.0)))
 }

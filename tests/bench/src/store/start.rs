@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::Bench;
-use super::child::{Act, Job, LOGS, spawn};
-use super::finding::{Finding, Findings, Goal};
-use super::plain::forget_cached;
-use super::spread::Spread;
+use super::StorageContext;
+use super::child::{ChildAction, ChildJob, LOGS, spawn};
+use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
+use super::plain_file::drop_page_cache;
+use super::value_spread::ValueSpread;
 
 const OPENS: usize = 3;
 const FIGURES: [(&str, &str); 5] = [
@@ -18,8 +18,8 @@ const FIGURES: [(&str, &str); 5] = [
     ("RSS MiB after answering", "answering_mib"),
 ];
 
-pub(super) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     let largest = bench.entries / LOGS * LOGS;
     for entries in [largest / 100, largest / 10, largest] {
         if entries >= LOGS {
@@ -30,9 +30,14 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     Ok(found)
 }
 
-fn one(bench: &Bench, entries: u64, is_largest: bool, found: &mut Findings) -> Result<()> {
+fn one(
+    bench: &StorageContext,
+    entries: u64,
+    is_largest: bool,
+    found: &mut ExperimentResults,
+) -> Result<()> {
     let scratch = bench.scratch("start")?;
-    spawn(Act::Write, scratch.path(), Job { entries, ..Job::default() })?;
+    spawn(ChildAction::Write, scratch.path(), ChildJob { entries, ..ChildJob::default() })?;
     for (series, count, is_cold) in [
         ("after a crash", 1, false),
         ("clean", OPENS, false),
@@ -41,26 +46,26 @@ fn one(bench: &Bench, entries: u64, is_largest: bool, found: &mut Findings) -> R
         let mut values = vec![Vec::new(); FIGURES.len()];
         for _ in 0..count {
             if is_cold {
-                forget_cached(scratch.path())?;
+                drop_page_cache(scratch.path())?;
             }
-            let opened = spawn(Act::Open, scratch.path(), Job::default())?;
+            let opened = spawn(ChildAction::Open, scratch.path(), ChildJob::default())?;
             ensure!(opened["entries"] == entries, "entries are missing: {opened}, wrote {entries}");
             for ((_, key), values) in FIGURES.iter().zip(&mut values) {
-                values.push(opened[key].as_f64().context("a child says less than it should")?);
+                values.push(opened[key].as_f64().context("a child's answer lacks a figure")?);
             }
         }
-        let figures: Vec<(&'static str, Spread)> = FIGURES
+        let figures: Vec<(&'static str, ValueSpread)> = FIGURES
             .iter()
             .zip(values)
-            .filter_map(|((name, _), values)| Some((*name, Spread::of(values)?)))
+            .filter_map(|((name, _), values)| Some((*name, ValueSpread::of(values)?)))
             .collect();
         if is_largest {
             let what = format!("{entries} entries, {series}: ms to open");
-            found.goals.push(Goal::at_most(1000.0, what, figures[0].1.clone()));
+            found.goals.push(PerformanceGoal::at_most(1000.0, what, figures[0].1.clone()));
         }
         let label = entries.to_string();
         let at = entries as f64;
-        found.findings.push(Finding { series: series.to_owned(), at, label, figures });
+        found.points.push(SeriesPoint { series: series.to_owned(), at, label, figures });
     }
     Ok(())
 }

@@ -5,36 +5,36 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use client::{Client, history::When};
+use client::{Client, history::PendingMomentPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime};
 
-use super::Bench;
-use super::rig::EngineRig;
-use crate::ballast::Ballast;
-use crate::batch::Batch;
+use super::TimeContext;
+use super::engine_driver::EngineDriver;
+use crate::batch::BenchBatch;
 use crate::histogram::Histogram;
+use crate::pretouch::PretouchedMemory;
 use crate::process::Process;
 use crate::produce::now_ms;
-use crate::sender::{Acks, Manner, Sender};
+use crate::sender::{BatchSender, BenchAcks, SendOptions};
 use crate::store::{
-    finding::{Findings, Goal},
-    plain::Random,
-    rounds::{Round, Side, Stopwatch, take_turns},
+    experiment::{ExperimentResults, PerformanceGoal},
+    plain_file::BenchRng,
+    rounds::{ComparisonSide, RoundFigures, Stopwatch, run_interleaved},
 };
-use crate::topic::Topic;
+use crate::topic::BenchTopic;
 
-const TO_REACH_MS: f64 = 5.0;
+const GOAL_MS: f64 = 5.0;
 /// Batches of each partition.
 const BATCHES: u64 = 10;
 const TOPIC_PARTITIONS: u64 = 1_000;
 /// Moments in a round.
 const MOMENTS: u64 = 20;
 
-pub(crate) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(crate) fn run(bench: &TimeContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     for partitions in [100, 1_000, 10_000, bench.partitions] {
         if partitions <= bench.partitions
-            && found.findings.iter().all(|it| it.at != partitions as f64)
+            && found.points.iter().all(|it| it.at != partitions as f64)
         {
             inside(bench, partitions, &mut found)?;
         }
@@ -42,11 +42,11 @@ pub(crate) fn run(bench: &Bench) -> Result<Findings> {
     Ok(found)
 }
 
-fn inside(bench: &Bench, partitions: u64, found: &mut Findings) -> Result<()> {
+fn inside(bench: &TimeContext, partitions: u64, found: &mut ExperimentResults) -> Result<()> {
     let scratch = bench.scratch("cut")?;
-    let rig = EngineRig::open(scratch.path(), 32 << 20)?;
+    let rig = EngineDriver::open(scratch.path(), 32 << 20)?;
     let (first, last) = fill(&rig, partitions)?;
-    let measure = |rig: &EngineRig, name: &str, found: &mut Findings| -> Result<()> {
+    let measure = |rig: &EngineDriver, name: &str, found: &mut ExperimentResults| -> Result<()> {
         let round = |seed: u64| moments(first, last, seed).collect::<Vec<Cut>>();
         let cut = |moment: &Cut| {
             let held = rig.cut(*moment)?;
@@ -54,21 +54,21 @@ fn inside(bench: &Bench, partitions: u64, found: &mut Findings) -> Result<()> {
             Ok(())
         };
         let sides = vec![
-            Side::new(&format!("{name}, first"), |nth| timed(&round(nth as u64), cut)),
-            Side::new(&format!("{name}, again"), |nth| {
+            ComparisonSide::new(&format!("{name}, first"), |nth| timed(&round(nth as u64), cut)),
+            ComparisonSide::new(&format!("{name}, again"), |nth| {
                 let round = &round(nth as u64)[..1];
                 round.iter().try_for_each(cut)?;
                 timed(&vec![round[0]; MOMENTS as usize], cut)
             }),
         ];
-        let measured = take_turns(bench.turns, sides)?;
+        let measured = run_interleaved(bench.rounds, sides)?;
         found.add(partitions as f64, &partitions.to_string(), &measured);
         goals(partitions, &measured, found);
         Ok(())
     };
-    measure(&rig, "in the life that wrote", found)?;
+    measure(&rig, "in the process that wrote", found)?;
     rig.close();
-    let rig = EngineRig::open(scratch.path(), 32 << 20)?;
+    let rig = EngineDriver::open(scratch.path(), 32 << 20)?;
     measure(&rig, "after a restart", found)?;
     rig.close();
     Ok(())
@@ -76,7 +76,7 @@ fn inside(bench: &Bench, partitions: u64, found: &mut Findings) -> Result<()> {
 
 /// Topics whose partitions all have some batches, written round by round; the moments between which
 /// that was.
-fn fill(rig: &EngineRig, partitions: u64) -> Result<(Hlc, Hlc)> {
+fn fill(rig: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
     let mut topics = Vec::new();
     for nth in 0..partitions.div_ceil(TOPIC_PARTITIONS) {
         let rest = (partitions - nth * TOPIC_PARTITIONS).min(TOPIC_PARTITIONS);
@@ -94,13 +94,13 @@ fn fill(rig: &EngineRig, partitions: u64) -> Result<(Hlc, Hlc)> {
 
 /// Random moments that nobody has asked for.
 fn moments(first: Hlc, last: Hlc, seed: u64) -> impl Iterator<Item = Cut> {
-    let mut random = Random(seed);
+    let mut random = BenchRng(seed);
     let moment =
         move |_| first.bits() + random.below(last.bits().saturating_sub(first.bits()).max(1));
     (0..MOMENTS).map(moment).map(|bits| Cut::below(Hlc::from_bits(bits)))
 }
 
-fn timed<T>(asked: &[T], mut ask: impl FnMut(&T) -> Result<()>) -> Result<Round> {
+fn timed<T>(asked: &[T], mut ask: impl FnMut(&T) -> Result<()>) -> Result<RoundFigures> {
     let mut histogram = Histogram::new();
     let stopwatch = Stopwatch::start();
     for moment in asked {
@@ -112,43 +112,51 @@ fn timed<T>(asked: &[T], mut ask: impl FnMut(&T) -> Result<()>) -> Result<Round>
     Ok(times(&histogram).with("CPU ms", cpu))
 }
 
-fn times(histogram: &Histogram) -> Round {
+fn times(histogram: &Histogram) -> RoundFigures {
     let ms = |percent| histogram.percentile(percent).as_secs_f64() * 1e3;
-    Round::default().with("p50 ms", ms(50.0)).with("max ms", ms(100.0))
+    RoundFigures::default().with("p50 ms", ms(50.0)).with("max ms", ms(100.0))
 }
 
-fn goals(partitions: u64, measured: &[crate::store::rounds::Measured], found: &mut Findings) {
+fn goals(
+    partitions: u64,
+    measured: &[crate::store::rounds::SideFigures],
+    found: &mut ExperimentResults,
+) {
     if partitions != 10_000 {
         return;
     }
     for side in measured {
         if let Some(spread) = side.figure("p50 ms") {
             let what = format!("{}, ms for {partitions} partitions", side.name);
-            found.goals.push(Goal::at_most(TO_REACH_MS, what, spread.clone()));
+            found.goals.push(PerformanceGoal::at_most(GOAL_MS, what, spread.clone()));
         }
     }
 }
 
 /// The same through the server's extension API, with the project's client.
-pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
+pub(crate) fn run_server(bench: &TimeContext) -> Result<ExperimentResults> {
     let target = bench.target()?;
     let topics = (0..bench.partitions.div_ceil(TOPIC_PARTITIONS)).map(|nth| {
         let rest = (bench.partitions - nth * TOPIC_PARTITIONS).min(TOPIC_PARTITIONS);
-        Topic::create(target.address, rest as u32, 0)
+        BenchTopic::create(target.address, rest as u32, 0)
     });
-    let topics: Vec<Topic> = topics.collect::<Result<_>>()?;
+    let topics: Vec<BenchTopic> = topics.collect::<Result<_>>()?;
     // The topics themselves must be in each cut: moments lie behind the last creation.
     let first = now_ms()? + 1;
-    let batch = Arc::new(Batch::filled(16, 128, first));
-    let manner =
-        Manner { acks: Acks::Leader, batches_per_request: 100, inflight_max: 5, idempotent: false };
+    let batch = Arc::new(BenchBatch::filled(16, 128, first));
+    let manner = SendOptions {
+        acks: BenchAcks::Leader,
+        batches_per_request: 100,
+        inflight_max: 5,
+        idempotent: false,
+    };
     let deadline = Instant::now() + Duration::from_secs(300);
     for topic in &topics {
         let partitions: Vec<i32> = (0..topic.partition_count as i32).collect();
         let mut sender =
-            Sender::connect(target.address, &topic.name, &partitions, batch.clone(), manner)?;
+            BatchSender::connect(target.address, &topic.name, &partitions, batch.clone(), manner)?;
         let bytes = batch.payload_bytes * BATCHES * u64::from(topic.partition_count);
-        sender.send(bytes, &Ballast::none(), deadline)?;
+        sender.send(bytes, &PretouchedMemory::empty(), deadline)?;
     }
     let (first, last) = (stamp(first), stamp(now_ms()?));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -158,7 +166,7 @@ pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
     let cut = |moment: &Cut| {
         let mut client = connected.take().expect("one asks at a time");
         let moment = Moment::Sys(*moment);
-        let answer = client.cut(&moment, None, When::Wait, Duration::from_secs(5));
+        let answer = client.cut(&moment, None, PendingMomentPolicy::Wait, Duration::from_secs(5));
         let answer = runtime.block_on(answer)?;
         connected.set(Some(client));
         let held = answer.partitions.len() as u64;
@@ -175,18 +183,18 @@ pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
         Ok(round.with("server CPU ms", used))
     };
     let sides = vec![
-        Side::new("server, first", |nth| {
+        ComparisonSide::new("server, first", |nth| {
             round(&moments(first, last, 1_000 + nth as u64).collect::<Vec<Cut>>())
         }),
-        Side::new("server, again", |nth| {
+        ComparisonSide::new("server, again", |nth| {
             let moment: Cut =
                 moments(first, last, 1_000 + nth as u64).next().expect("there are some");
             cut(&moment)?;
             round(&vec![moment; MOMENTS as usize])
         }),
     ];
-    let measured = take_turns(bench.turns, sides)?;
-    let mut found = Findings::default();
+    let measured = run_interleaved(bench.rounds, sides)?;
+    let mut found = ExperimentResults::default();
     found.add(bench.partitions as f64, &bench.partitions.to_string(), &measured);
     goals(bench.partitions, &measured, &mut found);
     Ok(found)

@@ -8,29 +8,29 @@ use anyhow::Result;
 use engine::Topic;
 use hlc::{Cut, Hlc};
 
-use super::Bench;
-use super::rig::EngineRig;
+use super::TimeContext;
+use super::engine_driver::EngineDriver;
 use crate::histogram::Histogram;
 use crate::store::{
-    finding::{Findings, Goal},
-    plain::Random,
-    rounds::{Round, Side, Turns, take_turns},
+    experiment::{ExperimentResults, PerformanceGoal},
+    plain_file::BenchRng,
+    rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved},
 };
 
 const LENGTHS: [u64; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const SEEKS: u64 = 20_000;
-const TURNS: Turns = Turns { discard: 1, least: 5, time: Duration::ZERO };
+const TURNS: RoundLimits = RoundLimits { discard: 1, least: 5, time: Duration::ZERO };
 const CACHE_DEFAULT: usize = 32 << 20;
 const CACHE_AMPLE: usize = 2 << 30;
 /// By stamp, to a batch by user time, and to a record in it.
 const SIDES: usize = 3;
 const REQUEST: u64 = 1_000;
-const TO_REACH_NS: f64 = 10_000.0;
+const GOAL_NS: f64 = 10_000.0;
 
-pub(crate) fn run(bench: &Bench) -> Result<Findings> {
-    let mut found = Findings::default();
+pub(crate) fn run(bench: &TimeContext) -> Result<ExperimentResults> {
+    let mut found = ExperimentResults::default();
     let scratch = bench.scratch("seek")?;
-    let rig = EngineRig::open(scratch.path(), CACHE_DEFAULT)?;
+    let rig = EngineDriver::open(scratch.path(), CACHE_DEFAULT)?;
     let lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length <= bench.entries).collect();
     for length in &lengths {
         let topic = rig.create(&name(*length), 1)?;
@@ -41,7 +41,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Findings> {
     rig.close();
     for (cache, what) in [(CACHE_AMPLE, "indexes in memory"), (CACHE_DEFAULT, "32 MiB of indexes")]
     {
-        let rig = EngineRig::open(scratch.path(), cache)?;
+        let rig = EngineDriver::open(scratch.path(), cache)?;
         measure(&mut found, what, &rig, &lengths)?;
         rig.close();
     }
@@ -52,23 +52,28 @@ fn name(length: u64) -> String {
     format!("history-{length}")
 }
 
-fn measure(found: &mut Findings, what: &str, rig: &EngineRig, lengths: &[u64]) -> Result<()> {
+fn measure(
+    found: &mut ExperimentResults,
+    what: &str,
+    rig: &EngineDriver,
+    lengths: &[u64],
+) -> Result<()> {
     let mut sides = Vec::new();
     for length in lengths {
         let topic = rig.topic(&name(*length))?;
         let (first, last) = rig.span(&topic)?;
         let (of_batch, of_record) = (Arc::clone(&topic), Arc::clone(&topic));
-        sides.push(Side::new(&format!("by stamp, {what}"), move |nth| {
+        sides.push(ComparisonSide::new(&format!("by stamp, {what}"), move |nth| {
             by_stamp(rig, &topic, (first, last), nth as u64)
         }));
-        sides.push(Side::new(&format!("by user time, the batch, {what}"), move |nth| {
+        sides.push(ComparisonSide::new(&format!("by user time, the batch, {what}"), move |nth| {
             seeks(nth as u64, |random| rig.batch_by_user_time(&of_batch, random.below(*length)))
         }));
-        sides.push(Side::new(&format!("by user time, the record, {what}"), move |nth| {
+        sides.push(ComparisonSide::new(&format!("by user time, the record, {what}"), move |nth| {
             seeks(nth as u64, |random| rig.by_user_time(&of_record, random.below(*length)))
         }));
     }
-    let measured = take_turns(TURNS, sides)?;
+    let measured = run_interleaved(TURNS, sides)?;
     for (length, measured) in lengths.iter().zip(measured.chunks(SIDES)) {
         found.add(*length as f64, &length.to_string(), measured);
     }
@@ -76,21 +81,26 @@ fn measure(found: &mut Findings, what: &str, rig: &EngineRig, lengths: &[u64]) -
     for side in longest.filter(|_| what == "indexes in memory") {
         if let Some(spread) = side.figure("p50 ns") {
             let what = format!("{}, the longest history, ns", side.name);
-            found.goals.push(Goal::at_most(TO_REACH_NS, what, spread.clone()));
+            found.goals.push(PerformanceGoal::at_most(GOAL_NS, what, spread.clone()));
         }
     }
     Ok(())
 }
 
-fn by_stamp(rig: &EngineRig, topic: &Topic, (first, last): (Hlc, Hlc), seed: u64) -> Result<Round> {
+fn by_stamp(
+    rig: &EngineDriver,
+    topic: &Topic,
+    (first, last): (Hlc, Hlc),
+    seed: u64,
+) -> Result<RoundFigures> {
     seeks(seed, |random| {
         let bits = first.bits() + random.below(last.bits() - first.bits());
         rig.by_stamp(topic, Cut::below(Hlc::from_bits(bits)))
     })
 }
 
-fn seeks(seed: u64, mut seek: impl FnMut(&mut Random) -> Result<u64>) -> Result<Round> {
-    let mut random = Random(seed);
+fn seeks(seed: u64, mut seek: impl FnMut(&mut BenchRng) -> Result<u64>) -> Result<RoundFigures> {
+    let mut random = BenchRng(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {
@@ -100,6 +110,6 @@ fn seeks(seed: u64, mut seek: impl FnMut(&mut Random) -> Result<u64>) -> Result<
     }
     let mean = began.elapsed().as_nanos() as f64 / SEEKS as f64;
     let nanos = |percent| histogram.percentile(percent).as_nanos() as f64;
-    let round = Round::default().with("mean ns", mean).with("p50 ns", nanos(50.0));
+    let round = RoundFigures::default().with("mean ns", mean).with("p50 ns", nanos(50.0));
     Ok(round.with("p99 ns", nanos(99.0)))
 }

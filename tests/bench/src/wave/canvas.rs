@@ -32,14 +32,14 @@ const PLAIN: [[u8; 3]; 6] =
     [[10, 14, 20], [231, 237, 243], [125, 140, 156], [94, 214, 150], [255, 122, 89], [58, 62, 70]];
 
 /// Colours between stops, as many as `count`, from `first` on in the palette.
-struct Ramp {
+struct ColourRamp {
     first: u8,
     count: u8,
     stops: &'static [[u8; 3]],
 }
 
 /// From deep water over water at rest to foam.
-const WATER: Ramp = Ramp {
+const WATER: ColourRamp = ColourRamp {
     first: PLAIN.len() as u8,
     count: 97,
     stops: &[
@@ -54,13 +54,13 @@ const WATER: Ramp = Ramp {
 };
 
 /// From nothing to glowing.
-const ERROR: Ramp = Ramp {
+const ERROR: ColourRamp = ColourRamp {
     first: WATER.first + WATER.count,
     count: 48,
     stops: &[[4, 6, 10], [70, 16, 60], [170, 40, 62], [242, 120, 40], [255, 226, 130]],
 };
 
-impl Ramp {
+impl ColourRamp {
     fn at(&self, share: f32) -> Ink {
         let nth = (share.clamp(0.0, 1.0) * f32::from(self.count - 1)).round();
         Ink(self.first + nth as u8)
@@ -79,7 +79,7 @@ impl Ramp {
 }
 
 fn palette() -> Vec<u8> {
-    let ramp = |ramp: &'static Ramp| (0..ramp.count).map(|nth| ramp.colour(nth));
+    let ramp = |ramp: &'static ColourRamp| (0..ramp.count).map(|nth| ramp.colour(nth));
     PLAIN.into_iter().chain(ramp(&WATER)).chain(ramp(&ERROR)).flatten().collect()
 }
 

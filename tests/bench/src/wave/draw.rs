@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::canvas::{Canvas, Ink, animated};
 use super::font::LINE;
-use super::movie::{Frame, Movie};
-use super::run::Plan;
+use super::movie::{MovieFrame, WaveMovie};
+use super::wave_run::WavePlan;
 
 /// Pixels along a cell's side.
 const SCALE: usize = 3;
@@ -19,27 +19,27 @@ const SHOWN: usize = 37;
 const ANIMATED: [&str; 5] = ["a", "a2", "b", "c", "kafka-a"];
 
 /// What is drawn of one movie at one frame.
-struct Panel<'a> {
+struct MoviePanel<'a> {
     title: &'a str,
-    frame: Option<&'a Frame>,
+    frame: Option<&'a MovieFrame>,
     surface: Vec<Option<f32>>,
 }
 
 /// How pictures are drawn.
-struct Style {
+struct DrawStyle {
     side: usize,
     /// The height in metres that has the last colour.
     height_max: f32,
     has_errors: bool,
 }
 
-impl Style {
-    fn of(plan: &Plan, has_errors: bool) -> Style {
+impl DrawStyle {
+    fn of(plan: &WavePlan, has_errors: bool) -> DrawStyle {
         let mut heights: Vec<f32> = plan.film.iter().flatten().map(|it| it.abs()).collect();
         heights.sort_by(f32::total_cmp);
         // Few cells are higher, where a drop has just fallen.
         let height_max = heights[heights.len() * 998 / 1000].max(1e-3);
-        Style { side: plan.mesh.cells_side() * SCALE, height_max, has_errors }
+        DrawStyle { side: plan.mesh.cells_side() * SCALE, height_max, has_errors }
     }
 
     fn panel_height(&self) -> usize {
@@ -51,7 +51,13 @@ impl Style {
         height.map_or(Ink::NOTHING, |height| Ink::water(height / self.height_max))
     }
 
-    fn draw(&self, canvas: &mut Canvas, (x, y): (usize, usize), panel: &Panel<'_>, truth: &[f32]) {
+    fn draw(
+        &self,
+        canvas: &mut Canvas,
+        (x, y): (usize, usize),
+        panel: &MoviePanel<'_>,
+        truth: &[f32],
+    ) {
         canvas.write((x, y), panel.title, Ink::TEXT);
         match panel.frame {
             None => _ = canvas.write((x, y + LEADING), "as it was", Ink::DIM),
@@ -77,7 +83,13 @@ impl Style {
     }
 
     /// One frame of all panels, `columns` in a row, below a line of text.
-    fn sheet(&self, head: &str, panels: &[Panel<'_>], columns: usize, truth: &[f32]) -> Canvas {
+    fn sheet(
+        &self,
+        head: &str,
+        panels: &[MoviePanel<'_>],
+        columns: usize,
+        truth: &[f32],
+    ) -> Canvas {
         let rows = panels.len().div_ceil(columns);
         let pitch = self.side + MARGIN;
         let top = MARGIN + LEADING;
@@ -93,26 +105,26 @@ impl Style {
     }
 }
 
-fn panels<'a>(plan: &Plan, movies: &[&'a Movie], frame: usize) -> Vec<Panel<'a>> {
+fn panels<'a>(plan: &WavePlan, movies: &[&'a WaveMovie], frame: usize) -> Vec<MoviePanel<'a>> {
     let truth = plan.film[plan.expected(frame)].iter().copied().map(Some).collect();
-    let first = Panel { title: "Truth", frame: None, surface: truth };
+    let first = MoviePanel { title: "Truth", frame: None, surface: truth };
     let others = movies.iter().filter_map(|movie| {
         let frame = movie.frames.get(frame)?;
-        Some(Panel { title: &movie.title, frame: Some(frame), surface: frame.surface.clone() })
+        Some(MoviePanel { title: &movie.title, frame: Some(frame), surface: frame.surface.clone() })
     });
     [first].into_iter().chain(others).collect()
 }
 
-fn head(plan: &Plan, frame: usize) -> String {
+fn head(plan: &WavePlan, frame: usize) -> String {
     let seconds = (frame + 1) as f64 * super::FRAME_MS as f64 / 1e3;
     let pixel = "one scale of colours for all";
     format!("frame {} of {} | {seconds:.1} s | {pixel}", frame + 1, plan.frames)
 }
 
 /// One frame of all movies, and below each picture where it is wrong.
-pub(crate) fn strip(plan: &Plan, movies: &[&Movie]) -> Result<Vec<u8>> {
+pub(crate) fn strip(plan: &WavePlan, movies: &[&WaveMovie]) -> Result<Vec<u8>> {
     let frame = SHOWN.min(plan.frames) - 1;
-    let (style, truth) = (Style::of(plan, true), &plan.film[plan.expected(frame)]);
+    let (style, truth) = (DrawStyle::of(plan, true), &plan.film[plan.expected(frame)]);
     let panels = panels(plan, movies, frame);
     let columns = panels.len().div_ceil(2);
     let head = format!("{} | below each: how far it is from the truth", head(plan, frame));
@@ -120,10 +132,10 @@ pub(crate) fn strip(plan: &Plan, movies: &[&Movie]) -> Result<Vec<u8>> {
 }
 
 /// All frames of the truth and of the movies that matter most.
-pub(crate) fn animation(plan: &Plan, movies: &[&Movie], frame_ms: u64) -> Result<Vec<u8>> {
-    let style = Style::of(plan, false);
+pub(crate) fn animation(plan: &WavePlan, movies: &[&WaveMovie], frame_ms: u64) -> Result<Vec<u8>> {
+    let style = DrawStyle::of(plan, false);
     let named = |name: &str| movies.iter().copied().find(|movie| movie.name == name);
-    let chosen: Vec<&Movie> = ANIMATED.into_iter().filter_map(named).collect();
+    let chosen: Vec<&WaveMovie> = ANIMATED.into_iter().filter_map(named).collect();
     let sheet = |frame: usize| {
         let truth = &plan.film[plan.expected(frame)];
         style.sheet(&head(plan, frame), &panels(plan, &chosen, frame), 3, truth)
@@ -133,8 +145,8 @@ pub(crate) fn animation(plan: &Plan, movies: &[&Movie], frame_ms: u64) -> Result
 }
 
 /// Every frame of every movie, a file each.
-pub(crate) fn write_all(directory: &Path, plan: &Plan, movies: &[&Movie]) -> Result<()> {
-    let style = Style::of(plan, true);
+pub(crate) fn write_all(directory: &Path, plan: &WavePlan, movies: &[&WaveMovie]) -> Result<()> {
+    let style = DrawStyle::of(plan, true);
     for movie in movies {
         for frame in 0..plan.frames {
             let truth = &plan.film[plan.expected(frame)];

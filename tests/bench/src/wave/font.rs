@@ -69,11 +69,11 @@ const LETTERS: [(char, [u8; ROWS]); 54] = [
 ];
 
 /// A letter of the original size: a dot is asked for by row and column, and there is none outside.
-struct Letter([u8; ROWS]);
+struct Glyph([u8; ROWS]);
 
-impl Letter {
-    fn of(letter: char) -> Option<Letter> {
-        LETTERS.iter().find(|(of, _)| *of == letter).map(|(_, rows)| Letter(*rows))
+impl Glyph {
+    fn of(letter: char) -> Option<Glyph> {
+        LETTERS.iter().find(|(of, _)| *of == letter).map(|(_, rows)| Glyph(*rows))
     }
 
     fn has(&self, row: isize, column: isize) -> bool {
@@ -107,7 +107,7 @@ impl Letter {
 pub(crate) fn dots(text: &str) -> (Vec<(usize, usize)>, usize) {
     let (mut dots, mut at) = (Vec::new(), 0);
     for letter in text.chars() {
-        let Some(letter) = Letter::of(letter) else {
+        let Some(letter) = Glyph::of(letter) else {
             at += SPACE;
             continue;
         };

@@ -9,14 +9,14 @@ const TILE_BYTES: usize = 4 + 4 * TILE_CELLS;
 
 /// A square of cameras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mesh {
+pub(crate) struct CameraMesh {
     /// Cameras along a side.
     pub(crate) side: usize,
 }
 
 /// What one camera sent at one moment.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tile {
+pub(crate) struct CameraTile {
     /// Which sample of the stream.
     pub(crate) sample: usize,
     /// The heights that it saw, row by row.
@@ -24,9 +24,9 @@ pub(crate) struct Tile {
 }
 
 /// A picture put together from the tiles of all cameras; `None` where there is none yet.
-pub(crate) type Photo = Vec<Option<Tile>>;
+pub(crate) type MeshPhoto = Vec<Option<CameraTile>>;
 
-impl Mesh {
+impl CameraMesh {
     pub(crate) fn cameras(self) -> usize {
         self.side * self.side
     }
@@ -44,12 +44,12 @@ impl Mesh {
     }
 
     /// What a camera sees of the surface.
-    pub(crate) fn tile(self, surface: &[f32], camera: usize, sample: usize) -> Tile {
-        Tile { sample, cells: self.cells_of(camera).map(|at| surface[at]).collect() }
+    pub(crate) fn tile(self, surface: &[f32], camera: usize, sample: usize) -> CameraTile {
+        CameraTile { sample, cells: self.cells_of(camera).map(|at| surface[at]).collect() }
     }
 
     /// The surface that a photo shows; `None` where it shows nothing.
-    pub(crate) fn surface(self, photo: &Photo) -> Vec<Option<f32>> {
+    pub(crate) fn surface(self, photo: &MeshPhoto) -> Vec<Option<f32>> {
         let mut surface = vec![None; self.cameras() * TILE_CELLS];
         for (camera, tile) in photo.iter().enumerate() {
             let cells = tile.iter().flat_map(|tile| &tile.cells);
@@ -59,18 +59,18 @@ impl Mesh {
     }
 }
 
-impl Tile {
+impl CameraTile {
     /// The value of a record: the sample's number, and the cells, little-endian.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let cells = self.cells.iter().flat_map(|cell| cell.to_le_bytes());
         (self.sample as u32).to_le_bytes().into_iter().chain(cells).collect()
     }
 
-    pub(crate) fn decode(value: &[u8]) -> Result<Tile> {
+    pub(crate) fn decode(value: &[u8]) -> Result<CameraTile> {
         ensure!(value.len() == TILE_BYTES, "a record is no tile. bytes={}", value.len());
         let mut words = value.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
         let sample = words.next().map_or(0, u32::from_le_bytes) as usize;
-        Ok(Tile { sample, cells: words.map(f32::from_le_bytes).collect() })
+        Ok(CameraTile { sample, cells: words.map(f32::from_le_bytes).collect() })
     }
 }
 
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn tiles_of_all_cameras_make_the_surface_that_they_were_cut_from() {
-        let mesh = Mesh { side: 3 };
+        let mesh = CameraMesh { side: 3 };
         let surface: Vec<f32> = (0..900).map(|nth| nth as f32).collect();
-        let sent = |camera| Tile::decode(&mesh.tile(&surface, camera, 7).encode()).unwrap();
-        let mut photo: Photo = (0..9).map(|camera| Some(sent(camera))).collect();
+        let sent = |camera| CameraTile::decode(&mesh.tile(&surface, camera, 7).encode()).unwrap();
+        let mut photo: MeshPhoto = (0..9).map(|camera| Some(sent(camera))).collect();
         let seen: Option<Vec<f32>> = mesh.surface(&photo).into_iter().collect();
         assert_eq!(seen, Some(surface));
         photo[4] = None;
         assert_eq!(mesh.surface(&photo).iter().filter(|cell| cell.is_none()).count(), 100);
-        assert!(Tile::decode(&[0; 8]).is_err());
+        assert!(CameraTile::decode(&[0; 8]).is_err());
     }
 }

@@ -4,20 +4,20 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::mesh::{Mesh, Photo};
-use super::stream::Journeys;
+use super::mesh::{CameraMesh, MeshPhoto};
+use super::stream::SampleTimings;
 
 /// Photos of one kind, a frame each.
-pub(crate) struct Movie {
+pub(crate) struct WaveMovie {
     /// A short name, for files and tables.
     pub(crate) name: &'static str,
     /// What is written above its pictures.
     pub(crate) title: String,
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Vec<MovieFrame>,
 }
 
 /// One photo, and how far it is from the truth.
-pub(crate) struct Frame {
+pub(crate) struct MovieFrame {
     pub(crate) surface: Vec<Option<f32>>,
     /// Cells that show another height than the truth, or nothing.
     pub(crate) wrong_cells: usize,
@@ -29,15 +29,15 @@ pub(crate) struct Frame {
     pub(crate) unclosed: usize,
 }
 
-impl Frame {
+impl MovieFrame {
     /// `expected` is the sample that is true at the frame's moment.
     pub(crate) fn of(
-        mesh: Mesh,
-        photo: &Photo,
+        mesh: CameraMesh,
+        photo: &MeshPhoto,
         film: &[Vec<f32>],
         expected: usize,
-        journeys: &Journeys,
-    ) -> Frame {
+        journeys: &SampleTimings,
+    ) -> MovieFrame {
         let surface = mesh.surface(photo);
         let pairs = || surface.iter().zip(&film[expected]);
         let wrong_cells = pairs().filter(|(seen, truth)| **seen != Some(**truth)).count();
@@ -48,7 +48,7 @@ impl Frame {
             .iter()
             .map(|tile| tile.as_ref().map(|tile| expected as i64 - tile.sample as i64))
             .collect();
-        Frame { wrong_cells, rmse_mm, behind, unclosed: unclosed(photo, journeys), surface }
+        MovieFrame { wrong_cells, rmse_mm, behind, unclosed: unclosed(photo, journeys), surface }
     }
 
     /// From how many moments its tiles are.
@@ -61,7 +61,7 @@ impl Frame {
 }
 
 /// Whether each tile is what its camera saw at the moment that it says.
-pub(crate) fn is_genuine(mesh: Mesh, photo: &Photo, film: &[Vec<f32>]) -> bool {
+pub(crate) fn is_genuine(mesh: CameraMesh, photo: &MeshPhoto, film: &[Vec<f32>]) -> bool {
     let mut tiles = photo.iter().enumerate().filter_map(|(nth, tile)| Some((nth, tile.as_ref()?)));
     tiles.all(|(camera, tile)| {
         let truth = film.get(tile.sample);
@@ -71,11 +71,11 @@ pub(crate) fn is_genuine(mesh: Mesh, photo: &Photo, film: &[Vec<f32>]) -> bool {
 
 /// How many cameras lack a sample that happened before one that the photo holds: it was answered
 /// before that one was sent.
-fn unclosed(photo: &Photo, journeys: &Journeys) -> usize {
+fn unclosed(photo: &MeshPhoto, journeys: &SampleTimings) -> usize {
     let held = photo.iter().zip(journeys);
     let sent = held.filter_map(|(tile, ways)| Some(ways[tile.as_ref()?.sample].sent));
     let Some(latest) = sent.max() else { return 0 };
-    let lacks = |next: usize, ways: &Vec<super::stream::Journey>| {
+    let lacks = |next: usize, ways: &Vec<super::stream::SampleTiming>| {
         ways.get(next).is_some_and(|missing| missing.answered < latest)
     };
     let next = photo.iter().map(|tile| tile.as_ref().map_or(0, |tile| tile.sample + 1));
@@ -84,33 +84,34 @@ fn unclosed(photo: &Photo, journeys: &Journeys) -> usize {
 
 /// Cameras whose tile differs from the truth by more than delay, in a cut by system time below
 /// `bound_ms`: the tile was sent at or after the bound, or the next one was answered before it.
-pub(crate) fn beyond_delay(photo: &Photo, bound_ms: u64, journeys: &Journeys) -> usize {
-    let is_beyond = |(tile, ways): (&Option<super::mesh::Tile>, &Vec<super::stream::Journey>)| {
-        let next = tile.as_ref().map_or(0, |tile| tile.sample + 1);
-        let too_new = next > 0 && ways[next - 1].sent_ms >= bound_ms;
-        let too_old = ways.get(next).is_some_and(|missing| missing.answered_ms < bound_ms);
-        too_new || too_old
-    };
+pub(crate) fn beyond_delay(photo: &MeshPhoto, bound_ms: u64, journeys: &SampleTimings) -> usize {
+    let is_beyond =
+        |(tile, ways): (&Option<super::mesh::CameraTile>, &Vec<super::stream::SampleTiming>)| {
+            let next = tile.as_ref().map_or(0, |tile| tile.sample + 1);
+            let too_new = next > 0 && ways[next - 1].sent_ms >= bound_ms;
+            let too_old = ways.get(next).is_some_and(|missing| missing.answered_ms < bound_ms);
+            too_new || too_old
+        };
     photo.iter().zip(journeys).filter(|pair| is_beyond(*pair)).count()
 }
 
 /// The longest that a sample was on its way, in milliseconds from the moment at which it was true.
-pub(crate) fn longest_way_ms(journeys: &Journeys, first_ms: u64, interval_ms: u64) -> u64 {
-    let way = |(sample, journey): (usize, &super::stream::Journey)| {
+pub(crate) fn longest_way_ms(journeys: &SampleTimings, first_ms: u64, interval_ms: u64) -> u64 {
+    let way = |(sample, journey): (usize, &super::stream::SampleTiming)| {
         journey.answered_ms.saturating_sub(first_ms + sample as u64 * interval_ms)
     };
     journeys.iter().flat_map(|ways| ways.iter().enumerate().map(way)).max().unwrap_or(0)
 }
 
 /// How late samples were sent, at a percentile of all.
-pub(crate) fn late_ms(journeys: &Journeys, percent: f64) -> f64 {
+pub(crate) fn late_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     let mut histogram = crate::histogram::Histogram::new();
     journeys.iter().flatten().for_each(|journey| histogram.record(journey.late()));
     crate::report::millis(histogram.percentile(percent))
 }
 
 /// How long samples were waiting for their answers, at a percentile of all.
-pub(crate) fn answer_ms(journeys: &Journeys, percent: f64) -> f64 {
+pub(crate) fn answer_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     let wait = |from: Instant, to: Instant| to.saturating_duration_since(from);
     let mut histogram = crate::histogram::Histogram::new();
     let waits = journeys.iter().flatten().map(|journey| wait(journey.sent, journey.answered));
@@ -118,12 +119,12 @@ pub(crate) fn answer_ms(journeys: &Journeys, percent: f64) -> f64 {
     crate::report::millis(histogram.percentile(percent))
 }
 
-impl Movie {
+impl WaveMovie {
     pub(crate) fn frames_with_errors(&self) -> usize {
         self.frames.iter().filter(|frame| frame.wrong_cells > 0).count()
     }
 
-    fn mean(&self, of: impl Fn(&Frame) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&MovieFrame) -> f64) -> f64 {
         self.frames.iter().map(of).sum::<f64>() / self.frames.len().max(1) as f64
     }
 
@@ -140,7 +141,7 @@ impl Movie {
     }
 
     pub(crate) fn moments_max(&self) -> usize {
-        self.frames.iter().map(Frame::moments).max().unwrap_or(0)
+        self.frames.iter().map(MovieFrame::moments).max().unwrap_or(0)
     }
 
     /// The most that a tile is behind, and ahead, in samples.

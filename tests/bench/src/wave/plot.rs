@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::movie::{Frame, Movie};
+use super::movie::{MovieFrame, WaveMovie};
 
 const WIDTH: f64 = 900.0;
 const CHART: f64 = 230.0;
@@ -17,16 +17,16 @@ const COLOURS: [&str; 9] = [
 ];
 
 /// What is plotted of a frame.
-type Value = fn(&Frame) -> f64;
+type FrameValue = fn(&MovieFrame) -> f64;
 
 /// Two charts, one below the other: RMSE and wrong cells of each frame.
-pub(crate) fn errors(movies: &[&Movie], frame_ms: u64) -> String {
+pub(crate) fn errors(movies: &[&WaveMovie], frame_ms: u64) -> String {
     let legend_rows = movies.len().div_ceil(4) as f64;
     let height = TOP + 2.0 * (CHART + GAP) + legend_rows * 18.0 + 6.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    let charts: [(&str, Value); 2] = [
+    let charts: [(&str, FrameValue); 2] = [
         ("RMSE of a frame, mm", |frame| frame.rmse_mm),
         ("wrong cells in a frame", |frame| frame.wrong_cells as f64),
     ];
@@ -49,7 +49,14 @@ pub(crate) fn errors(movies: &[&Movie], frame_ms: u64) -> String {
     svg + "</svg>\n"
 }
 
-fn chart(svg: &mut String, top: f64, title: &str, movies: &[&Movie], value: Value, frame_ms: u64) {
+fn chart(
+    svg: &mut String,
+    top: f64,
+    title: &str,
+    movies: &[&WaveMovie],
+    value: FrameValue,
+    frame_ms: u64,
+) {
     let frames = movies.iter().map(|movie| movie.frames.len()).max().unwrap_or(1).max(2);
     let largest = movies.iter().flat_map(|movie| &movie.frames).map(value).fold(0.0, f64::max);
     let tick = tick(largest);

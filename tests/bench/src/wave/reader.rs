@@ -2,7 +2,7 @@
 //!
 //! A photo of the past is the last record of each partition of the topic of a moment; by Kafka's own
 //! means it is the record before the offset that ListOffsets finds for a time. While cameras send, a
-//! reader has what it got last ([`Screen`]), from as far away as the cameras are.
+//! reader has what it got last ([`LiveScreen`]), from as far away as the cameras are.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -17,10 +17,10 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::mesh::{Photo, Tile};
-use super::stream::Origin;
-use crate::batch::{Check, take_batch};
-use crate::connection::{Connection, accepted};
+use super::mesh::{CameraTile, MeshPhoto};
+use super::stream::RunOrigin;
+use crate::batch::{BatchCheck, take_batch};
+use crate::connection::{BenchConnection, check_error_code};
 use crate::topic::{LATEST, offsets};
 
 const NONE: i64 = -1;
@@ -29,19 +29,19 @@ const PARTITION_BYTES_MAX: i32 = 8 << 10;
 const ANSWER_BYTES_MAX: i32 = 50 << 20;
 
 /// A record's offset, and what is in it.
-type Seen = (i64, Tile);
+type TileRecord = (i64, CameraTile);
 
 /// One connection that reads.
-pub(crate) struct Reader {
-    connection: Connection,
+pub(crate) struct PhotoReader {
+    connection: BenchConnection,
     fetch_version: i16,
 }
 
-impl Reader {
-    pub(crate) fn connect(address: SocketAddr) -> Result<Reader> {
-        let connection = Connection::open(address)?;
+impl PhotoReader {
+    pub(crate) fn connect(address: SocketAddr) -> Result<PhotoReader> {
+        let connection = BenchConnection::open(address)?;
         let fetch_version = connection.version::<FetchRequest>(4..=12)?;
-        Ok(Reader { connection, fetch_version })
+        Ok(PhotoReader { connection, fetch_version })
     }
 
     /// The offset of each camera's first record at or after `time`; −1 if there is none.
@@ -54,7 +54,7 @@ impl Reader {
         &mut self,
         topic: &str,
         wanted: impl Iterator<Item = (usize, i64)>,
-    ) -> Result<Vec<(usize, Vec<Seen>)>> {
+    ) -> Result<Vec<(usize, Vec<TileRecord>)>> {
         let partitions = wanted.map(|(camera, offset)| {
             FetchPartition::default()
                 .with_partition(camera as i32)
@@ -70,16 +70,16 @@ impl Reader {
             .with_max_bytes(ANSWER_BYTES_MAX)
             .with_topics(vec![topic]);
         let response = self.connection.call(&request, self.fetch_version)?;
-        accepted(response.error_code).context("fetch")?;
+        check_error_code(response.error_code).context("fetch")?;
         let mut found = Vec::new();
         for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
-            accepted(data.error_code)
+            check_error_code(data.error_code)
                 .with_context(|| format!("fetch partition {}", data.partition_index))?;
             let mut rest = data.records.as_deref().unwrap_or_default();
             let mut seen = Vec::new();
-            while let Some(batch) = take_batch(&mut rest, Check::FramingAndCrc)? {
+            while let Some(batch) = take_batch(&mut rest, BatchCheck::FramingAndCrc)? {
                 for (nth, value) in batch.values()?.into_iter().enumerate() {
-                    seen.push((batch.base_offset + nth as i64, Tile::decode(value)?));
+                    seen.push((batch.base_offset + nth as i64, CameraTile::decode(value)?));
                 }
             }
             found.push((usize::try_from(data.partition_index)?, seen));
@@ -88,7 +88,7 @@ impl Reader {
     }
 
     /// The record before each offset.
-    fn before(&mut self, topic: &str, offsets: &[i64]) -> Result<Photo> {
+    fn before(&mut self, topic: &str, offsets: &[i64]) -> Result<MeshPhoto> {
         let mut photo = vec![None; offsets.len()];
         let wanted = offsets.iter().enumerate().filter(|(_, offset)| **offset > 0);
         let wanted = wanted.map(|(camera, offset)| (camera, offset - 1));
@@ -100,7 +100,7 @@ impl Reader {
     }
 
     /// The last record of each camera in `topic`, which may be the topic of a moment.
-    pub(crate) fn newest(&mut self, topic: &str, cameras: usize) -> Result<Photo> {
+    pub(crate) fn newest(&mut self, topic: &str, cameras: usize) -> Result<MeshPhoto> {
         let ends = self.offsets(topic, LATEST, cameras)?;
         self.before(topic, &ends)
     }
@@ -113,7 +113,7 @@ impl Reader {
         time_ms: u64,
         cameras: usize,
         mut pause: impl FnMut(),
-    ) -> Result<Photo> {
+    ) -> Result<MeshPhoto> {
         pause();
         let mut offsets = self.offsets(topic, i64::try_from(time_ms)?, cameras)?;
         if offsets.contains(&NONE) {
@@ -133,37 +133,37 @@ fn topic_name(topic: &str) -> TopicName {
 
 /// How far away a reader is: half of each delay lies before its request, half before the answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Distance {
+pub(crate) struct NetworkDelay {
     pub(crate) delay_ms: u64,
     pub(crate) seed: u64,
 }
 
-impl Distance {
-    fn way(self, who: u64, nth: u64) {
+impl NetworkDelay {
+    fn sleep_one_way(self, who: u64, nth: u64) {
         let share = super::chance(self.seed, &[u64::MAX, who, nth]);
         thread::sleep(Duration::from_micros((share * self.delay_ms as f64 * 1e3) as u64));
     }
 }
 
 /// What readers that poll have got of each camera until now.
-pub(crate) struct Screen(Mutex<Photo>);
+pub(crate) struct LiveScreen(Mutex<MeshPhoto>);
 
-impl Screen {
-    pub(crate) fn blank(cameras: usize) -> Screen {
-        Screen(Mutex::new(vec![None; cameras]))
+impl LiveScreen {
+    pub(crate) fn blank(cameras: usize) -> LiveScreen {
+        LiveScreen(Mutex::new(vec![None; cameras]))
     }
 
-    fn photo(&self) -> Result<Photo> {
+    fn photo(&self) -> Result<MeshPhoto> {
         Ok(self.0.lock().map_err(|_| anyhow!("a reader panicked"))?.clone())
     }
 
     /// Polls `cameras`, `together` at a time, again and again until `is_over`, and shows the newest.
-    pub(crate) fn keep_up(
+    pub(crate) fn poll_until(
         &self,
-        reader: &mut Reader,
+        reader: &mut PhotoReader,
         topic: &str,
         (cameras, together): (&[usize], usize),
-        distance: Distance,
+        distance: NetworkDelay,
         is_over: &AtomicBool,
     ) -> Result<()> {
         let mut positions: Vec<(usize, i64)> = cameras.iter().map(|camera| (*camera, 0)).collect();
@@ -171,9 +171,9 @@ impl Screen {
         let mut ways = 0..;
         while !is_over.load(Ordering::Relaxed) {
             for group in positions.chunks_mut(together) {
-                ways.next().into_iter().for_each(|nth| distance.way(who, nth));
+                ways.next().into_iter().for_each(|nth| distance.sleep_one_way(who, nth));
                 let found = reader.records(topic, group.iter().copied())?;
-                ways.next().into_iter().for_each(|nth| distance.way(who, nth));
+                ways.next().into_iter().for_each(|nth| distance.sleep_one_way(who, nth));
                 let mut screen = self.0.lock().map_err(|_| anyhow!("a reader panicked"))?;
                 for (camera, seen) in found {
                     let Some((offset, tile)) = seen.into_iter().next_back() else { continue };
@@ -187,7 +187,7 @@ impl Screen {
     }
 
     /// A photo of the screen at each of `moments`.
-    pub(crate) fn photos(&self, moments: impl Iterator<Item = Instant>) -> Result<Vec<Photo>> {
+    pub(crate) fn photos(&self, moments: impl Iterator<Item = Instant>) -> Result<Vec<MeshPhoto>> {
         let photo = |moment: Instant| {
             thread::sleep(moment.saturating_duration_since(Instant::now()));
             self.photo()
@@ -198,18 +198,18 @@ impl Screen {
 
 /// Asks by time at each moment, while cameras send: what is known then of what was before it.
 pub(crate) fn before_each(
-    reader: &mut Reader,
+    reader: &mut PhotoReader,
     topic: &str,
     cameras: usize,
     moments_ms: impl Iterator<Item = u64>,
-    origin: Origin,
-    distance: Distance,
-) -> Result<Vec<Photo>> {
+    origin: RunOrigin,
+    distance: NetworkDelay,
+) -> Result<Vec<MeshPhoto>> {
     let mut ways = 0..;
     let photo = |moment_ms: u64| {
         let moment = origin.instant + Duration::from_millis(moment_ms - origin.wall_ms);
         thread::sleep(moment.saturating_duration_since(Instant::now()));
-        let pause = || ways.next().into_iter().for_each(|nth| distance.way(0, nth));
+        let pause = || ways.next().into_iter().for_each(|nth| distance.sleep_one_way(0, nth));
         reader.before_time(topic, moment_ms + 1, cameras, pause)
     };
     moments_ms.map(photo).collect()

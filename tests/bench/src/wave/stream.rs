@@ -12,14 +12,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, ensure};
 use kafka_protocol::messages::{ProduceRequest, TopicName};
 
-use super::mesh::Mesh;
-use crate::batch::Batch;
-use crate::connection::{Connection, accepted};
-use crate::sender::{Acks, produce_frame};
+use super::mesh::CameraMesh;
+use crate::batch::BenchBatch;
+use crate::connection::{BenchConnection, check_error_code};
+use crate::sender::{BenchAcks, produce_frame};
 
 /// When samples are true, and when they are sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SamplePace {
     /// Milliseconds between two samples.
     pub(crate) interval_ms: u64,
     /// The mean of the delays in milliseconds; they lie evenly between none and twice of it.
@@ -30,7 +30,7 @@ pub(crate) struct Pace {
     pub(crate) is_real: bool,
 }
 
-impl Pace {
+impl SamplePace {
     /// How long after the moment at which it is true a sample is due to be sent.
     fn delay(&self, camera: usize, sample: usize) -> Duration {
         let share = super::chance(self.seed, &[camera as u64, sample as u64]);
@@ -40,19 +40,19 @@ impl Pace {
 
 /// The first moment of a run by both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct RunOrigin {
     pub(crate) instant: Instant,
     /// Milliseconds since 1970.
     pub(crate) wall_ms: u64,
 }
 
-impl Origin {
+impl RunOrigin {
     /// The next full millisecond that is at least so far ahead.
-    pub(crate) fn ahead(by: Duration) -> Result<Origin> {
+    pub(crate) fn ahead(by: Duration) -> Result<RunOrigin> {
         let (instant, wall) = (Instant::now(), wall()?);
         let target = wall + by;
         let wall_ms = target.as_millis() as u64 + 1;
-        Ok(Origin { instant: instant + (Duration::from_millis(wall_ms) - wall), wall_ms })
+        Ok(RunOrigin { instant: instant + (Duration::from_millis(wall_ms) - wall), wall_ms })
     }
 }
 
@@ -62,7 +62,7 @@ fn wall() -> Result<Duration> {
 
 /// What is known of one sample's way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Journey {
+pub(crate) struct SampleTiming {
     /// When it was due, if it had to wait for that.
     due: Option<Instant>,
     pub(crate) sent: Instant,
@@ -72,7 +72,7 @@ pub(crate) struct Journey {
     pub(crate) answered_ms: u64,
 }
 
-impl Journey {
+impl SampleTiming {
     /// By how much it was sent too late.
     pub(crate) fn late(&self) -> Duration {
         self.due.map_or(Duration::ZERO, |due| self.sent.saturating_duration_since(due))
@@ -80,11 +80,11 @@ impl Journey {
 }
 
 /// The ways of all samples, camera by camera.
-pub(crate) type Journeys = Vec<Vec<Journey>>;
+pub(crate) type SampleTimings = Vec<Vec<SampleTiming>>;
 
 /// One camera, with all that it will send.
 pub(crate) struct Camera {
-    connection: Connection,
+    connection: BenchConnection,
     version: i16,
     frames: Vec<Vec<u8>>,
 }
@@ -94,39 +94,46 @@ impl Camera {
     pub(crate) fn prepare(
         address: SocketAddr,
         topic: &TopicName,
-        (mesh, camera): (Mesh, usize),
+        (mesh, camera): (CameraMesh, usize),
         film: &[Vec<f32>],
-        (origin, pace): (Origin, Pace),
+        (origin, pace): (RunOrigin, SamplePace),
     ) -> Result<Camera> {
-        let connection = Connection::open(address)?;
+        let connection = BenchConnection::open(address)?;
         let version = connection.version::<ProduceRequest>(3..=10)?;
         let frame = |(sample, surface): (usize, &Vec<f32>)| {
             let true_at = origin.wall_ms + sample as u64 * pace.interval_ms;
             let value = mesh.tile(surface, camera, sample).encode();
-            let batch = Batch::single(&value, i64::try_from(true_at)?).to_vec();
-            produce_frame(topic, &[camera as i32], &batch, Acks::All, version)
+            let batch = BenchBatch::single(&value, i64::try_from(true_at)?).to_vec();
+            produce_frame(topic, &[camera as i32], &batch, BenchAcks::All, version)
         };
         let frames = film.iter().enumerate().map(frame).collect::<Result<_>>()?;
         Ok(Camera { connection, version, frames })
     }
 
-    fn send(&mut self, sample: usize, due: Option<Instant>) -> Result<Journey> {
+    fn send(&mut self, sample: usize, due: Option<Instant>) -> Result<SampleTiming> {
         if let Some(due) = due {
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         let (sent, sent_ms) = (Instant::now(), wall()?.as_millis() as u64);
-        let id = self.connection.outbox.send(&mut self.frames[sample])?;
-        let (answered_id, response) = self.connection.inbox.next::<ProduceRequest>(self.version)?;
+        let id = self.connection.writer.send(&mut self.frames[sample])?;
+        let (answered_id, response) =
+            self.connection.reader.next_response::<ProduceRequest>(self.version)?;
         let (answered, answered_ms) = (Instant::now(), wall()?.as_millis() as u64);
         ensure!(answered_id == id, "answers are out of order. expected={id}, got={answered_id}");
         let partitions = response.responses.iter().flat_map(|topic| &topic.partition_responses);
         for partition in partitions {
-            accepted(partition.error_code).with_context(|| format!("send sample {sample}"))?;
+            check_error_code(partition.error_code)
+                .with_context(|| format!("send sample {sample}"))?;
         }
-        Ok(Journey { due, sent, answered, sent_ms, answered_ms })
+        Ok(SampleTiming { due, sent, answered, sent_ms, answered_ms })
     }
 
-    fn run(&mut self, camera: usize, origin: Origin, pace: Pace) -> Result<Vec<Journey>> {
+    fn run(
+        &mut self,
+        camera: usize,
+        origin: RunOrigin,
+        pace: SamplePace,
+    ) -> Result<Vec<SampleTiming>> {
         let samples = self.frames.len();
         let send = |sample: usize| {
             let true_at = Duration::from_millis(sample as u64 * pace.interval_ms);
@@ -138,7 +145,11 @@ impl Camera {
 }
 
 /// Lets all cameras send, until each has sent everything.
-pub(crate) fn run(cameras: Vec<Camera>, origin: Origin, pace: Pace) -> Result<Journeys> {
+pub(crate) fn run(
+    cameras: Vec<Camera>,
+    origin: RunOrigin,
+    pace: SamplePace,
+) -> Result<SampleTimings> {
     let ready = Arc::new(Barrier::new(cameras.len()));
     let start = |(number, mut camera): (usize, Camera)| {
         let ready = Arc::clone(&ready);

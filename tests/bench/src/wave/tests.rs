@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use super::movie::{Frame, beyond_delay, is_genuine};
-use super::reader::Reader;
-use super::run::photos_of_the_past;
-use super::stream::{Camera, Origin, run as run_cameras};
+use super::movie::{MovieFrame, beyond_delay, is_genuine};
+use super::reader::PhotoReader;
+use super::stream::{Camera, RunOrigin, run as run_cameras};
+use super::wave_run::photos_of_the_past;
 use super::*;
-use crate::topic::Topic;
+use crate::topic::BenchTopic;
 
 const SAMPLES: usize = 14;
 
@@ -23,18 +23,18 @@ fn chances_are_the_same_for_the_same_question_and_spread_evenly() {
 /// F1.
 #[test]
 fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_delay_alone() {
-    let directory = ::tests::Directory::new();
-    let server = ::tests::Server::start(directory.path(), &[]).unwrap();
-    let mesh = Mesh { side: 3 };
-    let film = water::film(mesh.cells_side(), SAMPLES, SAMPLE_MS, 1);
-    let pace = Pace { interval_ms: SAMPLE_MS, delay_ms: 10, seed: 1, is_real: false };
-    let origin = Origin::ahead(Duration::ZERO).unwrap();
-    let topic = Topic::named(server.kafka, "mesh", mesh.cameras() as u32).unwrap();
+    let directory = ::tests::TestDirectory::new();
+    let server = ::tests::TestServer::start(directory.path(), &[]).unwrap();
+    let mesh = CameraMesh { side: 3 };
+    let film = water_tank::film(mesh.cells_side(), SAMPLES, SAMPLE_MS, 1);
+    let pace = SamplePace { interval_ms: SAMPLE_MS, delay_ms: 10, seed: 1, is_real: false };
+    let origin = RunOrigin::ahead(Duration::ZERO).unwrap();
+    let topic = BenchTopic::named(server.kafka, "mesh", mesh.cameras() as u32).unwrap();
     let prepare =
         |camera| Camera::prepare(server.kafka, &topic.name, (mesh, camera), &film, (origin, pace));
     let cameras: Vec<Camera> = (0..mesh.cameras()).map(prepare).collect::<Result<_>>().unwrap();
     let journeys = run_cameras(cameras, origin, pace).unwrap();
-    let mut reader = Reader::connect(server.kafka).unwrap();
+    let mut reader = PhotoReader::connect(server.kafka).unwrap();
 
     // Just before, at and just after the moment of each sample: timestamps lie far from system time.
     for sample in 1..SAMPLES {
@@ -43,7 +43,7 @@ fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_dela
         let photos =
             photos_of_the_past(&mut reader, 'u', mesh.cameras(), moments.into_iter()).unwrap();
         for (photo, expected) in photos.iter().zip([sample - 1, sample, sample]) {
-            let frame = Frame::of(mesh, photo, &film, expected, &journeys);
+            let frame = MovieFrame::of(mesh, photo, &film, expected, &journeys);
             assert_eq!((frame.wrong_cells, frame.rmse_mm), (0, 0.0), "sample {sample}");
             assert_eq!(frame.moments(), 1);
         }
@@ -60,20 +60,20 @@ fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_dela
     for (photo, moment) in photos.iter().zip(moments()) {
         assert!(is_genuine(mesh, photo, &film));
         assert_eq!(beyond_delay(photo, moment + 1, &journeys), 0, "moment {moment}");
-        assert_eq!(Frame::of(mesh, photo, &film, SAMPLES - 1, &journeys).unclosed, 0);
+        assert_eq!(MovieFrame::of(mesh, photo, &film, SAMPLES - 1, &journeys).unclosed, 0);
     }
-    let end = Frame::of(mesh, &photos[photos.len() - 1], &film, SAMPLES - 1, &journeys);
+    let end = MovieFrame::of(mesh, &photos[photos.len() - 1], &film, SAMPLES - 1, &journeys);
     assert_eq!(end.wrong_cells, 0);
 
     // The checks can fail: a tile of another moment, or one from beyond the cut, is found.
     let mut torn = photos[photos.len() - 1].clone();
     torn[4] = Some(mesh.tile(&film[0], 4, 0));
-    assert!(Frame::of(mesh, &torn, &film, SAMPLES - 1, &journeys).wrong_cells > 0);
+    assert!(MovieFrame::of(mesh, &torn, &film, SAMPLES - 1, &journeys).wrong_cells > 0);
     assert_eq!(beyond_delay(&torn, last + 1, &journeys), 1);
     assert_eq!(beyond_delay(&torn, first, &journeys), mesh.cameras());
 
     // Kafka's own way finds the same, once everything is there.
     let afterwards = reader.before_time("mesh", origin.wall_ms + 151, mesh.cameras(), || ());
-    let afterwards = Frame::of(mesh, &afterwards.unwrap(), &film, 3, &journeys);
+    let afterwards = MovieFrame::of(mesh, &afterwards.unwrap(), &film, 3, &journeys);
     assert_eq!(afterwards.wrong_cells, 0);
 }

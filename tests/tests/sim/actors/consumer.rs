@@ -3,20 +3,20 @@
 use std::rc::Rc;
 
 use super::requests::fetch_from;
-use super::{pause, somewhere};
-use crate::chance::Chance;
-use crate::facts::Fact;
-use crate::wire::Client;
-use crate::world::World;
+use super::{pause, random_partition};
+use crate::facts::SimFact;
+use crate::rng::SimRng;
+use crate::wire::SimClient;
+use crate::world::SimWorld;
 
-pub(crate) async fn run(world: Rc<World>, mut chance: Chance) {
-    let mut client = Client::new(&world);
+pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SimRng) {
+    let mut client = SimClient::new(&world);
     while !world.is_over() {
         pause(&mut chance, 5, 100).await;
-        let (topic, partition) = somewhere(&mut chance);
+        let (topic, partition) = random_partition(&mut chance);
         // The end first, then a little before it.
         let Ok(Ok(end)) = fetch_from(&mut client, topic, partition, 0).await else { continue };
-        if end.code != 0 && !end.is_too_early(0) {
+        if end.code != 0 && !end.is_before_start(0) {
             continue;
         }
         let from = end.end.saturating_sub(chance.between(0, 12)).max(end.start);
@@ -33,7 +33,7 @@ pub(crate) async fn run(world: Rc<World>, mut chance: Chance) {
         let mut batches: Vec<u64> = fetched.records.iter().map(|record| record.batch).collect();
         batches.dedup();
         for batch in batches {
-            world.tell(&Fact::Shown { batch });
+            world.report(&SimFact::Consumed { batch });
         }
     }
 }

@@ -5,53 +5,53 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use kafka_records::{BatchBuilder, Codec};
+use kafka_records::{BatchBuilder, CompressionType};
 
-use super::requests::{Parcel, produce_frame, produced, producer_id};
-use super::{KEYED, pause, somewhere};
+use super::requests::{PartitionBatch, init_producer_id, produce_frame, receive_produce_response};
+use super::{COMPACTED_TOPIC, pause, random_partition};
 use crate::audit::BATCH_HEADER;
-use crate::chance::Chance;
-use crate::facts::Fact;
-use crate::ledger::{Acked, Acks, Batch};
-use crate::reached::Reached;
-use crate::wire::Client;
-use crate::world::World;
+use crate::coverage::CoveragePoint;
+use crate::facts::SimFact;
+use crate::ledger::{AckMode, BatchAck, SentBatch};
+use crate::rng::SimRng;
+use crate::wire::SimClient;
+use crate::world::SimWorld;
 
 /// Kafka's codes after which a producer takes a new identity: out of order, fenced, unknown.
-const OUT_OF_ORDER: [i16; 4] = [45, 47, 59, 90];
+const NEW_IDENTITY_CODES: [i16; 4] = [45, 47, 59, 90];
 const DUPLICATE: i16 = 46;
 /// How often a batch is sent again.
 const TRIES_MAX: u32 = 30;
 
 /// Who an idempotent producer is, and what it sent last.
-struct Identity {
+struct ProducerIdentity {
     id: i64,
     epoch: i16,
     next: BTreeMap<(String, u32), i32>,
 }
 
-pub(crate) struct Producer {
-    world: Rc<World>,
-    client: Client,
-    chance: Chance,
+pub(crate) struct SimProducer {
+    world: Rc<SimWorld>,
+    client: SimClient,
+    rng: SimRng,
     name: String,
     is_idempotent: bool,
-    identity: Option<Identity>,
+    identity: Option<ProducerIdentity>,
 }
 
 /// Batches on their way, by their number in the ledger.
-struct Sending {
+struct ProduceAttempt {
     ids: Vec<u64>,
-    parcels: Vec<Parcel>,
-    acks: Acks,
+    batches: Vec<PartitionBatch>,
+    acks: AckMode,
 }
 
-impl Producer {
-    pub(crate) fn new(world: &Rc<World>, nth: u32, chance: Chance) -> Producer {
-        Producer {
+impl SimProducer {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, chance: SimRng) -> SimProducer {
+        SimProducer {
             world: Rc::clone(world),
-            client: Client::new(world),
-            chance,
+            client: SimClient::new(world),
+            rng: chance,
             name: format!("producer{nth}"),
             is_idempotent: nth.is_multiple_of(2),
             identity: None,
@@ -60,13 +60,13 @@ impl Producer {
 
     pub(crate) async fn run(mut self) {
         while !self.world.is_over() {
-            pause(&mut self.chance, 1, 120).await;
-            if self.chance.one_in(40) {
-                self.client.hang_up();
+            pause(&mut self.rng, 1, 120).await;
+            if self.rng.one_in(40) {
+                self.client.disconnect();
             }
             match self.is_idempotent {
                 true => self.send_until_answered().await,
-                false => self.send_some().await,
+                false => self.send_once().await,
             }
         }
     }
@@ -74,38 +74,38 @@ impl Producer {
     /// One batch, again and again until there is an answer.
     async fn send_until_answered(&mut self) {
         if self.identity.is_none() {
-            let granted = producer_id(&mut self.client).await.ok().flatten();
+            let granted = init_producer_id(&mut self.client).await.ok().flatten();
             self.identity =
-                granted.map(|(id, epoch)| Identity { id, epoch, next: BTreeMap::new() });
+                granted.map(|(id, epoch)| ProducerIdentity { id, epoch, next: BTreeMap::new() });
         }
         if self.identity.is_none() {
             return;
         }
-        let sending = self.new_batches(Acks::All, 1);
-        let frame = produce_frame(sending.acks, &sending.parcels);
+        let sending = self.new_batches(AckMode::All, 1);
+        let frame = produce_frame(sending.acks, &sending.batches);
         for attempt in 0..TRIES_MAX {
             let answers = match self.client.send(&frame).await {
                 // The answer is lost: the batch may be there.
-                Ok(()) if self.chance.one_in(12) => {
-                    pause(&mut self.chance, 0, 10).await;
-                    self.client.hang_up();
+                Ok(()) if self.rng.one_in(12) => {
+                    pause(&mut self.rng, 0, 10).await;
+                    self.client.disconnect();
                     None
                 }
-                Ok(()) => produced(&mut self.client).await.ok(),
+                Ok(()) => receive_produce_response(&mut self.client).await.ok(),
                 Err(_) => None,
             };
             let code = answers.as_ref().and_then(|answers| answers.first()).map(|(code, _)| *code);
             match code {
                 Some(0) => {
                     if attempt > 0 {
-                        self.world.reach(Reached::Retried);
+                        self.world.cover(CoveragePoint::RetriedBatch);
                     }
-                    return self.settle(&sending, &answers.unwrap_or_default());
+                    return self.record_answers(&sending, &answers.unwrap_or_default());
                 }
                 Some(DUPLICATE) => return,
-                Some(code) if OUT_OF_ORDER.contains(&code) => break,
+                Some(code) if NEW_IDENTITY_CODES.contains(&code) => break,
                 _ if self.world.is_over() => return,
-                _ => pause(&mut self.chance, 10, 200).await,
+                _ => pause(&mut self.rng, 10, 200).await,
             }
         }
         // Whether it is there is not known; what comes next is another producer's.
@@ -113,81 +113,81 @@ impl Producer {
     }
 
     /// Some batches, in one request or several.
-    async fn send_some(&mut self) {
-        let acks = *self.chance.pick(&[Acks::None, Acks::Leader, Acks::All, Acks::All]);
-        let requests = if self.chance.one_in(3) { self.chance.between(2, 5) } else { 1 };
+    async fn send_once(&mut self) {
+        let acks = *self.rng.pick(&[AckMode::None, AckMode::Leader, AckMode::All, AckMode::All]);
+        let requests = if self.rng.one_in(3) { self.rng.between(2, 5) } else { 1 };
         let mut sent = Vec::new();
         for _ in 0..requests {
-            let count = self.chance.between(1, 3);
+            let count = self.rng.between(1, 3);
             let sending = self.new_batches(acks, count);
-            let frame = produce_frame(acks, &sending.parcels);
+            let frame = produce_frame(acks, &sending.batches);
             if self.client.send(&frame).await.is_err() {
                 return;
             }
             sent.push(sending);
         }
-        if self.chance.one_in(15) {
-            pause(&mut self.chance, 0, 10).await;
-            return self.client.hang_up();
+        if self.rng.one_in(15) {
+            pause(&mut self.rng, 0, 10).await;
+            return self.client.disconnect();
         }
         for sending in &sent {
-            if acks == Acks::None {
+            if acks == AckMode::None {
                 continue;
             }
-            let Ok(answers) = produced(&mut self.client).await else { return };
-            self.settle(sending, &answers);
+            let Ok(answers) = receive_produce_response(&mut self.client).await else { return };
+            self.record_answers(sending, &answers);
         }
     }
 
     /// Requests for one batch each, entered in the ledger, for somebody who does not wait for the answers.
-    pub(super) fn frames(&mut self, count: u64) -> Vec<Vec<u8>> {
-        let frame = |sending: Sending| produce_frame(sending.acks, &sending.parcels);
-        (0..count).map(|_| frame(self.new_batches(Acks::All, 1))).collect()
+    pub(super) fn encode_requests(&mut self, count: u64) -> Vec<Vec<u8>> {
+        let frame = |sending: ProduceAttempt| produce_frame(sending.acks, &sending.batches);
+        (0..count).map(|_| frame(self.new_batches(AckMode::All, 1))).collect()
     }
 
     /// Sends one batch to each place; whether all of them were acknowledged.
     pub(super) async fn deliver(&mut self, places: &[(&str, u32)]) -> bool {
-        let sending = self.batches_for(places, Acks::All);
-        let frame = produce_frame(sending.acks, &sending.parcels);
+        let sending = self.batches_for(places, AckMode::All);
+        let frame = produce_frame(sending.acks, &sending.batches);
         if self.client.send(&frame).await.is_err() {
             return false;
         }
-        let Ok(answers) = produced(&mut self.client).await else { return false };
-        self.settle(&sending, &answers);
+        let Ok(answers) = receive_produce_response(&mut self.client).await else { return false };
+        self.record_answers(&sending, &answers);
         answers.iter().all(|(code, _)| *code == 0)
     }
 
     /// Enters new batches in the ledger.
-    fn new_batches(&mut self, acks: Acks, count: u64) -> Sending {
-        let places: Vec<_> = (0..count).map(|_| somewhere(&mut self.chance)).collect();
+    fn new_batches(&mut self, acks: AckMode, count: u64) -> ProduceAttempt {
+        let places: Vec<_> = (0..count).map(|_| random_partition(&mut self.rng)).collect();
         self.batches_for(&places, acks)
     }
 
-    fn batches_for(&mut self, places: &[(&str, u32)], acks: Acks) -> Sending {
-        let mut sending = Sending { ids: Vec::new(), parcels: Vec::new(), acks };
+    fn batches_for(&mut self, places: &[(&str, u32)], acks: AckMode) -> ProduceAttempt {
+        let mut sending = ProduceAttempt { ids: Vec::new(), batches: Vec::new(), acks };
         for &(topic, partition) in places {
             let id = self.world.ledger.borrow().batches.len() as u64;
             let sequence = self.next_sequence(topic, partition);
-            let (records, bytes) = self.build(topic, id, sequence);
+            let (records, bytes) = self.build_batch(topic, id, sequence);
             self.world.note(
                 &self.name,
                 &format!(
                     "sends {id} to {topic}/{partition}, {records} records, {acks:?}, {sequence:?}"
                 ),
             );
-            let batch = Batch {
+            let batch = SentBatch {
                 topic: topic.to_owned(),
                 partition,
                 acks,
                 sequence: sequence.map(|(id, _, sequence)| (id, sequence)),
-                sent: self.world.step(),
+                sent: self.world.next_step(),
                 clock_steps: self.world.clock_steps.get(),
                 acked: None,
             };
             self.world.ledger.borrow_mut().batches.push(batch);
-            self.advance(topic, partition, records);
+            self.advance_sequence(topic, partition, records);
             sending.ids.push(id);
-            sending.parcels.push((topic.to_owned(), partition, bytes));
+            sending.batches.push((topic.to_owned(), partition, bytes));
         }
         sending
     }
@@ -198,26 +198,32 @@ impl Producer {
         Some((identity.id, identity.epoch, next))
     }
 
-    fn advance(&mut self, topic: &str, partition: u32, records: u64) {
+    fn advance_sequence(&mut self, topic: &str, partition: u32, records: u64) {
         if let Some(identity) = &mut self.identity {
             *identity.next.entry((topic.to_owned(), partition)).or_default() += records as i32;
         }
     }
 
     /// A batch whose values name it. User times come in any order.
-    fn build(&mut self, topic: &str, id: u64, sequence: Option<(i64, i16, i32)>) -> (u64, Bytes) {
-        let codec = *self.chance.pick(&[Codec::None, Codec::None, Codec::Lz4]);
+    fn build_batch(
+        &mut self,
+        topic: &str,
+        id: u64,
+        sequence: Option<(i64, i16, i32)>,
+    ) -> (u64, Bytes) {
+        let codec =
+            *self.rng.pick(&[CompressionType::None, CompressionType::None, CompressionType::Lz4]);
         let mut builder = BatchBuilder::new(codec);
-        let records = self.chance.between(1, 4);
+        let records = self.rng.between(1, 4);
         for nth in 0..records {
             // A few that come often, and many that come once: what becomes of these is up to time.
-            let keys = if self.chance.one_in(6) { 80 } else { 6 };
-            let key = format!("key{}", self.chance.below(keys));
-            let padding = "x".repeat(self.chance.below(200) as usize);
+            let keys = if self.rng.one_in(6) { 80 } else { 6 };
+            let key = format!("key{}", self.rng.below(keys));
+            let padding = "x".repeat(self.rng.below(200) as usize);
             let value = format!("{id}:{nth}:{padding}");
             let around = self.world.clock.wall_ms() as i64 - 2000;
-            let time = around + self.chance.below(4000) as i64;
-            match topic == KEYED && self.chance.one_in(5) {
+            let time = around + self.rng.below(4000) as i64;
+            match topic == COMPACTED_TOPIC && self.rng.one_in(5) {
                 true => {
                     let batch = id.to_string();
                     let header = (BATCH_HEADER, Some(batch.as_bytes()));
@@ -233,24 +239,25 @@ impl Producer {
     }
 
     /// Enters the answers in the ledger.
-    fn settle(&mut self, sending: &Sending, answers: &[(i16, i64)]) {
+    fn record_answers(&mut self, sending: &ProduceAttempt, answers: &[(i16, i64)]) {
         if answers.len() != sending.ids.len() {
             let (got, sent) = (answers.len(), sending.ids.len());
             return self.world.fail(&self.name, &format!("{sent} batches, {got} answers"));
         }
         for (id, (code, base)) in sending.ids.iter().zip(answers) {
-            self.world.note(&self.name, &format!("is told of {id}: code {code}, offset {base}"));
+            self.world
+                .note(&self.name, &format!("gets the answer for {id}: code {code}, offset {base}"));
             if *code != 0 {
                 continue;
             }
-            let acked = Acked {
-                step: self.world.step(),
+            let acked = BatchAck {
+                step: self.world.next_step(),
                 base: *base as u64,
                 wall_ms: self.world.clock.wall_ms(),
                 clock_steps: self.world.clock_steps.get(),
             };
             self.world.ledger.borrow_mut().batches[*id as usize].acked = Some(acked);
-            self.world.tell(&Fact::Acked { batch: *id });
+            self.world.report(&SimFact::Acked { batch: *id });
         }
     }
 }

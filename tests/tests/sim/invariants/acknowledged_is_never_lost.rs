@@ -3,43 +3,43 @@
 
 use std::collections::BTreeSet;
 
-use super::{Invariant, Verdict};
-use crate::audit::Audit;
-use crate::facts::{Death, Fact};
-use crate::ledger::{Acks, Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::audit::NodeAudit;
+use crate::facts::{NodeExitKind, SimFact};
+use crate::ledger::{AckMode, LedgerStep, SimLedger};
 
 #[derive(Default)]
-pub(super) struct AcknowledgedIsNeverLost {
+pub(super) struct NoAcknowledgedLoss {
     held: BTreeSet<u64>,
     /// When the machine lost its power last.
-    power_lost: Step,
+    power_lost: LedgerStep,
 }
 
-impl Invariant for AcknowledgedIsNeverLost {
+impl Invariant for NoAcknowledgedLoss {
     fn name(&self) -> &'static str {
         "acknowledged_is_never_lost"
     }
 
-    fn on_fact(&mut self, fact: &Fact, step: Step, ledger: &Ledger) -> Verdict {
+    fn on_fact(&mut self, fact: &SimFact, step: LedgerStep, ledger: &SimLedger) -> InvariantResult {
         match fact {
             // An answer may come late, from a machine that has lost its power meanwhile.
-            Fact::Acked { batch: id } => {
+            SimFact::Acked { batch: id } => {
                 let batch = ledger.batch(*id);
-                if batch.acks == Acks::All || batch.sent > self.power_lost {
+                if batch.acks == AckMode::All || batch.sent > self.power_lost {
                     self.held.insert(*id);
                 }
             }
-            Fact::Died(Death::PowerLost) => {
+            SimFact::NodeExited(NodeExitKind::PowerLoss) => {
                 self.power_lost = step;
-                self.held.retain(|batch| ledger.batch(*batch).acks == Acks::All);
+                self.held.retain(|batch| ledger.batch(*batch).acks == AckMode::All);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn on_audit(&mut self, audit: &Audit, ledger: &Ledger) -> Verdict {
-        if !audit.is_whole() {
+    fn on_audit(&mut self, audit: &NodeAudit, ledger: &SimLedger) -> InvariantResult {
+        if !audit.has_all_entries() {
             return Ok(());
         }
         match self.held.iter().find(|batch| !is_there(audit, ledger, **batch)) {
@@ -52,7 +52,7 @@ impl Invariant for AcknowledgedIsNeverLost {
 }
 
 /// Whether a batch is where its producer was told; or may have been given up by now.
-pub(super) fn is_there(audit: &Audit, ledger: &Ledger, id: u64) -> bool {
+pub(super) fn is_there(audit: &NodeAudit, ledger: &SimLedger, id: u64) -> bool {
     let batch = ledger.batch(id);
     let Some(acked) = batch.acked else { return true };
     audit

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::audit::Record;
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::audit::AuditRecord;
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
 pub(super) struct CompactionKeepsTheNewest;
 
@@ -17,20 +17,25 @@ impl Invariant for CompactionKeepsTheNewest {
         "compaction_keeps_the_newest"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Moment(moment) = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Moment(moment) = fact else { return Ok(()) };
         let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
         let Some(seen) = seen.filter(|seen| seen.now.compacted_to > Hlc::ZERO) else {
             return Ok(());
         };
         let name = format!("{}/{} at {}", moment.topic, moment.partition, moment.at);
-        let replayed: Vec<&Record> =
-            seen.within(moment.at).flat_map(|entry| &entry.records).collect();
+        let replayed: Vec<&AuditRecord> =
+            seen.entries_before(moment.at).flat_map(|entry| &entry.records).collect();
         if let Some(odd) = moment.records.iter().find(|record| !replayed.contains(record)) {
             return Err(format!("{name}: {odd:?} was never there"));
         }
         let newest: BTreeMap<_, _> = replayed.iter().map(|record| (&record.key, *record)).collect();
-        let is_there = |newest: &&&Record| {
+        let is_there = |newest: &&&AuditRecord| {
             // A tombstone may have had its time; then nothing of its key is there.
             let is_gone =
                 newest.is_tombstone && moment.records.iter().all(|record| record.key != newest.key);

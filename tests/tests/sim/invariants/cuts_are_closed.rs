@@ -1,19 +1,24 @@
 //! Closure: whatever is in a cut, all that happened before it is in it too. What was acknowledged before
 //! another thing was sent happened before it, by whichever clients.
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
-pub(super) struct CutsAreClosed;
+pub(super) struct CutClosure;
 
-impl Invariant for CutsAreClosed {
+impl Invariant for CutClosure {
     fn name(&self) -> &'static str {
         "cuts_are_closed"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Cut { cut, .. } = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Cut { cut, .. } = fact else { return Ok(()) };
         let (mut latest_inside, mut outside) = (0, Vec::new());
         for seen in ledger.partitions.values().filter(|seen| seen.now.exists_at(cut.at)) {
             let Some(span) = cut.spans.get(&(seen.now.topic.clone(), seen.now.place.1)) else {

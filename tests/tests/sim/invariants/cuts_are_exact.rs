@@ -1,9 +1,9 @@
 //! A cut ends, in each partition of each topic that existed then, behind the last batch that is stamped
 //! below it; and has no other partition in it.
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
 pub(super) struct CutsAreExact;
 
@@ -12,8 +12,13 @@ impl Invariant for CutsAreExact {
         "cuts_are_exact"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Cut { cut, .. } = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Cut { cut, .. } = fact else { return Ok(()) };
         let mut expected = 0;
         for seen in ledger.partitions.values().filter(|seen| seen.now.exists_at(cut.at)) {
             expected += 1;

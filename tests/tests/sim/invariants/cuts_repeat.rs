@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::{Cut, Death, Fact};
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::{NodeExitKind, SimCut, SimFact};
+use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct CutsRepeat {
-    answered: BTreeMap<Hlc, Cut>,
+    answered: BTreeMap<Hlc, SimCut>,
 }
 
 impl Invariant for CutsRepeat {
@@ -19,12 +19,19 @@ impl Invariant for CutsRepeat {
         "cuts_repeat"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, _ledger: &Ledger) -> Verdict {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        _ledger: &SimLedger,
+    ) -> InvariantResult {
         match fact {
-            Fact::Died(Death::PowerLost) => self.answered.retain(|_, cut| cut.is_durable),
-            Fact::Cut { cut, .. } => {
+            SimFact::NodeExited(NodeExitKind::PowerLoss) => {
+                self.answered.retain(|_, cut| cut.is_durable)
+            }
+            SimFact::Cut { cut, .. } => {
                 if let Some(before) = self.answered.get(&cut.at) {
-                    let ends = |cut: &Cut| -> Vec<_> {
+                    let ends = |cut: &SimCut| -> Vec<_> {
                         cut.spans.iter().map(|(place, span)| (place.clone(), span.end)).collect()
                     };
                     if (&before.hash, ends(before)) != (&cut.hash, ends(cut)) {

@@ -1,10 +1,10 @@
 //! Files with overwrites: names, attributes and every byte are, now and as of any moment, what the changes
 //! up to there make of them. A change is in a moment or it is not, whole, and that is so for ever.
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
-use crate::tree::difference;
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
+use crate::model_tree::first_difference;
 
 pub(super) struct FilesAsTheyWere;
 
@@ -13,15 +13,20 @@ impl Invariant for FilesAsTheyWere {
         "files_as_they_were"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Files { at, sight } = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Files { at, snapshot: sight } = fact else { return Ok(()) };
         let mut odd = String::new();
         let candidates: Vec<_> = match at {
-            None => vec![ledger.files.last()],
+            None => vec![ledger.files.last_certain()],
             Some(bound) => ledger.files.within(*bound).map(|(_, version)| version).collect(),
         };
         for version in &candidates {
-            match difference(&version.tree.sight(), sight) {
+            match first_difference(&version.tree.snapshot(), sight) {
                 None => return Ok(()),
                 Some(why) => odd = why,
             }

@@ -3,14 +3,14 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct FrontierNeverFalls {
     /// Frontiers by when they were answered, each later than all before it.
-    answered: Vec<(Step, Hlc)>,
+    answered: Vec<(LedgerStep, Hlc)>,
 }
 
 impl Invariant for FrontierNeverFalls {
@@ -18,11 +18,16 @@ impl Invariant for FrontierNeverFalls {
         "frontier_never_falls"
     }
 
-    fn on_fact(&mut self, fact: &Fact, step: Step, _ledger: &Ledger) -> Verdict {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        step: LedgerStep,
+        _ledger: &SimLedger,
+    ) -> InvariantResult {
         let (asked, frontier) = match fact {
-            Fact::Cut { asked, cut } => (*asked, cut.frontier),
-            Fact::Names { asked, names } => (*asked, names.frontier),
-            Fact::Offsets { asked, offsets } => (*asked, offsets.frontier),
+            SimFact::Cut { request_step: asked, cut } => (*asked, cut.frontier),
+            SimFact::Topics { request_step: asked, topics: names } => (*asked, names.frontier),
+            SimFact::Offsets { request_step: asked, offsets } => (*asked, offsets.frontier),
             _ => return Ok(()),
         };
         let before = self.answered.partition_point(|(answered, _)| *answered < asked);

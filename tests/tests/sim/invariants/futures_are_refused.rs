@@ -3,51 +3,56 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::{Fact, Refusal};
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::{MomentRefusal, SimFact};
+use crate::ledger::{LedgerStep, SimLedger};
 
 /// What counts as far, for certain: clocks are set by less.
 const FAR_MS: u64 = 600_000;
 
 #[derive(Default)]
-pub(super) struct FuturesAreRefused {
+pub(super) struct FutureMomentRefusal {
     latest: Hlc,
     /// Stamps, and so the frontier, may be far ahead of the wall clock: somebody has confirmed it so.
     may_run_ahead: bool,
 }
 
-impl Invariant for FuturesAreRefused {
+impl Invariant for FutureMomentRefusal {
     fn name(&self) -> &'static str {
         "futures_are_refused"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, _ledger: &Ledger) -> Verdict {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        _ledger: &SimLedger,
+    ) -> InvariantResult {
         match fact {
-            Fact::Cut { cut, .. } => {
+            SimFact::Cut { cut, .. } => {
                 self.latest = self.latest.max(cut.frontier);
                 match cut.at <= cut.frontier.next() {
                     true => Ok(()),
                     false => Err(format!("{} was answered under {}", cut.at, cut.frontier)),
                 }
             }
-            Fact::CutRefused { at, wall_ms, why, .. } => {
+            SimFact::CutRefused { at, wall_ms, reason: why, .. } => {
                 let ahead_ms = at.time().0.saturating_sub(*wall_ms);
                 match why {
-                    Refusal::Future if *at <= self.latest => {
+                    MomentRefusal::Future if *at <= self.latest => {
                         Err(format!("{at} is past, for {} was a frontier", self.latest))
                     }
-                    Refusal::Future if ahead_ms == 0 => {
+                    MomentRefusal::Future if ahead_ms == 0 => {
                         Err(format!("{at} is not ahead of {wall_ms}"))
                     }
                     _ => Ok(()),
                 }
             }
-            Fact::RanAhead => {
+            SimFact::StampsAhead => {
                 self.may_run_ahead = true;
                 Ok(())
             }
-            Fact::Moment(moment)
+            SimFact::Moment(moment)
                 if moment.at.time().0 > moment.wall_ms + FAR_MS && !self.may_run_ahead =>
             {
                 Err(format!("{} lies in the far future, and was read", moment.at))

@@ -3,9 +3,9 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
 pub(super) struct MomentsArePrefixes;
 
@@ -14,8 +14,13 @@ impl Invariant for MomentsArePrefixes {
         "moments_are_prefixes"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Moment(moment) = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Moment(moment) = fact else { return Ok(()) };
         let name = format!("{}/{} at {}", moment.topic, moment.partition, moment.at);
         let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
         let Some(seen) = seen else { return Err(format!("{name} did not exist, and was read")) };
@@ -26,7 +31,7 @@ impl Invariant for MomentsArePrefixes {
         if seen.now.compacted_to > Hlc::ZERO {
             return Ok(());
         }
-        let records = seen.within(moment.at).flat_map(|entry| &entry.records);
+        let records = seen.entries_before(moment.at).flat_map(|entry| &entry.records);
         let expected: Vec<_> =
             records.filter(|record| record.offset >= moment.span.start).collect();
         match moment.records.iter().eq(expected.iter().copied()) {

@@ -3,27 +3,27 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::audit::{Audit, Place};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::audit::{NodeAudit, PartitionKey};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct NothingBelowTheFrontier {
     /// Promises by when they were answered, each later than all before it: no later stamp is as early.
-    promised: Vec<(Step, Hlc)>,
+    promised: Vec<(LedgerStep, Hlc)>,
     /// In the middle of a group: a frontier, and how far each partition could be read.
-    glimpses: Vec<(Hlc, Vec<(Place, u64)>)>,
+    sync_observations: Vec<(Hlc, Vec<(PartitionKey, u64)>)>,
 }
 
 impl NothingBelowTheFrontier {
-    fn promise(&mut self, step: Step, promise: Hlc) {
+    fn promise(&mut self, step: LedgerStep, promise: Hlc) {
         if self.promised.last().is_none_or(|(_, known)| *known < promise) {
             self.promised.push((step, promise));
         }
     }
 
-    fn promised_before(&self, step: Step) -> Hlc {
+    fn promised_before(&self, step: LedgerStep) -> Hlc {
         let before = self.promised.partition_point(|(answered, _)| *answered < step);
         self.promised[..before].last().map_or(Hlc::ZERO, |(_, promise)| *promise)
     }
@@ -34,21 +34,28 @@ impl Invariant for NothingBelowTheFrontier {
         "nothing_below_the_frontier"
     }
 
-    fn on_fact(&mut self, fact: &Fact, step: Step, _ledger: &Ledger) -> Verdict {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        step: LedgerStep,
+        _ledger: &SimLedger,
+    ) -> InvariantResult {
         match fact {
-            Fact::Cut { cut, .. } => self.promise(step, cut.frontier.max(cut.at.previous())),
-            Fact::Moment(moment) => self.promise(step, moment.at.previous()),
-            Fact::Names { names, .. } => self.promise(step, names.frontier),
-            Fact::Offsets { offsets, .. } => self.promise(step, offsets.frontier),
-            Fact::Glimpse { frontier, ends } => self.glimpses.push((*frontier, ends.clone())),
+            SimFact::Cut { cut, .. } => self.promise(step, cut.frontier.max(cut.at.previous())),
+            SimFact::Moment(moment) => self.promise(step, moment.at.previous()),
+            SimFact::Topics { topics: names, .. } => self.promise(step, names.frontier),
+            SimFact::Offsets { offsets, .. } => self.promise(step, offsets.frontier),
+            SimFact::SyncObservation { frontier, ends } => {
+                self.sync_observations.push((*frontier, ends.clone()))
+            }
             // What was not on stable storage may be taken back, and its offsets given out again.
-            Fact::Died(_) => self.glimpses.clear(),
+            SimFact::NodeExited(_) => self.sync_observations.clear(),
             _ => {}
         }
         Ok(())
     }
 
-    fn on_audit(&mut self, audit: &Audit, ledger: &Ledger) -> Verdict {
+    fn on_audit(&mut self, audit: &NodeAudit, ledger: &SimLedger) -> InvariantResult {
         for held in &audit.partitions {
             for (id, entry) in held.entries.iter().filter_map(|e| Some((e.batch()?, e))) {
                 let batch = ledger.batch(id);
@@ -61,7 +68,7 @@ impl Invariant for NothingBelowTheFrontier {
                 }
             }
         }
-        for (frontier, ends) in std::mem::take(&mut self.glimpses) {
+        for (frontier, ends) in std::mem::take(&mut self.sync_observations) {
             for held in &audit.partitions {
                 let Some((_, end)) = ends.iter().find(|(place, _)| *place == held.place) else {
                     continue;

@@ -3,9 +3,9 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::audit::{Audit, Partition};
-use crate::ledger::Ledger;
+use super::{Invariant, InvariantResult};
+use crate::audit::{AuditPartition, NodeAudit};
+use crate::ledger::SimLedger;
 
 pub(super) struct OffsetsAreDense;
 
@@ -14,15 +14,15 @@ impl Invariant for OffsetsAreDense {
         "offsets_are_dense"
     }
 
-    fn on_audit(&mut self, audit: &Audit, _ledger: &Ledger) -> Verdict {
-        if !audit.is_whole() {
+    fn on_audit(&mut self, audit: &NodeAudit, _ledger: &SimLedger) -> InvariantResult {
+        if !audit.has_all_entries() {
             return Ok(());
         }
         audit.partitions.iter().try_for_each(check)
     }
 }
 
-fn check(held: &Partition) -> Verdict {
+fn check(held: &AuditPartition) -> InvariantResult {
     let is_compacted = held.compacted_to > Hlc::ZERO;
     let name = format!("{}/{}", held.topic, held.place.1);
     let mut next = None;

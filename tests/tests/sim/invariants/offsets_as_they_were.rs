@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::{AsOf, Fact};
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::{AsOfAnswer, SimFact};
+use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct OffsetsAsTheyWere {
@@ -18,8 +18,13 @@ impl Invariant for OffsetsAsTheyWere {
         "offsets_as_they_were"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, _ledger: &Ledger) -> Verdict {
-        let Fact::Offsets { offsets: AsOf { at, answer, expected, .. }, .. } = fact else {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        _ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::Offsets { offsets: AsOfAnswer { at, answer, expected, .. }, .. } = fact else {
             return Ok(());
         };
         let known = expected.as_ref().or_else(|| self.known.get(at));

@@ -1,11 +1,11 @@
 //! While a pin stands, nothing that its moment shows goes, in the topics that it is about: no start moves,
 //! no compaction goes beyond it, and no read of the moment is refused. Once no pin stands, what is old goes.
 
-use super::{Invariant, Verdict};
+use super::{Invariant, InvariantResult};
 use crate::actors::SHORT_RETENTION_MS;
-use crate::audit::{Audit, Partition};
-use crate::facts::{Fact, Refusal};
-use crate::ledger::{Ledger, Pin, Step};
+use crate::audit::{AuditPartition, NodeAudit};
+use crate::facts::{MomentRefusal, SimFact};
+use crate::ledger::{LedgerPin, LedgerStep, SimLedger};
 
 /// How much older than its retention a batch may be: it went by the clock of a little before.
 const GRACE_MS: u64 = 50;
@@ -13,7 +13,7 @@ const GRACE_MS: u64 = 50;
 #[derive(Default)]
 pub(super) struct PinsKeepThePast {
     /// What was old by this clock has gone.
-    let_go_ms: Option<u64>,
+    retention_applied_ms: Option<u64>,
 }
 
 impl Invariant for PinsKeepThePast {
@@ -21,32 +21,39 @@ impl Invariant for PinsKeepThePast {
         "pins_keep_the_past"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let is_refused = |pin: &&Pin| match fact {
-            Fact::CutRefused { at, why: Refusal::GivenUp, .. } => {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let is_refused = |pin: &&LedgerPin| match fact {
+            SimFact::CutRefused { at, reason: MomentRefusal::BeforeHistory, .. } => {
                 pin.at == *at && pin.topics.is_none()
             }
-            Fact::MomentRefused { topic, at, why: Refusal::Invalid } => {
+            SimFact::MomentRefused { topic, at, reason: MomentRefusal::Invalid } => {
                 let held = ledger.partition_at(topic, 0, *at);
-                pin.at == *at && held.is_some_and(|held| pin.is_about(&held.now))
+                pin.at == *at && held.is_some_and(|held| pin.covers(&held.now))
             }
             _ => false,
         };
-        if let Fact::LetGo { wall_ms } = fact {
-            self.let_go_ms = Some(*wall_ms);
+        if let SimFact::RetentionApplied { wall_ms } = fact {
+            self.retention_applied_ms = Some(*wall_ms);
         }
         match ledger.pins.iter().filter(|pin| !pin.is_over).find(is_refused) {
             None => Ok(()),
-            Some(pin) => Err(format!("{fact:?}, and {} keeps it", pin.name)),
+            Some(pin) => Err(format!("{fact:?}, although {} pins it", pin.name)),
         }
     }
 
-    fn on_audit(&mut self, audit: &Audit, ledger: &Ledger) -> Verdict {
+    fn on_audit(&mut self, audit: &NodeAudit, ledger: &SimLedger) -> InvariantResult {
         for pin in ledger.pins.iter().filter(|pin| !pin.is_over) {
             check(pin, audit).map_err(|why| format!("{} at {}: {why}", pin.name, pin.at))?;
         }
-        let Some(wall_ms) = self.let_go_ms.filter(|_| audit.is_whole()) else { return Ok(()) };
-        self.let_go_ms = None;
+        let Some(wall_ms) = self.retention_applied_ms.filter(|_| audit.has_all_entries()) else {
+            return Ok(());
+        };
+        self.retention_applied_ms = None;
         let short = audit.partitions.iter().filter(|held| held.topic == "short");
         for entry in short.flat_map(|held| &held.entries) {
             if entry.stamp.time().0 + SHORT_RETENTION_MS + GRACE_MS < wall_ms {
@@ -58,10 +65,10 @@ impl Invariant for PinsKeepThePast {
     }
 }
 
-fn check(pin: &Pin, audit: &Audit) -> Verdict {
+fn check(pin: &LedgerPin, audit: &NodeAudit) -> InvariantResult {
     for (place, start) in &pin.starts {
         let held = audit.partitions.iter().find(|held| held.place == *place);
-        let Some(Partition { topic, start: now, compacted_to, .. }) = held else {
+        let Some(AuditPartition { topic, start: now, compacted_to, .. }) = held else {
             return Err(format!("{place:?} is gone"));
         };
         if now > start {

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::audit::{Audit, Occasion, Place};
-use crate::ledger::Ledger;
+use super::{Invariant, InvariantResult};
+use crate::audit::{AuditOccasion, NodeAudit, PartitionKey};
+use crate::ledger::SimLedger;
 
 #[derive(Default)]
 pub(super) struct PrefixDurability {
     /// What could be seen when the node died.
-    before: BTreeSet<(Hlc, Place, u64)>,
+    before: BTreeSet<(Hlc, PartitionKey, u64)>,
 }
 
 impl Invariant for PrefixDurability {
@@ -20,13 +20,13 @@ impl Invariant for PrefixDurability {
         "prefix_durability"
     }
 
-    fn on_audit(&mut self, audit: &Audit, _ledger: &Ledger) -> Verdict {
+    fn on_audit(&mut self, audit: &NodeAudit, _ledger: &SimLedger) -> InvariantResult {
         match audit.occasion {
-            Occasion::Death => self.before = stamps(audit),
-            Occasion::Start { .. } => {
+            AuditOccasion::NodeExit => self.before = stamps(audit),
+            AuditOccasion::Start { .. } => {
                 let (before, after) = (std::mem::take(&mut self.before), stamps(audit));
                 let Some((last, ..)) = after.last() else { return Ok(()) };
-                let is_kept = |(_, place, base): &&(Hlc, Place, u64)| {
+                let is_kept = |(_, place, base): &&(Hlc, PartitionKey, u64)| {
                     let held = audit.partitions.iter().find(|held| held.place == *place);
                     held.is_none_or(|held| *base >= held.start && held.compacted_to == Hlc::ZERO)
                 };
@@ -41,8 +41,8 @@ impl Invariant for PrefixDurability {
     }
 }
 
-fn stamps(audit: &Audit) -> BTreeSet<(Hlc, Place, u64)> {
-    let of = |held: &crate::audit::Partition| {
+fn stamps(audit: &NodeAudit) -> BTreeSet<(Hlc, PartitionKey, u64)> {
+    let of = |held: &crate::audit::AuditPartition| {
         let place = held.place;
         held.entries.iter().map(move |entry| (entry.stamp, place, entry.base)).collect::<Vec<_>>()
     };

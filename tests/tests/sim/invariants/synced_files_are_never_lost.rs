@@ -1,23 +1,28 @@
 //! After a death files are as one of the changes to them had left them: the last one if the machine kept its
 //! power, else one at or after the last that was synced. Nothing in between is missing.
 
-use super::{Invariant, Verdict};
-use crate::facts::Fact;
-use crate::ledger::{Ledger, Step};
-use crate::tree::difference;
+use super::{Invariant, InvariantResult};
+use crate::facts::SimFact;
+use crate::ledger::{LedgerStep, SimLedger};
+use crate::model_tree::first_difference;
 
-pub(super) struct SyncedFilesAreNeverLost;
+pub(super) struct NoSyncedFileLoss;
 
-impl Invariant for SyncedFilesAreNeverLost {
+impl Invariant for NoSyncedFileLoss {
     fn name(&self) -> &'static str {
         "synced_files_are_never_lost"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::FilesFound { lost_power, sight } = fact else { return Ok(()) };
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::FilesAtStart { lost_power, snapshot: sight } = fact else { return Ok(()) };
         let mut odd = None;
         for (_, version) in ledger.files.at_start(*lost_power) {
-            match difference(&version.tree.sight(), sight) {
+            match first_difference(&version.tree.snapshot(), sight) {
                 None => return Ok(()),
                 // The latest is what they should be, if anything.
                 Some(why) => drop(odd.get_or_insert(why)),

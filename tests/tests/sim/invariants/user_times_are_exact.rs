@@ -3,9 +3,9 @@
 
 use hlc::Hlc;
 
-use super::{Invariant, Verdict};
-use crate::facts::{Fact, Sought};
-use crate::ledger::{Ledger, Step};
+use super::{Invariant, InvariantResult};
+use crate::facts::{SimFact, UserTimeSearch};
+use crate::ledger::{LedgerStep, SimLedger};
 
 pub(super) struct UserTimesAreExact;
 
@@ -14,17 +14,23 @@ impl Invariant for UserTimesAreExact {
         "user_times_are_exact"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
-        let Fact::Sought(Sought { topic, partition, at, time, found }) = fact else {
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        let SimFact::UserTimeSearch(UserTimeSearch { topic, partition, at, time, found }) = fact
+        else {
             return Ok(());
         };
         let Some(seen) = ledger.partition_at(topic, *partition, *at) else {
-            return Err(format!("{topic}/{partition} did not exist at {at}, and was sought in"));
+            return Err(format!("{topic}/{partition} did not exist at {at}, and was searched"));
         };
         if seen.now.compacted_to > Hlc::ZERO {
             return Ok(());
         }
-        let records = || seen.within(*at).flat_map(|entry| &entry.records);
+        let records = || seen.entries_before(*at).flat_map(|entry| &entry.records);
         let first = |start: u64| {
             let kept = records().find(|record| record.offset >= start && record.time >= *time);
             kept.map(|record| (record.offset, record.time))

@@ -1,0 +1,102 @@
+//! Answers of the admin port that are JSON, and the status of each kind of refusal.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use compat_kafka::{HistoryApiError, HistoryErrorCode};
+
+const JSON: [(header::HeaderName, &str); 2] =
+    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+
+/// A document's text, or why there is none.
+pub(crate) fn respond(answer: Result<String, HistoryApiError>) -> Response {
+    match answer {
+        Ok(text) => (JSON, text + "\n").into_response(),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+/// Says no.
+pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
+    let body = refusal.document() + "\n";
+    let mut response = (status_of(refusal.code()), JSON, body).into_response();
+    if let Some(retry_ms) = refusal.retry_ms() {
+        // In whole seconds, and rather late than early.
+        response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
+    }
+    response
+}
+
+/// [`refuse`], with a code and a sentence.
+pub(crate) fn refuse_with(code: HistoryErrorCode, message: impl Into<String>) -> Response {
+    refuse(&HistoryApiError::new(code, message))
+}
+
+fn status_of(code: HistoryErrorCode) -> StatusCode {
+    use HistoryErrorCode as Code;
+    match code {
+        Code::BadMoment
+        | Code::BadRequest
+        | Code::BadPin
+        | Code::BadPlugin
+        | Code::BadSpec
+        | Code::BadPath
+        | Code::FarFuture
+        | Code::IsDirectory
+        | Code::NotDirectory
+        | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::NotFound
+        | Code::UnknownGroup
+        | Code::UnknownOp
+        | Code::UnknownPath
+        | Code::UnknownPin
+        | Code::UnknownPlugin
+        | Code::UnknownTopic => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::GroupActive
+        | Code::GroupBusy
+        | Code::PinTaken
+        | Code::TooManyGroups
+        | Code::TooManyPins => StatusCode::CONFLICT,
+        Code::BeforeHistory | Code::Gone => StatusCode::GONE,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::ForeignHost => StatusCode::MISDIRECTED_REQUEST,
+        Code::Unreadable => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::NotYet => StatusCode::TOO_EARLY,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Fenced | Code::Loading | Code::Starting | Code::Stopping | Code::Unfinished => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_the_status_that_the_manual_says() {
+        let manual = include_str!("../../docs/KAFKA.md");
+        let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
+        let rows: Vec<&str> =
+            table.lines().skip(2).take_while(|line| line.starts_with("| `")).collect();
+        assert_eq!(rows.len(), HistoryErrorCode::ALL.len());
+        for (row, code) in rows.iter().zip(HistoryErrorCode::ALL) {
+            let expected = format!("| `{code}` | {} |", status_of(*code).as_u16());
+            assert!(row.starts_with(&expected), "{expected} {row}");
+            let is_ours = status_of(*code).is_server_error();
+            let may_be = ["fenced", "loading", "starting", "stopping", "unfinished", "internal"];
+            assert_eq!(is_ours, may_be.contains(&code.name()), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_ask_again() {
+        let refusal = HistoryApiError::new(HistoryErrorCode::NotYet, "soon").retry_in(1001);
+        let response = respond(Err(refusal));
+        assert_eq!(response.status().as_u16(), 425);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "2");
+        assert_eq!(respond(Ok("{}".to_owned())).status(), StatusCode::OK);
+    }
+}

@@ -1,0 +1,190 @@
+//! What the tests of the group APIs work on: the real engine over a disk in memory, and requests that
+//! go the way of those from a socket, encoded and decoded in the version that is tested.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::{Engine, EngineOptions};
+use hlc::{ManualClock, WallClock};
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{
+    ApiKey, GroupId, JoinGroupRequest, JoinGroupResponse, ResponseHeader, SyncGroupRequest,
+    TopicName,
+};
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
+use storage::disk::MemoryDisk;
+
+use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
+use crate::format::KafkaFormat;
+use crate::groups::Options as GroupOptions;
+use crate::response::ResponseChunk;
+use crate::routes::{ApiHandler, RequestContext, route};
+
+const CORRELATION_ID: i32 = 9;
+/// How a consumer names its one protocol.
+pub(crate) const PROTOCOL: &str = "range";
+
+pub(crate) struct TestKafkaApi {
+    pub(crate) kafka: Arc<KafkaServer>,
+    pub(crate) disk: MemoryDisk,
+}
+
+/// Who a member is, once it has joined.
+pub(crate) struct TestGroupMember {
+    pub(crate) id: StrBytes,
+    pub(crate) generation: i32,
+}
+
+impl TestKafkaApi {
+    pub(crate) fn new() -> TestKafkaApi {
+        TestKafkaApi::with_disk(MemoryDisk::new(), Arc::new(hlc::OsClock), GroupOptions::default())
+    }
+
+    /// One whose time passes when the test says so, and that soon forgets groups of which nothing is left.
+    pub(crate) fn with_clock() -> (TestKafkaApi, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(hlc::SysTime(1_700_000_000_000)));
+        let groups =
+            GroupOptions { empty_group_retention: Duration::from_millis(5), ..Default::default() };
+        let wall = Arc::clone(&clock) as Arc<dyn WallClock>;
+        (TestKafkaApi::with_disk(MemoryDisk::new(), wall, groups), clock)
+    }
+
+    fn with_disk(
+        disk: MemoryDisk,
+        clock: Arc<dyn WallClock>,
+        groups: GroupOptions,
+    ) -> TestKafkaApi {
+        let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
+        let options = EngineOptions::default();
+        let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
+        let options = KafkaOptions {
+            node_id: 7,
+            advertised: Some(AdvertisedAddress { host: "there".to_owned(), port: 9092 }),
+            offset_metadata_bytes_max: 8,
+            groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups },
+            ..KafkaOptions::default()
+        };
+        TestKafkaApi { kafka: KafkaServer::new(Arc::new(engine), options).unwrap(), disk }
+    }
+
+    /// Another life of the server, on the same disk.
+    pub(crate) fn restart(self) -> TestKafkaApi {
+        self.kafka.close();
+        self.kafka.engine.close();
+        TestKafkaApi::with_disk(
+            self.disk.after_kill(),
+            Arc::new(hlc::OsClock),
+            GroupOptions::default(),
+        )
+    }
+
+    /// The same, by a clock that goes on.
+    pub(crate) fn restart_with_clock(self, clock: &Arc<ManualClock>) -> TestKafkaApi {
+        self.kafka.close();
+        self.kafka.engine.close();
+        let wall = Arc::clone(clock) as Arc<dyn WallClock>;
+        TestKafkaApi::with_disk(self.disk.after_kill(), wall, GroupOptions::default())
+    }
+
+    pub(crate) async fn topic(&self, name: &str, partitions: u32) {
+        let id = *uuid::Uuid::new_v4().as_bytes();
+        let made = self.kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false);
+        made.await.unwrap();
+    }
+
+    /// Asks in a version, and reads the answer back.
+    pub(crate) async fn ask<R: ApiHandler>(&self, version: i16, request: R) -> R::Response {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).unwrap();
+        let route = route(R::KEY).unwrap();
+        assert!(route.versions.min <= version && version <= route.versions.max, "{version}");
+        let served = route.call(Arc::clone(&self.kafka), context::<R>(version), body.freeze());
+        let mut answer = BytesMut::new();
+        for chunk in served.await.unwrap().unwrap().into_frame().into_iter().skip(1) {
+            let ResponseChunk::Bytes(bytes) = chunk else { panic!("no files here") };
+            answer.extend_from_slice(&bytes);
+        }
+        let mut answer = answer.freeze();
+        let header = R::Response::header_version(version);
+        let header = ResponseHeader::decode(&mut answer, header).unwrap();
+        assert_eq!(header.correlation_id, CORRELATION_ID);
+        let response = R::Response::decode(&mut answer, version).unwrap();
+        assert!(answer.is_empty(), "{} bytes too many", answer.len());
+        response
+    }
+
+    /// Joins with a new member, whatever it takes in that version.
+    pub(crate) async fn join(&self, version: i16, group: &str) -> JoinGroupResponse {
+        let request = join_request(group, version);
+        let answer = self.ask(version, request.clone()).await;
+        if version < super::KNOWN_MEMBER_ID {
+            return answer;
+        }
+        assert_eq!(answer.error_code, MEMBER_ID_REQUIRED);
+        assert!(!answer.member_id.is_empty());
+        self.ask(version, request.with_member_id(answer.member_id)).await
+    }
+
+    /// A group of one member, which has its assignment.
+    pub(crate) async fn stable_group(&self, group: &str) -> TestGroupMember {
+        let joined = self.join(9, group).await;
+        assert_eq!(joined.error_code, 0);
+        let assignment = SyncGroupRequestAssignment::default()
+            .with_member_id(joined.member_id.clone())
+            .with_assignment(Bytes::from_static(b"yours"));
+        let request = SyncGroupRequest::default()
+            .with_group_id(group_id(group))
+            .with_generation_id(joined.generation_id)
+            .with_member_id(joined.member_id.clone())
+            .with_protocol_type(Some(StrBytes::from_static_str("consumer")))
+            .with_protocol_name(Some(StrBytes::from_static_str(PROTOCOL)))
+            .with_assignments(vec![assignment]);
+        let synced = self.ask(5, request).await;
+        assert_eq!((synced.error_code, &synced.assignment[..]), (0, &b"yours"[..]));
+        TestGroupMember { id: joined.member_id, generation: joined.generation_id }
+    }
+}
+
+pub(crate) const MEMBER_ID_REQUIRED: i16 = 79;
+
+fn context<R: Request>(version: i16) -> RequestContext {
+    assert!(ApiKey::try_from(R::KEY).is_ok());
+    RequestContext {
+        api_key: R::KEY,
+        version,
+        correlation_id: CORRELATION_ID,
+        client_id: "bench".to_owned(),
+        peer: "10.1.2.3:4".parse().unwrap(),
+        local: "127.0.0.1:9092".parse().unwrap(),
+        produce_lock: Arc::default(),
+        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+    }
+}
+
+/// A consumer that reads the topic `read`.
+pub(crate) fn join_request(group: &str, version: i16) -> JoinGroupRequest {
+    let mut metadata = vec![0, 0, 0, 0, 0, 1, 0, 4];
+    metadata.extend(b"read");
+    metadata.extend([0xff; 4]);
+    let protocol = JoinGroupRequestProtocol::default()
+        .with_name(StrBytes::from_static_str(PROTOCOL))
+        .with_metadata(metadata.into());
+    let rebalance_timeout = if version >= super::REBALANCE_TIMEOUT { 20_000 } else { -1 };
+    JoinGroupRequest::default()
+        .with_group_id(group_id(group))
+        .with_session_timeout_ms(10_000)
+        .with_rebalance_timeout_ms(rebalance_timeout)
+        .with_protocol_type(StrBytes::from_static_str("consumer"))
+        .with_protocols(vec![protocol])
+}
+
+pub(crate) fn group_id(id: &str) -> GroupId {
+    GroupId(StrBytes::from_string(id.to_owned()))
+}
+
+pub(crate) fn topic_name(name: &str) -> TopicName {
+    TopicName(StrBytes::from_string(name.to_owned()))
+}

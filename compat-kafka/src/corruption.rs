@@ -1,0 +1,180 @@
+//! Payloads that the disk gives back otherwise than they were written.
+//!
+//! Every payload that is read for a consumer is compared with the checksum of its entry before its
+//! last byte goes out. One that differs is remembered, so that the next fetch ends before it, and a
+//! fetch of it is answered with CORRUPT_MESSAGE: Java's consumer throws at that (KAFKA-9206), and
+//! librdkafka's reports it, where KAFKA_STORAGE_ERROR would have both ask again for ever. A consumer that seeks
+//! past it goes on. One that the disk does not give back at all is the same to a consumer.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::{DataFileBlock, Entry, EntryPayload, Offset, blocking};
+use hlc::Hlc;
+use parking_lot::Mutex;
+
+/// How many are remembered; the oldest is forgotten first, and found again when it is read.
+const CORRUPTIONS_MAX: usize = 4096;
+
+/// What the bytes of a payload must be, and what those were that have been read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunningChecksum {
+    id: PayloadId,
+    base: Offset,
+    so_far: u32,
+}
+
+/// Stamps are unique; a payload that was written anew, as another one, has another checksum.
+type PayloadId = (Hlc, u32);
+
+impl RunningChecksum {
+    pub(crate) fn of(entry: &Entry) -> RunningChecksum {
+        RunningChecksum { id: (entry.stamp, entry.payload_crc), base: entry.base, so_far: 0 }
+    }
+
+    /// Whether nothing of the payload was read.
+    pub(crate) fn is_new(&self) -> bool {
+        self.so_far == 0
+    }
+
+    /// Goes on with the next bytes of the payload.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.so_far = crc32c::crc32c_append(self.so_far, bytes);
+    }
+
+    /// Goes on with `range` of a block, of which others may have computed the checksum.
+    pub(crate) fn update_from_block(&mut self, block: &DataFileBlock, range: Range<usize>) {
+        self.so_far = block.crc_append(self.so_far, range);
+    }
+
+    /// Whether all that was read is the payload that was written.
+    pub(crate) fn matches(&self) -> bool {
+        self.so_far == self.id.1
+    }
+
+    /// The payload, which was found at `position` of `file` and is none.
+    pub(crate) fn mismatch(&self, file: &str, position: u64) -> Corruption {
+        self.corruption(file, position, "a payload's checksum does not match".to_owned())
+    }
+
+    /// The payload, which cannot be read, or not to its end: `position` of `file` failed.
+    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &io::Error) -> Corruption {
+        self.corruption(file, position, format!("a payload cannot be read: {error}"))
+    }
+
+    fn corruption(&self, file: &str, position: u64, cause: String) -> Corruption {
+        Corruption { id: self.id, base: self.base, file: file.to_owned(), position, cause }
+    }
+}
+
+/// A payload that is not what was written, or that the disk does not give back.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the journal is corrupt: {cause}. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
+)]
+pub(crate) struct Corruption {
+    id: PayloadId,
+    base: Offset,
+    file: String,
+    position: u64,
+    cause: String,
+}
+
+/// What is known to be rotten, as far as it was read in this life.
+#[derive(Debug, Default)]
+pub(crate) struct CorruptionCache {
+    state: Mutex<CorruptionCacheState>,
+    /// How many are known, so that nobody locks for nothing.
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct CorruptionCacheState {
+    ids: HashSet<PayloadId>,
+    order: VecDeque<PayloadId>,
+}
+
+impl CorruptionCache {
+    /// Remembers a payload, and says so in the log the first time.
+    pub(crate) fn record(&self, rotten: &Corruption) {
+        let mut known = self.state.lock();
+        if !known.ids.insert(rotten.id) {
+            return;
+        }
+        known.order.push_back(rotten.id);
+        if known.order.len() > CORRUPTIONS_MAX
+            && let Some(oldest) = known.order.pop_front()
+        {
+            known.ids.remove(&oldest);
+        }
+        self.count.store(known.ids.len(), Ordering::Release);
+        drop(known);
+        tracing::error!("{rotten}; consumers get CORRUPT_MESSAGE for it");
+    }
+
+    /// The index of the first piece that is known to be rotten. One that stands first is read again: the
+    /// disk may give it back by now.
+    pub(crate) fn first_corrupt(&self, pieces: &[EntryPayload]) -> Option<usize> {
+        loop {
+            match self.position_in(pieces) {
+                Some(0) if blocking::read(&pieces[0]).is_ok() => self.remove(&pieces[0]),
+                known => return known,
+            }
+        }
+    }
+
+    fn remove(&self, piece: &EntryPayload) {
+        let (mut known, id) = (self.state.lock(), RunningChecksum::of(&piece.entry).id);
+        known.ids.remove(&id);
+        known.order.retain(|known| *known != id);
+        self.count.store(known.ids.len(), Ordering::Release);
+    }
+
+    fn position_in(&self, pieces: &[EntryPayload]) -> Option<usize> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let known = self.state.lock();
+        pieces.iter().position(|piece| known.ids.contains(&RunningChecksum::of(&piece.entry).id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corruption(number: u64) -> Corruption {
+        Corruption {
+            id: (Hlc::from_bits(number), 0),
+            base: Offset(number),
+            file: String::new(),
+            position: 0,
+            cause: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_newest_stays() {
+        let rot = CorruptionCache::default();
+        for number in 0..2 * CORRUPTIONS_MAX as u64 {
+            rot.record(&corruption(number));
+            rot.record(&corruption(number));
+        }
+        let known = rot.state.lock();
+        assert_eq!((known.ids.len(), known.order.len()), (CORRUPTIONS_MAX, CORRUPTIONS_MAX));
+        assert!(known.ids.contains(&corruption(2 * CORRUPTIONS_MAX as u64 - 1).id));
+    }
+
+    #[test]
+    fn a_checksum_matches_in_whichever_pieces_the_payload_is_read() {
+        let bytes = b"a payload of some length";
+        let mut seal =
+            RunningChecksum { id: (Hlc::ZERO, crc32c::crc32c(bytes)), base: Offset(0), so_far: 0 };
+        seal.update(&bytes[..5]);
+        assert!(!seal.matches());
+        seal.update(&bytes[5..]);
+        assert!(seal.matches());
+    }
+}

@@ -1,0 +1,174 @@
+//! Why a question is not answered: a code for programs, and a sentence for people.
+
+use engine::{EngineError, GroupSetError, PinError, SeekError};
+use hlc::Hlc;
+use serde::Serialize;
+use serde_json::json;
+
+use super::error_code::HistoryErrorCode;
+use super::moment::stamp_text;
+use crate::groups::GroupError;
+
+/// When to ask again for what is being loaded from the journal.
+const LOADING_RETRY_MS: u64 = 1000;
+
+/// Why a question is not answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HistoryApiError {
+    code: HistoryErrorCode,
+    message: String,
+    frontier: Option<String>,
+    /// When to ask again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_ms: Option<u64>,
+}
+
+impl HistoryApiError {
+    /// A refusal of a kind.
+    pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> HistoryApiError {
+        HistoryApiError { code, message: message.into(), frontier: None, retry_ms: None }
+    }
+
+    /// Its kind.
+    pub fn code(&self) -> HistoryErrorCode {
+        self.code
+    }
+
+    /// When to ask again, in milliseconds, if that would help.
+    pub fn retry_ms(&self) -> Option<u64> {
+        self.retry_ms
+    }
+
+    /// The same, to be asked again after so many milliseconds.
+    pub fn retry_in(self, retry_ms: u64) -> HistoryApiError {
+        HistoryApiError { retry_ms: Some(retry_ms), ..self }
+    }
+
+    /// The document that says so: one field, `error`.
+    pub fn document(&self) -> String {
+        json!({ "error": self }).to_string()
+    }
+
+    fn at_frontier(self, frontier: Hlc) -> HistoryApiError {
+        HistoryApiError { frontier: Some(stamp_text(frontier)), ..self }
+    }
+}
+
+impl From<SeekError> for HistoryApiError {
+    fn from(error: SeekError) -> HistoryApiError {
+        let message = error.to_string();
+        match error {
+            SeekError::NotYet { frontier, retry_ms, .. } => {
+                let refusal =
+                    HistoryApiError::new(HistoryErrorCode::NotYet, message).at_frontier(frontier);
+                refusal.retry_in(retry_ms)
+            }
+            SeekError::FarFuture { frontier, .. } => {
+                HistoryApiError::new(HistoryErrorCode::FarFuture, message).at_frontier(frontier)
+            }
+            SeekError::BeforeHistory { .. }
+            | SeekError::BeforeOffsets { .. }
+            | SeekError::BeforeNames { .. } => {
+                HistoryApiError::new(HistoryErrorCode::BeforeHistory, message)
+            }
+            SeekError::NoTopic { .. } => {
+                HistoryApiError::new(HistoryErrorCode::UnknownTopic, message)
+            }
+            SeekError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<EngineError> for HistoryApiError {
+    fn from(error: EngineError) -> HistoryApiError {
+        let code = match &error {
+            EngineError::Fenced(_) => HistoryErrorCode::Fenced,
+            EngineError::Loading(_) => HistoryErrorCode::Loading,
+            EngineError::Stopping(_) => HistoryErrorCode::Stopping,
+            EngineError::UserTime(_) => HistoryErrorCode::BadPlugin,
+            EngineError::OffsetOutOfRange { .. } => HistoryErrorCode::OutOfRange,
+            EngineError::UnknownPartition { .. } => HistoryErrorCode::UnknownTopic,
+            EngineError::TopicName(_) | EngineError::Config(_) | EngineError::PartitionCount(_) => {
+                HistoryErrorCode::BadRequest
+            }
+            EngineError::Disk(_) | EngineError::Corrupt(_) => HistoryErrorCode::Internal,
+            // Only who appends or makes a topic is told of these, and no question does.
+            EngineError::TopicExists(_)
+            | EngineError::TopicLimit(_)
+            | EngineError::Duplicate { .. }
+            | EngineError::OutOfOrderSequence { .. }
+            | EngineError::StaleProducerEpoch { .. }
+            | EngineError::Pinned { .. }
+            | EngineError::UserTimeChanged
+            | EngineError::UserTimeOutOfOrder { .. } => HistoryErrorCode::Internal,
+        };
+        let retry_ms = matches!(error, EngineError::Loading(_)).then_some(LOADING_RETRY_MS);
+        HistoryApiError { retry_ms, ..HistoryApiError::new(code, error.to_string()) }
+    }
+}
+
+impl From<PinError> for HistoryApiError {
+    fn from(error: PinError) -> HistoryApiError {
+        let code = match error {
+            PinError::Seek(error) => return error.into(),
+            PinError::Invalid(_) => HistoryErrorCode::BadPin,
+            PinError::Taken { .. } => HistoryErrorCode::PinTaken,
+            PinError::TooMany(_) => HistoryErrorCode::TooManyPins,
+            PinError::Unknown(_) => HistoryErrorCode::UnknownPin,
+        };
+        HistoryApiError::new(code, error.to_string())
+    }
+}
+
+impl From<GroupSetError> for HistoryApiError {
+    fn from(error: GroupSetError) -> HistoryApiError {
+        let code = match error {
+            GroupSetError::Seek(error) => return error.into(),
+            GroupSetError::NothingCommitted(_) | GroupSetError::NothingAtMoment { .. } => {
+                HistoryErrorCode::UnknownGroup
+            }
+            GroupSetError::UnknownTopic(_) => HistoryErrorCode::UnknownTopic,
+        };
+        HistoryApiError::new(code, error.to_string())
+    }
+}
+
+impl From<GroupError> for HistoryApiError {
+    fn from(error: GroupError) -> HistoryApiError {
+        match error {
+            GroupError::NonEmptyGroup => HistoryApiError::new(
+                HistoryErrorCode::GroupActive,
+                "the group has members, which would go on from where they are, and commit that: stop \
+                 them, and wait until they have left or their session has ended",
+            ),
+            GroupError::InvalidGroupId => {
+                HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name")
+            }
+            GroupError::CoordinatorNotAvailable => HistoryApiError::new(
+                HistoryErrorCode::GroupBusy,
+                "the group is being changed by somebody else; try again",
+            ),
+            GroupError::TooManyGroups => HistoryApiError::new(
+                HistoryErrorCode::TooManyGroups,
+                "there are as many groups as there may be",
+            ),
+            GroupError::GroupIdNotFound => {
+                HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
+            }
+            // Only a member is told of these, and no question comes from one.
+            GroupError::UnknownMemberId
+            | GroupError::IllegalGeneration
+            | GroupError::RebalanceInProgress
+            | GroupError::InconsistentGroupProtocol
+            | GroupError::MemberIdRequired
+            | GroupError::FencedInstanceId
+            | GroupError::InvalidSessionTimeout
+            | GroupError::GroupMaxSizeReached
+            | GroupError::GroupSubscribedToTopic
+            | GroupError::TooManyBytes
+            | GroupError::TooLarge => {
+                HistoryApiError::new(HistoryErrorCode::Internal, error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! One group, as a state machine: requests and the passing of time go in, [`GroupEffect`]s come out.
+//!
+//! The verbs are beside this file: `join`, `sync`, `heartbeat`, `leave`, `replace` (a static member
+//! comes back under a new id), `rebalance` (what moves the group from one generation to the next),
+//! `commit` and `describe_topic`. Here is what they share.
+//!
+//! Whatever waits is waited for by something: while a join waits there is a join timer or a write,
+//! and while a sync waits there is a timer or a write that ends the waiting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::deadlines::DeadlineQueue;
+use super::error::GroupError;
+use super::join::JoinResult;
+use super::member::ClassicGroupMember;
+use super::options::Options;
+use super::pending::PendingMembers;
+use super::rebalance::JoinTimer;
+use super::replace::StaticMemberReplacement;
+use super::roster::MemberRoster;
+use super::snapshot::GroupSnapshot;
+use super::state::ClassicGroupState;
+use super::subscriptions::GroupSubscriptions;
+use super::sync::SyncResult;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod test_classic_group;
+#[cfg(test)]
+mod tests;
+
+/// Names a join or sync request that waits. The caller chooses it, and uses none twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestToken(pub u64);
+
+/// Names a snapshot on its way to the log, from [`GroupEffect::Persist`] to [`ClassicGroup::persisted`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriteId(pub(super) u64);
+
+/// How a write to the log ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteResult {
+    /// The snapshot, or a later one of the same group, survives a restart.
+    Stored,
+    /// The snapshot may be lost.
+    Failed,
+}
+
+/// What the caller of a [`ClassicGroup`] has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GroupEffect {
+    /// Answer a join request.
+    Join {
+        /// The request.
+        token: RequestToken,
+        /// Its answer.
+        answer: JoinResult,
+    },
+    /// Answer a sync request.
+    Sync {
+        /// The request.
+        token: RequestToken,
+        /// Its answer.
+        answer: SyncResult,
+    },
+    /// Write this to the group's log, after all earlier ones, and call [`ClassicGroup::persisted`]. It may
+    /// be left out if a later snapshot is written in its place.
+    Persist {
+        /// What to call back with.
+        write: WriteId,
+        /// What to write.
+        snapshot: GroupSnapshot,
+    },
+}
+
+/// What waits for a write to end.
+#[derive(Debug, Clone)]
+pub(super) enum PendingWrite {
+    /// The leader's assignment; the members' syncs are answered after it.
+    Assignment { generation: i32, assignments: BTreeMap<String, Bytes> },
+    /// A static member's new id; its join is answered after it.
+    Replacement(Box<StaticMemberReplacement>),
+    /// The group has no members; nobody waits.
+    EmptyGroup,
+}
+
+/// What a deadline of the group is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum GroupTimer {
+    Join,
+    Sync,
+    Session(String),
+}
+
+/// One group. Times are those of a monotonic clock of the caller's; it must not go back.
+#[derive(Debug, Clone)]
+pub struct ClassicGroup {
+    pub(super) options: Arc<Options>,
+    pub(super) state: ClassicGroupState,
+    pub(super) generation: i32,
+    pub(super) protocol_type: Option<String>,
+    pub(super) protocol: Option<String>,
+    pub(super) roster: MemberRoster,
+    /// Ids that were given out and not yet joined with (KIP-394). None is in `roster`.
+    pub(super) pending: PendingMembers,
+    /// Members of this generation that have not synced yet.
+    pub(super) pending_sync: BTreeSet<String>,
+    /// Of members, and of `pending`.
+    pub(super) sessions: DeadlineQueue,
+    /// Set exactly in `PreparingRebalance`.
+    pub(super) join_timer: Option<JoinTimer>,
+    pub(super) sync_deadline: Option<Duration>,
+    pub(super) subscriptions: GroupSubscriptions,
+    pub(super) writes: BTreeMap<WriteId, PendingWrite>,
+    pub(super) reason: &'static str,
+    /// When its last member went, if that was in this life.
+    pub(super) empty_since: Option<Duration>,
+    next_write: u64,
+    effects: Vec<GroupEffect>,
+}
+
+impl ClassicGroup {
+    /// A group that nobody has joined.
+    pub fn new(options: Arc<Options>) -> ClassicGroup {
+        ClassicGroup {
+            options,
+            state: ClassicGroupState::Empty,
+            generation: 0,
+            protocol_type: None,
+            protocol: None,
+            roster: MemberRoster::default(),
+            pending: PendingMembers::default(),
+            pending_sync: BTreeSet::new(),
+            sessions: DeadlineQueue::default(),
+            join_timer: None,
+            sync_deadline: None,
+            subscriptions: GroupSubscriptions::NotConsumers,
+            writes: BTreeMap::new(),
+            reason: "created",
+            empty_since: None,
+            next_write: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Where the group stands.
+    pub fn state(&self) -> ClassicGroupState {
+        self.state
+    }
+
+    /// Rises by one with every rebalance.
+    pub fn generation(&self) -> i32 {
+        self.generation
+    }
+
+    /// How many members there are.
+    pub fn member_count(&self) -> usize {
+        self.roster.len()
+    }
+
+    /// How many bytes its members hold, and the ids that were given out.
+    pub fn bytes(&self) -> usize {
+        self.roster.bytes() + self.pending.bytes()
+    }
+
+    /// Why the group last began to rebalance; for logs.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Nothing would be lost but the generation if this group were forgotten.
+    pub fn is_idle(&self) -> bool {
+        self.state == ClassicGroupState::Empty && self.pending.is_empty() && self.writes.is_empty()
+    }
+
+    /// When [`ClassicGroup::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.first_timer().map(|(at, _)| at)
+    }
+
+    /// Does all that is due by `now`.
+    pub fn tick(&mut self, now: Duration) -> Vec<GroupEffect> {
+        while let Some((at, timer)) = self.first_timer()
+            && at <= now
+        {
+            self.on_timer(now, timer);
+        }
+        self.take_effects()
+    }
+
+    /// Hears how the write of an [`GroupEffect::Persist`] ended.
+    pub fn persisted(
+        &mut self,
+        now: Duration,
+        write: WriteId,
+        result: WriteResult,
+    ) -> Vec<GroupEffect> {
+        match self.writes.remove(&write) {
+            Some(PendingWrite::Assignment { generation, assignments }) => {
+                self.assignment_written(now, generation, assignments, result);
+            }
+            Some(PendingWrite::Replacement(replacement)) => {
+                self.replacement_written(now, *replacement, result);
+            }
+            Some(PendingWrite::EmptyGroup) | None => {}
+        }
+        self.take_effects()
+    }
+
+    /// Ends the group. All that wait are told to find a coordinator again.
+    pub fn close(&mut self) -> Vec<GroupEffect> {
+        for id in self.roster.ids() {
+            self.fail_pending_requests(&id, GroupError::CoordinatorNotAvailable);
+        }
+        self.transition_to(ClassicGroupState::Dead);
+        self.sessions.clear();
+        self.join_timer = None;
+        self.pending.clear();
+        self.pending_sync.clear();
+        self.sync_deadline = None;
+        self.take_effects()
+    }
+
+    fn first_timer(&self) -> Option<(Duration, GroupTimer)> {
+        let join = self.join_timer.as_ref().map(|timer| (timer.at, GroupTimer::Join));
+        let sync = self.sync_deadline.map(|at| (at, GroupTimer::Sync));
+        let session =
+            self.sessions.first().map(|(at, id)| (at, GroupTimer::Session(id.to_owned())));
+        [join, sync, session].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn on_timer(&mut self, now: Duration, timer: GroupTimer) {
+        match timer {
+            GroupTimer::Join => self.join_timer_fired(now),
+            GroupTimer::Sync => self.sync_timer_fired(now),
+            GroupTimer::Session(id) => self.session_expired(now, &id),
+        }
+    }
+
+    fn session_expired(&mut self, now: Duration, id: &str) {
+        self.sessions.cancel(id);
+        if self.pending.remove(id) {
+            self.complete_join_if_all_joined(now);
+        } else if self.roster.get(id).is_some_and(|member| !member.is_session_exempt()) {
+            self.remove_member(id, GroupError::UnknownMemberId);
+            self.member_lost(now, "a member's session expired");
+        }
+    }
+
+    /// Fails unless the member is one of the group, and still the one that its instance id means.
+    pub(super) fn check_member(&self, id: &str, instance: Option<&str>) -> Result<(), GroupError> {
+        if let Some(instance) = instance {
+            let holder = self.roster.id_of_instance(instance);
+            if holder.ok_or(GroupError::UnknownMemberId)? != id {
+                return Err(GroupError::FencedInstanceId);
+            }
+        }
+        if self.roster.contains(id) { Ok(()) } else { Err(GroupError::UnknownMemberId) }
+    }
+
+    pub(super) fn check_generation(&self, generation: i32) -> Result<(), GroupError> {
+        if generation == self.generation { Ok(()) } else { Err(GroupError::IllegalGeneration) }
+    }
+
+    /// Gives the member its session timeout anew.
+    pub(super) fn refresh_session(&mut self, now: Duration, id: &str) {
+        if let Some(member) = self.roster.get(id) {
+            self.sessions.set(id, now + member.session_timeout);
+        }
+    }
+
+    /// Takes a member out, and answers what it has in waiting.
+    pub(super) fn remove_member(
+        &mut self,
+        id: &str,
+        why: GroupError,
+    ) -> Option<ClassicGroupMember> {
+        self.fail_pending_requests(id, why);
+        self.sessions.cancel(id);
+        self.remove_pending_sync(id);
+        self.roster.remove(id)
+    }
+
+    /// A member need no longer sync.
+    pub(super) fn remove_pending_sync(&mut self, id: &str) {
+        self.pending_sync.remove(id);
+        if self.pending_sync.is_empty() {
+            self.sync_deadline = None;
+        }
+    }
+
+    fn fail_pending_requests(&mut self, id: &str, why: GroupError) {
+        if let Some(token) = self.roster.take_join(id) {
+            let known = if why == GroupError::UnknownMemberId { "" } else { id };
+            self.answer_join(token, JoinResult::with_error(why, known));
+        }
+        if let Some(token) = self.roster.take_sync(id) {
+            self.answer_sync(token, SyncResult::with_error(why));
+        }
+    }
+
+    pub(super) fn transition_to(&mut self, next: ClassicGroupState) {
+        assert!(self.state.may_become(next), "a {} group cannot become {next}", self.state);
+        self.state = next;
+    }
+
+    pub(super) fn answer_join(&mut self, token: RequestToken, answer: JoinResult) {
+        self.effects.push(GroupEffect::Join { token, answer });
+    }
+
+    pub(super) fn answer_sync(&mut self, token: RequestToken, answer: SyncResult) {
+        self.effects.push(GroupEffect::Sync { token, answer });
+    }
+
+    pub(super) fn persist(&mut self, snapshot: GroupSnapshot, then: PendingWrite) {
+        let write = WriteId(self.next_write);
+        self.next_write += 1;
+        self.writes.insert(write, then);
+        self.effects.push(GroupEffect::Persist { write, snapshot });
+    }
+
+    pub(super) fn take_effects(&mut self) -> Vec<GroupEffect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Checks what must hold between any two events.
+    #[cfg(test)]
+    pub(super) fn assert_sound(&self) {
+        self.roster.assert_sound();
+        assert_eq!(self.join_timer.is_some(), self.state == ClassicGroupState::PreparingRebalance);
+        assert!(self.pending.iter().all(|id| !self.roster.contains(id)), "pending or member");
+        assert!(self.pending.iter().all(|id| self.sessions.contains(id)), "pending ids expire");
+        assert!(self.pending_sync.iter().all(|id| self.roster.contains(id)));
+        assert_eq!(self.sync_deadline.is_some(), !self.pending_sync.is_empty());
+        assert!(self.effects.is_empty(), "all effects are taken");
+        self.assert_state_fits();
+        self.roster.iter().for_each(|member| self.assert_member_sound(member));
+    }
+
+    #[cfg(test)]
+    fn assert_state_fits(&self) {
+        match self.state {
+            ClassicGroupState::Empty => assert!(self.roster.is_empty() && self.protocol.is_none()),
+            ClassicGroupState::PreparingRebalance | ClassicGroupState::Dead => {}
+            ClassicGroupState::CompletingRebalance | ClassicGroupState::Stable => {
+                let protocol = self.protocol.as_deref().expect("a generation has a protocol");
+                assert!(!self.roster.is_empty());
+                let supports =
+                    |m: &ClassicGroupMember| m.protocols.iter().any(|(name, _)| name == protocol);
+                assert!(self.roster.iter().all(supports), "all members support the protocol");
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn assert_member_sound(&self, member: &ClassicGroupMember) {
+        let is_stable = self.state == ClassicGroupState::Stable;
+        let is_writing = !self.writes.is_empty();
+        assert!(!is_stable || member.assignment.is_some(), "in Stable all have an assignment");
+        let watched = self.sessions.contains(&member.id);
+        assert!(
+            watched || member.is_session_exempt() || self.state == ClassicGroupState::Dead,
+            "{member:?}"
+        );
+        assert!(member.join.is_none() || self.join_timer.is_some() || is_stable && is_writing);
+        let awaits = self.state == ClassicGroupState::CompletingRebalance;
+        assert!(member.sync.is_none() || awaits, "only an assignment is synced for");
+        let ends = is_writing || self.sync_deadline.is_some() || self.sessions.first().is_some();
+        assert!(member.sync.is_none() || ends, "a waiting sync is waited for");
+    }
+}

@@ -1,0 +1,280 @@
+//! Whatever clients, time and the log do, in whatever order: what must hold, holds.
+//!
+//! The bench checks `assert_sound` after every event, and that nothing is answered twice. Here is
+//! what spans events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::super::{
+    ClassicGroupState, CommitFence, CommitKind, GroupError, GroupSnapshot, JoinRequest, Options,
+};
+use super::test_classic_group::{TestClassicGroup, consumer, protocols, s};
+use super::{ClassicGroup, RequestToken, WriteResult};
+
+/// Who acts: one of the ids that were ever answered, or nobody the group knows.
+type ActorIndex = usize;
+
+#[derive(Debug, Clone)]
+enum GroupEvent {
+    Join {
+        who: ActorIndex,
+        known: bool,
+        instance: Option<u8>,
+        protocols: u8,
+        old_client: bool,
+    },
+    Sync {
+        who: ActorIndex,
+        stale: bool,
+    },
+    Heartbeat {
+        who: ActorIndex,
+    },
+    Leave {
+        who: ActorIndex,
+        by_instance: Option<u8>,
+    },
+    Commit {
+        who: ActorIndex,
+    },
+    EndWrite {
+        stored: bool,
+    },
+    Pass {
+        ms: u64,
+    },
+    /// All but one go on as they should, until each has an assignment that may not be stored yet.
+    SyncAllButOne {
+        absent: ActorIndex,
+    },
+    /// All members heartbeat, and time passes.
+    PassWithHeartbeats {
+        ms: u64,
+    },
+    Restart,
+}
+
+fn event() -> impl Strategy<Value = GroupEvent> {
+    let who = || 0..8usize;
+    let instance = || proptest::option::weighted(0.4, 0..3u8);
+    prop_oneof![
+        8 => (who(), any::<bool>(), instance(), 0..4u8, prop::bool::weighted(0.2)).prop_map(
+            |(who, known, instance, protocols, old_client)| GroupEvent::Join {
+                who, known, instance, protocols, old_client
+            }
+        ),
+        8 => (who(), prop::bool::weighted(0.1)).prop_map(|(who, stale)| GroupEvent::Sync { who, stale }),
+        4 => who().prop_map(|who| GroupEvent::Heartbeat { who }),
+        2 => (who(), instance()).prop_map(|(who, by_instance)| GroupEvent::Leave { who, by_instance }),
+        1 => who().prop_map(|who| GroupEvent::Commit { who }),
+        5 => prop::bool::weighted(0.8).prop_map(|stored| GroupEvent::EndWrite { stored }),
+        3 => (0..7_000u64).prop_map(|ms| GroupEvent::Pass { ms }),
+        1 => (7_000..90_000u64).prop_map(|ms| GroupEvent::Pass { ms }),
+        5 => who().prop_map(|absent| GroupEvent::SyncAllButOne { absent }),
+        3 => (0..7_000u64).prop_map(|ms| GroupEvent::PassWithHeartbeats { ms }),
+        1 => Just(GroupEvent::Restart),
+    ]
+}
+
+/// A bench, and what the clients of the group know.
+struct GroupModel {
+    bench: TestClassicGroup,
+    options: Options,
+    ids: Vec<(String, Option<String>)>,
+    joining: BTreeMap<RequestToken, Option<String>>,
+    syncing: BTreeSet<RequestToken>,
+    generation: i32,
+}
+
+impl GroupModel {
+    fn new() -> GroupModel {
+        let options =
+            Options { group_max_size: 4, new_member_join_timeout: s(40), ..Options::default() };
+        let mut bench = TestClassicGroup::with(options.clone());
+        bench.holds_writes = true;
+        let (joining, syncing) = (BTreeMap::new(), BTreeSet::new());
+        GroupModel { bench, options, ids: Vec::new(), joining, syncing, generation: 0 }
+    }
+
+    fn identity(&self, who: ActorIndex) -> (String, Option<String>) {
+        let from_newest = self.ids.iter().rev().nth(who).cloned();
+        from_newest.unwrap_or_else(|| ("nobody".to_owned(), None))
+    }
+
+    fn apply(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Join { who, known, instance, protocols, old_client } => {
+                self.join(who, known, instance, protocols, old_client);
+            }
+            GroupEvent::Sync { who, stale } => self.sync(who, stale),
+            GroupEvent::Heartbeat { who } => drop(self.bench.heartbeat(&self.identity(who).0)),
+            GroupEvent::Leave { by_instance: Some(instance), .. } => {
+                self.bench.leave("", Some(&instance.to_string()));
+            }
+            GroupEvent::Leave { who, .. } => drop(self.bench.leave(&self.identity(who).0, None)),
+            GroupEvent::Commit { who } => self.commit(who),
+            GroupEvent::EndWrite { stored } => self.end_write(stored),
+            GroupEvent::Pass { ms } => self.bench.advance_clock(Duration::from_millis(ms)),
+            GroupEvent::SyncAllButOne { absent } => self.sync_all_but_one(absent),
+            GroupEvent::PassWithHeartbeats { ms } => {
+                self.pass_with_heartbeats(Duration::from_millis(ms))
+            }
+            GroupEvent::Restart => self.restart(),
+        }
+        self.collect();
+        self.check();
+    }
+
+    fn join(&mut self, who: ActorIndex, known: bool, fresh: Option<u8>, set: u8, old_client: bool) {
+        let names: &[&str] = match set {
+            0 | 1 => &["range", "sticky"],
+            2 => &["sticky", "range"],
+            _ => &["range"],
+        };
+        let (member_id, group_instance_id) = match known {
+            true => self.identity(who),
+            false => (String::new(), fresh.map(|instance| instance.to_string())),
+        };
+        let request = JoinRequest {
+            require_known_member_id: !old_client && group_instance_id.is_none(),
+            supports_skip_assignment: !old_client,
+            protocols: protocols(names),
+            group_instance_id: group_instance_id.clone(),
+            ..consumer(&member_id)
+        };
+        let token = self.bench.join(request);
+        self.joining.insert(token, group_instance_id);
+    }
+
+    fn sync(&mut self, who: ActorIndex, stale: bool) {
+        let ids = self.ids.clone();
+        let all: Vec<_> = ids.iter().map(|(id, _)| (id.as_str(), id.as_str())).collect();
+        let mut request = self.bench.sync_request(&self.identity(who).0, &all);
+        request.generation_id -= i32::from(stale);
+        let token = self.bench.sync_with(request);
+        self.syncing.insert(token);
+    }
+
+    fn sync_all_but_one(&mut self, absent: ActorIndex) {
+        self.bench.gather();
+        self.collect();
+        let mut ids = self.bench.group.roster.ids();
+        if absent < ids.len() {
+            ids.remove(absent);
+        }
+        for id in ids {
+            let request = self.bench.sync_request(&id, &[(&id, &id)]);
+            let token = self.bench.sync_with(request);
+            self.syncing.insert(token);
+        }
+    }
+
+    fn pass_with_heartbeats(&mut self, time: Duration) {
+        for id in self.bench.group.roster.ids() {
+            let _ = self.bench.heartbeat(&id);
+        }
+        self.bench.advance_clock(time);
+    }
+
+    fn commit(&mut self, who: ActorIndex) {
+        let (member_id, group_instance_id) = self.identity(who);
+        let generation_id = self.bench.group.generation();
+        let kind = CommitKind::Plain;
+        let fence = CommitFence { member_id, group_instance_id, generation_id, kind };
+        let _ = self.bench.group.check_commit(self.bench.now, &fence);
+    }
+
+    fn end_write(&mut self, stored: bool) {
+        if !self.bench.held_writes.is_empty() {
+            let result = if stored { WriteResult::Stored } else { WriteResult::Failed };
+            self.bench.end_write(result);
+        }
+    }
+
+    /// All connections are lost, and the group is what the log has.
+    fn restart(&mut self) {
+        let (held_options, now) = (Arc::new(self.options.clone()), self.bench.now);
+        let group = match self.bench.stored.take() {
+            None => ClassicGroup::new(held_options),
+            Some(snapshot) => {
+                let snapshot = GroupSnapshot::decode(&snapshot.encode()).expect("it was encoded");
+                self.bench.stored = Some(snapshot.clone());
+                ClassicGroup::restore(held_options, snapshot, now).expect("a group wrote it").0
+            }
+        };
+        self.generation = group.generation();
+        self.bench.group = group;
+        self.bench.held_writes.clear();
+        self.joining.clear();
+        self.syncing.clear();
+    }
+
+    fn collect(&mut self) {
+        for (token, answer) in self.bench.joins.drain() {
+            let instance = self.joining.remove(&token).expect("only what was asked is answered");
+            let is_told = answer.error.is_none_or(|error| error == GroupError::MemberIdRequired);
+            if is_told && !self.ids.iter().any(|(id, _)| *id == answer.member_id) {
+                self.ids.push((answer.member_id.clone(), instance));
+            }
+            if answer.error.is_none() {
+                assert!(answer.generation_id <= self.bench.group.generation());
+                assert!(answer.protocol_name.is_some() && !answer.leader.is_empty());
+            }
+        }
+        for (token, answer) in self.bench.syncs.drain() {
+            assert!(self.syncing.remove(&token), "only what was asked is answered");
+            let is_own = |id: &Bytes| self.ids.iter().any(|(known, _)| known.as_bytes() == id);
+            assert!(answer.assignment.is_empty() || is_own(&answer.assignment));
+        }
+    }
+
+    fn check(&mut self) {
+        let group = &self.bench.group;
+        assert!(group.generation() >= self.generation, "the generation never decreases");
+        self.generation = group.generation();
+        let waits = !self.joining.is_empty() || !self.syncing.is_empty();
+        let ends = group.next_deadline().is_some() || !self.bench.held_writes.is_empty();
+        assert!(!waits || ends, "who waits is waited for");
+        let waiting: Vec<RequestToken> =
+            group.roster.iter().filter_map(|member| member.join).collect();
+        assert!(waiting.iter().all(|token| self.joining.contains_key(token)));
+        assert_eq!(waiting.len(), self.joining.len(), "each waiting join is one member's");
+    }
+
+    /// With no more requests, and a log that works again, everything comes to its end.
+    fn wind_down(&mut self) {
+        let mut rounds = 0..100;
+        while !self.bench.group.is_idle() && rounds.next().is_some() {
+            while !self.bench.held_writes.is_empty() {
+                self.end_write(true);
+            }
+            self.bench.advance_clock(s(60));
+            self.collect();
+            self.check();
+        }
+        assert!(self.joining.is_empty() && self.syncing.is_empty(), "all are answered");
+        assert_eq!(self.bench.group.state(), ClassicGroupState::Empty);
+        assert!(self.bench.group.is_idle());
+        assert_eq!(self.bench.group.next_deadline(), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn whatever_happens_all_invariants_hold_and_all_who_wait_are_answered(
+        events in prop::collection::vec(event(), 0..150)
+    ) {
+        let mut world = GroupModel::new();
+        for event in events {
+            world.apply(event);
+        }
+        world.wind_down();
+    }
+}

@@ -1,0 +1,94 @@
+//! When which group is to be woken: one alarm a group, one task for all.
+//!
+//! A deadline that moves away leaves its alarm where it is: the group is woken, finds nothing due,
+//! and sets its alarm anew. So a heartbeat, which only moves a deadline away, costs nothing here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::slot::{GroupSlot, GroupSlotState};
+
+/// When, and a number that no other alarm has.
+pub(super) type TimerKey = (Duration, u64);
+
+pub(super) struct TimerQueue {
+    state: Mutex<TimerQueueState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct TimerQueueState {
+    by_time: BTreeMap<TimerKey, Weak<GroupSlot>>,
+    next_number: u64,
+    is_closed: bool,
+}
+
+impl TimerQueue {
+    pub(super) fn new() -> TimerQueue {
+        TimerQueue { state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Sees to it that the group is woken by its next deadline.
+    pub(super) fn schedule(&self, slot: &Arc<GroupSlot>, inner: &mut GroupSlotState) {
+        let Some(at) = inner.next_deadline() else { return };
+        if inner.timer.is_some_and(|(armed, _)| armed <= at) {
+            return;
+        }
+        let mut set = self.state.lock();
+        if let Some(later) = inner.timer.take() {
+            set.by_time.remove(&later);
+        }
+        let key = (at, set.next_number);
+        set.next_number += 1;
+        set.by_time.insert(key, Arc::downgrade(slot));
+        inner.timer = Some(key);
+        if set.by_time.first_key_value().is_some_and(|(first, _)| *first == key) {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn cancel(&self, inner: &mut GroupSlotState) {
+        if let Some(key) = inner.timer.take() {
+            self.state.lock().by_time.remove(&key);
+        }
+    }
+
+    /// Ends the wait in [`TimerQueue::due`], for good.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next alarms, and takes them off; none if they were closed.
+    pub(super) async fn next_due(&self, started: Instant) -> Vec<(TimerKey, Arc<GroupSlot>)> {
+        loop {
+            let (slots, next) = self.take_due(started.elapsed());
+            if !slots.is_empty() || self.state.lock().is_closed {
+                return slots;
+            }
+            match next {
+                None => self.changed.notified().await,
+                Some(at) => drop(timeout_at(started + at, self.changed.notified()).await),
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().by_time.len()
+    }
+
+    fn take_due(&self, now: Duration) -> (Vec<(TimerKey, Arc<GroupSlot>)>, Option<Duration>) {
+        let mut set = self.state.lock();
+        let later = set.by_time.split_off(&(now + Duration::from_nanos(1), 0));
+        let due = std::mem::replace(&mut set.by_time, later);
+        let next = set.by_time.first_key_value().map(|((at, _), _)| *at);
+        let alive = due.into_iter().filter_map(|(key, slot)| Some((key, slot.upgrade()?)));
+        (alive.collect(), next)
+    }
+}

@@ -1,0 +1,259 @@
+//! Topics whose name asks for a moment.
+//!
+//! A moment that is past never changes, so what it resolved to is kept, within so many bytes; what was not asked
+//! for lately goes first. A moment of user time that does not say as known when is pinned by its first request,
+//! for as long as it is remembered.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use engine::{Engine, PartitionView, SeekError, TopicId, TopicView, WaitPolicy};
+use hlc::{MomentError, split_moment_topic};
+use kafka_protocol::ResponseError;
+use parking_lot::Mutex;
+
+use crate::error_code::seek_error;
+
+/// How many bytes of views are remembered.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+/// What a view takes beside its partitions and its name.
+const VIEW_BYTES: usize = 512;
+/// The longest name that is looked at.
+const NAME_BYTES_MAX: usize = 1024;
+/// How many partitions or settings of moments one answer describes. Of what there is now, an answer has at most
+/// all; but a few bytes name one more moment of it.
+const MOMENT_ROWS_MAX: usize = 100_000;
+
+/// Why a moment that a topic's name asks for cannot be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum MomentTopicError {
+    /// It is no moment.
+    #[error("{0}")]
+    Grammar(#[from] MomentError),
+    /// It cannot be read.
+    #[error("{0}")]
+    Seek(#[from] SeekError),
+    /// The answer describes as many as it may.
+    #[error(
+        "one answer describes at most {MOMENT_ROWS_MAX} partitions or settings of moments. ask for fewer at a time"
+    )]
+    TooMany,
+}
+
+impl MomentTopicError {
+    pub(crate) fn error(&self) -> ResponseError {
+        match self {
+            // Clients tell it to their callers, and do not ask again.
+            MomentTopicError::Grammar(_) | MomentTopicError::TooMany => {
+                ResponseError::InvalidTopicException
+            }
+            MomentTopicError::Seek(error) => seek_error(error),
+        }
+    }
+}
+
+/// What of moments an answer may still describe.
+#[derive(Debug)]
+pub(crate) struct MomentRowQuota(usize);
+
+impl Default for MomentRowQuota {
+    fn default() -> MomentRowQuota {
+        MomentRowQuota(MOMENT_ROWS_MAX)
+    }
+}
+
+impl MomentRowQuota {
+    /// Whether anything is left.
+    pub(crate) fn check(&self) -> Result<(), MomentTopicError> {
+        if self.0 == 0 { Err(MomentTopicError::TooMany) } else { Ok(()) }
+    }
+
+    /// Another moment is described, in so many rows. The last may have more than are left.
+    pub(crate) fn take(&mut self, rows: usize) -> Result<(), MomentTopicError> {
+        self.check()?;
+        self.0 = self.0.saturating_sub(rows.max(1));
+        Ok(())
+    }
+}
+
+/// A view, and the name that it was asked for by.
+#[derive(Debug)]
+struct CachedView {
+    name: Box<str>,
+    view: Arc<TopicView>,
+    /// Asked for since it was last spared.
+    is_used: bool,
+}
+
+impl CachedView {
+    fn bytes(&self) -> usize {
+        VIEW_BYTES + self.name.len() + self.view.partitions.len() * size_of::<PartitionView>()
+    }
+}
+
+#[derive(Default)]
+struct MomentCacheState {
+    by_id: HashMap<TopicId, CachedView>,
+    /// The next to go is in front.
+    order: VecDeque<TopicId>,
+    bytes: usize,
+}
+
+impl MomentCacheState {
+    fn get(&mut self, id: &TopicId) -> Option<&CachedView> {
+        let remembered = self.by_id.get_mut(id)?;
+        remembered.is_used = true;
+        Some(remembered)
+    }
+
+    fn put(&mut self, id: TopicId, remembered: CachedView) {
+        self.bytes += remembered.bytes();
+        self.by_id.insert(id, remembered);
+        self.order.push_back(id);
+    }
+
+    /// Forgets what was not asked for lately, until there are no more than `bytes_max`; but for the newest.
+    fn shrink(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max && self.order.len() > 1 {
+            let Some(id) = self.order.pop_front() else { return };
+            let Some(next) = self.by_id.get_mut(&id) else { continue };
+            if std::mem::take(&mut next.is_used) {
+                self.order.push_back(id);
+                continue;
+            }
+            self.bytes -= next.bytes();
+            self.by_id.remove(&id);
+        }
+    }
+}
+
+/// What names resolved to.
+pub(crate) struct MomentCache {
+    state: Mutex<MomentCacheState>,
+    bytes_max: usize,
+}
+
+impl Default for MomentCache {
+    fn default() -> MomentCache {
+        MomentCache { state: Mutex::default(), bytes_max: CACHE_BYTES_MAX }
+    }
+}
+
+/// The id of the topic of that name: the same in every life of every server.
+pub(crate) fn moment_topic_id(name: &str) -> TopicId {
+    let mut id = xxhash_rust::xxh3::xxh3_128(name.as_bytes()).to_be_bytes();
+    // A version 8 UUID (RFC 9562: custom), which no random topic id is.
+    id[6] = (id[6] & 0x0f) | 0x80;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    id
+}
+
+impl MomentCache {
+    /// The view that `name` asks for; `None` if it asks for no moment. One that is remembered may have lost
+    /// records since: whoever reads of it asks [`TopicView::check_kept`] or [`PartitionView::check_kept`] behind that.
+    pub(crate) async fn resolve(
+        &self,
+        engine: &Engine,
+        name: &str,
+        when: WaitPolicy,
+    ) -> Result<Option<Arc<TopicView>>, MomentTopicError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Ok(None);
+        }
+        let Some((topic, ask)) = split_moment_topic(name) else { return Ok(None) };
+        if let Some(view) = self.by_name(name) {
+            return Ok(Some(view));
+        }
+        let view = Arc::new(engine.view(topic, ask?, when).await?);
+        Ok(Some(self.insert(name, view)))
+    }
+
+    fn by_name(&self, name: &str) -> Option<Arc<TopicView>> {
+        let mut state = self.state.lock();
+        let remembered = state.get(&moment_topic_id(name))?;
+        (*remembered.name == *name).then(|| Arc::clone(&remembered.view))
+    }
+
+    pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
+        self.state.lock().get(id).map(|remembered| Arc::clone(&remembered.view))
+    }
+
+    /// Keeps a view; whoever came first with the same question has pinned the answer.
+    fn insert(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
+        let (id, mut state) = (moment_topic_id(name), self.state.lock());
+        match state.by_id.get(&id) {
+            Some(first) if *first.name == *name => return Arc::clone(&first.view),
+            // Of two names with one id, the first has it.
+            Some(_) => return view,
+            None => {}
+        }
+        let remembered = CachedView { name: name.into(), view: Arc::clone(&view), is_used: false };
+        state.put(id, remembered);
+        state.shrink(self.bytes_max);
+        view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use engine::EngineOptions;
+    use hlc::{ManualClock, SysTime};
+    use storage::disk::MemoryDisk;
+
+    use super::*;
+    use crate::format::KafkaFormat;
+
+    const START: u64 = 1_795_252_948_000;
+
+    async fn engine(partitions: u32) -> Engine {
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
+        let engine = Engine::open(
+            Arc::new(MemoryDisk::new()),
+            EngineOptions::default(),
+            Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
+            Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
+        );
+        let engine = engine.unwrap();
+        engine.create_topic("t", partitions, BTreeMap::new(), [1; 16], false).await.unwrap();
+        clock.advance(Duration::from_secs(1));
+        engine
+    }
+
+    #[tokio::test]
+    async fn views_are_remembered_within_so_many_bytes_and_those_that_are_asked_for_stay() {
+        let engine = engine(1000).await;
+        let moments = MomentCache { bytes_max: 1 << 20, ..MomentCache::default() };
+        let resolve = async |nth: usize| {
+            let name = format!("t@u{nth}");
+            moments.resolve(&engine, &name, WaitPolicy::Refuse).await.unwrap().unwrap()
+        };
+        let first = resolve(0).await;
+        let one = moments.state.lock().bytes;
+        assert!(one >= 1000 * size_of::<PartitionView>());
+        let count = 2 * moments.bytes_max / one;
+        for nth in 1..count {
+            resolve(nth).await;
+            assert!(Arc::ptr_eq(&first, &resolve(0).await), "asked for all the time");
+        }
+        let state = moments.state.lock();
+        assert!(state.bytes <= moments.bytes_max, "{}", state.bytes);
+        assert_eq!(state.order.len(), state.by_id.len());
+        assert_eq!(state.bytes, state.by_id.values().map(CachedView::bytes).sum::<usize>());
+        assert!(!state.by_id.contains_key(&moment_topic_id("t@u1")), "asked for once, long ago");
+        assert!(state.by_id.contains_key(&moment_topic_id(&format!("t@u{}", count - 1))));
+    }
+
+    #[test]
+    fn an_answer_tells_of_so_many_partitions_of_moments_and_then_refuses() {
+        let mut rows = MomentRowQuota::default();
+        for _ in 0..9 {
+            rows.take(MOMENT_ROWS_MAX / 10).unwrap();
+        }
+        assert!(rows.take(MOMENT_ROWS_MAX).is_ok(), "the last may have more than are left");
+        assert!(matches!(rows.check(), Err(MomentTopicError::TooMany)));
+        assert!(matches!(rows.take(1), Err(MomentTopicError::TooMany)));
+    }
+}

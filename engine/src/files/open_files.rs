@@ -1,0 +1,83 @@
+//! Open files, and those that were closed not long ago: the second-chance list. A file that is opened
+//! again soon is found as it was left, and nothing is read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::contents::FileContents;
+use super::event::Inode;
+
+struct OpenFileSlot {
+    contents: Arc<FileContents>,
+    open_count: usize,
+}
+
+#[derive(Default)]
+struct OpenFileState {
+    slots: HashMap<Inode, OpenFileSlot>,
+    /// Those without holders, longest closed first.
+    closed: VecDeque<Inode>,
+}
+
+impl OpenFileState {
+    fn acquire(&mut self, inode: Inode) -> Option<Arc<FileContents>> {
+        let slot = self.slots.get_mut(&inode)?;
+        if slot.open_count == 0 {
+            self.closed.retain(|other| *other != inode);
+        }
+        slot.open_count += 1;
+        Some(Arc::clone(&slot.contents))
+    }
+}
+
+/// The files whose index is in memory.
+pub(crate) struct OpenFileTable {
+    state: Mutex<OpenFileState>,
+    closed_max: usize,
+}
+
+impl OpenFileTable {
+    pub(crate) fn new(closed_max: usize) -> OpenFileTable {
+        OpenFileTable { state: Mutex::default(), closed_max }
+    }
+
+    /// The file, held until [`OpenFileTable::close`], if it is here.
+    pub(crate) fn reopen(&self, inode: Inode) -> Option<Arc<FileContents>> {
+        self.state.lock().acquire(inode)
+    }
+
+    /// The same of a file that was not here; of two who come with it, the first is right.
+    pub(crate) fn insert(&self, contents: FileContents) -> Arc<FileContents> {
+        let inode = contents.inode;
+        let mut state = self.state.lock();
+        if let Some(held) = state.acquire(inode) {
+            return held;
+        }
+        let contents = Arc::new(contents);
+        state.slots.insert(inode, OpenFileSlot { contents: Arc::clone(&contents), open_count: 1 });
+        contents
+    }
+
+    /// Lets go of a file. Returns those that leave memory now: they want a checkpoint first.
+    pub(crate) fn close(&self, inode: Inode) -> Vec<Arc<FileContents>> {
+        let mut state = self.state.lock();
+        let slot = state.slots.get_mut(&inode).expect("what is held has a slot");
+        slot.open_count -= 1;
+        if slot.open_count == 0 {
+            state.closed.push_back(inode);
+        }
+        let mut leaving = Vec::new();
+        while state.closed.len() > self.closed_max {
+            let oldest = state.closed.pop_front();
+            leaving.extend(oldest.and_then(|oldest| state.slots.remove(&oldest)));
+        }
+        leaving.into_iter().map(|slot| slot.contents).collect()
+    }
+
+    /// All that are here.
+    pub(crate) fn all(&self) -> Vec<Arc<FileContents>> {
+        self.state.lock().slots.values().map(|slot| Arc::clone(&slot.contents)).collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! What an engine does on threads of its own; and how a simulation does without them.
+//!
+//! An engine that is [driven by hand](storage::Options::manual_stepping) starts none. What would be done
+//! by one waits for [`Engine::turn`], and what would be given to one that may wait for disks is done on
+//! the spot: so whoever calls it decides what comes when, and a run replays from its seed.
+
+use std::sync::Arc;
+
+use hlc::Hlc;
+use tokio::sync::{OwnedMutexGuard, oneshot};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::namespace::Topic;
+use crate::namespace::event::MetadataEvent;
+
+impl Engine {
+    fn is_manually_stepped(&self) -> bool {
+        self.options.storage.manual_stepping
+    }
+
+    /// Does what an engine that is [driven by hand](storage::Options::manual_stepping) has to do now:
+    /// writes one group, renews the clock's bound, applies events, makes the catalog anew. Whether there was anything to do.
+    pub fn step(&self) -> bool {
+        let wrote = self.store.step();
+        let applied = self.step_applier();
+        self.step_catalog_rebuild() || applied || wrote
+    }
+
+    /// Every topic that is or was, by its creation, as it is or was last; and when it was deleted, if it
+    /// was. What is kept of them may be nothing, and those that are forgotten are not among them.
+    pub fn topics_including_deleted(&self) -> Vec<(Arc<Topic>, Option<Hlc>)> {
+        let namespace = self.shared.namespace.read();
+        let mut topics: Vec<_> =
+            namespace.topics_including_deleted().map(|(t, d)| (Arc::clone(t), d)).collect();
+        topics.sort_by_key(|(topic, _)| topic.created);
+        topics
+    }
+
+    /// Does what may wait for disks.
+    pub(crate) async fn spawn_blocking<T: Send + 'static>(
+        &self,
+        act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if self.is_manually_stepped() {
+            return act();
+        }
+        let done = tokio::task::spawn_blocking(act).await;
+        done.map_err(|error| EngineError::Disk(error.to_string().into()))?
+    }
+
+    /// [`Engine::change`], on a thread that may wait.
+    pub(crate) fn submit_event_blocking(&self, event: MetadataEvent) -> Result<Hlc, EngineError> {
+        let applied = self.begin_submit_event(event, None)?;
+        while self.is_manually_stepped() && self.step() {}
+        receive_blocking(applied, self.is_manually_stepped())
+            .unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+    }
+
+    /// [`Engine::lock_changes`], on a thread that may wait; `None` where it may not, and another holds
+    /// them.
+    pub(crate) fn lock_changes_blocking(&self) -> Option<OwnedMutexGuard<()>> {
+        let changing = Arc::clone(&self.change_lock);
+        match self.is_manually_stepped() {
+            true => changing.try_lock_owned().ok(),
+            false => Some(changing.blocking_lock_owned()),
+        }
+    }
+}
+
+fn receive_blocking<T>(mut receiver: oneshot::Receiver<T>, is_here: bool) -> Option<T> {
+    if is_here { receiver.try_recv().ok() } else { receiver.blocking_recv().ok() }
+}

@@ -1,0 +1,191 @@
+//! What the numbers mean by which the kernel knows files.
+//!
+//! A file of the present is its inode's number, and so is found without being remembered. Everything
+//! else is remembered for as long as the kernel does, which says so: it counts what it was told, and
+//! forgets that many.
+//!
+//! What the kernel keeps it keeps by number. So a node of the past that shows other bytes than before,
+//! because some were given up or compacted, has another number: what was open stays what it was.
+
+use std::collections::HashMap;
+
+use engine::files::Inode;
+use fuser::FileAttr;
+use parking_lot::Mutex;
+
+use super::errno::FuseErrno;
+use crate::tree::ViewNode;
+
+/// What a number means.
+#[derive(Clone, Debug)]
+pub(super) enum MountNode {
+    /// A file or directory that can be changed.
+    File(Inode),
+    /// Anything else of the tree, and in which version ([`crate::tree::Tree::version`]).
+    Tree(ViewNode, u64),
+}
+
+struct InodeEntry {
+    node: ViewNode,
+    version: u64,
+    /// What the kernel was told of it last.
+    attributes: Option<FileAttr>,
+    /// How often the kernel was told of it.
+    lookups: u64,
+}
+
+/// What the kernel knows and we cannot tell from the number.
+#[derive(Default)]
+pub(super) struct InodeTable {
+    entries: Mutex<HashMap<u64, InodeEntry>>,
+}
+
+/// Numbers from here on are of what has no inode of its own.
+const SYNTHETIC_INODE_MIN: u64 = 1 << 63;
+
+impl MountNode {
+    /// A node in a version.
+    pub(super) fn of(node: ViewNode, version: u64) -> MountNode {
+        match node {
+            ViewNode::File { inode, cut: None } => MountNode::File(inode),
+            node => MountNode::Tree(node, version),
+        }
+    }
+
+    /// The number by which the kernel knows it.
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            MountNode::File(inode) => inode_number(*inode),
+            MountNode::Tree(node, 0) => node.inode(),
+            // Both are hashes.
+            MountNode::Tree(node, version) => (node.inode() ^ version) | SYNTHETIC_INODE_MIN,
+        }
+    }
+
+    /// The node that the tree knows.
+    pub(super) fn view_node(&self) -> ViewNode {
+        match self {
+            MountNode::File(inode) => ViewNode::File { inode: *inode, cut: None },
+            MountNode::Tree(node, _) => node.clone(),
+        }
+    }
+}
+
+/// The number of a file of the present.
+pub(super) fn inode_number(inode: Inode) -> u64 {
+    ViewNode::File { inode, cut: None }.inode()
+}
+
+impl InodeTable {
+    /// What `number` means.
+    pub(super) fn find(&self, number: u64) -> Result<MountNode, FuseErrno> {
+        if number == ViewNode::Root(None).inode() {
+            return Ok(MountNode::Tree(ViewNode::Root(None), 0));
+        }
+        if number == self::inode_number(Inode::ROOT) {
+            return Ok(MountNode::File(Inode::ROOT));
+        }
+        if number < SYNTHETIC_INODE_MIN {
+            return Ok(MountNode::File(Inode(number)));
+        }
+        let known = self.entries.lock();
+        let known = known.get(&number).ok_or(FuseErrno::STALE)?;
+        Ok(MountNode::Tree(known.node.clone(), known.version))
+    }
+
+    /// What the kernel was told last of a number that it knows.
+    pub(super) fn attributes(&self, number: u64) -> Option<FileAttr> {
+        self.entries.lock().get(&number)?.attributes
+    }
+
+    /// The kernel is about to be told of `place` once more, and of what is known of it; returns the
+    /// number.
+    pub(super) fn add_lookup(
+        &self,
+        place: &MountNode,
+        attributes: Option<FileAttr>,
+    ) -> Result<u64, FuseErrno> {
+        let number = place.number();
+        let MountNode::Tree(node, version) = place else { return Ok(number) };
+        let mut known = self.entries.lock();
+        let entry = known.entry(number).or_insert_with(|| InodeEntry {
+            node: node.clone(),
+            version: *version,
+            attributes: None,
+            lookups: 0,
+        });
+        // Two nodes of one number: one in 2^63.
+        if entry.node != *node || entry.version != *version {
+            return Err(FuseErrno::IO);
+        }
+        entry.attributes = attributes.or(entry.attributes);
+        entry.lookups += 1;
+        Ok(number)
+    }
+
+    /// The kernel was told of `number` so often, and has forgotten it.
+    pub(super) fn forget(&self, number: u64, times: u64) {
+        if number < SYNTHETIC_INODE_MIN {
+            return;
+        }
+        let mut known = self.entries.lock();
+        if let Some(entry) = known.get_mut(&number) {
+            entry.lookups = entry.lookups.saturating_sub(times);
+            if entry.lookups == 0 {
+                known.remove(&number);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.entries.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::Cut;
+
+    use super::*;
+
+    #[test]
+    fn an_inode_forgotten_as_often_as_it_was_looked_up_is_removed() {
+        let nodes = InodeTable::default();
+        let place = MountNode::Tree(ViewNode::Topics(None), 0);
+        let number = nodes.add_lookup(&place, None).unwrap();
+        assert_eq!(nodes.add_lookup(&place, None).unwrap(), number);
+        nodes.forget(number, 1);
+        assert!(matches!(nodes.find(number), Ok(MountNode::Tree(ViewNode::Topics(None), 0))));
+        nodes.forget(number, 1);
+        assert_eq!(nodes.find(number).unwrap_err(), FuseErrno::STALE);
+        assert_eq!(nodes.count(), 0);
+    }
+
+    #[test]
+    fn present_files_are_found_without_a_lookup() {
+        let nodes = InodeTable::default();
+        for inode in [Inode::ROOT, Inode(2), Inode(1 << 40)] {
+            let number = nodes.add_lookup(&MountNode::File(inode), None).unwrap();
+            assert!(matches!(nodes.find(number), Ok(MountNode::File(found)) if found == inode));
+        }
+        assert!(matches!(nodes.find(1), Ok(MountNode::Tree(ViewNode::Root(None), 0))));
+        let past = ViewNode::File { inode: Inode(2), cut: Some(Cut::ALL) };
+        assert!(nodes.add_lookup(&MountNode::Tree(past, 0), None).unwrap() >= SYNTHETIC_INODE_MIN);
+        assert_eq!(nodes.count(), 1);
+    }
+
+    #[test]
+    fn each_version_has_its_own_number_and_attributes() {
+        let nodes = InodeTable::default();
+        let of = |version| MountNode::Tree(ViewNode::Pin("p".into()), version);
+        let told = |size| Some(FileAttr { size, ..super::super::attributes::negative_entry() });
+        let [first, second] = [7, 8].map(|nth| nodes.add_lookup(&of(nth), told(nth)).unwrap());
+        assert_ne!(first, second);
+        assert_eq!(nodes.add_lookup(&of(7), None).unwrap(), first);
+        assert_eq!(nodes.attributes(first).unwrap().size, 7);
+        nodes.forget(second, 1);
+        assert_eq!(nodes.attributes(second), None);
+        assert!(matches!(nodes.find(first), Ok(MountNode::Tree(ViewNode::Pin(_), 7))));
+    }
+}

@@ -1,0 +1,85 @@
+//! Who asked, for answers that take long: a program that is killed must not have to wait for them.
+//!
+//! The kernel keeps a program until what it asked for is answered, also one that is being killed. It would
+//! tell us (`FUSE_INTERRUPT`), but `fuser` does not hand that on; so whether a thread is being killed is
+//! looked up from time to time, in `/proc`.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// How often it is looked up.
+const PROC_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The signal that ends a program, as one bit of a mask. The kernel raises it for every other signal that
+/// ends one, such as that of Ctrl-C.
+const SIGKILL_BIT: u64 = 1 << 8;
+
+thread_local! {
+    static CALLER_THREAD: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Serves what the thread `asker` asked, as the kernel numbers it.
+pub(super) fn serve_for_caller(asker: u32, serve: impl FnOnce()) {
+    struct CallerGuard;
+    impl Drop for CallerGuard {
+        fn drop(&mut self) {
+            CALLER_THREAD.set(None);
+        }
+    }
+    CALLER_THREAD.set(Some(asker));
+    let _end = CallerGuard;
+    serve();
+}
+
+/// An answer to whoever is served on this thread; `None` once it is being killed.
+pub(super) async fn wait_unless_killed<T>(answer: impl Future<Output = T>) -> Option<T> {
+    let asker = CALLER_THREAD.get();
+    wait_while(answer, || asker.is_none_or(|asker| !is_killed(asker))).await
+}
+
+async fn wait_while<T>(answer: impl Future<Output = T>, is_wanted: impl Fn() -> bool) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        match tokio::time::timeout(PROC_POLL_INTERVAL, answer.as_mut()).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if is_wanted() => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn is_killed(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    status.is_ok_and(|status| has_pending_sigkill(&status))
+}
+
+/// Whether the signal waits for the thread, or for its process.
+fn has_pending_sigkill(status: &str) -> bool {
+    status.lines().any(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & SIGKILL_BIT != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_being_killed_is_known_by_its_signals() {
+        let status = |own: &str, shared: &str| {
+            format!("Name:\tcat\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\tffffffffffffffff\n")
+        };
+        assert!(!has_pending_sigkill(&status("0000000000000000", "0000000000000002")));
+        assert!(has_pending_sigkill(&status("0000000000000100", "0000000000000000")));
+        assert!(has_pending_sigkill(&status("0000000000000000", "0000000000000102")));
+        assert!(!is_killed(std::process::id()) && !is_killed(0));
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_waited_for_while_somebody_wants_it() {
+        assert_eq!(wait_while(async { 5 }, || false).await, Some(5));
+        assert_eq!(wait_while(std::future::pending::<u8>(), || false).await, None);
+        assert_eq!(wait_unless_killed(tokio::task::yield_now()).await, Some(()));
+    }
+}

@@ -1,0 +1,427 @@
+//! One mount: what the kernel asks of it, answered.
+//!
+//! Files of the present are read and written ([`super::changes`]); everything else of the tree is read
+//! only. What is said here holds for both.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::files::{FileError, FileSystem, Inode, NAME_BYTES_MAX};
+use fuser::{FileAttr, FileHandle, FopenFlags};
+use hlc::Cut;
+use parking_lot::Mutex;
+use tokio::runtime::Handle as Runtime;
+
+use super::attributes::{
+    FILES_SHARED_TTL, FILES_TTL, PAST_TTL, PRESENT_TTL, attributes, file_type, kind_type,
+    negative_entry, read_only_attributes, unread_text_attributes,
+};
+use super::coherence::{CacheInvalidator, MountId};
+use super::errno::FuseErrno;
+use super::handles::{DirectoryHandle, FuseHandle, FuseHandleTable};
+use super::inode_table::{InodeTable, MountNode, inode_number};
+use super::interrupt::wait_unless_killed;
+use crate::ViewFormat;
+use crate::tree::{TreeError, ViewEntry, ViewNode, ViewTree};
+
+/// How many names of the tree are asked for at once.
+const READDIR_NAMES_MAX: usize = 1024;
+/// How often something is looked at again that became another version meanwhile.
+const ATTEMPTS_MAX: usize = 5;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FuseCaller {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// What the kernel is told of a name or file, and for how long it may believe it.
+pub(super) struct EntryReply {
+    pub(super) attributes: FileAttr,
+    pub(super) ttl: Duration,
+}
+
+/// A name in a directory, as it is told.
+pub(super) struct ReaddirEntry {
+    /// Where to go on behind it.
+    pub(super) next: u64,
+    pub(super) name: Vec<u8>,
+    /// Not yet in any version.
+    pub(super) node: MountNode,
+    pub(super) kind: fuser::FileType,
+}
+
+/// One mount.
+pub(super) struct MountedTree {
+    pub(super) id: MountId,
+    pub(super) files: FileSystem,
+    pub(super) tree: Arc<ViewTree>,
+    pub(super) runtime: Runtime,
+    pub(super) invalidator: Arc<CacheInvalidator>,
+    pub(super) nodes: InodeTable,
+    pub(super) handles: FuseHandleTable,
+    /// Held while something is put at the end of a file; which one follows from its number.
+    pub(super) append_locks: Arc<[Mutex<()>]>,
+    /// Where the data lies: how much room there is follows from that.
+    pub(super) data_dir: PathBuf,
+}
+
+impl MountedTree {
+    /// Waits for what is answered from elsewhere.
+    pub(super) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.runtime.block_on(answer)
+    }
+
+    /// [`MountedTree::wait`], for what may take long, as long as somebody waits for it.
+    fn wait_interruptibly<T>(
+        &self,
+        answer: impl Future<Output = Result<T, TreeError>>,
+    ) -> Result<T, TreeError> {
+        let unwanted = || Err(TreeError::NotYet("the calling program is being killed".into()));
+        self.wait(wait_unless_killed(answer)).unwrap_or_else(unwanted)
+    }
+
+    /// Whether to look a name up may take reading all of a topic.
+    pub(super) fn is_slow_lookup(&self, parent: u64, name: &OsStr) -> bool {
+        match self.nodes.find(parent) {
+            Ok(MountNode::Tree(ViewNode::Keys(_), _)) => true,
+            Ok(MountNode::Tree(ViewNode::Topic(_), _)) => {
+                let name = name.as_bytes();
+                name.contains(&b'.') && !name.ends_with(b".log")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether to know or open what has that number may take so.
+    pub(super) fn is_slow(&self, number: u64) -> bool {
+        matches!(self.nodes.find(number), Ok(MountNode::Tree(node, _)) if is_rendered(&node)
+            || matches!(node, ViewNode::Keys(_) | ViewNode::Key { .. }))
+    }
+
+    /// What a name means. A name that is not there is an answer too, where it may be remembered.
+    pub(super) fn look_up(&self, parent: u64, name: &OsStr) -> Result<EntryReply, FuseErrno> {
+        let (parent, name) = (self.nodes.find(parent)?, name.as_bytes());
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FuseErrno::NAME_TOO_LONG);
+        }
+        if let MountNode::File(directory) = parent {
+            match self.files.lookup(directory, name, Cut::ALL) {
+                Ok(inode) => return self.file_reply(inode),
+                // It may be a name and a moment.
+                Err(FileError::NotFound(_)) if name.contains(&b'@') => {}
+                Err(FileError::NotFound(_)) => {
+                    return Ok(EntryReply { attributes: negative_entry(), ttl: self.files_ttl() });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let parent = parent.view_node();
+        match self.wait_interruptibly(self.tree.lookup(&parent, name)) {
+            Ok(node) => self.node_reply(node),
+            // Whoever is asked for a key may find that what was its newest record is gone.
+            Err(TreeError::NotFound(_))
+                if !parent.is_present() && !matches!(parent, ViewNode::Keys(_)) =>
+            {
+                Ok(EntryReply { attributes: negative_entry(), ttl: PAST_TTL })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How long the kernel may believe what it knows of files.
+    pub(super) fn files_ttl(&self) -> Duration {
+        if self.invalidator.is_shared() { FILES_SHARED_TTL } else { FILES_TTL }
+    }
+
+    /// Whether a name in a directory of files is one with a moment, and there was something then.
+    pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
+        let parent = MountNode::File(directory).view_node();
+        name.contains(&b'@') && self.wait(self.tree.lookup(&parent, name)).is_ok()
+    }
+
+    pub(super) fn file_reply(&self, inode: Inode) -> Result<EntryReply, FuseErrno> {
+        let file = self.files.stat_inode(inode, Cut::ALL)?;
+        Ok(EntryReply { attributes: attributes(inode_number(inode), &file), ttl: self.files_ttl() })
+    }
+
+    /// What the kernel is told of `place`, which it then knows once more.
+    pub(super) fn counted_reply(&self, place: &MountNode) -> Result<EntryReply, FuseErrno> {
+        let told = self.current_reply(place)?;
+        self.nodes.add_lookup(place, Some(told.attributes))?;
+        Ok(told)
+    }
+
+    /// [`MountedTree::tell`], of what a node is by now. The name may mean another version when it is asked
+    /// for again, so it is asked for again; what the kernel keeps of this one it finds again.
+    fn node_reply(&self, node: ViewNode) -> Result<EntryReply, FuseErrno> {
+        let mut tries = 1;
+        loop {
+            let version = self.wait(self.tree.version(&node))?;
+            match self.counted_reply(&MountNode::of(node.clone(), version)) {
+                Err(FuseErrno::STALE) if tries < ATTEMPTS_MAX => tries += 1,
+                Ok(told) if version != 0 => return Ok(EntryReply { ttl: PRESENT_TTL, ..told }),
+                told => return told,
+            }
+        }
+    }
+
+    fn current_reply(&self, place: &MountNode) -> Result<EntryReply, FuseErrno> {
+        let (node, version) = match place {
+            MountNode::File(inode) => return self.file_reply(*inode),
+            MountNode::Tree(node, version) => (node, *version),
+        };
+        let number = place.number();
+        let is_fixed = version != 0 || !node.is_present();
+        let ttl = if is_fixed { PAST_TTL } else { PRESENT_TTL };
+        if version != 0
+            && let Some(attributes) = self.nodes.attributes(number)
+        {
+            return Ok(EntryReply { attributes, ttl });
+        }
+        let stat = self.wait_interruptibly(self.tree.stat(node))?;
+        self.check_version(node, version)?;
+        Ok(EntryReply { attributes: read_only_attributes(number, &stat), ttl })
+    }
+
+    /// What was just looked at is of that version.
+    fn check_version(&self, node: &ViewNode, version: u64) -> Result<(), FuseErrno> {
+        if version != 0 && self.wait(self.tree.version(node))? != version {
+            return Err(FuseErrno::STALE);
+        }
+        Ok(())
+    }
+
+    /// What is known of a node.
+    pub(super) fn attributes(
+        &self,
+        number: u64,
+        open: Option<u64>,
+    ) -> Result<EntryReply, FuseErrno> {
+        let place = self.nodes.find(number)?;
+        let mut told = self.current_reply(&place)?;
+        if let Some(open) = open
+            && let FuseHandle::Node(open) = &*self.handles.find(open)?
+        {
+            // What is open may be less than what is there now, or more.
+            told.attributes.size = self.wait(open.size())?;
+        }
+        Ok(told)
+    }
+
+    pub(super) fn read_link(&self, number: u64) -> Result<Vec<u8>, FuseErrno> {
+        match self.nodes.find(number)? {
+            MountNode::File(inode) => Ok(self.files.read_link_inode(inode, Cut::ALL)?),
+            MountNode::Tree(node, version) => {
+                let target = self.wait(self.tree.read_link(&node))?;
+                self.check_version(&node, version)?;
+                Ok(target)
+            }
+        }
+    }
+
+    /// Opens for reading, or writing if that can be.
+    pub(super) fn open(
+        &self,
+        number: u64,
+        to_write: bool,
+    ) -> Result<(FileHandle, FopenFlags), FuseErrno> {
+        match self.nodes.find(number)? {
+            MountNode::File(inode) => {
+                let file = self.files.open_inode(inode)?;
+                // All that changes it comes through the kernel, or it is told.
+                Ok((self.handles.add(FuseHandle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
+            }
+            MountNode::Tree(..) if to_write => Err(FuseErrno::READ_ONLY),
+            MountNode::Tree(node, version) => {
+                let open = self.wait_interruptibly(self.tree.open(&node))?;
+                // The kernel looks the name up again, if it has one.
+                self.check_version(&node, version)?;
+                // Two that have a present open may have different bytes of it: each reads its own.
+                let flags = match node.is_present() {
+                    true => FopenFlags::FOPEN_DIRECT_IO,
+                    false => FopenFlags::FOPEN_KEEP_CACHE,
+                };
+                Ok((self.handles.add(FuseHandle::Node(open))?, flags))
+            }
+        }
+    }
+
+    pub(super) fn read(&self, open: u64, offset: u64, length: u32) -> Result<Bytes, FuseErrno> {
+        match &*self.handles.find(open)? {
+            FuseHandle::File(file) => Ok(file.read_at(Cut::ALL, offset, length as usize)?),
+            FuseHandle::Node(open) => Ok(self.wait(open.read(offset, length as usize))?),
+            FuseHandle::Directory(_) => Err(FuseErrno::IS_DIRECTORY),
+        }
+    }
+
+    // ---- Directories ----
+
+    pub(super) fn open_directory(
+        &self,
+        number: u64,
+    ) -> Result<(FileHandle, FopenFlags), FuseErrno> {
+        let place = self.nodes.find(number)?;
+        let past = match &place {
+            // The keys of a moment are fewer once records are given up.
+            MountNode::Tree(ViewNode::Keys(_), _) | MountNode::File(_) => false,
+            MountNode::Tree(node, _) => !node.is_present(),
+        };
+        let flags = match past {
+            true => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::empty(),
+        };
+        let listing = DirectoryHandle { node: place, names: Mutex::default() };
+        Ok((self.handles.add(FuseHandle::Directory(listing))?, flags))
+    }
+
+    /// Names of an open directory, those behind `after`. A directory of files is listed as it was when
+    /// the reader began: what comes and goes meanwhile moves nothing.
+    pub(super) fn names(&self, open: u64, after: u64) -> Result<Vec<ReaddirEntry>, FuseErrno> {
+        let handle = self.handles.find(open)?;
+        let FuseHandle::Directory(listing) = &*handle else { return Err(FuseErrno::NOT_DIRECTORY) };
+        let here = listing.node.clone();
+        let mut named = Vec::new();
+        for (next, name) in [(1, &b"."[..]), (2, b"..")] {
+            if after < next {
+                let (name, place) = (name.to_vec(), here.clone());
+                named.push(ReaddirEntry {
+                    next,
+                    name,
+                    node: place,
+                    kind: fuser::FileType::Directory,
+                });
+            }
+        }
+        match &here {
+            MountNode::File(inode) => {
+                named.extend(self.file_names(*inode, None, listing, after)?);
+            }
+            MountNode::Tree(ViewNode::File { inode, cut }, _) => {
+                named.extend(self.file_names(*inode, *cut, listing, after)?);
+            }
+            MountNode::Tree(node, _) => {
+                let behind = if after < FIRST_COOKIE { 0 } else { after };
+                let listed =
+                    self.wait_interruptibly(self.tree.list(node, behind, READDIR_NAMES_MAX))?;
+                named.extend(listed.into_iter().map(readdir_entry));
+            }
+        }
+        Ok(named)
+    }
+
+    fn file_names(
+        &self,
+        inode: Inode,
+        cut: Option<Cut>,
+        listing: &DirectoryHandle,
+        after: u64,
+    ) -> Result<Vec<ReaddirEntry>, FuseErrno> {
+        let mut names = listing.names.lock();
+        if after == 0 || names.is_none() {
+            *names = Some(self.files.list_inode(inode, cut.unwrap_or(Cut::ALL))?);
+        }
+        let names = names.as_ref().expect("it was just put there");
+        let skip = usize::try_from(after.saturating_sub(2)).unwrap_or(usize::MAX);
+        let left = names.iter().enumerate().skip(skip).take(READDIR_NAMES_MAX);
+        Ok(left
+            .map(|(nth, entry)| ReaddirEntry {
+                next: nth as u64 + 3,
+                name: entry.name.clone(),
+                node: MountNode::of(ViewNode::File { inode: entry.inode, cut }, 0),
+                kind: file_type(entry.kind),
+            })
+            .collect())
+    }
+
+    /// What the kernel is told of a name in a directory that it lists; `None` if it is gone by now.
+    pub(super) fn name_reply(&self, named: &ReaddirEntry) -> Option<EntryReply> {
+        match &named.node {
+            MountNode::File(_) => self.counted_reply(&named.node).ok(),
+            MountNode::Tree(node, _) if is_rendered(node) => self.unread_text_reply(node).ok(),
+            // One of which nothing is kept has a name nevertheless.
+            MountNode::Tree(node @ ViewNode::Partition { .. }, _) => {
+                self.node_reply(node.clone()).or_else(|_| self.unread_text_reply(node)).ok()
+            }
+            MountNode::Tree(node, _) => self.node_reply(node.clone()).ok(),
+        }
+    }
+
+    /// What the kernel is told of a text in a listing: to know how long it is would mean to read all of
+    /// it. It asks again, if somebody wants to know.
+    fn unread_text_reply(&self, node: &ViewNode) -> Result<EntryReply, FuseErrno> {
+        let version = self.wait(self.tree.version(node)).unwrap_or(0);
+        let place = MountNode::of(node.clone(), version);
+        let known = self.nodes.attributes(place.number());
+        let attributes = known.unwrap_or_else(|| unread_text_attributes(place.number()));
+        self.nodes.add_lookup(&place, None)?;
+        Ok(EntryReply { attributes, ttl: PRESENT_TTL })
+    }
+
+    /// The kernel was not told of it after all.
+    pub(super) fn undo_lookup(&self, told: &EntryReply) {
+        self.nodes.forget(told.attributes.ino.0, 1);
+    }
+
+    /// The directory of files with the number `parent`.
+    pub(super) fn directory(&self, parent: u64) -> Result<Inode, FuseErrno> {
+        match self.nodes.find(parent)? {
+            MountNode::File(inode) => Ok(inode),
+            MountNode::Tree(..) => Err(FuseErrno::READ_ONLY),
+        }
+    }
+
+    /// The file with the number `number`, which can be changed.
+    pub(super) fn file(&self, number: u64) -> Result<Inode, FuseErrno> {
+        self.directory(number)
+    }
+
+    // ---- Extended attributes ----
+
+    pub(super) fn extended_attribute(
+        &self,
+        number: u64,
+        name: &OsStr,
+    ) -> Result<Vec<u8>, FuseErrno> {
+        let node = self.nodes.find(number)?.view_node();
+        if !is_stored_attribute(name.as_bytes()) {
+            return Err(FuseErrno::NO_DATA);
+        }
+        self.tree.extended_attribute(&node, name.as_bytes())?.ok_or(FuseErrno::NO_DATA)
+    }
+
+    /// The names of all, each with a zero behind it.
+    pub(super) fn extended_attribute_names(&self, number: u64) -> Result<Vec<u8>, FuseErrno> {
+        let names = self.tree.extended_attribute_names(&self.nodes.find(number)?.view_node())?;
+        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
+    }
+}
+
+/// Cookies of the tree are not below.
+const FIRST_COOKIE: u64 = 16;
+
+fn readdir_entry(listed: ViewEntry) -> ReaddirEntry {
+    let kind = kind_type(listed.kind);
+    ReaddirEntry {
+        next: listed.cookie,
+        name: listed.name,
+        node: MountNode::of(listed.node, 0),
+        kind,
+    }
+}
+
+/// Whether it is made by reading all of a partition.
+fn is_rendered(node: &ViewNode) -> bool {
+    matches!(node, ViewNode::Partition { format, .. } if *format != ViewFormat::Raw)
+}
+
+/// Whether attributes of that name are kept: a program's own, and root's. What others mean to the kernel
+/// (capabilities, access lists) it would not find here.
+pub(super) fn is_stored_attribute(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name.starts_with(b"trusted.")
+}

@@ -1,0 +1,350 @@
+//! The state of a topic by key: `by-key/`, and the same as one stream.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use engine::Offset;
+use engine::blocking::block_in_place;
+use hlc::{Cut, Moment, MomentSelector};
+use kafka_records::KafkaRecord;
+
+use super::keys::{COOKIE_END, COOKIE_MIN, KeySnapshot, KeyTable, cookie, is_retriable};
+use super::names::{DecodedKey, decode, encode, escaped};
+use super::scan::{VisibleRange, for_each_record, read_step};
+use super::stat::ATTEMPTS_MAX;
+use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
+use crate::{RecordRenderer, RecordSelection, ViewFormat};
+
+/// How many bytes of batches are read for one page, at most about.
+const PAGE_READ_BYTES: usize = 8 << 20;
+/// How many bytes of batches are read in one go.
+const STEP_BYTES: usize = 1 << 20;
+/// A key shorter than this has a name of its own.
+const SHORT_KEY: usize = 80;
+
+/// Where a stream of keys goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeysCursor {
+    /// Which keys are on their way: those that there was room for.
+    range: Range<u64>,
+    /// How far their records have been given.
+    partition: u32,
+    offset: u64,
+    /// Of which life of the server: the order of keys is another in each.
+    seed: u32,
+}
+
+impl fmt::Display for KeysCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.range;
+        let KeysCursor { partition, offset, seed, .. } = self;
+        write!(f, "{start:x}-{end:x}-{partition:x}-{offset:x}-{seed:x}")
+    }
+}
+
+impl FromStr for KeysCursor {
+    type Err = TreeError;
+
+    fn from_str(text: &str) -> Result<KeysCursor, TreeError> {
+        let bad = || TreeError::Invalid("not a cursor of keys".to_owned());
+        let numbers: Vec<u64> = text
+            .split('-')
+            .take(6)
+            .map(|part| u64::from_str_radix(part, 16).map_err(|_| bad()))
+            .collect::<Result<_, _>>()?;
+        let [start, end, partition, offset, seed] = numbers[..] else { return Err(bad()) };
+        if start < COOKIE_MIN || start >= end || end > COOKIE_END {
+            return Err(bad());
+        }
+        let partition = u32::try_from(partition).map_err(|_| bad())?;
+        let seed = u32::try_from(seed).map_err(|_| bad())?;
+        Ok(KeysCursor { range: start..end, partition, offset, seed })
+    }
+}
+
+/// A part of the state of a topic.
+#[derive(Clone, Debug)]
+pub struct KeysPage {
+    /// The moment that it is of: ask for that one to get the rest.
+    pub at: MomentSelector,
+    /// Lines.
+    pub text: Vec<u8>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<KeysCursor>,
+}
+
+impl ViewTree {
+    /// The newest record of each key of `topic`, as lines: `KEY`, a tab and its value; or JSON. About
+    /// `bytes_max` of them at a time, and as many pages as it takes; a page may be empty. In no order
+    /// that means anything.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub async fn keys_page(
+        &self,
+        topic: &TopicNode,
+        format: ViewFormat,
+        cursor: Option<KeysCursor>,
+        bytes_max: usize,
+    ) -> Result<KeysPage, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.keys_page_once(topic, format, cursor.clone(), bytes_max).await {
+                // A present that is past already: there is another.
+                Err(TreeError::BeforeHistory(_)) if tries < ATTEMPTS_MAX && topic.at.is_none() => {
+                    tries += 1;
+                }
+                page => return page,
+            }
+        }
+    }
+
+    async fn keys_page_once(
+        &self,
+        topic: &TopicNode,
+        format: ViewFormat,
+        cursor: Option<KeysCursor>,
+        bytes_max: usize,
+    ) -> Result<KeysPage, TreeError> {
+        let at = match topic.at {
+            Some(at) => at,
+            None => {
+                let now = Cut::through(self.engine.frontier());
+                self.wait_until_closed(MomentSelector::At(Moment::Sys(now))).await?
+            }
+        };
+        let topic = &TopicNode { at: Some(at), ..topic.clone() };
+        let (keyed, table, cursor) = self.begin_keys_page(topic, cursor).await?;
+        let mut page = KeysPageBuilder {
+            table: &table,
+            keyed: &keyed,
+            format,
+            seed: self.seed,
+            bytes_max,
+            text: Vec::new(),
+            read: 0,
+        };
+        let next = page.fill(&cursor).await?;
+        keyed.check_kept()?;
+        let seed = cursor.seed;
+        let next = match next {
+            Some((partition, offset)) => {
+                Some(KeysCursor { range: table.range.clone(), partition, offset: offset.0, seed })
+            }
+            None if table.range.end < COOKIE_END => Some(KeysCursor {
+                // As many as there is room for, which the next page finds out.
+                range: table.range.end..COOKIE_END,
+                partition: 0,
+                offset: 0,
+                seed,
+            }),
+            None => None,
+        };
+        Ok(KeysPage { at, text: page.text, next })
+    }
+
+    async fn begin_keys_page(
+        &self,
+        topic: &TopicNode,
+        cursor: Option<KeysCursor>,
+    ) -> Result<(KeySnapshot, Arc<KeyTable>, KeysCursor), TreeError> {
+        let seed = self.seed as u32;
+        let first = KeysCursor { range: COOKIE_MIN..COOKIE_END, partition: 0, offset: 0, seed };
+        let cursor = cursor.unwrap_or(first);
+        if cursor.seed != seed {
+            return Err(TreeError::Gone("the server was started again".to_owned()));
+        }
+        let begins = (cursor.partition, cursor.offset) == (0, 0);
+        let range = cursor.range.clone();
+        let mut tries = 1;
+        let (keyed, table) = loop {
+            let keyed = self.key_snapshot(topic).await?;
+            match self.key_table_from(topic, &keyed, range.clone(), begins).await {
+                Err(TreeError::Gone(_)) if tries < ATTEMPTS_MAX => tries += 1,
+                table => break (keyed, table?),
+            }
+        };
+        if !begins && table.range != range {
+            // Less fits than did before: some keys have been given already.
+            return Err(TreeError::Gone(format!("topic={}", topic.name)));
+        }
+        Ok((keyed, table, cursor))
+    }
+
+    pub(crate) async fn key_child(
+        &self,
+        topic: &TopicNode,
+        name: &[u8],
+    ) -> Result<ViewNode, TreeError> {
+        let missing = || TreeError::NotFound(format!("key={}", escaped(name)));
+        let key = match decode(name).ok_or_else(missing)? {
+            DecodedKey::Whole(key) => key,
+            DecodedKey::Long => self.long_key(topic, name).await?.ok_or_else(missing)?,
+        };
+        self.newest_record(topic, &key).await?.ok_or_else(missing)?;
+        Ok(ViewNode::Key { topic: topic.clone(), key: key.into() })
+    }
+
+    /// The key that is too long to be a name.
+    async fn long_key(&self, topic: &TopicNode, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.long_key_once(topic, name).await {
+                Err(error) if tries < ATTEMPTS_MAX && is_retriable(topic, &error) => tries += 1,
+                found => return found,
+            }
+        }
+    }
+
+    async fn long_key_once(
+        &self,
+        topic: &TopicNode,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, TreeError> {
+        let keyed = self.key_snapshot(topic).await?;
+        if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
+            let anywhere = COOKIE_MIN..COOKIE_END;
+            let found = self.search_key(topic, &keyed, name, anywhere, bytes_max).await?;
+            return Ok(found.map(|(key, _)| key.into_vec()));
+        }
+        let mut from = COOKIE_MIN;
+        while from < COOKIE_END {
+            let table = self.key_table(topic, &keyed, from).await?;
+            let long = table.entries.keys().map(|(_, key)| key);
+            let mut long = long.filter(|key| key.len() >= SHORT_KEY);
+            if let Some(key) = long.find(|key| encode(key) == name) {
+                return Ok(Some(key.to_vec()));
+            }
+            from = table.range.end;
+        }
+        Ok(None)
+    }
+
+    pub(crate) async fn list_keys(
+        &self,
+        topic: &TopicNode,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<ViewEntry>, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.list_keys_once(topic, after, max).await {
+                Err(error) if tries < ATTEMPTS_MAX && is_retriable(topic, &error) => tries += 1,
+                listed => return listed,
+            }
+        }
+    }
+
+    async fn list_keys_once(
+        &self,
+        topic: &TopicNode,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<ViewEntry>, TreeError> {
+        let keyed = self.key_snapshot(topic).await?;
+        let mut from = after.saturating_add(1).max(COOKIE_MIN);
+        let mut listed: Vec<ViewEntry> = Vec::new();
+        while listed.is_empty() && from < COOKIE_END {
+            let table = self.key_table(topic, &keyed, from).await?;
+            let entries = table.entries.range((from, Box::default())..);
+            for ((place, key), _) in entries.filter(|(_, newest)| keyed.still_holds(newest)) {
+                // Those of one cookie come together: nothing tells between them.
+                if listed.len() >= max && listed.last().is_some_and(|last| last.cookie != *place) {
+                    break;
+                }
+                let node = ViewNode::Key { topic: topic.clone(), key: Arc::from(&**key) };
+                listed.push(ViewEntry {
+                    cookie: *place,
+                    name: encode(key),
+                    node,
+                    kind: ViewNodeKind::File,
+                });
+            }
+            from = table.range.end;
+        }
+        Ok(listed)
+    }
+}
+
+/// A page on its way.
+struct KeysPageBuilder<'a> {
+    table: &'a KeyTable,
+    keyed: &'a KeySnapshot,
+    format: ViewFormat,
+    seed: u64,
+    bytes_max: usize,
+    text: Vec<u8>,
+    read: usize,
+}
+
+impl KeysPageBuilder<'_> {
+    /// Goes on where `cursor` is; `None` once all has been read.
+    async fn fill(&mut self, cursor: &KeysCursor) -> Result<Option<(u32, Offset)>, TreeError> {
+        for seen in &self.keyed.ranges {
+            let index = seen.partition.index;
+            if index < cursor.partition || self.table.entries.is_empty() {
+                continue;
+            }
+            let begin = if index == cursor.partition { Offset(cursor.offset) } else { Offset(0) };
+            let mut next = begin.max(seen.start).max(seen.partition.start());
+            while next < seen.end {
+                if self.text.len() >= self.bytes_max || self.read >= PAGE_READ_BYTES {
+                    return Ok(Some((index, next)));
+                }
+                next = block_in_place(|| self.read_step(seen, next))?;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The lines of some batches, until the page is full.
+    fn read_step(&mut self, seen: &VisibleRange, from: Offset) -> Result<Offset, TreeError> {
+        let renderer = RecordRenderer::new(
+            &seen.topic,
+            seen.partition.index,
+            self.format,
+            RecordSelection::all(),
+        )
+        .map_err(|error| TreeError::Invalid(error.to_string()))?;
+        let step = read_step(&seen.partition, from, seen.end, STEP_BYTES)?;
+        let mut stopped = None;
+        for batch in &step.batches {
+            self.read += batch.bytes.len();
+            for_each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
+                let offset = Offset(record.offset as u64);
+                if stopped.is_some() || !self.is_newest(seen, offset, record) {
+                    return Ok(());
+                }
+                if self.text.len() >= self.bytes_max {
+                    stopped = Some(offset);
+                    return Ok(());
+                }
+                self.push_line(&renderer, record);
+                Ok(())
+            })?;
+            if stopped.is_some() {
+                break;
+            }
+        }
+        Ok(stopped.unwrap_or(step.next))
+    }
+
+    fn is_newest(&self, seen: &VisibleRange, offset: Offset, record: &KafkaRecord) -> bool {
+        let Some(key) = &record.key else { return false };
+        let newest = self.table.get(cookie(key, self.seed), key);
+        newest.is_some_and(|newest| {
+            (newest.partition, newest.offset) == (seen.partition.index, offset)
+        })
+    }
+
+    fn push_line(&mut self, renderer: &RecordRenderer, record: &KafkaRecord) {
+        if self.format != ViewFormat::Jsonl {
+            self.text.extend_from_slice(record.key.as_deref().unwrap_or_default());
+            self.text.push(b'\t');
+        }
+        renderer.append_record(record, &mut self.text);
+    }
+}

@@ -1,0 +1,137 @@
+//! What was used last, within a number of bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// What says how much memory it takes by now.
+pub(crate) trait CacheWeight {
+    fn bytes(&self) -> usize;
+}
+
+struct WeightedLruEntry<V> {
+    value: Arc<V>,
+    /// What it was counted as.
+    bytes: usize,
+    used: u64,
+}
+
+struct WeightedLruState<K, V> {
+    entries: HashMap<K, WeightedLruEntry<V>>,
+    by_use: BTreeMap<u64, K>,
+    bytes: usize,
+    uses: u64,
+}
+
+/// Values by key; the one that was used longest ago goes first. What somebody still uses lives on
+/// with them.
+pub(crate) struct WeightedLruCache<K, V> {
+    state: Mutex<WeightedLruState<K, V>>,
+    bytes_max: usize,
+}
+
+impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
+    pub(crate) fn new(bytes_max: usize) -> WeightedLruCache<K, V> {
+        let (held, by_use) = (HashMap::new(), BTreeMap::new());
+        WeightedLruCache {
+            state: Mutex::new(WeightedLruState { entries: held, by_use, bytes: 0, uses: 0 }),
+            bytes_max,
+        }
+    }
+
+    /// The value of a key, made if there is none.
+    pub(crate) fn get(&self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
+        let mut state = self.state.lock();
+        let WeightedLruState { entries: held, by_use, bytes, uses } = &mut *state;
+        *uses += 1;
+        if let Some(found) = held.get_mut(key) {
+            by_use.remove(&found.used);
+            found.used = *uses;
+            by_use.insert(*uses, key.clone());
+            return Arc::clone(&found.value);
+        }
+        let value = Arc::new(make());
+        let weight = value.bytes();
+        held.insert(
+            key.clone(),
+            WeightedLruEntry { value: Arc::clone(&value), bytes: weight, used: *uses },
+        );
+        by_use.insert(*uses, key.clone());
+        *bytes += weight;
+        value
+    }
+
+    /// Says that a value has grown, and lets others go if it is too much.
+    pub(crate) fn update_weight(&self, key: &K) {
+        let mut state = self.state.lock();
+        let WeightedLruState { entries: held, by_use, bytes, .. } = &mut *state;
+        if let Some(found) = held.get_mut(key) {
+            let now = found.value.bytes();
+            *bytes = *bytes - found.bytes + now;
+            found.bytes = now;
+        }
+        while *bytes > self.bytes_max
+            && by_use.len() > 1
+            && let Some((_, oldest)) = by_use.pop_first()
+            && let Some(gone) = held.remove(&oldest)
+        {
+            *bytes -= gone.bytes;
+        }
+    }
+
+    /// Forgets a value, if it is still this one.
+    pub(crate) fn remove(&self, key: &K, value: &Arc<V>) {
+        let mut state = self.state.lock();
+        if state.entries.get(key).is_some_and(|found| Arc::ptr_eq(&found.value, value))
+            && let Some(gone) = state.entries.remove(key)
+        {
+            state.by_use.remove(&gone.used);
+            state.bytes -= gone.bytes;
+        }
+    }
+
+    /// How much memory all of it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct TestWeight(AtomicUsize);
+
+    impl CacheWeight for TestWeight {
+        fn bytes(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first() {
+        let recent = WeightedLruCache::new(100);
+        let make = || TestWeight(AtomicUsize::new(40));
+        for key in [1, 2, 1] {
+            recent.get(&key, make);
+        }
+        recent.get(&3, make);
+        recent.update_weight(&3);
+        assert_eq!(recent.bytes(), 80);
+        recent.get(&1, || panic!("it was used after the other"));
+        let second = recent.get(&2, make);
+        second.0.store(60, Ordering::Relaxed);
+        recent.update_weight(&2);
+        assert_eq!(recent.bytes(), 100);
+        second.0.store(500, Ordering::Relaxed);
+        recent.update_weight(&2);
+        assert_eq!(recent.bytes(), 500, "what is in use is counted, whatever it takes");
+        recent.remove(&2, &second);
+        assert_eq!(recent.bytes(), 0);
+    }
+}

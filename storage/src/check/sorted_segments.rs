@@ -1,0 +1,364 @@
+//! Filed files: frames sorted by log, some of which may have been given up since.
+//!
+//! A frame there says by itself what it is, so each is compared with its checksums, its entry in the
+//! index, and its leaf. Space that was given back reads as zeros, in whole blocks, with rests of frames
+//! around it; that is lawful only where some log was given up. What else is no frame is damage: the
+//! index says whether anything is lost by it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::ops::Range;
+
+use hlc::Hlc;
+
+use super::index_comparison::{IndexComparison, end_offset_of};
+use super::indexes::{IndexCheck, LogHorizons, header_of, is_released};
+use super::{CheckReport, ExpectedFrames, FrameSource, ProofSet, read_frames};
+use crate::disk::Disk;
+use crate::history::HistoryError;
+use crate::journal::{FrameError, JournalScanItem, ScannedFrame, padded};
+use crate::log::{LogId, Offset};
+use crate::manifest::Manifest;
+use crate::sealed_segment::SegmentLayout;
+use crate::sorted_segment::{
+    SORTED_HEADER_BYTES, SortedFrame, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
+    compacted_prefix_name, sorted_segment_name,
+};
+
+/// A filed file that should be there.
+pub(super) struct ExpectedSortedFile {
+    name: String,
+    expected_frames: ExpectedFrames,
+    /// The stretch of the journal from which its frames come; of a base, up to where.
+    span: Range<u64>,
+    /// Of a base, its log, and where it ends: parts are looked into from there on.
+    ends: Option<(LogId, Offset)>,
+    /// What its header should say, as far as that is known.
+    is_own_header: Box<dyn Fn(&SortedSegmentHeader) -> bool>,
+}
+
+/// All filed files that the manifest names.
+pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
+    let parts = manifest.segments.iter().filter_map(|part| match part.layout {
+        SegmentLayout::Journal => None,
+        SegmentLayout::Sorted { generation } => {
+            let (start, end, generation_64) = (part.start, part.end, u64::from(generation));
+            let expected = SortedSegmentHeader { start, end, generation: generation_64, log: None };
+            Some(ExpectedSortedFile {
+                name: sorted_segment_name(part.start, generation),
+                expected_frames: ExpectedFrames::Subset,
+                span: part.start..part.end,
+                ends: None,
+                is_own_header: Box::new(move |header| *header == expected),
+            })
+        }
+    });
+    let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0);
+    let bases = bases.map(|(log, horizon)| {
+        let (log, base) = (*log, horizon.compacted_generation);
+        ExpectedSortedFile {
+            name: compacted_prefix_name(log, base),
+            expected_frames: ExpectedFrames::Compacted,
+            span: 0..manifest.indexed_to,
+            ends: Some((log, horizon.released_tip.end)),
+            is_own_header: Box::new(move |header| {
+                header.log == Some(log) && header.generation == base
+            }),
+        }
+    });
+    parts.chain(bases).collect()
+}
+
+/// What was found in filed files.
+#[derive(Default)]
+pub(super) struct SortedSegmentCheck {
+    files: usize,
+    frames: u64,
+    payload_bytes: u64,
+    logs: BTreeMap<LogId, u64>,
+    stamps: Option<(Hlc, Hlc)>,
+    problems: Vec<String>,
+}
+
+impl SortedSegmentCheck {
+    /// Reads a file from front to back; returns how long it is.
+    pub(super) fn read(
+        &mut self,
+        filed: &ExpectedSortedFile,
+        disk: &dyn Disk,
+        logs: &LogHorizons,
+        indexes: &mut IndexCheck<'_>,
+        proofs: Option<&mut ProofSet<'_>>,
+        progress: &mut dyn FnMut(u64),
+    ) -> io::Result<u64> {
+        let ExpectedSortedFile {
+            name,
+            expected_frames: holding,
+            span,
+            ends,
+            is_own_header: is_its_own,
+        } = filed;
+        self.files += 1;
+        let lost = HistoryError::MissingFile { file: name.clone() }.to_string();
+        let file = match disk.open(name) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.problems.push(lost);
+                return Ok(0);
+            }
+            Err(error) => return Err(error),
+        };
+        let header = header_of(disk, name)?;
+        if !header.is_some_and(|header| is_its_own(&header)) {
+            self.problems.push(lost);
+        }
+        let none = LogHorizons::new();
+        // Nothing is given back of a base: it goes as a whole.
+        let logs = if *holding == ExpectedFrames::Compacted { &none } else { logs };
+        let index =
+            header.map(|header| indexes.open_for(name, header.start)).transpose()?.flatten();
+        if let (Some((log, end)), Some(index)) = (ends, &index)
+            && index.run(*log)?.is_none_or(|run| run.count == 0 || run.tip.end != *end)
+        {
+            let (log, end) = (log.0, end.0);
+            self.problems.push(format!(
+                "a compacted prefix does not end where the manifest says. file={name}, log={log}, end={end}"
+            ));
+        }
+        let comparison = index.map(|index| IndexComparison::new(index, logs)).transpose()?;
+        let frames = SortedFrameReader::with_leaves(file, proofs.is_some())?;
+        let length = frames.length();
+        let mut reader = SortedFrameSource {
+            name,
+            expected_frames: holding,
+            frames,
+            logs,
+            comparison,
+            gap: None,
+            last_end: SORTED_HEADER_BYTES,
+            last_log: LogId(0),
+            last_is_released: false,
+            has_ended: false,
+            ready_items: VecDeque::new(),
+        };
+        read_frames(&mut reader, proofs, progress, &mut |found| {
+            self.record_item(name, span, found)
+        })?;
+        let disagrees = reader.comparison.map(IndexComparison::finish).transpose()?;
+        if let Some((index, what)) = disagrees.flatten() {
+            indexes.report_disagreement(&index, &what);
+        }
+        Ok(length)
+    }
+
+    fn record_item(&mut self, file: &str, span: &Range<u64>, found: &JournalScanItem) {
+        let damage = |place: &str, at: u64, reason: FrameError| {
+            format!("a sorted segment is corrupt: {reason}. file={file}, {place}={at}")
+        };
+        match found {
+            JournalScanItem::Corrupt { position, reason, .. } => {
+                self.problems.push(damage("at", *position, *reason));
+            }
+            JournalScanItem::Frame(found) if !found.payload_is_whole => {
+                self.problems.push(damage("position", found.position, FrameError::Payload));
+            }
+            JournalScanItem::Frame(found) => {
+                let frame = &found.frame;
+                // No proof would speak of it there.
+                if !span.contains(&found.position) {
+                    let position = found.position;
+                    self.problems.push(format!(
+                        "a frame stands in a file of another range of the journal. file={file}, position={position}, start={}, end={}",
+                        span.start, span.end
+                    ));
+                }
+                self.frames += 1;
+                self.payload_bytes += u64::from(frame.length);
+                *self.logs.entry(frame.log).or_default() += 1;
+                self.stamps = widest(self.stamps, Some((frame.stamp, frame.stamp)));
+            }
+        }
+    }
+
+    /// The largest stamp that was found.
+    pub(super) fn last_stamp(&self) -> Option<Hlc> {
+        self.stamps.map(|(_, last)| last)
+    }
+
+    /// Adds what was found to what the rest of the journal is.
+    pub(super) fn add_to(self, report: &mut CheckReport) {
+        report.sorted_segments = self.files;
+        report.frames += self.frames;
+        report.payload_bytes += self.payload_bytes;
+        for (log, count) in self.logs {
+            *report.logs.entry(log).or_default() += count;
+        }
+        report.stamps = widest(report.stamps, self.stamps);
+        for problem in self.problems {
+            report.problem(problem);
+        }
+    }
+}
+
+fn widest(one: Option<(Hlc, Hlc)>, other: Option<(Hlc, Hlc)>) -> Option<(Hlc, Hlc)> {
+    match (one, other) {
+        (Some((first, last)), Some((other_first, other_last))) => {
+            Some((first.min(other_first), last.max(other_last)))
+        }
+        (one, other) => one.or(other),
+    }
+}
+
+/// Reads a filed file from front to back.
+struct SortedFrameSource<'a> {
+    name: &'a str,
+    expected_frames: &'a ExpectedFrames,
+    frames: SortedFrameReader,
+    logs: &'a LogHorizons,
+    /// The file's index, if it can be used.
+    comparison: Option<IndexComparison<'a>>,
+    /// What was skipped in front of the next frame.
+    gap: Option<UnreadableRange>,
+    /// Where the frame before ends, its log, and whether that was given up.
+    last_end: u64,
+    last_log: LogId,
+    last_is_released: bool,
+    has_ended: bool,
+    ready_items: VecDeque<JournalScanItem>,
+}
+
+/// Bytes that are no frame.
+struct UnreadableRange {
+    range: Range<u64>,
+    is_hole: bool,
+}
+
+impl FrameSource for SortedFrameSource<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn expected_frames(&self) -> ExpectedFrames {
+        self.expected_frames.clone()
+    }
+
+    fn read_to(&self) -> u64 {
+        self.frames.read_to()
+    }
+
+    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+        loop {
+            if let Some(found) = self.ready_items.pop_front() {
+                return Ok(Some(found));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            let (comparison, last_log) = (&self.comparison, self.last_log);
+            let last_is_freed = self.last_is_released;
+            let mut is_one = |filed: &SortedFrame| match comparison {
+                Some(comparison) => is_expected_frame(filed, comparison, last_log, last_is_freed),
+                None => Ok(true),
+            };
+            match self.frames.next_item_where(&mut is_one)? {
+                Some(SortedScanItem::Gap { range, is_hole }) => {
+                    self.gap = Some(UnreadableRange { range, is_hole })
+                }
+                Some(SortedScanItem::Frame { found, at, chain }) => {
+                    self.push_frame(found, at, chain)?
+                }
+                None => self.end()?,
+            }
+        }
+    }
+}
+
+/// Whether what looks like a frame is one. Bytes of a payload beside a hole may look like one; what they
+/// cannot do is to have an entry.
+fn is_expected_frame(
+    filed: &SortedFrame,
+    comparison: &IndexComparison<'_>,
+    last_log: LogId,
+    last_is_freed: bool,
+) -> io::Result<bool> {
+    let log = filed.frame.log;
+    if comparison.entry_at(filed.at)?.is_some() {
+        return Ok(true);
+    }
+    Ok(!last_is_freed && !comparison.has_released(last_log.min(log)..=log, false)?)
+}
+
+impl SortedFrameSource<'_> {
+    fn push_frame(&mut self, found: ScannedFrame, at: u64, chain: u128) -> io::Result<()> {
+        let log = found.frame.log;
+        if let Some(gap) = self.gap.take() {
+            let expected_to = gap.range.end;
+            self.check_gap(&gap, expected_to, log)?;
+        }
+        if let Some(comparison) = &mut self.comparison {
+            match comparison.entry_at(at)? {
+                Some(number) => comparison.sorted_frame(number, &found, at, chain)?,
+                None if is_released(self.logs, log, end_offset_of(&found)) => {}
+                None => comparison.report_unindexed(&found),
+            }
+        }
+        self.last_end = at + padded(u64::from(found.frame.length));
+        (self.last_log, self.last_is_released) =
+            (log, is_released(self.logs, log, end_offset_of(&found)));
+        // Of one that was given up, the header may be left over and the payload not.
+        if found.payload_is_whole || !self.last_is_released {
+            self.ready_items.push_back(JournalScanItem::Frame(found));
+        }
+        Ok(())
+    }
+
+    /// Nothing follows in the file, whatever should.
+    fn end(&mut self) -> io::Result<()> {
+        self.has_ended = true;
+        let nothing = UnreadableRange { range: self.last_end..self.last_end, is_hole: false };
+        let gap = self.gap.take().unwrap_or(nothing);
+        self.check_gap(&gap, u64::MAX, LogId(u64::MAX))
+    }
+
+    /// Tells a gap from what giving up leaves. Frames may be missing up to `expected_to`; the next frame
+    /// is one of `next_log`.
+    fn check_gap(
+        &mut self,
+        gap: &UnreadableRange,
+        expected_to: u64,
+        next_log: LogId,
+    ) -> io::Result<()> {
+        // Logs stand in order, unless what is read here is nonsense.
+        let logs = self.last_log..=next_log.max(self.last_log);
+        let range = gap.range.clone();
+        let lost = match &mut self.comparison {
+            None => {
+                let mut freed = self.logs.range(logs).map(|(_, horizon)| horizon.released_tip.end);
+                let is_lawful =
+                    self.last_is_released || (gap.is_hole && freed.any(|end| end > Offset(0)));
+                (!is_lawful && !range.is_empty()).then_some(range)
+            }
+            Some(comparison) => {
+                let lost = comparison.lost_in(&(range.start..expected_to))?;
+                if lost.is_some() {
+                    comparison.exclude_corrupt(range.start..expected_to);
+                }
+                match lost {
+                    None if !range.is_empty()
+                        && !self.last_is_released
+                        && !comparison.has_released(logs, gap.is_hole)? =>
+                    {
+                        Some(range)
+                    }
+                    lost => lost,
+                }
+            }
+        };
+        self.ready_items.extend(lost.map(|Range { start, end }| JournalScanItem::Corrupt {
+            position: start,
+            until: end,
+            reason: FrameError::Magic,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,331 @@
+//! The data directory: whose it is, which version, and that one process uses it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use crate::timekeeper::BOUND_FILE;
+
+/// The version of the on-disk format that this code reads and writes.
+pub const FORMAT_VERSION: u32 = 5;
+const IDENTITY_FILE: &str = "FREEZEFRAME";
+const LOCK_FILE: &str = "LOCK";
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirectoryError {
+    /// Another process has it.
+    #[error(
+        "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or use another directory"
+    )]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+        /// What the lock file says of its holder.
+        pid: String,
+    },
+    /// It was written by another version.
+    #[error(
+        "data directory has format {found}, and this program reads format {FORMAT_VERSION}. directory={directory}; use the version that wrote it"
+    )]
+    Version {
+        /// The directory.
+        directory: PathBuf,
+        /// Its format.
+        found: String,
+    },
+    /// It is not ours.
+    #[error(
+        "directory is not empty and is no freezeframe data directory. directory={directory}; give an empty or a new one"
+    )]
+    NotEmpty {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// There is nothing there.
+    #[error(
+        "there is no freezeframe data directory here: it would hold a file FREEZEFRAME. directory={directory}"
+    )]
+    NotFound {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Its identity is not what was written.
+    #[error(
+        "the data directory's file FREEZEFRAME is corrupt. directory={directory}; restore it from a backup: `format {FORMAT_VERSION}` is its first line, `cluster` and a name its second"
+    )]
+    Identity {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// A server has served from it, and what it wrote is not there.
+    #[error(
+        "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
+    )]
+    NoJournal {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The disk failed.
+    #[error("{doing}. directory={directory}")]
+    Disk {
+        /// The directory.
+        directory: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// A data directory that this process holds.
+#[derive(Debug)]
+pub struct DataDirectory {
+    directory: PathBuf,
+    cluster_id: String,
+    has_identity: bool,
+    _lock: Option<File>,
+}
+
+impl DataDirectory {
+    /// Takes `directory`, and makes it a data directory if it is new or empty; `cluster_id` is then
+    /// its cluster's name.
+    ///
+    /// # Errors
+    /// [`DataDirectoryError`]; nothing was changed then.
+    pub fn open(
+        directory: &Path,
+        cluster_id: impl FnOnce() -> String,
+    ) -> Result<DataDirectory, DataDirectoryError> {
+        let mut home = DataDirectory::open_uncommitted(directory, cluster_id)?;
+        home.commit_identity()?;
+        Ok(home)
+    }
+
+    /// The same, but a new directory gets its identity only with [`DataDirectory::commit_identity`]. One that has it,
+    /// has served or was about to; one whose first start was cut short is as good as new.
+    ///
+    /// # Errors
+    /// [`DataDirectoryError`]; nothing was changed then.
+    pub fn open_uncommitted(
+        directory: &Path,
+        cluster_id: impl FnOnce() -> String,
+    ) -> Result<DataDirectory, DataDirectoryError> {
+        let disk = |doing| {
+            move |source| DataDirectoryError::Disk {
+                directory: directory.to_owned(),
+                doing,
+                source,
+            }
+        };
+        fs::create_dir_all(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                disk("make the data directory where a file is, or a link that leads nowhere")(error)
+            }
+            _ => disk("make the data directory")(error),
+        })?;
+        let identity = directory.join(IDENTITY_FILE);
+        let is_there =
+            |path: &Path| path.try_exists().map_err(disk("look into the data directory"));
+        let is_settled = is_there(&identity)?;
+        let is_free = || is_vacant(directory).map_err(disk("list the data directory"));
+        if !is_settled && !is_there(&uncommitted_identity(&identity))? && !is_free()? {
+            return Err(DataDirectoryError::NotEmpty { directory: directory.to_owned() });
+        }
+        let lock = Some(lock(directory)?);
+        let cluster_id = if is_settled {
+            read_identity(directory, &identity)?
+        } else {
+            let cluster_id = cluster_id();
+            let text = format!("format {FORMAT_VERSION}\ncluster {cluster_id}\n");
+            write_uncommitted_identity(&identity, &text).map_err(disk("write the identity"))?;
+            cluster_id
+        };
+        Ok(DataDirectory {
+            directory: directory.to_owned(),
+            cluster_id,
+            has_identity: is_settled,
+            _lock: lock,
+        })
+    }
+
+    /// Gives a new directory its identity: from now on the journal has to be there.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn commit_identity(&mut self) -> Result<(), DataDirectoryError> {
+        if !self.has_identity {
+            let identity = self.directory.join(IDENTITY_FILE);
+            rename_identity(&self.directory, &identity).map_err(|source| {
+                DataDirectoryError::Disk {
+                    directory: self.directory.clone(),
+                    doing: "write the identity",
+                    source,
+                }
+            })?;
+            self.has_identity = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a directory that has its identity has a journal too. The bound is on stable storage
+    /// before anything is promised to anybody; without it, what was written here is gone, and a
+    /// server would begin an empty history under the old name.
+    ///
+    /// # Errors
+    /// [`DataDirectoryError::NoJournal`].
+    pub fn require_journal(&self) -> Result<(), DataDirectoryError> {
+        // Where there is anything else, recovery says better what is missing.
+        let is_nothing = |entry: &fs::DirEntry| {
+            entry.file_name() == BOUND_FILE && entry.metadata().is_ok_and(|bound| bound.len() == 0)
+        };
+        let is_gone = match fs::read_dir(self.journal()) {
+            Ok(entries) => entries.flatten().all(|entry| is_nothing(&entry)),
+            Err(error) => is_absent(&error),
+        };
+        match self.has_identity && is_gone {
+            true => Err(DataDirectoryError::NoJournal { directory: self.directory.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes a data directory that is there, to look at it: nothing in it is changed, so it may lie on
+    /// a read-only file system. No server can take it meanwhile.
+    ///
+    /// # Errors
+    /// [`DataDirectoryError`].
+    pub fn open_existing(directory: &Path) -> Result<DataDirectory, DataDirectoryError> {
+        let disk = |doing| {
+            move |source| DataDirectoryError::Disk {
+                directory: directory.to_owned(),
+                doing,
+                source,
+            }
+        };
+        let identity = directory.join(IDENTITY_FILE);
+        match fs::metadata(&identity) {
+            Ok(_) => {}
+            Err(error) if is_absent(&error) => {
+                return Err(DataDirectoryError::NotFound { directory: directory.to_owned() });
+            }
+            Err(error) => return Err(disk("look into the data directory")(error)),
+        }
+        let lock = match File::open(directory.join(LOCK_FILE)) {
+            Ok(file) => Some(lock_file(directory, file)?),
+            // A backup may have left it out.
+            Err(error) if is_absent(&error) => None,
+            Err(error) => return Err(disk("lock the data directory")(error)),
+        };
+        let cluster_id = read_identity(directory, &identity)?;
+        let directory = directory.to_owned();
+        Ok(DataDirectory { directory, cluster_id, has_identity: true, _lock: lock })
+    }
+
+    /// The directory of the journal.
+    pub fn journal(&self) -> PathBuf {
+        self.directory.join("journal")
+    }
+
+    /// The directory of the catalog.
+    pub fn catalog(&self) -> PathBuf {
+        self.directory.join("catalog")
+    }
+
+    /// The name of the cluster.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+}
+
+/// Whether a directory holds nothing of anybody's.
+fn is_vacant(directory: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        if name != LOCK_FILE && name != "lost+found" && !name.to_string_lossy().ends_with(".new") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn lock(directory: &Path) -> Result<File, DataDirectoryError> {
+    let doing = "lock the data directory";
+    let disk = |source| DataDirectoryError::Disk { directory: directory.to_owned(), doing, source };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(directory.join(LOCK_FILE))
+        .map_err(disk)?;
+    let mut file = lock_file(directory, file)?;
+    // The lock counts, and not what the file says: a full disk may have no room for that.
+    let _ = write_pid(&mut file);
+    Ok(file)
+}
+
+/// Writes over what is there before it cuts the rest off: that takes no room.
+fn write_pid(file: &mut File) -> io::Result<()> {
+    let pid = format!("{}\n", std::process::id());
+    file.rewind()?;
+    file.write_all(pid.as_bytes())?;
+    file.set_len(pid.len() as u64)
+}
+
+/// Holds the lock until the file is closed.
+fn lock_file(directory: &Path, mut file: File) -> Result<File, DataDirectoryError> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let (directory, pid) = (directory.to_owned(), pid.trim().to_owned());
+            Err(DataDirectoryError::InUse { directory, pid })
+        }
+        Err(fs::TryLockError::Error(source)) => Err(DataDirectoryError::Disk {
+            directory: directory.to_owned(),
+            doing: "lock the data directory",
+            source,
+        }),
+    }
+}
+
+/// The identity under the name that it has until it is settled.
+fn uncommitted_identity(identity: &Path) -> PathBuf {
+    identity.with_extension("new")
+}
+
+fn write_uncommitted_identity(identity: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(uncommitted_identity(identity))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn rename_identity(directory: &Path, identity: &Path) -> io::Result<()> {
+    fs::rename(uncommitted_identity(identity), identity)?;
+    File::open(directory)?.sync_all()
+}
+
+fn read_identity(directory: &Path, identity: &Path) -> Result<String, DataDirectoryError> {
+    let directory = || directory.to_owned();
+    let bytes = fs::read(identity).map_err(|source| DataDirectoryError::Disk {
+        directory: directory(),
+        doing: "read the identity",
+        source,
+    })?;
+    let damaged = || DataDirectoryError::Identity { directory: directory() };
+    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let found = field("format ").ok_or_else(damaged)?;
+    if found != FORMAT_VERSION.to_string() {
+        return Err(DataDirectoryError::Version {
+            directory: directory(),
+            found: found.to_owned(),
+        });
+    }
+    field("cluster ").filter(|id| !id.is_empty()).map(str::to_owned).ok_or_else(damaged)
+}

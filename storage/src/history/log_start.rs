@@ -1,0 +1,331 @@
+//! Giving up the beginning of logs, and giving back its space.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::SealedHistory;
+use super::proof_pruning::merge_pruned_proofs;
+use crate::disk::Disk;
+use crate::journal::FRAME_BYTES;
+use crate::log::{Log, LogId, LogPrefix, Offset, SegmentRun};
+use crate::manifest::{LogHorizon, ManifestChange, ManifestEdit};
+use crate::sealed_segment::{SealedSegment, SegmentLayout};
+use crate::sorted_segment::{SORTED_PREFIX_BYTES, index_name};
+
+/// What a round of freeing did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReclaimStats {
+    /// Data files removed.
+    pub removed_files: u64,
+    /// Bytes given back inside of files that stay.
+    pub reclaimed_bytes: u64,
+}
+
+/// What is kept of logs once everything in front of `starts` was given up, where that is another than
+/// `before`.
+fn horizons_after(
+    starts: &[(LogId, Offset)],
+    logs: &HashMap<LogId, Arc<Log>>,
+    before: &HashMap<LogId, LogHorizon>,
+) -> io::Result<BTreeMap<LogId, LogHorizon>> {
+    let mut changed: BTreeMap<LogId, LogHorizon> = BTreeMap::new();
+    for (id, start) in starts {
+        let log = &logs[id];
+        let mut horizon = *changed.get(id).unwrap_or(&before[id]);
+        let start = (*start).min(log.end());
+        if start <= horizon.start {
+            continue;
+        }
+        let lost_to = match log.entry_at(Offset(start.0 - 1))? {
+            Some(last_lost) if last_lost.base < start => last_lost.stamp,
+            // What held it was compacted away.
+            _ => log.current_sealed_log().tip_before_offset(start)?.stamp,
+        };
+        horizon.start = start;
+        horizon.lost_to = horizon.lost_to.max(lost_to);
+        let freed = log.current_sealed_log().tip_of_whole(|run| run.tip.end <= start)?;
+        if freed.end > horizon.released_tip.end {
+            horizon.released_tip = freed;
+        }
+        // A base has nothing behind what is freed.
+        if horizon.compacted_generation > 0
+            && start >= log.compacted_prefix().map_or(Offset(0), |base| base.run.tip.end)
+        {
+            horizon.compacted_generation = 0;
+        }
+        changed.insert(*id, horizon);
+    }
+    Ok(changed)
+}
+
+impl SealedHistory {
+    /// Gives up everything in front of the offsets named. Its space is given back two rounds of
+    /// [`SealedHistory::free`] later.
+    ///
+    /// # Errors
+    /// The disk fails; then nothing has changed.
+    pub(crate) fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+        let logs = self.logs_of(starts.iter().map(|(id, _)| *id))?;
+        let (mut manifest, changed) = loop {
+            // Indexes are read before: whoever loads a log waits for the manifest.
+            let before: HashMap<LogId, LogHorizon> =
+                logs.iter().map(|(id, log)| (*id, log.horizon())).collect();
+            let changed = horizons_after(starts, &logs, &before)?;
+            if changed.is_empty() {
+                return Ok(());
+            }
+            let manifest = self.manifest.lock();
+            // Compaction may have been here meanwhile.
+            if logs.iter().all(|(id, log)| log.horizon() == before[id]) {
+                break (manifest, changed);
+            }
+        };
+        self.commit_manifest(&mut manifest, &ManifestEdit::of_logs(&changed))?;
+        let mut unnamed = Vec::new();
+        for (id, horizon) in changed {
+            let log = &logs[&id];
+            let base = log.compacted_prefix().filter(|_| horizon.compacted_generation > 0);
+            if let (Some(gone), None) = (log.compacted_prefix(), &base) {
+                unnamed.push(gone.files.data.name.clone());
+            }
+            log.set_prefix(LogPrefix { horizon, compacted_prefix: base });
+        }
+        drop(manifest);
+        self.remove_files_later(unnamed);
+        Ok(())
+    }
+
+    /// Some logs, in memory for as long as this is held: who changes what the manifest says of a log tells
+    /// it, and does not look for it while the manifest is held.
+    fn logs_of(&self, ids: impl Iterator<Item = LogId>) -> io::Result<HashMap<LogId, Arc<Log>>> {
+        ids.map(|id| Ok((id, self.log(id)?))).collect()
+    }
+
+    /// A log, for work that is done again later.
+    fn readable_log(&self, id: LogId) -> Option<Arc<Log>> {
+        let log = self.log(id);
+        log.inspect_err(
+            |error| tracing::error!(log = id.0, %error, "the space of a log is not reclaimed"),
+        )
+        .ok()
+    }
+
+    /// Has files removed in the round after the next.
+    pub(super) fn remove_files_later(&self, data_files: impl IntoIterator<Item = String>) {
+        self.unreferenced_files.lock().extend(data_files);
+    }
+
+    /// Removes a data file that was not finished, with its index: it takes room that may be what is
+    /// missing. What is left is removed at the next start.
+    pub(super) fn remove_partial_file(&self, data_file: &str) {
+        for name in [&index_name(data_file), data_file] {
+            let _ = remove_if_exists(&*self.disk, name);
+        }
+    }
+
+    /// Gives back the space of what was given up before the last call: so that whoever began to read
+    /// it before, has read it.
+    ///
+    /// # Errors
+    /// The disk fails; what was not freed is tried again in the next round.
+    pub(crate) fn reclaim(&self) -> io::Result<ReclaimStats> {
+        let mut reclaiming = self.reclaim_state.lock();
+        let mut freed = ReclaimStats::default();
+        self.ensure_manifest_committed()?;
+        self.remove_files(&mut reclaiming.unreferenced_files, &mut freed)?;
+        let mut due = self.reclaim_targets(&reclaiming.reclaimable);
+        if !due.is_empty() {
+            let mut gone = self.reclaim_runs(&mut due, &mut freed)?;
+            let removed = self.remove_files(&mut gone, &mut freed);
+            reclaiming.unreferenced_files.append(&mut gone);
+            removed?;
+        }
+        // For the next round.
+        self.advance_released()?;
+        let manifest = self.manifest.lock();
+        reclaiming.reclaimable =
+            manifest.logs.iter().map(|(id, h)| (*id, h.released_tip.end)).collect();
+        drop(manifest);
+        reclaiming.unreferenced_files.extend(std::mem::take(&mut *self.unreferenced_files.lock()));
+        Ok(freed)
+    }
+
+    /// What was given up while it was in the open segment may have been sealed since: then parts need
+    /// not be looked into for it any more.
+    fn advance_released(&self) -> io::Result<()> {
+        let behind: Vec<LogId> = {
+            let manifest = self.manifest.lock();
+            let is_behind = |horizon: &LogHorizon| horizon.start > horizon.released_tip.end;
+            manifest.logs.iter().filter(|(_, held)| is_behind(held)).map(|(id, _)| *id).collect()
+        };
+        let readable = behind.into_iter().filter_map(|id| Some((id, self.readable_log(id)?)));
+        let logs: HashMap<LogId, Arc<Log>> = readable.collect();
+        let mut manifest = self.manifest.lock();
+        let mut changed: BTreeMap<LogId, LogHorizon> = BTreeMap::new();
+        for (id, log) in &logs {
+            let horizon = manifest.horizon(*id);
+            let start = horizon.start;
+            let freed = log.current_sealed_log().tip_of_whole(|run| run.tip.end <= start)?;
+            if freed.end > horizon.released_tip.end {
+                changed.insert(*id, LogHorizon { released_tip: freed, ..horizon });
+            }
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.commit_manifest(&mut manifest, &ManifestEdit::of_logs(&changed))?;
+        for (id, horizon) in changed {
+            let log = &logs[&id];
+            log.set_prefix(LogPrefix { horizon, compacted_prefix: log.compacted_prefix() });
+        }
+        Ok(())
+    }
+
+    /// Up to where each log can be freed that has something to free.
+    fn reclaim_targets(&self, settled: &BTreeMap<LogId, Offset>) -> BTreeMap<LogId, Offset> {
+        let manifest = self.manifest.lock();
+        settled
+            .iter()
+            .filter(|(id, to)| manifest.horizon(**id).reclaimed_to < **to)
+            .map(|(id, to)| (*id, *to))
+            .collect()
+    }
+
+    /// Frees what is due, as far as it is proved; the data files that are not named any more.
+    fn reclaim_runs(
+        &self,
+        due: &mut BTreeMap<LogId, Offset>,
+        freed: &mut ReclaimStats,
+    ) -> io::Result<Vec<String>> {
+        let mut touched: HashSet<u64> = HashSet::new();
+        let parts = self.sealed_segments.all();
+        for (id, to) in due.iter_mut() {
+            // One that cannot be read keeps no other from being freed.
+            let Some(log) = self.readable_log(*id) else {
+                *to = Offset(0);
+                continue;
+            };
+            for found in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
+                let SegmentRun { segment: part, run, .. } = &found;
+                if !self.is_proved(part) {
+                    // Without its frames there would be no proof of it, and the chain would end here.
+                    *to = run.base;
+                    break;
+                }
+                touched.insert(part.start);
+                part.set_needs_no_sorting(false);
+                freed.reclaimed_bytes += reclaim_run(&found)?;
+            }
+        }
+        let readable = due.keys().filter_map(|id| Some((*id, self.readable_log(*id)?)));
+        let logs: HashMap<LogId, Arc<Log>> = readable.collect();
+        due.retain(|id, to| logs.get(id).is_some_and(|log| *to > log.horizon().reclaimed_to));
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The last part has what the stage remembers, and stays. Once it was filed it is empty, and goes
+        // when there is another behind it.
+        let mut gone = Vec::new();
+        for part in parts.iter().rev().skip(1) {
+            let may_go = touched.contains(&part.start) || part.index().header.entries == 0;
+            if may_go && self.is_proved(part) && !self.is_referenced(part, due)? {
+                gone.push(Arc::clone(part));
+            }
+        }
+        self.stats.reclaimed_bytes.fetch_add(freed.reclaimed_bytes, Ordering::Relaxed);
+        {
+            let mut manifest = self.manifest.lock();
+            let punched = |(id, to): (&LogId, &Offset)| {
+                let horizon = manifest.horizon(*id);
+                let punched_to = horizon.reclaimed_to.max(*to);
+                ManifestChange::Log(*id, LogHorizon { reclaimed_to: punched_to, ..horizon })
+            };
+            let removed = gone.iter().map(|part| ManifestChange::SegmentRemoved(part.start));
+            let edit = ManifestEdit(due.iter().map(punched).chain(removed).collect());
+            self.commit_manifest(&mut manifest, &edit)?;
+            self.sealed_segments.change(|parts| {
+                parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
+            });
+            for (id, to) in due.iter() {
+                let log = &logs[id];
+                let horizon = log.horizon();
+                let punched_to = horizon.reclaimed_to.max(*to);
+                let horizon = LogHorizon { reclaimed_to: punched_to, ..horizon };
+                log.set_prefix(LogPrefix { horizon, compacted_prefix: log.compacted_prefix() });
+            }
+        }
+        // Their proofs stay, for the chain runs through them, but not their leaves.
+        if !gone.is_empty() {
+            let (parts, proved_to) =
+                (self.sealed_segments.all(), self.proved_to.load(Ordering::Acquire));
+            if let Err(error) = merge_pruned_proofs(&*self.disk, &parts, proved_to, &mut || Ok(()))
+            {
+                self.schedule_proof_pruning();
+                tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
+            }
+        }
+        Ok(gone.iter().map(|part| part.data().name.clone()).collect())
+    }
+
+    /// Whether anything of a part is still looked for.
+    fn is_referenced(
+        &self,
+        part: &SealedSegment,
+        due: &BTreeMap<LogId, Offset>,
+    ) -> io::Result<bool> {
+        let index = part.index();
+        for number in 0..index.header.runs {
+            let run = part.note_corruption(index.run_at(number))?;
+            let freed_to = due.get(&run.log).copied().unwrap_or(Offset(0));
+            let punched_to = self.manifest.lock().horizon(run.log).reclaimed_to;
+            if run.count > 0 && run.tip.end > freed_to.max(punched_to) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes data files with their indexes; takes those from the list that are gone.
+    fn remove_files(&self, names: &mut Vec<String>, freed: &mut ReclaimStats) -> io::Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        while let Some(name) = names.last() {
+            for name in [&index_name(name), name] {
+                remove_if_exists(&*self.disk, name)?;
+            }
+            names.pop();
+            freed.removed_files += 1;
+            self.stats.removed_files.fetch_add(1, Ordering::Relaxed);
+        }
+        self.disk.sync_directory()
+    }
+}
+
+fn remove_if_exists(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives back the space of a run, where it stands in one piece.
+fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> io::Result<u64> {
+    const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
+    if part.layout == SegmentLayout::Journal || run.count == 0 {
+        return Ok(0);
+    }
+    let entries = run.entries();
+    let first = part.note_corruption(index.entry(entries.start))?;
+    let last = part.note_corruption(index.entry(entries.end - 1))?;
+    let from = first.at - (SORTED_PREFIX_BYTES + FRAME_BYTES) as u64;
+    let to = last.at + u64::from(last.entry.length);
+    let range = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
+    if range.is_empty() {
+        return Ok(0);
+    }
+    part.data().file().punch_hole(range.clone())?;
+    Ok(range.end - range.start)
+}

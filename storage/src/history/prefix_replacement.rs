@@ -1,0 +1,319 @@
+//! Putting what compaction left in place of the beginning of a log.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use hlc::{Hlc, UserTime};
+
+use super::rebuilding::{promote, rebuilt_name};
+use super::{ReclaimState, SealedHistory};
+use crate::data_file::DataFile;
+use crate::disk::Disk;
+use crate::index::{IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks};
+use crate::journal::{FRAME_BYTES, FrameHeader};
+use crate::log::{CompactedPrefix, Entry, Log, LogId, LogPrefix, Offset, SealedLog, entry_of};
+use crate::manifest::{LogHorizon, ManifestEdit};
+use crate::sealed_segment::SegmentFiles;
+use crate::sorted_segment::{
+    SortedSegmentHeader, SortedSegmentScanner, SortedSegmentWriter, compacted_prefix_name,
+    index_name,
+};
+
+/// After how many bytes other work goes first.
+const THROTTLE_BYTES: usize = 1 << 20;
+
+/// An entry that compaction leaves: as it was, with another payload.
+#[derive(Clone, Debug)]
+pub struct CompactedEntry {
+    /// The entry as it was.
+    pub entry: Entry,
+    /// Its payload now.
+    pub payload: Bytes,
+}
+
+/// What is true of a log whose beginning was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionHorizon {
+    /// Cuts below this bound are errors from then on.
+    pub compacted_to: Hlc,
+    /// Below this offset each key occurs once.
+    pub clean_to: Offset,
+}
+
+/// Takes an entry that stays.
+pub type EntrySink<'a> = &'a mut dyn FnMut(CompactedEntry) -> io::Result<()>;
+
+/// Emits what stays of the beginning of a log.
+pub type CompactionSource<'a> = &'a mut dyn FnMut(EntrySink<'_>) -> io::Result<CompactionHorizon>;
+
+/// Says that a base of a log is being written, until it is dropped.
+struct PrefixReplacementGuard<'a> {
+    history: &'a SealedHistory,
+    log: LogId,
+}
+
+impl PrefixReplacementGuard<'_> {
+    /// It ends here, and not when somebody has left `reclaiming`.
+    fn finish(self, reclaiming: &mut ReclaimState) {
+        reclaiming.replacing.remove(&self.log);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for PrefixReplacementGuard<'_> {
+    fn drop(&mut self) {
+        self.history.reclaim_state.lock().replacing.remove(&self.log);
+    }
+}
+
+impl SealedHistory {
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
+    /// it ends ([`crate::Store::replaceable_prefix`]). Changes nothing if `confirm` says so, which is asked once
+    /// all of it is on stable storage; if there is a base already that reaches further, or all below
+    /// `until` was given up meanwhile; or if the log is being replaced already.
+    ///
+    /// Other logs are replaced, parts are filed, and space is given back meanwhile. What `fill` finds
+    /// while it reads stays readable as for any reader: it looks for each stretch anew.
+    ///
+    /// # Errors
+    /// The disk fails, or `fill` does; nothing has changed then.
+    pub(crate) fn replace_prefix(
+        &self,
+        id: LogId,
+        until: Offset,
+        fill: CompactionSource<'_>,
+        confirm: &mut dyn FnMut(&CompactionHorizon) -> bool,
+    ) -> io::Result<bool> {
+        let log = self.log(id)?;
+        if !log.horizon().admits_compacted_prefix(until) {
+            return Ok(false);
+        }
+        let Some((replacing, generation)) = self.begin_prefix_replacement(id) else {
+            return Ok(false);
+        };
+        let written = self.write_compacted_prefix(&log, until, generation, fill);
+        if let Ok(Some((base, compacted))) = &written {
+            // Nothing is freed from here on. This is waited for before `confirm` is asked, and not again:
+            // that may hold what others wait for.
+            let mut reclaiming = self.reclaim_state.lock();
+            replacing.finish(&mut reclaiming);
+            if confirm(compacted)
+                && self.install_compacted_prefix(&log, until, generation, base, compacted)?
+            {
+                return Ok(true);
+            }
+        }
+        self.remove_partial_file(&compacted_prefix_name(id, generation));
+        written.map(|_| false)
+    }
+
+    /// The generation of a new base of a log; `None` if one is being written.
+    fn begin_prefix_replacement(&self, id: LogId) -> Option<(PrefixReplacementGuard<'_>, u64)> {
+        let mut reclaiming = self.reclaim_state.lock();
+        if !reclaiming.replacing.insert(id) {
+            return None;
+        }
+        // No name comes twice: one that is not named any more may still have to be removed, and one
+        // that could not be named may yet turn out to be.
+        let manifest = self.manifest.lock();
+        let last = reclaiming.last_generation.max(manifest.sequence);
+        let generation = last.max(manifest.horizon(id).compacted_generation) + 1;
+        reclaiming.last_generation = generation;
+        Some((PrefixReplacementGuard { history: self, log: id }, generation))
+    }
+
+    /// Writes what is to stand in for the beginning of a log; `None` if that was given up meanwhile.
+    fn write_compacted_prefix(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        fill: CompactionSource<'_>,
+    ) -> io::Result<Option<(Arc<CompactedPrefix>, CompactionHorizon)>> {
+        let (id, name) = (log.id, compacted_prefix_name(log.id, generation));
+        let end = self.manifest.lock().indexed_to;
+        let header = SortedSegmentHeader { start: 0, end, generation, log: Some(id) };
+        let mut writer = SortedSegmentWriter::create(&*self.disk, &name, header)?;
+        let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
+        builder.begin_run(id, LogTip::NONE, RunLinks::FIRST);
+        let (mut bytes, mut reached, mut unpaced) = (0, Offset(0), THROTTLE_BYTES);
+        let filled = fill(&mut |kept| {
+            unpaced += FRAME_BYTES + kept.payload.len();
+            if unpaced >= THROTTLE_BYTES {
+                self.throttle()?;
+                unpaced = 0;
+            }
+            let mut entry = kept.entry;
+            if reached == Offset(0)
+                && let Some(mark) = prefix_marker(&log.current_sealed_log(), &entry, log.start())?
+            {
+                let header = frame_of(id, &mark).encode(mark.frame());
+                builder.add_entry(writer.add(&mark, &header, &[])?)?;
+            }
+            assert!(entry.base >= reached && entry.end() <= until, "kept in order: {entry:?}");
+            reached = entry.end();
+            entry.length = kept.payload.len() as u32;
+            entry.payload_crc = crc32c::crc32c(&kept.payload);
+            bytes += u64::from(entry.length);
+            entry.bytes = bytes;
+            let header = frame_of(id, &entry).encode(entry.frame());
+            builder.add_entry(writer.add(&entry, &header, &kept.payload)?)
+        });
+        // Who fills it finds nothing any more then, and may take it for damage.
+        if log.start() >= until {
+            return Ok(None);
+        }
+        let compacted = filled?;
+        if reached != until {
+            return Err(short_replacement(reached.0, until));
+        }
+        writer.finish()?;
+        builder.finish(None)?;
+        self.disk.sync_directory()?;
+        Ok(Some((self.open_compacted_prefix_file(id, &name)?, compacted)))
+    }
+
+    /// Puts a base in the place of what it stands in for; or not, if that was given up meanwhile.
+    /// `reclaiming` is held: what is looked for here is not freed before it is found.
+    fn install_compacted_prefix(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        base: &Arc<CompactedPrefix>,
+        compacted: &CompactionHorizon,
+    ) -> io::Result<bool> {
+        let horizon = log.horizon();
+        if horizon.start >= until || horizon.released_tip.end > until {
+            return Ok(false);
+        }
+        // The part where that run ends may be gone, if the base before ends there too; and the run may
+        // have been merged with the next.
+        let freed = match horizon.released_tip {
+            freed if freed.end == until => freed,
+            _ => log.current_sealed_log().tip_of_whole(|run| run.tip.end <= until)?,
+        };
+        if freed.end != until {
+            return Ok(false);
+        }
+        let old = log.compacted_prefix();
+        let mut manifest = self.manifest.lock();
+        let horizon = log.horizon();
+        // A horizon never falls: what lies below `until` is neither to be found nor asked for.
+        if !horizon.admits_compacted_prefix(until) {
+            return Ok(false);
+        }
+        let horizon = LogHorizon {
+            compacted_to: horizon.compacted_to.max(compacted.compacted_to),
+            clean_to: compacted.clean_to,
+            released_tip: freed,
+            compacted_generation: generation,
+            ..horizon
+        };
+        // The disk may have either manifest then: the file stays until one of them is settled.
+        let name = &base.files.data.name;
+        let edit = ManifestEdit::of_logs([(&log.id, &horizon)]);
+        self.commit_manifest(&mut manifest, &edit)
+            .inspect_err(|_| self.remove_files_later([name.clone()]))?;
+        log.set_prefix(LogPrefix { horizon, compacted_prefix: Some(Arc::clone(base)) });
+        drop(manifest);
+        self.remove_files_later(old.map(|old| old.files.data.name.clone()));
+        self.stats.replaced_prefixes.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    pub(super) fn open_compacted_prefix_file(
+        &self,
+        id: LogId,
+        name: &str,
+    ) -> io::Result<Arc<CompactedPrefix>> {
+        let file = self.disk.open(name)?;
+        let index = self.open_index(&index_name(name), 0)?;
+        let run: IndexRun = index
+            .run(id)?
+            .ok_or_else(|| io::Error::other("a compacted prefix has its log's run"))?;
+        let files = SegmentFiles { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
+        Ok(Arc::new(CompactedPrefix::new(files, run)))
+    }
+}
+
+/// What stands in a base for all that was given up before its first entry: an entry of no offsets. A
+/// cut can end there, and then its end and its chain are those that it always had.
+fn prefix_marker(sealed: &SealedLog, first: &Entry, start: Offset) -> io::Result<Option<Entry>> {
+    let before = sealed.tip_before_offset(first.base)?;
+    // One behind the start would be found by who looks for what follows the start; and no cut that
+    // ends there is whole: what lay between has been compacted away.
+    if before == LogTip::NONE || before.end > start || before.stamp >= first.stamp {
+        return Ok(None);
+    }
+    Ok(Some(Entry {
+        stamp: before.stamp,
+        base: before.end,
+        count: 0,
+        length: 0,
+        user_min: UserTime(i64::MAX),
+        user_max: UserTime(i64::MIN),
+        user_time_max: UserTime(i64::MIN),
+        bytes: 0,
+        payload_crc: crc32c::crc32c(&[]),
+        epoch: before.epoch,
+        chain: before.chain,
+        ..*first
+    }))
+}
+
+fn short_replacement(reached: u64, until: Offset) -> io::Error {
+    let until = until.0;
+    io::Error::other(format!(
+        "what is to replace the beginning of a log ends before it does. reached={reached}, until={until}"
+    ))
+}
+
+fn frame_of(log: LogId, entry: &Entry) -> FrameHeader {
+    FrameHeader {
+        length: entry.length,
+        payload_crc: entry.payload_crc,
+        stamp: entry.stamp,
+        log,
+        base: entry.base,
+        count: entry.count,
+        epoch: entry.epoch,
+        user_min: entry.user_min,
+        user_max: entry.user_max,
+        synced_to: 0,
+        kind: entry.kind,
+    }
+}
+
+/// Makes the index of a base anew, which ends at `end`.
+pub(super) fn rebuild_compacted_prefix_index(
+    disk: &dyn Disk,
+    log: LogId,
+    header: &SortedSegmentHeader,
+    data: &DataFile,
+    end: Offset,
+) -> io::Result<()> {
+    tracing::warn!(file = data.name, "an index is lost or corrupt, and is rebuilt");
+    let name = index_name(&data.name);
+    let mut builder = IndexBuilder::create(disk, &rebuilt_name(&name), header.start, header.end)?;
+    builder.begin_run(log, LogTip::NONE, RunLinks::FIRST);
+    let mut walk = SortedSegmentScanner::new(data)?;
+    let (mut bytes, mut reached) = (0, Offset(0));
+    while let Some(filed) = walk.next()? {
+        let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
+        bytes += u64::from(entry.length);
+        (entry.chain, entry.bytes) = (filed.chain, bytes);
+        reached = entry.end();
+        builder.add_entry(IndexEntry { entry, at: filed.at })?;
+    }
+    if walk.has_gaps {
+        return Err(data.corruption_error(walk.corrupt_at.unwrap_or(0), "a frame"));
+    }
+    if reached != end {
+        return Err(data.corruption_error(data.file().length()?, "the last frame"));
+    }
+    builder.finish(None)?;
+    promote(disk, &name)
+}

@@ -1,0 +1,124 @@
+//! Proofs of what is gone: leaves of frames that are not kept are taken out, and what is left of the proofs of
+//! one part, or of a stretch without any, becomes one file. So what proofs take follows what is kept.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::SealedHistory;
+use crate::disk::Disk;
+use crate::journal::FRAME_BYTES;
+use crate::proof::{
+    LeafRetention, PROOF_ENTRIES_PER_BLOCK, ProofError, ProofLocation, proof_name, proof_start,
+    rewrite_proofs,
+};
+use crate::sealed_segment::{SealedSegment, SegmentLayout, segment_at};
+
+/// Proofs of a stretch of which nothing is kept stand in at most so many files.
+const PRUNED_FILES_MAX: usize = 16;
+
+impl SealedHistory {
+    /// Says that there may be something to take out of proofs.
+    pub(super) fn schedule_proof_pruning(&self) {
+        self.proof_pruning_due.store(true, Ordering::Release);
+    }
+
+    /// Takes the leaves out of proofs whose frames are gone. `reclaim_state` is held: what is filed meanwhile
+    /// would be taken for gone.
+    ///
+    /// # Errors
+    /// The disk fails, or the store is being closed; what was not done is tried again.
+    pub(super) fn prune_proofs(&self) -> io::Result<()> {
+        if !self.proof_pruning_due.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let thinned = self.prune_all_proofs();
+        thinned.inspect_err(|_| self.schedule_proof_pruning())
+    }
+
+    fn prune_all_proofs(&self) -> io::Result<()> {
+        let parts = self.sealed_segments.all();
+        let proved_to = self.proved_to.load(Ordering::Acquire);
+        let starts = starts_below(&*self.disk, proved_to)?;
+        for part in parts.iter().filter(|part| part.layout != SegmentLayout::Journal) {
+            let place = |bound| starts.partition_point(|start| *start < bound);
+            let own = &starts[place(part.start)..place(part.end)];
+            if !part.has_pruned_proofs() && part.end <= proved_to {
+                // What is sealed meanwhile is held in memory. If it cannot be indexed, that is told by
+                // whoever tries next.
+                while self.index_next().unwrap_or(false) {}
+                self.prune_segment_proofs(part, own)?;
+                part.set_has_pruned_proofs();
+            }
+        }
+        merge_pruned_proofs(&*self.disk, &parts, proved_to, &mut || self.throttle())
+    }
+
+    fn prune_segment_proofs(&self, part: &SealedSegment, starts: &[u64]) -> io::Result<()> {
+        let index = part.index();
+        let kept = index.header.entries;
+        let Some(entries) = entries_of(&*self.disk, starts)? else { return Ok(()) };
+        if starts.len() <= 1 && entries <= 2 * kept + PROOF_ENTRIES_PER_BLOCK as u64 {
+            return Ok(());
+        }
+        let mut positions = Vec::with_capacity(kept as usize);
+        for number in 0..kept {
+            let placed = part.note_corruption(index.entry(number))?;
+            positions.push(placed.entry.position - FRAME_BYTES as u64);
+        }
+        positions.sort_unstable();
+        let pace = &mut || self.throttle();
+        rewrite_proofs(&*self.disk, starts, &LeafRetention::At(&positions), pace).map(drop)
+    }
+}
+
+/// Cuts the proofs of all of which nothing is kept, before position `until`, and folds them where they are
+/// many.
+///
+/// # Errors
+/// The disk fails.
+pub(super) fn merge_pruned_proofs(
+    disk: &dyn Disk,
+    parts: &[Arc<SealedSegment>],
+    until: u64,
+    pace: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<()> {
+    let starts = starts_below(disk, until)?;
+    // Those between the same parts.
+    let before = |start: u64| parts.partition_point(|part| part.start <= start);
+    for stretch in starts.chunk_by(|a, b| before(*a) == before(*b)) {
+        let is_gone = |start: &&u64| segment_at(parts, **start).is_none();
+        let gone: Vec<u64> = stretch.iter().filter(is_gone).copied().collect();
+        for start in &gone {
+            if entries_of(disk, &[*start])?.is_some_and(|entries| entries > 0) {
+                rewrite_proofs(disk, &[*start], &LeafRetention::None, pace)?;
+            }
+        }
+        if gone.len() > PRUNED_FILES_MAX {
+            rewrite_proofs(disk, &gone, &LeafRetention::None, pace)?;
+        }
+    }
+    Ok(())
+}
+
+fn starts_below(disk: &dyn Disk, until: u64) -> io::Result<Vec<u64>> {
+    let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
+    let mut starts: Vec<u64> = starts.filter(|start| *start < until).collect();
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+/// How many hashes the proofs in some files have; `None` if one cannot be used.
+fn entries_of(disk: &dyn Disk, starts: &[u64]) -> io::Result<Option<u64>> {
+    let mut entries = 0;
+    for start in starts {
+        match ProofLocation::read_all(&*disk.open(&proof_name(*start))?) {
+            Ok(proofs) => {
+                entries += proofs.iter().map(|proof| u64::from(proof.header.entries)).sum::<u64>();
+            }
+            Err(ProofError::Disk(error)) => return Err(error),
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(entries))
+}

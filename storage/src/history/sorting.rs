@@ -1,0 +1,403 @@
+//! Filing: a stretch of the journal, rewritten sorted by log, so that each log's share of it stands in
+//! one piece. It is one part, or several that are merged.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::SealedHistory;
+use super::merging::journal_range_of;
+use crate::data_file::{DataFile, LoadBuffer};
+use crate::index::{IndexBuilder, IndexEntry, IndexRun, RunLinks, SegmentIndex};
+use crate::journal::{FRAME_BYTES, FrameHeader};
+use crate::log::LogId;
+use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
+use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout};
+use crate::sorted_segment::{
+    SortedSegmentHeader, SortedSegmentWriter, index_name, sorted_segment_name,
+};
+
+/// Where the pieces of a stretch are longer than this on average, filing gains nothing.
+const EXTENT_BYTES_MAX: u64 = 1 << 20;
+/// How much of a stretch is gathered at once.
+const BATCH_BYTES: usize = 64 << 20;
+const BATCH_STEPS: usize = 64 << 10;
+/// How much is read at once.
+const READ_BYTES: usize = 1 << 20;
+/// How long filing pauses after each read while there is other work: it takes 64 MiB/s then.
+const PAUSE: Duration = Duration::from_millis(16);
+
+/// What is to be written next, in the order of logs.
+enum SortStep {
+    Begin(IndexRun),
+    /// An entry, and in which source it stands.
+    Entry(usize, IndexEntry),
+}
+
+/// What is written after one pass over the stretch.
+#[derive(Default)]
+struct SortBatch {
+    steps: Vec<SortStep>,
+    bytes: usize,
+}
+
+impl SortBatch {
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.steps.len() >= BATCH_STEPS
+    }
+}
+
+/// What is filed: parts that follow one another, with their indexes as they were at first.
+struct SortSources<'a> {
+    segments: &'a [Arc<SealedSegment>],
+    indexes: Vec<Arc<SegmentIndex>>,
+    /// The next run of each, by log, and of one log the oldest first.
+    next: BinaryHeap<Reverse<(LogId, usize, u64)>>,
+}
+
+impl<'a> SortSources<'a> {
+    fn new(parts: &'a [Arc<SealedSegment>]) -> io::Result<SortSources<'a>> {
+        let indexes = parts.iter().map(|part| part.index()).collect();
+        let mut sources = SortSources { segments: parts, indexes, next: BinaryHeap::new() };
+        for source in 0..parts.len() {
+            sources.push(source, 0)?;
+        }
+        Ok(sources)
+    }
+
+    fn run(&self, source: usize, number: u64) -> io::Result<IndexRun> {
+        self.segments[source].note_corruption(self.indexes[source].run_at(number))
+    }
+
+    fn push(&mut self, source: usize, number: u64) -> io::Result<()> {
+        if number < self.indexes[source].header.runs {
+            let log = self.run(source, number)?.log;
+            self.next.push(Reverse((log, source, number)));
+        }
+        Ok(())
+    }
+
+    /// All runs of the next log, oldest first, each with its source; none at the end.
+    fn next_log(&mut self) -> io::Result<Vec<(usize, IndexRun)>> {
+        let mut runs: Vec<(usize, IndexRun)> = Vec::new();
+        while let Some(Reverse((log, source, number))) = self.next.peek().copied() {
+            if runs.last().is_some_and(|(_, run)| run.log != log) {
+                break;
+            }
+            self.next.pop();
+            runs.push((source, self.run(source, number)?));
+            self.push(source, number + 1)?;
+        }
+        Ok(runs)
+    }
+
+    fn entry(&self, source: usize, number: u64) -> io::Result<IndexEntry> {
+        self.segments[source].note_corruption(self.indexes[source].entry(number))
+    }
+}
+
+/// The files that a stretch is filed to.
+struct SortOutput {
+    writer: SortedSegmentWriter,
+    builder: IndexBuilder,
+    /// The frames of one pass, in memory that is used again: new pages cost more than what is read to them.
+    frames: Vec<u8>,
+    window: LoadBuffer,
+}
+
+impl SealedHistory {
+    /// Files the first part that would gain by it, and is not `given_up`, by itself; whether there was one.
+    ///
+    /// # Errors
+    /// The disk fails; nothing has changed then, and the part is given up.
+    pub(crate) fn sort_next(&self, given_up: &mut HashSet<u64>) -> io::Result<bool> {
+        // Whoever gives back space may hold it for long, and indexing must not wait for that.
+        let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
+        for part in self.sealed_segments.all().iter() {
+            if part.needs_no_sorting() || !self.is_proved(part) || given_up.contains(&part.start) {
+                continue;
+            }
+            match self.sort_if_worthwhile(part) {
+                Ok(true) => return Ok(true),
+                Ok(false) => part.set_needs_no_sorting(true),
+                // Its index is made anew first.
+                Err(_) if part.is_suspect() => {}
+                // What is damaged is left where it stands, for whoever can mend it.
+                Err(error) if is_corruption(&error) => {
+                    tracing::error!(%error, "a segment stays unsorted");
+                    part.set_needs_no_sorting(true);
+                }
+                Err(error) => {
+                    given_up.insert(part.start);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn sort_if_worthwhile(&self, part: &Arc<SealedSegment>) -> io::Result<bool> {
+        let gains = self.is_worth_sorting(part)?;
+        if gains {
+            self.sort_segments(std::slice::from_ref(part))?;
+        }
+        Ok(gains)
+    }
+
+    /// Whether filing a part brings together what stands apart, or gives back much space.
+    fn is_worth_sorting(&self, part: &SealedSegment) -> io::Result<bool> {
+        let index = part.index();
+        if part.layout != SegmentLayout::Journal {
+            return self.is_mostly_dead(part, &index);
+        }
+        let header = &index.header;
+        let (mut runs, mut live, mut dead) = (0, 0, 0);
+        for number in 0..header.runs {
+            let run = part.note_corruption(index.run_at(number))?;
+            if run.count == 0 {
+                continue;
+            }
+            runs += 1;
+            let bytes = part.note_corruption(run_bytes(&index, &run))?;
+            *(if self.is_released(&run) { &mut dead } else { &mut live }) += bytes;
+        }
+        let is_scattered = header.extents > runs
+            && (header.end - header.start) / header.extents.max(1) < EXTENT_BYTES_MAX;
+        Ok((is_scattered && runs > 1) || (dead > 0 && dead >= live))
+    }
+
+    /// Whether at least half of the entries of a filed part were given up: the space of their payloads was
+    /// given back, and that of their entries was not.
+    fn is_mostly_dead(&self, part: &SealedSegment, index: &SegmentIndex) -> io::Result<bool> {
+        let mut dead = 0_u64;
+        for number in 0..index.header.runs {
+            let run = part.note_corruption(index.run_at(number))?;
+            dead = dead.saturating_add(if self.is_released(&run) { run.count } else { 0 });
+        }
+        Ok(dead > 0 && dead >= index.header.entries.saturating_sub(dead))
+    }
+
+    fn is_released(&self, run: &IndexRun) -> bool {
+        run.tip.end <= self.manifest.lock().horizon(run.log).released_tip.end
+    }
+
+    /// Files parts that follow one another as one.
+    pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> io::Result<()> {
+        // No name comes twice: if the manifest could not be written, the one on the disk may name a
+        // file of an earlier attempt.
+        let generation = parts[0].next_generation();
+        let name = sorted_segment_name(parts[0].start, generation);
+        let written = self.write_sorted(parts, &name, generation);
+        let written = written.inspect_err(|_| self.remove_partial_file(&name))?;
+        self.replace_segments(parts, &name, SegmentLayout::Sorted { generation })
+            .inspect_err(|_| self.remove_files_later([name.clone()]))?;
+        self.stats.sorted.fetch_add(1, Ordering::Relaxed);
+        self.stats.sorted_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_sorted(
+        &self,
+        parts: &[Arc<SealedSegment>],
+        name: &str,
+        generation: u32,
+    ) -> io::Result<u64> {
+        let Range { start, end } = journal_range_of(parts);
+        let header =
+            SortedSegmentHeader { start, end, generation: u64::from(generation), log: None };
+        let mut filing = SortOutput {
+            writer: SortedSegmentWriter::create(&*self.disk, name, header)?,
+            builder: IndexBuilder::create(&*self.disk, &index_name(name), start, end)?,
+            frames: Vec::new(),
+            window: LoadBuffer::default(),
+        };
+        let mut sources = SortSources::new(parts)?;
+        let mut gathering = SortBatch::default();
+        loop {
+            let runs = sources.next_log()?;
+            let Some((_, newest)) = runs.last() else { break };
+            let horizon = self.manifest.lock().horizon(newest.log);
+            // No links lead to it any more, nor through it to what is to be freed.
+            if newest.tip.end <= horizon.reclaimed_to {
+                continue;
+            }
+            let dead = runs.partition_point(|(_, run)| run.tip.end <= horizon.released_tip.end);
+            gathering.steps.push(SortStep::Begin(merged_run(&runs, dead, start)));
+            for (source, run) in &runs[dead..] {
+                for number in run.entries() {
+                    let placed = sources.entry(*source, number)?;
+                    gathering.bytes += FRAME_BYTES + placed.entry.length as usize;
+                    gathering.steps.push(SortStep::Entry(*source, placed));
+                    if gathering.is_full() {
+                        self.write_batch(parts, &mut gathering, &mut filing)?;
+                    }
+                }
+            }
+        }
+        self.write_batch(parts, &mut gathering, &mut filing)?;
+        let written = filing.writer.finish()?;
+        // Parts are told apart by their stamps, also when nothing is left in one.
+        let stamps = sources.indexes.iter().map(|index| index.header);
+        let first = stamps.clone().map(|header| header.first_stamp).min();
+        let last = stamps.map(|header| header.last_stamp).max();
+        filing.builder.widen_stamps(first.unwrap_or_default(), last.unwrap_or_default());
+        let state = match (parts.last(), sources.indexes.last()) {
+            (Some(part), Some(index)) => part.note_corruption(index.state()).unwrap_or(None),
+            _ => None,
+        };
+        filing.builder.finish(state.as_deref())?;
+        self.disk.sync_directory()?;
+        Ok(written)
+    }
+
+    fn write_batch(
+        &self,
+        parts: &[Arc<SealedSegment>],
+        gathering: &mut SortBatch,
+        filing: &mut SortOutput,
+    ) -> io::Result<()> {
+        // What is sealed meanwhile is held in memory, and many parts take a while. If it cannot be
+        // indexed, that is told by whoever tries next.
+        while self.index_next().unwrap_or(false) {}
+        let SortBatch { steps, .. } = std::mem::take(gathering);
+        self.read_frames(parts, &steps, filing)?;
+        let mut rest = &filing.frames[..];
+        for step in steps {
+            match step {
+                SortStep::Begin(run) => {
+                    filing.builder.begin_existing_run(&run);
+                }
+                SortStep::Entry(source, placed) => {
+                    let length = FRAME_BYTES + placed.entry.length as usize;
+                    let (frame, behind) = rest.split_at(length);
+                    let (header, payload) = frame.split_first_chunk().expect("a frame's header");
+                    check_frame(parts[source].data(), &placed, header, payload)?;
+                    let placed = filing.writer.add(&placed.entry, header, payload)?;
+                    filing.builder.add_entry(placed)?;
+                    rest = behind;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the frames of the entries among some steps, to stand one after the other; in the order in which
+    /// they stand in the files.
+    fn read_frames(
+        &self,
+        parts: &[Arc<SealedSegment>],
+        steps: &[SortStep],
+        SortOutput { frames, window, .. }: &mut SortOutput,
+    ) -> io::Result<()> {
+        let mut places = Vec::with_capacity(steps.len());
+        let mut length = 0;
+        for step in steps {
+            let SortStep::Entry(source, placed) = step else { continue };
+            let bytes = FRAME_BYTES + placed.entry.length as usize;
+            places.push((*source, placed.at - FRAME_BYTES as u64, bytes, length));
+            length += bytes;
+        }
+        places.sort_unstable();
+        frames.resize(length.max(frames.len()), 0);
+        let (mut held_of, mut held, mut limit) = (usize::MAX, 0..0, 0);
+        for (source, at, bytes, to) in places {
+            let data = parts[source].data();
+            if source != held_of {
+                (held_of, held, limit) = (source, 0..0, data.file().length()?);
+            }
+            if at < held.start || at + bytes as u64 > held.end {
+                self.throttle()?;
+                let count = bytes.max(READ_BYTES).min((limit - at.min(limit)) as usize).max(bytes);
+                data.load_direct(window, at, count)?;
+                held = at..at + count as u64;
+            }
+            let from = (at - held.start) as usize;
+            frames[to..to + bytes].copy_from_slice(&window.bytes()[from..from + bytes]);
+        }
+        Ok(())
+    }
+
+    /// Leaves the disk and the processor to other work, if there is any.
+    pub(crate) fn throttle(&self) -> io::Result<()> {
+        let written = self.foreground_bytes.load(Ordering::Relaxed);
+        if self.throttled_to.swap(written, Ordering::Relaxed) != written {
+            let mut waiting = self.indexing_queue.lock();
+            if waiting.segments.is_empty() && !self.is_closing() {
+                self.changed.wait_for(&mut waiting, PAUSE);
+            }
+        }
+        if self.is_closing() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
+        }
+        Ok(())
+    }
+
+    /// Puts a filed part in place of those that it was made from.
+    fn replace_segments(
+        &self,
+        parts: &[Arc<SealedSegment>],
+        name: &str,
+        layout: SegmentLayout,
+    ) -> io::Result<()> {
+        let Range { start, end } = journal_range_of(parts);
+        let file = self.disk.open(name)?;
+        let index = self.open_index(&index_name(name), start)?;
+        let files = SegmentFiles { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
+        let filed = Arc::new(SealedSegment::new(layout, files));
+        let mut manifest = self.manifest.lock();
+        let merged = parts[1..].iter().map(|part| ManifestChange::SegmentRemoved(part.start));
+        let listed = ManifestChange::Segment(ManifestSegment { start, end, layout });
+        let edit = ManifestEdit(merged.chain([listed]).collect());
+        self.commit_manifest(&mut manifest, &edit)?;
+        self.sealed_segments.change(|parts| {
+            let place = |position| parts.partition_point(|part| part.start < position);
+            let stretch = place(start)..place(end);
+            drop(parts.splice(stretch, [filed]));
+        });
+        drop(manifest);
+        self.schedule_proof_pruning();
+        self.remove_files_later(parts.iter().map(|part| part.data().name.clone()));
+        Ok(())
+    }
+}
+
+/// The runs of a log in parts that become one, which begins at `start`; the first `dead` of them are left
+/// out.
+fn merged_run(runs: &[(usize, IndexRun)], dead: usize, start: u64) -> IndexRun {
+    let (oldest, newest) = (&runs[0].1, &runs[runs.len() - 1].1);
+    let first = runs.get(dead).map_or(oldest, |(_, run)| run);
+    // One that leads into a part between them leads to what is not there any more.
+    let is_before = oldest.links.previous.is_none_or(|place| place.segment < start);
+    let links = if is_before { oldest.links } else { RunLinks::FIRST };
+    IndexRun { base: first.base, tip: newest.tip, links, ..*newest }
+}
+
+/// What is damaged must not be filed, in place of what may still be mended.
+fn check_frame(
+    data: &DataFile,
+    placed: &IndexEntry,
+    header: &[u8; FRAME_BYTES],
+    payload: &[u8],
+) -> io::Result<()> {
+    let entry = &placed.entry;
+    let is_its = |frame: FrameHeader| frame.stamp == entry.stamp && frame.base == entry.base;
+    let whole = FrameHeader::decode(header, entry.frame()).is_ok_and(is_its);
+    if !whole || crc32c::crc32c(payload) != entry.payload_crc {
+        return Err(data.corruption_error(placed.at, "a frame"));
+    }
+    Ok(())
+}
+
+pub(super) fn is_corruption(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+/// Bytes of payload in a run.
+fn run_bytes(index: &SegmentIndex, run: &IndexRun) -> io::Result<u64> {
+    let first = index.entry(run.first)?.entry;
+    Ok(run.tip.bytes - (first.bytes - u64::from(first.length)))
+}

@@ -1,0 +1,314 @@
+//! Head tables: where the newest run of each log stands, among the parts of a long stretch. So a log of
+//! which nothing is in memory is found without looking into every part.
+//!
+//! A table is soft: it says nothing that the indexes of the parts do not say. `docs/FORMAT.md` has the
+//! layout.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::blocks::{
+    BLOCK_HEADER_BYTES, BlockCache, BlockWriter, CONTENT_BYTES, INDEX_BLOCK_BYTES,
+    IndexBlockReader, verify_block_checksum, write_block_checksum,
+};
+use super::{RunLocation, SegmentIndex, bisect};
+use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::log::{LogId, Offset};
+use crate::sealed_segment::SealedSegment;
+
+const MAGIC: &[u8; 8] = b"FFHEADS1";
+const VERSION: u32 = 1;
+const LATEST_RUN_BYTES: usize = 32;
+/// How many heads a block holds.
+const LATEST_RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / LATEST_RUN_BYTES) as u64;
+const SUFFIX: &str = ".heads";
+
+/// Where the newest run of a log stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LatestRun {
+    /// The log.
+    pub log: LogId,
+    /// The position at which the part begins.
+    pub segment: u64,
+    /// Which of its runs it is, or was when the table was written.
+    pub number: u64,
+    /// The offset behind the run's last.
+    pub end: Offset,
+}
+
+impl LatestRun {
+    /// The place of the run.
+    pub fn location(&self) -> RunLocation {
+        RunLocation { segment: self.segment, number: self.number }
+    }
+
+    fn encode(&self) -> [u8; LATEST_RUN_BYTES] {
+        let mut bytes = [0; LATEST_RUN_BYTES];
+        bytes[..8].copy_from_slice(&self.log.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.end.0.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> LatestRun {
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes are eight bytes"))
+        };
+        let (log, end) = (LogId(u64_at(0)), Offset(u64_at(24)));
+        LatestRun { log, segment: u64_at(8), number: u64_at(16), end }
+    }
+}
+
+/// The name of the table of a stretch.
+pub fn latest_runs_name(stretch: &Range<u64>) -> String {
+    format!("{:020}-{:020}{SUFFIX}", stretch.start, stretch.end)
+}
+
+/// The stretch of a table of this name, if it is one.
+pub fn latest_runs_range(name: &str) -> Option<Range<u64>> {
+    let (start, end) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+    let stretch = start.parse().ok()?..end.parse().ok()?;
+    (latest_runs_name(&stretch) == name).then_some(stretch)
+}
+
+/// A table that is open.
+pub struct LatestRunTable {
+    /// The positions between which its parts lie.
+    pub range: Range<u64>,
+    /// How many logs it has.
+    pub count: u64,
+    blocks: IndexBlockReader,
+}
+
+impl std::fmt::Debug for LatestRunTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeadTable").field("name", &self.blocks.name).finish_non_exhaustive()
+    }
+}
+
+impl LatestRunTable {
+    /// Opens the table of a stretch; `None` if there is none, or it is damaged where it begins.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open(
+        disk: &dyn Disk,
+        stretch: Range<u64>,
+        cache: &Arc<BlockCache>,
+    ) -> io::Result<Option<LatestRunTable>> {
+        let name = latest_runs_name(&stretch);
+        let file = match disk.open(&name) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let length = file.length()?;
+        let table = LatestRunTable::open_any(&name, file, Arc::clone(cache))?;
+        let is_whole = |table: &LatestRunTable| table.range == stretch && table.length() == length;
+        Ok(table.filter(is_whole))
+    }
+
+    /// Opens a table of which nothing is known, to look at it: it may be longer or shorter than it says.
+    /// `None` if it does not begin as one.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open_any(
+        name: &str,
+        file: Arc<dyn DiskFile>,
+        cache: Arc<BlockCache>,
+    ) -> io::Result<Option<LatestRunTable>> {
+        if file.length()? < INDEX_BLOCK_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut bytes = [0; INDEX_BLOCK_BYTES];
+        read_exact_at(&*file, &mut bytes, 0)?;
+        let Some((stretch, count)) = decode_header(&bytes) else { return Ok(None) };
+        let start = stretch.start;
+        Ok(Some(LatestRunTable {
+            range: stretch,
+            count,
+            blocks: IndexBlockReader::new(name.to_owned(), file, cache, start),
+        }))
+    }
+
+    /// Its name in the journal's directory.
+    pub fn name(&self) -> &str {
+        &self.blocks.name
+    }
+
+    /// The length of the whole file.
+    pub fn length(&self) -> u64 {
+        (1 + self.count.div_ceil(LATEST_RUNS_PER_BLOCK)).saturating_mul(INDEX_BLOCK_BYTES as u64)
+    }
+
+    /// The numbers of the blocks that are damaged.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn corrupt_blocks(&self) -> io::Result<Vec<u64>> {
+        self.blocks.corrupt_among(self.length() / INDEX_BLOCK_BYTES as u64)
+    }
+
+    /// Head `number`, in the order of logs.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn latest_run_at(&self, number: u64) -> io::Result<LatestRun> {
+        assert!(number < self.count, "a head that is not there");
+        let block = self.blocks.get(1 + number / LATEST_RUNS_PER_BLOCK)?;
+        let at = BLOCK_HEADER_BYTES + (number % LATEST_RUNS_PER_BLOCK) as usize * LATEST_RUN_BYTES;
+        Ok(LatestRun::decode(&block[at..at + LATEST_RUN_BYTES]))
+    }
+
+    /// The head of `log`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn latest_run(&self, log: LogId) -> io::Result<Option<LatestRun>> {
+        let Some(last) = self.count.checked_sub(1) else { return Ok(None) };
+        if log > self.latest_run_at(last)?.log {
+            return Ok(None);
+        }
+        let number = bisect(0..self.count, |number| Ok(self.latest_run_at(number)?.log < log))?;
+        if number == self.count {
+            return Ok(None);
+        }
+        Ok(Some(self.latest_run_at(number)?).filter(|head| head.log == log))
+    }
+}
+
+fn decode_header(bytes: &[u8; INDEX_BLOCK_BYTES]) -> Option<(Range<u64>, u64)> {
+    let u64_at = |at: usize| {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a block"))
+    };
+    let (start, end, count) = (u64_at(24), u64_at(32), u64_at(40));
+    verify_block_checksum(bytes, start, 0)?;
+    let is_known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
+    (is_known && start < end && count < 1 << 40).then_some((start..end, count))
+}
+
+fn encode_header(stretch: &Range<u64>, count: u64) -> [u8; INDEX_BLOCK_BYTES] {
+    let mut bytes = [0; INDEX_BLOCK_BYTES];
+    bytes[8..16].copy_from_slice(MAGIC);
+    bytes[16..20].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[24..32].copy_from_slice(&stretch.start.to_le_bytes());
+    bytes[32..40].copy_from_slice(&stretch.end.to_le_bytes());
+    bytes[40..48].copy_from_slice(&count.to_le_bytes());
+    write_block_checksum(&mut bytes, stretch.start, 0, 40);
+    bytes
+}
+
+/// What heads are gathered from.
+pub(crate) enum LatestRunSource {
+    /// The part, and its index as it was at first: one that is made anew meanwhile has other numbers.
+    Segment(Arc<SealedSegment>, Arc<SegmentIndex>),
+    Table(Arc<LatestRunTable>),
+}
+
+impl LatestRunSource {
+    /// What there is of a part.
+    pub(crate) fn of(part: &Arc<SealedSegment>) -> LatestRunSource {
+        LatestRunSource::Segment(Arc::clone(part), part.index())
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            LatestRunSource::Segment(_, index) => index.header.runs,
+            LatestRunSource::Table(table) => table.count,
+        }
+    }
+
+    fn latest_run_at(&self, number: u64) -> io::Result<LatestRun> {
+        match self {
+            LatestRunSource::Segment(part, index) => {
+                let run = part.note_corruption(index.run_at(number))?;
+                Ok(LatestRun { log: run.log, segment: part.start, number, end: run.tip.end })
+            }
+            LatestRunSource::Table(table) => table.latest_run_at(number),
+        }
+    }
+}
+
+/// Writes the table of a stretch from all that there is of it, oldest first; without what `is_kept`
+/// says is not looked for any more.
+pub(crate) fn write_latest_runs(
+    disk: &dyn Disk,
+    stretch: Range<u64>,
+    sources: &[LatestRunSource],
+    is_kept: impl Fn(&LatestRun) -> bool,
+) -> io::Result<()> {
+    let mut blocks = BlockWriter::create(disk, &latest_runs_name(&stretch), stretch.start)?;
+    // By log, and of one log the newest first.
+    let mut next = BinaryHeap::new();
+    let push = |next: &mut BinaryHeap<_>, place: usize, number: u64| -> io::Result<()> {
+        if number < sources[place].count() {
+            let head = sources[place].latest_run_at(number)?;
+            next.push(Reverse((head.log, Reverse(place), number, head)));
+        }
+        Ok(())
+    };
+    for place in 0..sources.len() {
+        push(&mut next, place, 0)?;
+    }
+    let (mut count, mut last) = (0, None);
+    while let Some(Reverse((log, Reverse(place), number, head))) = next.pop() {
+        if last != Some(log) && is_kept(&head) {
+            blocks.record::<LATEST_RUN_BYTES>(&head.encode())?;
+            count += 1;
+        }
+        last = Some(log);
+        push(&mut next, place, number + 1)?;
+    }
+    blocks.finish(&encode_header(&stretch, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_file::DataFile;
+    use crate::disk::MemoryDisk;
+    use crate::index::{IndexBuilder, LogTip, RunLinks};
+    use crate::sealed_segment::{SegmentFiles, SegmentLayout};
+
+    fn index(disk: &MemoryDisk, name: &str, logs: &[u64]) -> Arc<SegmentIndex> {
+        let mut builder = IndexBuilder::create(disk, name, 0, 4096).unwrap();
+        for log in logs {
+            builder.begin_run(
+                LogId(*log),
+                LogTip { end: Offset(7), ..LogTip::NONE },
+                RunLinks::FIRST,
+            );
+        }
+        builder.finish(None).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
+    }
+
+    /// A caller's thread makes an index anew while the tender gathers heads from it: `SealedHistory::log` does so,
+    /// under `reclaim_state` alone. What was given up (log 1) is not in the new one, so runs have other
+    /// numbers; no log that is alive may be missing in the table.
+    #[test]
+    fn a_table_lacks_no_log_because_an_index_was_rebuilt_meanwhile() {
+        let disk = MemoryDisk::new();
+        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let old = index(&disk, "old", &[1, 2, 3, 4]);
+        let anew = index(&disk, "new", &[2, 3, 4]);
+        let part =
+            Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
+        let is_kept = |head: &LatestRun| {
+            part.set_index(Arc::clone(&anew));
+            head.log != LogId(1)
+        };
+        write_latest_runs(&disk, 0..4096, &[LatestRunSource::of(&part)], is_kept).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        let table = LatestRunTable::open(&disk, 0..4096, &cache).unwrap().unwrap();
+        let missing: Vec<u64> =
+            (2..5).filter(|log| table.latest_run(LogId(*log)).unwrap().is_none()).collect();
+        assert_eq!(missing, [0; 0], "logs that are alive and have no head");
+    }
+}

@@ -1,0 +1,548 @@
+//! What of a log is sealed: found by following links over indexes, nothing of which is held.
+//!
+//! First comes the base, if the log was compacted: one file with what is left of its beginning. Then
+//! come the runs of the log in parts, each of which knows where earlier ones stand; the newest is the
+//! *head*. What lies below `freed` is not looked for in parts: the base has it, or it was given up.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hlc::Cut;
+
+use super::{LogId, Offset};
+use crate::index::{IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex};
+use crate::sealed_segment::{IndexedRun, SealedSegment, SegmentFiles, segment_at};
+
+/// What is left of the beginning of a log that was compacted.
+#[derive(Debug)]
+pub(crate) struct CompactedPrefix {
+    pub(crate) files: SegmentFiles,
+    pub(crate) run: IndexRun,
+    /// Whether a block of its index was found damaged.
+    is_suspect: AtomicBool,
+}
+
+impl CompactedPrefix {
+    pub(crate) fn new(files: SegmentFiles, run: IndexRun) -> CompactedPrefix {
+        CompactedPrefix { files, run, is_suspect: AtomicBool::new(false) }
+    }
+
+    /// Whether its index has to be made anew.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Acquire)
+    }
+
+    /// Remembers it if `result` says that the index is damaged.
+    fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::InvalidData
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            tracing::error!(%error, "found corruption");
+        }
+        result
+    }
+}
+
+/// What of a log is sealed, at one moment.
+pub(crate) struct SealedLog {
+    pub(crate) log: LogId,
+    pub(super) compacted_prefix: Option<Arc<CompactedPrefix>>,
+    pub(crate) segments: Arc<Vec<Arc<SealedSegment>>>,
+    pub(super) released_tip: LogTip,
+    /// How far the log had come where what is sealed ends.
+    pub(super) tip: LogTip,
+    /// Where its newest run stands.
+    pub(super) latest_run: Option<RunLocation>,
+}
+
+/// The file in which something was found.
+#[derive(Clone)]
+enum RunSource {
+    CompactedPrefix(Arc<CompactedPrefix>),
+    Segment(Arc<SealedSegment>),
+}
+
+/// A run that was found, its part, and the index that it was read from.
+pub(crate) struct SegmentRun {
+    pub(crate) segment: Arc<SealedSegment>,
+    pub(crate) index: Arc<SegmentIndex>,
+    pub(crate) run: IndexRun,
+}
+
+impl SegmentRun {
+    fn new(part: &Arc<SealedSegment>, IndexedRun { run, index }: IndexedRun) -> SegmentRun {
+        SegmentRun { segment: Arc::clone(part), index, run }
+    }
+
+    /// The spot of its first entry.
+    fn first_entry(self) -> EntryLocation {
+        let first = self.run.first;
+        self.entry_at(first)
+    }
+
+    /// The spot of an entry of it.
+    fn entry_at(self, number: u64) -> EntryLocation {
+        let files = SegmentFiles { data: Arc::clone(self.segment.data()), index: self.index };
+        EntryLocation { source: RunSource::Segment(self.segment), files, run: self.run, number }
+    }
+}
+
+/// An entry that was found.
+pub(crate) struct EntryLocation {
+    source: RunSource,
+    files: SegmentFiles,
+    pub(super) run: IndexRun,
+    /// The number of the entry in its index.
+    pub(super) number: u64,
+}
+
+impl EntryLocation {
+    pub(super) fn entry(&self, number: u64) -> io::Result<IndexEntry> {
+        let found = self.files.index.entry(number);
+        match &self.source {
+            RunSource::Segment(part) => part.note_corruption(found),
+            RunSource::CompactedPrefix(base) => base.note_corruption(found),
+        }
+    }
+
+    /// The entry that was found.
+    pub(super) fn index_entry(&self) -> io::Result<IndexEntry> {
+        self.entry(self.number)
+    }
+
+    pub(super) fn files(&self) -> &SegmentFiles {
+        &self.files
+    }
+}
+
+impl SealedLog {
+    /// The run at a place; `None` if it was given up since somebody wrote down its place.
+    fn run(&self, place: RunLocation) -> io::Result<Option<SegmentRun>> {
+        let Some(part) = segment_at(&self.segments, place.segment) else { return Ok(None) };
+        let found = part.run_near(self.log, place.number)?;
+        let found = found.filter(|found| found.run.tip.end > self.released_tip.end);
+        Ok(found.map(|found| SegmentRun::new(part, found)))
+    }
+
+    /// The run at a place, which has to be there if the log had come to `end` behind it.
+    fn run_that_ends(&self, place: RunLocation, end: Offset) -> io::Result<Option<SegmentRun>> {
+        if end <= self.released_tip.end {
+            return Ok(None);
+        }
+        if let Some(found) = self.run(place)?.filter(|found| found.run.tip.end == end) {
+            return Ok(Some(found));
+        }
+        // To take it for given up would be to answer as if nothing had been there.
+        let error = io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "an index does not have a run that another leads to, and is rebuilt; if that does not help, `freezeframe check` names the corrupt file: restore it from a backup. log={}, part={}, end={}",
+                self.log.0, place.segment, end.0
+            ),
+        );
+        match segment_at(&self.segments, place.segment) {
+            Some(part) => part.note_corruption(Err(error)),
+            None => Err(error),
+        }
+    }
+
+    /// The newest run.
+    pub(crate) fn latest_run(&self) -> io::Result<Option<SegmentRun>> {
+        match self.latest_run {
+            Some(head) => self.run_that_ends(head, self.tip.end),
+            None => Ok(None),
+        }
+    }
+
+    /// The run before one.
+    fn previous(&self, run: &IndexRun) -> io::Result<Option<SegmentRun>> {
+        match run.links.previous {
+            Some(place) => self.run_that_ends(place, run.base),
+            None => Ok(None),
+        }
+    }
+
+    /// The oldest run that is not `whole`. Those of which that is true are older than those of which it
+    /// is not.
+    fn oldest_not(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<SegmentRun>> {
+        self.oldest_not_before(0, whole)
+    }
+
+    /// The same, where all runs in parts before a position are known to be `whole`: these are not read.
+    fn oldest_not_before(
+        &self,
+        position: u64,
+        whole: impl Fn(&IndexRun) -> bool,
+    ) -> io::Result<Option<SegmentRun>> {
+        let is_wanted = |found: &SegmentRun| !whole(&found.run);
+        let may_be = |place: &RunLocation| place.segment >= position;
+        if !self.latest_run.as_ref().is_some_and(may_be) {
+            return Ok(None);
+        }
+        let Some(mut found) = self.latest_run()?.filter(is_wanted) else { return Ok(None) };
+        loop {
+            let RunLinks { previous, jump, .. } = found.run.links;
+            if let Some(jump) = jump.filter(|jump| Some(*jump) != previous && may_be(jump))
+                && let Some(earlier) = self.run(jump)?.filter(is_wanted)
+            {
+                found = earlier;
+                continue;
+            }
+            if !previous.as_ref().is_some_and(may_be) {
+                return Ok(Some(found));
+            }
+            match self.previous(&found.run)?.filter(is_wanted) {
+                Some(earlier) => found = earlier,
+                None => return Ok(Some(found)),
+            }
+        }
+    }
+
+    /// How far the log had come before the oldest run that is not `whole`.
+    pub(crate) fn tip_of_whole(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<LogTip> {
+        self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
+    }
+
+    /// How far the log had come before a run.
+    fn tip_before_run(&self, run: &IndexRun) -> io::Result<LogTip> {
+        Ok(self.previous(run)?.map_or(self.released_tip, |previous| previous.run.tip))
+    }
+
+    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first; also of
+    /// what is not looked for any more, as far as it is there.
+    pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> io::Result<Vec<SegmentRun>> {
+        let (from, to) = (offsets.start, offsets.end);
+        let freed = LogTip { end: from, ..self.released_tip };
+        let sealed = SealedLog {
+            log: self.log,
+            compacted_prefix: None,
+            segments: Arc::clone(&self.segments),
+            released_tip: freed,
+            tip: self.tip,
+            latest_run: self.latest_run,
+        };
+        let is_in = |found: &SegmentRun| found.run.tip.end <= to;
+        let mut next = match self.oldest_not(|run| run.tip.end <= to)? {
+            Some(found) => found.run.links.previous,
+            None => self.latest_run,
+        };
+        let (mut runs, mut reached) = (Vec::new(), u64::MAX);
+        while let Some(place) = next {
+            let found = sealed.run(place)?;
+            reached = found.as_ref().map_or(place.segment, |found| found.segment.start);
+            next = found.as_ref().and_then(|found| found.run.links.previous);
+            runs.extend(found.filter(is_in));
+        }
+        // An index that was made anew may lack a run that others led through.
+        if runs.last().is_none_or(|oldest| oldest.run.base > from) {
+            let older = self.segments.iter().filter(|part| part.start < reached);
+            for part in older.rev() {
+                let found = part.run_near(self.log, u64::MAX)?;
+                let found = found.filter(|found| found.run.tip.end > from);
+                let found = found.map(|found| SegmentRun::new(part, found));
+                runs.extend(found.filter(is_in));
+            }
+        }
+        runs.reverse();
+        Ok(runs)
+    }
+
+    /// The first entry that is not `before`. Entries of which that is true stand first, and `whole`
+    /// says whether it is true of all in a run.
+    pub(super) fn find(
+        &self,
+        whole: impl Fn(&IndexRun) -> bool,
+        before: impl Fn(&IndexEntry) -> bool,
+    ) -> io::Result<Option<EntryLocation>> {
+        if let Some(base) = &self.compacted_prefix
+            && !whole(&base.run)
+        {
+            let entries = base.run.entries();
+            let number =
+                base.note_corruption(base.files.index.partition_point(entries.clone(), &before))?;
+            if number < entries.end {
+                let (source, files) =
+                    (RunSource::CompactedPrefix(Arc::clone(base)), base.files.clone());
+                return Ok(Some(EntryLocation { source, files, run: base.run, number }));
+            }
+        }
+        let mut next = self.oldest_not(whole)?;
+        while let Some(found) = next {
+            let (entries, end) = (found.run.entries(), found.run.tip.end);
+            let number = found.index.partition_point(entries.clone(), &before);
+            let number = found.segment.note_corruption(number)?;
+            if number < entries.end {
+                return Ok(Some(found.entry_at(number)));
+            }
+            next = self.oldest_not(|later| later.tip.end <= end)?;
+        }
+        Ok(None)
+    }
+
+    /// The first entry of the oldest run that is not `whole`, as [`SealedLog::find`] says. The run may have none.
+    fn first_run(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<EntryLocation>> {
+        if let Some(base) = &self.compacted_prefix
+            && !whole(&base.run)
+        {
+            let (source, files) =
+                (RunSource::CompactedPrefix(Arc::clone(base)), base.files.clone());
+            return Ok(Some(EntryLocation {
+                source,
+                files,
+                run: base.run,
+                number: base.run.first,
+            }));
+        }
+        Ok(self.oldest_not(whole)?.map(SegmentRun::first_entry))
+    }
+
+    /// The entry that holds `offset`, or the first behind it.
+    pub(super) fn at_offset(&self, offset: Offset) -> io::Result<Option<EntryLocation>> {
+        self.find(|run| run.tip.end <= offset, |placed| placed.entry.end() <= offset)
+    }
+
+    /// How far the log had come before the entry that holds `offset`, or the first behind it.
+    pub(crate) fn tip_before_offset(&self, offset: Offset) -> io::Result<LogTip> {
+        self.at_offset(offset)?.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
+    }
+
+    /// How far the log had come before a spot.
+    fn tip_before(&self, spot: &EntryLocation) -> io::Result<LogTip> {
+        if spot.number > spot.run.first {
+            let entry = spot.entry(spot.number - 1)?.entry;
+            return Ok(LogTip::of(&entry, entry.user_time_max));
+        }
+        match &spot.source {
+            RunSource::CompactedPrefix(_) => Ok(LogTip::NONE),
+            RunSource::Segment(_) => self.tip_before_run(&spot.run),
+        }
+    }
+
+    /// How far the log had come in `cut`.
+    pub(super) fn tip_at(&self, cut: Cut) -> io::Result<LogTip> {
+        let is_in = |placed: &IndexEntry| cut.admits(placed.entry.stamp);
+        if let Some(base) = &self.compacted_prefix
+            && !cut.admits(base.run.tip.stamp)
+        {
+            let index = &base.files.index;
+            let number = base.note_corruption(index.partition_point(base.run.entries(), is_in))?;
+            if number == base.run.first {
+                return Ok(LogTip::NONE);
+            }
+            let entry = base.note_corruption(index.entry(number - 1))?.entry;
+            return Ok(LogTip::of(&entry, entry.user_time_max));
+        }
+        // Stamps rise over all logs: what ends in the cut is known without a look at it.
+        let behind = self.segments.partition_point(|part| cut.admits(part.last_stamp));
+        let position = self.segments.get(behind).map_or(u64::MAX, |part| part.start);
+        let found = self.oldest_not_before(position, |run| cut.admits(run.tip.stamp))?;
+        let tip = match found {
+            Some(found) => match last_in(&found, is_in)? {
+                Some(tip) => return Ok(tip),
+                None => self.tip_before_run(&found.run)?,
+            },
+            None => self.tip,
+        };
+        // Of a moment that everything before was given up of, nothing is known.
+        Ok(if cut.admits(tip.stamp) { tip } else { LogTip::NONE })
+    }
+
+    /// How far the log had come where the last epoch that is not above `epoch` ended.
+    pub(super) fn tip_of_epoch(&self, epoch: u32) -> io::Result<LogTip> {
+        let spot = self.find(|run| run.tip.epoch <= epoch, |placed| placed.entry.epoch <= epoch)?;
+        spot.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
+    }
+
+    /// The first entry in which some user time is `time` or later, among those that end behind
+    /// `from`.
+    pub(super) fn first_reaching(
+        &self,
+        time: hlc::UserTime,
+        from: Offset,
+    ) -> io::Result<Option<EntryLocation>> {
+        let Some(reached) = self.first_run(|run| run.tip.user_time_max < time)? else {
+            return Ok(None);
+        };
+        // In the run that first reaches `time`, or in the one that holds `from`, and then in any.
+        let mut spot = match reached.run.base >= from {
+            true => reached,
+            false => match self.at_offset(from)? {
+                Some(spot) => spot,
+                None => return Ok(None),
+            },
+        };
+        loop {
+            if spot.run.user_max >= time
+                && let Some(number) = self.reaching_in(&spot, time)?
+            {
+                return Ok(Some(EntryLocation { number, ..spot }));
+            }
+            spot = match self.next_run(&spot)? {
+                Some(spot) => spot,
+                None => return Ok(None),
+            };
+        }
+    }
+
+    /// The first entry of a run, from a spot on, in which some user time is `time` or later.
+    fn reaching_in(&self, spot: &EntryLocation, time: hlc::UserTime) -> io::Result<Option<u64>> {
+        let end = spot.run.entries().end;
+        let peak = |placed: &IndexEntry| placed.entry.user_time_max < time;
+        let mut number = spot.files.index.partition_point(spot.number..end, peak)?;
+        // Where the run had reached it before the spot, its maximum says nothing: look at each.
+        while number < end {
+            if spot.entry(number)?.entry.user_max >= time {
+                return Ok(Some(number));
+            }
+            number += 1;
+        }
+        Ok(None)
+    }
+
+    /// The first entry of the next run.
+    pub(super) fn next_run(&self, spot: &EntryLocation) -> io::Result<Option<EntryLocation>> {
+        let end = spot.run.tip.end;
+        let next = match &spot.source {
+            RunSource::CompactedPrefix(_) => self.oldest_not(|_| false)?,
+            RunSource::Segment(_) => self.oldest_not(|run| run.tip.end <= end)?,
+        };
+        Ok(next.map(SegmentRun::first_entry))
+    }
+
+    /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first
+    /// of equals.
+    pub(super) fn latest_by_user_time(
+        &self,
+        from: Offset,
+        until: Offset,
+    ) -> io::Result<Option<(EntryLocation, IndexEntry)>> {
+        let mut best: Option<(EntryLocation, IndexEntry)> = None;
+        // The mark in front of a base holds nothing, and so lies wholly in any range that it touches.
+        let before = |placed: &IndexEntry| placed.entry.base < from || placed.entry.end() <= from;
+        let mut next = self.find(|run| run.tip.end <= from, before)?;
+        while let Some(spot) = next {
+            next = self.next_run(&spot)?;
+            let entries = spot.run.entries();
+            let files = spot.files.index.clone();
+            let behind = |placed: &IndexEntry| placed.entry.end() <= until;
+            let end = files.partition_point(spot.number..entries.end, behind)?;
+            let beats = |time| best.as_ref().is_none_or(|(_, placed)| time > placed.entry.user_max);
+            if end > spot.number && beats(spot.run.user_max) {
+                let found = latest_in(&spot, spot.number..end)?;
+                if beats(found.1.entry.user_max) {
+                    best = Some((EntryLocation { number: found.0, ..spot }, found.1));
+                }
+            }
+            if end < entries.end {
+                break;
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// How far the log had come at the last entry of a run that is `before`.
+fn last_in(found: &SegmentRun, before: impl Fn(&IndexEntry) -> bool) -> io::Result<Option<LogTip>> {
+    let SegmentRun { segment: part, index, run } = found;
+    let number = part.note_corruption(index.partition_point(run.entries(), before))?;
+    if number == run.first {
+        return Ok(None);
+    }
+    let entry = part.note_corruption(index.entry(number - 1))?.entry;
+    Ok(Some(LogTip::of(&entry, entry.user_time_max)))
+}
+
+/// The entry with the largest user time among some of a run; the first of equals.
+fn latest_in(spot: &EntryLocation, entries: std::ops::Range<u64>) -> io::Result<(u64, IndexEntry)> {
+    let last = spot.entry(entries.end - 1)?;
+    if entries.start == spot.run.first {
+        // The running maximum of the run says where it was reached.
+        let peak = last.entry.user_time_max;
+        let below = |placed: &IndexEntry| placed.entry.user_time_max < peak;
+        let number = spot.files.index.partition_point(entries, below)?;
+        return Ok((number, spot.entry(number)?));
+    }
+    let mut best = (entries.start, spot.entry(entries.start)?);
+    for number in entries.start + 1..entries.end {
+        let placed = spot.entry(number)?;
+        if placed.entry.user_max > best.1.entry.user_max {
+            best = (number, placed);
+        }
+    }
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::{Hlc, UserTime};
+
+    use super::*;
+    use crate::data_file::DataFile;
+    use crate::disk::{Disk, MemoryDisk};
+    use crate::index::{BlockCache, IndexBuilder};
+    use crate::log::Entry;
+    use crate::sealed_segment::SegmentLayout;
+
+    fn index(disk: &MemoryDisk, name: &str, logs: &[(u64, u64)]) -> Arc<SegmentIndex> {
+        let mut builder = IndexBuilder::create(disk, name, 0, 4096).unwrap();
+        for (log, count) in logs {
+            builder.begin_run(LogId(*log), LogTip::NONE, RunLinks::FIRST);
+            for nth in 0..*count {
+                let entry = Entry {
+                    stamp: Hlc::from_bits(1 + nth),
+                    base: Offset(nth),
+                    count: 1,
+                    length: 0,
+                    position: 100 * log + nth,
+                    user_min: UserTime(0),
+                    user_max: UserTime(0),
+                    user_time_max: UserTime(0),
+                    bytes: 0,
+                    payload_crc: 0,
+                    epoch: 0,
+                    kind: 0,
+                    chain: 0,
+                };
+                builder.add_entry(IndexEntry { entry, at: entry.position }).unwrap();
+            }
+        }
+        builder.finish(None).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
+    }
+
+    /// An index that is made anew has nothing of what was given up, so its entries have other numbers. Who
+    /// found a run in the one before must not look up its entries in the new one.
+    #[test]
+    fn a_run_and_its_entries_are_of_one_index() {
+        let disk = MemoryDisk::new();
+        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let old = index(&disk, "old", &[(1, 2), (2, 3), (3, 2)]);
+        let anew = index(&disk, "new", &[(2, 3), (3, 2)]);
+        let (number, run) = old.find_run(LogId(2)).unwrap().unwrap();
+        let part =
+            Arc::new(SealedSegment::new(SegmentLayout::Journal, SegmentFiles { data, index: old }));
+        let sealed = SealedLog {
+            log: LogId(2),
+            compacted_prefix: None,
+            segments: Arc::new(vec![Arc::clone(&part)]),
+            released_tip: LogTip::NONE,
+            tip: run.tip,
+            latest_run: Some(RunLocation { segment: 0, number }),
+        };
+        let whole = |run: &IndexRun| {
+            // Somebody else has found damage in the index, and has made it anew just now.
+            part.set_index(Arc::clone(&anew));
+            run.tip.end <= Offset(1)
+        };
+        let spot = sealed.find(whole, |placed| placed.entry.end() <= Offset(1)).unwrap().unwrap();
+        assert_eq!(
+            spot.index_entry().unwrap().at,
+            201,
+            "the second entry of log 2, and of no other log"
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! Reading a part of a payload, for those who have their own checksums in it.
+
+use std::io;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::log::{EntryPayload, PayloadLocation};
+
+impl EntryPayload {
+    /// The bytes `range` of the payload, without a look at the rest, and so without a look at the
+    /// payload's checksum: [`EntryPayload::read`] checks that. What is in memory is not copied where it
+    /// stands together.
+    ///
+    /// # Errors
+    /// The disk fails, or the payload is shorter.
+    pub fn read_range(&self, range: Range<usize>) -> io::Result<Bytes> {
+        if range.start > range.end || range.end > self.entry.length as usize {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match &self.location {
+            PayloadLocation::Memory(payload) => {
+                let head = payload.header.as_slice();
+                if range.start >= head.len() {
+                    return Ok(payload
+                        .rest
+                        .slice(range.start - head.len()..range.end - head.len()));
+                }
+                if range.end <= head.len() {
+                    return Ok(Bytes::copy_from_slice(&head[range]));
+                }
+                Ok(payload.to_bytes().slice(range))
+            }
+            PayloadLocation::File { file, at } => {
+                let mut bytes = vec![0; range.len()];
+                file.read_exact(&mut bytes, at + range.start as u64)?;
+                Ok(bytes.into())
+            }
+        }
+    }
+}

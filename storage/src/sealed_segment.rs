@@ -1,0 +1,234 @@
+//! A part: a sealed stretch of the journal, in one data file, with its index.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use hlc::Hlc;
+use parking_lot::RwLock;
+
+use crate::data_file::DataFile;
+use crate::index::{IndexRun, SegmentIndex};
+use crate::log::LogId;
+
+/// The disk could not read (`errno`).
+const EIO: i32 = 5;
+
+/// How the frames of a part stand in its data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentLayout {
+    /// In the order of the journal: a sealed segment.
+    Journal,
+    /// Sorted by log.
+    Sorted {
+        /// Counts the times that the stretch was filed.
+        generation: u32,
+    },
+}
+
+/// A data file, and the index of what is in it.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentFiles {
+    pub(crate) data: Arc<DataFile>,
+    pub(crate) index: Arc<SegmentIndex>,
+}
+
+/// A run, and the index that it was read from: in one that is made anew meanwhile, its entries have other
+/// numbers.
+pub(crate) struct IndexedRun {
+    pub(crate) run: IndexRun,
+    pub(crate) index: Arc<SegmentIndex>,
+}
+
+/// A sealed stretch of the journal.
+#[derive(Debug)]
+pub struct SealedSegment {
+    /// The position at which it begins.
+    pub start: u64,
+    /// The position behind it.
+    pub end: u64,
+    /// How its frames stand in the file.
+    pub layout: SegmentLayout,
+    /// The last stamp in it.
+    pub last_stamp: Hlc,
+    data: Arc<DataFile>,
+    index: RwLock<Arc<SegmentIndex>>,
+    /// Whether a block of the index was found damaged.
+    is_suspect: AtomicBool,
+    /// Whether filing it was found to gain nothing, as things are.
+    needs_no_sorting: AtomicBool,
+    /// Whether it is not merged, because something in it is damaged, or near it.
+    is_excluded_from_merge: AtomicBool,
+    /// Whether its proofs are one file, and have few leaves of what it does not hold.
+    has_pruned_proofs: AtomicBool,
+    /// The last generation in which it was filed, or which was tried.
+    last_generation: AtomicU32,
+    /// How long its files are, once somebody asked.
+    bytes: OnceLock<u64>,
+}
+
+impl SealedSegment {
+    pub(crate) fn new(layout: SegmentLayout, files: SegmentFiles) -> SealedSegment {
+        let header = files.index.header;
+        let (is_settled, generation) = match layout {
+            SegmentLayout::Journal => (false, 0),
+            SegmentLayout::Sorted { generation } => (true, generation),
+        };
+        SealedSegment {
+            start: header.start,
+            end: header.end,
+            layout,
+            last_stamp: header.last_stamp,
+            data: files.data,
+            index: RwLock::new(files.index),
+            is_suspect: AtomicBool::new(false),
+            needs_no_sorting: AtomicBool::new(is_settled),
+            is_excluded_from_merge: AtomicBool::new(false),
+            has_pruned_proofs: AtomicBool::new(false),
+            last_generation: AtomicU32::new(generation),
+            bytes: OnceLock::new(),
+        }
+    }
+
+    /// Its data file.
+    pub fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
+    /// Its index.
+    pub fn index(&self) -> Arc<SegmentIndex> {
+        Arc::clone(&self.index.read())
+    }
+
+    pub(crate) fn files(&self) -> SegmentFiles {
+        SegmentFiles { data: Arc::clone(&self.data), index: self.index() }
+    }
+
+    /// Puts an index that was made anew in place of a damaged one.
+    pub(crate) fn set_index(&self, index: Arc<SegmentIndex>) {
+        *self.index.write() = index;
+        self.is_suspect.store(false, Ordering::Release);
+        self.set_needs_no_sorting(self.layout != SegmentLayout::Journal);
+        self.is_excluded_from_merge.store(false, Ordering::Release);
+    }
+
+    /// Whether filing it was found to gain nothing, as things are.
+    pub(crate) fn needs_no_sorting(&self) -> bool {
+        self.needs_no_sorting.load(Ordering::Acquire)
+    }
+
+    /// The generation that it is filed as next.
+    pub(crate) fn next_generation(&self) -> u32 {
+        1 + self.last_generation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_needs_no_sorting(&self, is_settled: bool) {
+        self.needs_no_sorting.store(is_settled, Ordering::Release);
+    }
+
+    /// Whether it is not merged.
+    pub(crate) fn is_excluded_from_merge(&self) -> bool {
+        self.is_excluded_from_merge.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn exclude_from_merge(&self) {
+        self.is_excluded_from_merge.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is to be taken out of its proofs.
+    pub(crate) fn has_pruned_proofs(&self) -> bool {
+        self.has_pruned_proofs.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_has_pruned_proofs(&self) {
+        self.has_pruned_proofs.store(true, Ordering::Release);
+    }
+
+    /// How long its files are: those of a part never change their length.
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        if let Some(bytes) = self.bytes.get() {
+            return Ok(*bytes);
+        }
+        let bytes = self.data.file().length()? + self.index().header.length();
+        Ok(*self.bytes.get_or_init(|| bytes))
+    }
+
+    /// Whether a position lies in it, of what was merged into it too.
+    pub(crate) fn covers(&self, position: u64) -> bool {
+        (self.start..self.end).contains(&position)
+    }
+
+    /// Whether its index has to be made anew.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Acquire)
+    }
+
+    /// Remembers it if `result` says that the index is damaged.
+    pub(crate) fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        // A sector that cannot be read is another one once the index was made anew.
+        if let Err(error) = &result
+            && (error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(EIO))
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            tracing::error!(%error, "found corruption");
+        }
+        result
+    }
+
+    /// The run of `log` in it, and its number.
+    pub(crate) fn find_run(&self, log: LogId) -> io::Result<Option<(u64, IndexRun)>> {
+        self.note_corruption(self.index().find_run(log))
+    }
+
+    /// The run of `log` in it, which may be number `hint`.
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexedRun>> {
+        let index = self.index();
+        let run = self.note_corruption(index.run_near(log, hint))?;
+        Ok(run.map(|run| IndexedRun { run, index }))
+    }
+}
+
+/// All parts, by position. Stretches of which nothing is kept are not among them.
+#[derive(Debug, Default)]
+pub struct SealedSegments(RwLock<Arc<Vec<Arc<SealedSegment>>>>);
+
+/// The part that holds what stood in the part that began at `start`, which may have been merged since.
+pub(crate) fn segment_at(parts: &[Arc<SealedSegment>], start: u64) -> Option<&Arc<SealedSegment>> {
+    let place = parts.partition_point(|part| part.start <= start).checked_sub(1)?;
+    Some(&parts[place]).filter(|part| part.covers(start))
+}
+
+/// What holds of the list, and is bisected by.
+fn assert_order(parts: &[Arc<SealedSegment>]) {
+    assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+    assert!(
+        parts.is_sorted_by(|a, b| a.last_stamp <= b.last_stamp),
+        "stamps rise over sealed segments"
+    );
+}
+
+impl SealedSegments {
+    pub(crate) fn new(parts: Vec<Arc<SealedSegment>>) -> SealedSegments {
+        assert_order(&parts);
+        SealedSegments(RwLock::new(Arc::new(parts)))
+    }
+
+    /// Those that there are now.
+    pub fn all(&self) -> Arc<Vec<Arc<SealedSegment>>> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Changes the list.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Vec<Arc<SealedSegment>>)) {
+        let mut held = self.0.write();
+        let mut parts = (**held).clone();
+        change(&mut parts);
+        assert_order(&parts);
+        *held = Arc::new(parts);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.read().len()
+    }
+}

@@ -1,0 +1,150 @@
+//! Reading a filed file from front to back, past what is no frame in it, with every payload.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use super::{
+    GapTracker, SORTED_FRAME_HEADER_BYTES, SORTED_HEADER_BYTES, SORTED_PREFIX_BYTES, SortedFrame,
+    decode_sorted_frame,
+};
+use crate::disk::DiskFile;
+use crate::journal::{FRAME_BYTES, FrameChunkReader, PAYLOAD_ALIGN, ScannedFrame, padded};
+
+/// What stands at a place of a filed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub enum SortedScanItem {
+    /// A frame whose header is whole.
+    Frame {
+        /// The frame.
+        found: ScannedFrame,
+        /// Where in the file its payload begins.
+        at: u64,
+        /// The chain of its log up to and with it.
+        chain: u128,
+    },
+    /// Bytes that are no frame.
+    Gap {
+        /// Which of the file.
+        range: Range<u64>,
+        /// Whether there is a whole block of zeros in it, as where space was given back.
+        is_hole: bool,
+    },
+}
+
+/// The frames of a filed file, in the order in which they stand.
+pub struct SortedFrameReader {
+    chunks: FrameChunkReader,
+    length: u64,
+    at: u64,
+    gap: Option<GapTracker>,
+    /// A frame that was found behind a gap.
+    next: Option<SortedScanItem>,
+}
+
+impl std::fmt::Debug for SortedFrameReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FiledFrames").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl SortedFrameReader {
+    /// Reads `file`, whatever its header says.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn new(file: Arc<dyn DiskFile>) -> io::Result<SortedFrameReader> {
+        SortedFrameReader::with_leaves(file, false)
+    }
+
+    pub(crate) fn with_leaves(
+        file: Arc<dyn DiskFile>,
+        with_leaves: bool,
+    ) -> io::Result<SortedFrameReader> {
+        let length = file.length()?;
+        let chunks = FrameChunkReader::new(file, with_leaves);
+        Ok(SortedFrameReader { chunks, length, at: SORTED_HEADER_BYTES, gap: None, next: None })
+    }
+
+    /// How long the file is.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How far it was read.
+    pub fn read_to(&self) -> u64 {
+        self.at.min(self.length)
+    }
+
+    /// The first bytes of the payload of the frame that was found last.
+    pub fn payload_preview(&self) -> &[u8] {
+        self.chunks.payload_preview()
+    }
+
+    /// The next frame or gap; `None` at the end.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn next_item(&mut self) -> io::Result<Option<SortedScanItem>> {
+        self.next_item_where(&mut |_| Ok(true))
+    }
+
+    /// The same; what `is_one` says is no frame belongs to a gap.
+    pub(crate) fn next_item_where(
+        &mut self,
+        is_one: &mut dyn FnMut(&SortedFrame) -> io::Result<bool>,
+    ) -> io::Result<Option<SortedScanItem>> {
+        if let Some(found) = self.next.take() {
+            return Ok(Some(found));
+        }
+        while self.at + SORTED_FRAME_HEADER_BYTES as u64 <= self.length {
+            let at = self.at;
+            let bytes = self
+                .chunks
+                .get(at, SORTED_FRAME_HEADER_BYTES, &mut |_| ControlFlow::Continue(()))?;
+            let Some(front) = bytes.first_chunk::<SORTED_FRAME_HEADER_BYTES>().copied() else {
+                break;
+            };
+            let filed = decode_sorted_frame(&front, at)
+                .filter(|filed| filed.at + u64::from(filed.frame.length) <= self.length);
+            match filed {
+                Some(filed) if is_one(&filed)? => {
+                    let Some(found) = self.frame(&filed, &front)? else { break };
+                    let gap = self.gap.take().map(|gap| gap_item(&gap, at));
+                    let Some(gap) = gap else { return Ok(Some(found)) };
+                    self.next = Some(found);
+                    return Ok(Some(gap));
+                }
+                _ => {
+                    let is_zero = front[..PAYLOAD_ALIGN as usize] == [0; PAYLOAD_ALIGN as usize];
+                    self.gap.get_or_insert_with(|| GapTracker::at(at)).extend(at, is_zero);
+                    self.at += PAYLOAD_ALIGN;
+                }
+            }
+        }
+        let rest = (self.at < self.length).then(|| GapTracker::at(self.at));
+        self.at = self.at.max(self.length);
+        Ok(self.gap.take().or(rest).map(|gap| gap_item(&gap, self.length)))
+    }
+
+    fn frame(
+        &mut self,
+        filed: &SortedFrame,
+        front: &[u8; SORTED_FRAME_HEADER_BYTES],
+    ) -> io::Result<Option<SortedScanItem>> {
+        let header: [u8; FRAME_BYTES] =
+            front[SORTED_PREFIX_BYTES..].try_into().expect("a front ends with a header");
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let SortedFrame { position, chain, frame, at } = *filed;
+        let Ok(found) = self.chunks.payload(at, position, header, frame, go_on)? else {
+            return Ok(None);
+        };
+        self.at = at + padded(u64::from(frame.length));
+        Ok(Some(SortedScanItem::Frame { found, at, chain }))
+    }
+}
+
+fn gap_item(gap: &GapTracker, until: u64) -> SortedScanItem {
+    SortedScanItem::Gap { range: gap.from..until, is_hole: gap.is_hole }
+}

@@ -1,0 +1,70 @@
+//! The horizon: a moment of which records were given up is an error, never silently less; and a moment
+//! that is whole is no error.
+
+use hlc::Hlc;
+
+use super::{Invariant, InvariantResult};
+use crate::facts::{MomentRefusal, SimFact};
+use crate::ledger::{LedgerStep, PartitionRecord, SimLedger};
+
+pub(super) struct DeletedHistoryRefusal;
+
+impl Invariant for DeletedHistoryRefusal {
+    fn name(&self) -> &'static str {
+        "deleted_history_is_refused"
+    }
+
+    fn on_fact(
+        &mut self,
+        fact: &SimFact,
+        _step: LedgerStep,
+        ledger: &SimLedger,
+    ) -> InvariantResult {
+        match fact {
+            // What follows begins at the start; but the moment's own end is not below it.
+            SimFact::Moment(moment) if moment.span.end < moment.span.start => {
+                Err(format!("{moment:?} ends before it begins"))
+            }
+            SimFact::Cut { cut, .. } => match cut.spans.iter().find(|(_, s)| s.end < s.start) {
+                Some(odd) => Err(format!("the cut at {} has {odd:?}", cut.at)),
+                None => Ok(()),
+            },
+            SimFact::MomentRefused { topic, at, reason: MomentRefusal::Invalid } => {
+                let held = |index| ledger.partition_at(topic, index, *at);
+                let partitions: Vec<&PartitionRecord> = (0..).map_while(held).collect();
+                let lies_ahead = latest(ledger) < *at;
+                let is_whole = partitions.iter().all(|seen| is_whole(seen, *at));
+                if !lies_ahead && !partitions.is_empty() && is_whole {
+                    return Err(format!("{topic} is whole at {at}, and was refused"));
+                }
+                Ok(())
+            }
+            SimFact::CutRefused { at, reason: MomentRefusal::BeforeHistory, .. } => {
+                let existed = |seen: &&PartitionRecord| seen.now.exists_at(*at);
+                let mut partitions = ledger.partitions.values().filter(existed);
+                match partitions.all(|seen| is_whole(seen, *at)) {
+                    true => Err(format!("the cut at {at} is whole, and was refused")),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether nothing that was in the cut with this bound, and nothing that tells what was, is missing; also
+/// that its topic was there.
+fn is_whole(seen: &PartitionRecord, bound: Hlc) -> bool {
+    let is_lost = match seen.deleted_up_to() {
+        Some(lost_to) => bound <= lost_to,
+        // What was given up was never seen: then nothing can be said.
+        None => seen.now.start > 0,
+    };
+    !is_lost && bound >= seen.now.compacted_to && !seen.now.is_removed
+}
+
+/// The last stamp that was seen: what is asked for behind it may lie in the future.
+fn latest(ledger: &SimLedger) -> Hlc {
+    let last = |seen: &PartitionRecord| seen.entries.values().next_back().map(|entry| entry.stamp);
+    ledger.partitions.values().filter_map(last).max().unwrap_or_default()
+}
