@@ -13,8 +13,10 @@ use crate::namespace::{Partition, Topic};
 use crate::producers::ProducerStates;
 use crate::user_time::{ActiveRules, RuleChange};
 
-/// The smallest and the largest user time of a batch. In journals of old, where finding them would
-/// have meant to decompress, the smallest may be a bound below it, and the largest a producer's claim.
+/// The smallest and the largest user time of a batch.
+///
+/// In old journals, where finding them would have required decompression, the smallest may be a
+/// lower bound and the largest a producer's claim.
 pub type TimeRange = (UserTime, UserTime);
 
 /// An idempotent producer's claim about a batch.
@@ -30,23 +32,25 @@ pub struct ProducerSequence {
     pub last_sequence: i32,
 }
 
-/// Records to append: one batch, validated.
+/// One validated batch of records to append.
 #[derive(Debug)]
 pub struct RecordBatch {
-    /// Its bytes, of which the head is filled in when the offset is known.
+    /// Its bytes. Its header is completed when the offset is known.
     pub payload: Payload,
     /// How many records.
     pub count: u32,
     /// Their user times.
     pub times: TimeRange,
-    /// Whose it is, if an idempotent producer's.
+    /// The producer's sequence, if an idempotent producer sent it.
     pub producer: Option<ProducerSequence>,
 }
 
-/// What the engine must know of the bytes of a batch.
+/// What the engine needs to know about the bytes of a batch.
 pub trait BatchFormat: Send + Sync + 'static {
-    /// Fills in the head of a batch that takes `base`, and its time, if the topic gives out append
-    /// times. Returns an index and the CRC-32C of the payload from there on, where it is known.
+    /// Completes the header of a batch at the offset `base`, and sets its time if the topic uses
+    /// append times.
+    ///
+    /// Returns an index and the CRC-32C of the payload from that index on, where it is known.
     fn finalize_header(
         &self,
         payload: &mut Payload,
@@ -55,7 +59,7 @@ pub trait BatchFormat: Send + Sync + 'static {
         append_time: Option<SysTime>,
     ) -> Option<(usize, u32)>;
 
-    /// Whose a stored batch is, from its first bytes.
+    /// The producer sequence of a stored batch, from its first bytes.
     fn producer(&self, start: &[u8]) -> Option<ProducerSequence>;
 
     /// The offset and user time of each record of a stored batch, in order.
@@ -64,8 +68,8 @@ pub trait BatchFormat: Send + Sync + 'static {
     /// The batch cannot be read.
     fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String>;
 
-    /// The offset of each record of a stored batch, in order, and the user time that `extractor` finds in it,
-    /// if it has one that can be read.
+    /// The offset of each record of a stored batch, in order, and the user time that `extractor`
+    /// finds in it, if the record has a readable one.
     ///
     /// # Errors
     /// The batch cannot be read, or its records have no fields.
@@ -77,10 +81,13 @@ pub trait BatchFormat: Send + Sync + 'static {
         Err("records of this format have no fields".to_owned())
     }
 
-    /// A stored batch without the records for which `keep` says no. It is asked by rising offset, and
-    /// nothing of a batch that is not made of keyed records, or that cannot be read to its end.
+    /// A stored batch without the records for which `keep` returns false.
     ///
-    /// A batch that keeps a tombstone and has no delete horizon gets `delete_horizon`, if there is one.
+    /// `keep` is called by rising offset. It is not called for a batch that is not made of keyed
+    /// records, or that cannot be read to its end.
+    ///
+    /// If a tombstone stays in the batch and the batch has no delete horizon, it gets
+    /// `delete_horizon`, if that is given.
     ///
     /// # Errors
     /// The batch cannot be read.
@@ -95,24 +102,24 @@ pub trait BatchFormat: Send + Sync + 'static {
 /// A stored record, as compaction sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord<'a> {
-    /// Its place in the log.
+    /// Its offset in the log.
     pub offset: Offset,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,
-    /// It says that its key has no value any more.
+    /// Whether it is a tombstone: its key has no value any more.
     pub is_tombstone: bool,
-    /// From when on the tombstones of its batch may be dropped, once that is known.
+    /// The time from which the tombstones of its batch may be dropped, once that is known.
     pub delete_horizon: Option<SysTime>,
 }
 
-/// What became of a batch.
+/// The result of rewriting a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RewriteOutcome {
-    /// Nothing: its bytes stand.
+    /// The bytes stay as they are.
     Unchanged,
-    /// Other bytes, over the same offsets.
+    /// Other bytes, for the same offsets.
     Changed(Bytes),
-    /// It has no record left. These are its bytes where its offsets must remain.
+    /// No record is left. These are the bytes to keep where the offsets must remain.
     Empty(Bytes),
 }
 
@@ -126,22 +133,24 @@ pub(crate) enum AppendNote {
         change: RuleChange,
     },
     File,
-    /// A change of a file that holds only if nothing came in between: its log ends there.
+    /// A change of a file that holds only if no other change came in between: its log must end at
+    /// this offset.
     FileIfUnchanged(Offset),
     Records(BatchNote),
 }
 
-/// What the writer's thread must know of a batch.
+/// What the writer's thread needs to know about a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchNote {
     pub(crate) producer: Option<ProducerSequence>,
-    /// Whether its records get the time of the append, …
+    /// Whether its records get the time of the append.
     pub(crate) append_time: bool,
-    /// … and whether that is their user time.
+    /// Whether that time is also their user time.
     pub(crate) append_time_is_user_time: bool,
-    /// Since when the rule holds by which its user times were found; zero for the records' own timestamps.
+    /// The stamp from which the rule holds that found its user times; zero for the records' own
+    /// timestamps.
     pub(crate) rule_since: Hlc,
-    /// For a strict topic, the partition's largest user time as far as was visible.
+    /// For a strict topic: the partition's largest visible user time when the batch was queued.
     pub(crate) strict_user_time_max: Option<UserTime>,
 }
 
@@ -174,7 +183,7 @@ impl AppendStage for EngineAppendStage {
             }
             AppendNote::Event | AppendNote::File | AppendNote::FileIfUnchanged(_) => return Ok(()),
         };
-        // A duplicate is one whatever its user time: the first of the two was taken.
+        // A duplicate is a duplicate whatever its user time: the first copy was accepted.
         if let Some(producer) = &note.producer {
             self.producers.check(append.log, producer)?;
         }
@@ -211,7 +220,8 @@ impl AppendStage for EngineAppendStage {
 }
 
 impl RecordBatch {
-    /// An append to a partition of `topic`. `append_time` says that its records get the time of it.
+    /// An append to a partition of `topic`. `append_time` says whether its records get the time of
+    /// the append.
     pub(crate) fn into_append(
         self,
         topic: &Topic,

@@ -1,7 +1,7 @@
-//! Looking into files on a thread that answers many: others take over what it has to do meanwhile.
+//! Reads of files on runtime threads: the thread's other tasks move to other threads meanwhile.
 //!
-//! What is in memory is answered on the spot. Where that cannot be told beforehand, it is taken to be in
-//! files.
+//! What is in memory is read on the current thread. Where that cannot be known in advance, the code
+//! assumes that the data is in files.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use storage::index::LogTip;
 use storage::{EntryPayload, Log, Offset, PayloadLocation};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Does what may wait for the disk. On a thread of a runtime that has others, the tasks of this one go
-/// there.
+/// Runs `act`, which may wait for the disk. On a multi-threaded runtime the thread's other tasks
+/// move to other threads.
 pub fn block_in_place<T>(act: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
@@ -26,7 +26,7 @@ pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<LogTip> {
     if is_in_memory { log.tip_at(cut) } else { block_in_place(|| log.tip_at(cut)) }
 }
 
-/// [`Log::tip_at`] and [`Log::reach`].
+/// [`Log::tip_at`] and [`Log::journal_end_of`].
 pub(crate) fn tip_and_journal_end(log: &Log, cut: Cut) -> io::Result<(LogTip, u64)> {
     let reach = log.journal_end_of(cut);
     let is_in_memory = reach > 0 || cut.admits(log.tip().stamp);
@@ -34,7 +34,7 @@ pub(crate) fn tip_and_journal_end(log: &Log, cut: Cut) -> io::Result<(LogTip, u6
     Ok((tip?, reach))
 }
 
-/// Does what looks into a log from an offset on.
+/// Runs `look`, which reads a log from an offset on.
 pub(crate) fn read_log_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
     if from >= log.memory_start() { look() } else { block_in_place(look) }
 }
@@ -42,7 +42,7 @@ pub(crate) fn read_log_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T
 /// [`EntryPayload::read`].
 ///
 /// # Errors
-/// The disk fails, or gives other bytes than were written.
+/// The disk fails, or returns other bytes than were written.
 pub fn read(piece: &EntryPayload) -> io::Result<Bytes> {
     match piece.location {
         PayloadLocation::Memory(_) => piece.read(),

@@ -1,8 +1,8 @@
-//! The catalog that is in use, and the place where another one is put when it fails.
+//! The catalog in use, and its replacement when it fails.
 //!
-//! The catalog is soft: what it holds is in the journal. So one that fails is no end of service. Whoever
-//! needs it is told to ask again, events go on into the journal, and a rebuild makes another one
-//! ([`crate::engine`], `rebuilding.rs`).
+//! The catalog is soft: its content is in the journal. So a failed catalog does not stop the
+//! service. Requests that need it are told to retry, events still go into the journal, and a
+//! rebuild makes a new catalog ([`crate::engine`], `catalog_rebuild.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, RwLock};
 use storage::catalog::{Catalog, CatalogDirectory, CatalogError};
 
-/// The catalog that is in use, if one is.
+/// The catalog in use, if there is one.
 pub(crate) struct CatalogSlot {
     pub(crate) directory: CatalogDirectory,
     current: RwLock<Option<Arc<Catalog>>>,
     rebuild_request: Arc<RebuildRequest>,
-    /// How often another catalog was put in the place of one.
+    /// How often a rebuilt catalog replaced another one.
     rebuilds: AtomicU64,
 }
 
-/// Whether a rebuild is wanted, and whether there is to be none any more.
+/// Whether a rebuild is wanted, and whether the slot is closing.
 #[derive(Default)]
 struct RebuildRequest {
     state: Mutex<RebuildRequestState>,
@@ -41,7 +41,7 @@ impl RebuildRequest {
 }
 
 impl CatalogSlot {
-    /// An empty one.
+    /// An empty slot.
     pub(crate) fn new(directory: CatalogDirectory) -> CatalogSlot {
         let (current, wish, rebuilds) = Default::default();
         CatalogSlot { directory, current, rebuild_request: wish, rebuilds }
@@ -56,7 +56,7 @@ impl CatalogSlot {
         current.as_ref().map(Arc::clone).ok_or_else(CatalogError::being_rebuilt)
     }
 
-    /// A catalog that is to be filled; a rebuild is wanted when it fails in use.
+    /// Prepares a catalog that is to be filled: if it fails in use, it requests a rebuild.
     pub(crate) fn watch_for_failure(&self, catalog: Catalog) -> Arc<Catalog> {
         let wish = Arc::clone(&self.rebuild_request);
         Arc::new(
@@ -66,19 +66,19 @@ impl CatalogSlot {
         )
     }
 
-    /// Puts a catalog to use that knows all that was made true.
+    /// Puts a catalog into use that has every applied event.
     pub(crate) fn install(&self, catalog: Arc<Catalog>) {
         let last = self.current.write().replace(catalog);
         self.rebuild_request.update(|state| state.is_wanted = false);
-        // Its end may take a while, and nobody needs to wait for that under the lock.
+        // Dropping it may take a while. Do it outside of the lock.
         drop(last);
-        // It may have failed between its filling and here.
+        // It may have failed after it was filled and before it was installed.
         if self.current.read().as_ref().is_some_and(|current| current.has_failed()) {
             self.rebuild_request.update(|state| state.is_wanted = true);
         }
     }
 
-    /// Lets go of a catalog that failed, so that its files are gone with the last of those who read it.
+    /// Releases a failed catalog. Its files are deleted when the last reader releases it.
     pub(crate) fn drop_failed(&self) {
         let mut current = self.current.write();
         let failed = current.take_if(|current| current.has_failed());
@@ -86,33 +86,34 @@ impl CatalogSlot {
         drop(failed);
     }
 
-    /// How often a catalog was rebuilt in the place of another one.
+    /// How often a rebuilt catalog replaced another one.
     pub(crate) fn rebuilds(&self) -> u64 {
         self.rebuilds.load(Ordering::Relaxed)
     }
 
-    /// Says that one was rebuilt.
+    /// Counts a rebuild.
     pub(crate) fn count_rebuild(&self) {
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether one is in use.
+    /// Whether a catalog is in use.
     pub(crate) fn is_filled(&self) -> bool {
         self.current.read().is_some()
     }
 
-    /// Whether the catalog lies in memory for want of a better place.
+    /// Whether the catalog is in memory because it could not be placed on disk.
     pub(crate) fn is_fallback(&self) -> bool {
         let current = self.current.read();
         self.directory.is_on_disk() && current.as_ref().is_some_and(|held| held.is_in_memory())
     }
 
-    /// Whether there is to be another catalog.
+    /// Whether a rebuild is wanted.
     pub(crate) fn wants_rebuild(&self) -> bool {
         self.rebuild_request.state.lock().is_wanted || !self.is_filled()
     }
 
-    /// A catalog that was to take the place of the one in use has failed: that is no wish for another one.
+    /// Withdraws the request for a rebuild if the catalog in use is healthy: the one that failed
+    /// was only its intended replacement.
     pub(crate) fn cancel_rebuild(&self) {
         let is_fine = self.current.read().as_ref().is_some_and(|current| !current.has_failed());
         if is_fine {
@@ -120,18 +121,18 @@ impl CatalogSlot {
         }
     }
 
-    /// Whether there is to be no rebuild any more.
+    /// Whether the slot is closing: there are no more rebuilds.
     pub(crate) fn is_closing(&self) -> bool {
         self.rebuild_request.state.lock().is_closing
     }
 
-    /// Ends every wait for a rebuild, and rebuilds.
+    /// Ends rebuilds, and every wait for one.
     pub(crate) fn close(&self) {
         self.rebuild_request.update(|state| state.is_closing = true);
     }
 
-    /// Waits until a rebuild is wanted; `false` if there is to be none any more. A catalog in memory is
-    /// looked at again after `every`.
+    /// Waits until a rebuild is wanted; `false` if the slot is closing. A catalog in memory is
+    /// checked again after `every`.
     pub(crate) fn wait_until_wanted(&self, every: Duration) -> bool {
         let mut state = self.rebuild_request.state.lock();
         while !state.is_closing && !state.is_wanted && self.is_filled() {
@@ -144,7 +145,7 @@ impl CatalogSlot {
         !state.is_closing
     }
 
-    /// Waits for `pause`, or until there is to be no rebuild any more.
+    /// Waits for `pause`, or until the slot is closing.
     pub(crate) fn wait_unless_closing(&self, pause: Duration) {
         let mut state = self.rebuild_request.state.lock();
         while !state.is_closing {

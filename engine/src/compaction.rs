@@ -1,19 +1,20 @@
-//! Compaction: of each key, the last record stays.
+//! Compaction: the last record of each key stays.
 //!
-//! Pure: it reads a [`BatchSource`], and hands what stays to its caller. Who calls it when, and swaps the
-//! log's prefix, is elsewhere; [`CompactionSettings`] says which log is due.
+//! Pure: it reads a [`BatchSource`] and hands what stays to its caller. Scheduling, and the
+//! replacement of the log's prefix, are elsewhere; [`CompactionSettings`] says which log is due.
 //!
-//! What holds true of it:
-//! - **The horizon.** A record goes only if the record that supersedes it has a stamp below
-//!   [`CompactionOutcome::compacted_to`]. So the state by key of every moment from there on is what it was
-//!   (TIME.md 6), and so is the offset at which it ends.
-//! - **Offsets** never change. What stays of a batch lies where it lay, under the same stamp.
-//! - **Tombstones** (KIP-534): the first run that sees one as the last record of its key drops what it
-//!   supersedes, and writes into its batch until when it stays; a run after that drops it.
-//! - A record without a key goes: nothing could ever supersede it. A compacted topic takes none, so it
-//!   is from before the topic was compacted.
-//! - A batch that cannot be read stays as it is, and no tombstone behind it goes: it might be what
-//!   keeps a key of that batch from coming back.
+//! Invariants:
+//! - **The horizon.** A record is dropped only if the record that supersedes it has a stamp below
+//!   [`CompactionOutcome::compacted_to`]. So the state by key at every moment from there on is
+//!   unchanged (TIME.md 6), and so is the offset at which it ends.
+//! - **Offsets** never change. What stays of a batch keeps its offsets and its stamp.
+//! - **Tombstones** (KIP-534): the first run that sees one as the last record of its key drops what
+//!   it supersedes, and writes its delete horizon into its batch. A run after that time drops the
+//!   tombstone.
+//! - A record without a key is dropped, because nothing could ever supersede it. A compacted topic
+//!   accepts no such records, so it is older than the topic's compaction policy.
+//! - A batch that cannot be read stays as it is, and no tombstone after it is dropped: the
+//!   tombstone might be what keeps a key of that batch from coming back.
 
 mod keys;
 mod settings;
@@ -29,64 +30,66 @@ use crate::append::{BatchFormat, KeyedRecord, RewriteOutcome};
 use keys::KeyOffsetMap;
 pub use settings::CompactionSettings;
 
-/// Where the batches of a log come from. It is read twice.
+/// The source of a log's batches. It is read twice.
 pub trait BatchSource {
-    /// What the source knows of a batch beside its bytes; comes back with what is kept of it.
+    /// What the source knows of a batch besides its bytes. It is handed back with what stays of the
+    /// batch.
     type Entry;
 
     /// The batches from the one that holds `from`, or the first after it, to the end of the log, by
-    /// rising offset. They are fetched as they are asked for: a run asks for none that it does not
-    /// need.
+    /// rising offset.
+    ///
+    /// The iterator is lazy: a run fetches no batch that it does not need.
     fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Self::Entry>>>;
 }
 
 /// A batch of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceBatch<E> {
-    /// The first offset that it takes.
+    /// The first offset of the batch.
     pub base: Offset,
-    /// The offset behind the last that it takes.
+    /// The offset after its last.
     pub end: Offset,
     /// When it was accepted.
     pub stamp: Hlc,
     /// Its bytes.
     pub batch: Bytes,
-    /// What else its source knows of it.
+    /// What else the source knows of it.
     pub entry: E,
 }
 
-/// A batch that stays: offsets and stamp are those it had.
+/// A batch that stays. Its offsets and its stamp are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactedBatch<E> {
-    /// What its source knew of it.
+    /// What the source knows of it.
     pub entry: E,
-    /// Its bytes from now on.
+    /// Its new bytes.
     pub batch: Bytes,
-    /// Whether they are others than before.
+    /// Whether the bytes differ from the old ones.
     pub is_changed: bool,
 }
 
-/// What one run of compaction is to do.
+/// The parameters of one compaction run.
 #[derive(Clone, Copy, Debug)]
 pub struct CompactionOptions {
-    /// Only what was accepted before this may be compacted.
+    /// Only batches accepted before this may be compacted.
     pub horizon: Hlc,
     /// The first offset that is kept.
     pub start: Offset,
-    /// Where the last run ended: each key occurs at most once below.
+    /// Where the last run ended: each key occurs at most once below it.
     pub first_dirty: Offset,
     /// The wall clock.
     pub now: SysTime,
-    /// How long a tombstone stays after it was first seen here.
+    /// How long a tombstone stays after a run first sees it.
     pub delete_retention: Duration,
-    /// Room for the keys. If more are met, the run ends before the batch that brought them.
+    /// Memory for the keys. If the keys do not fit, the run ends before the batch that exceeds it.
     pub memory_bytes: usize,
-    /// Any number that a producer cannot know: it scatters the keys in that room.
+    /// Any number that a producer cannot know. It seeds the hash of the keys.
     pub seed: u64,
 }
 
 impl CompactionOptions {
-    /// Until when a tombstone stays that is seen now.
+    /// Until when a tombstone stays that this run sees first.
     fn delete_horizon(&self) -> SysTime {
         self.now.saturating_add(self.delete_retention)
     }
@@ -95,23 +98,23 @@ impl CompactionOptions {
 /// What one run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionOutcome {
-    /// Everything below was compacted: the next run's first dirty offset, and where the prefix ends
-    /// that the kept batches replace.
+    /// Everything below was compacted: the next run's first dirty offset, and the end of the prefix
+    /// that the retained batches replace.
     pub until: Offset,
-    /// From this bound on, cuts read as before. [`Hlc::ZERO`] if no record is gone, and no batch:
-    /// then all do.
+    /// From this bound on, cuts read as before. [`Hlc::ZERO`] if no record and no batch was
+    /// dropped: then all cuts read as before.
     pub compacted_to: Hlc,
     /// Batches that stay.
     pub batches_kept: u64,
-    /// Those of them that have other bytes now.
+    /// Batches that stay with other bytes.
     pub batches_changed: u64,
     /// Batches of which nothing stays.
     pub batches_dropped: u64,
-    /// Records that stay, without those in batches that cannot be read.
+    /// Records that stay, except those in batches that cannot be read.
     pub records_kept: u64,
-    /// Records that are gone.
+    /// Records that were dropped.
     pub records_dropped: u64,
-    /// Bytes that were read to replace them.
+    /// Bytes that the run read and replaces.
     pub bytes_before: u64,
     /// Bytes that replace them.
     pub bytes_after: u64,
@@ -120,44 +123,45 @@ pub struct CompactionOutcome {
 }
 
 impl CompactionOutcome {
-    /// Whether the kept batches differ from those that are there. If not, nothing need be replaced.
+    /// Whether the retained batches differ from the existing ones. If not, nothing needs to be
+    /// replaced.
     pub fn is_change(&self) -> bool {
         self.batches_changed > 0 || self.batches_dropped > 0
     }
 }
 
-/// Why a log was not compacted. Nothing that was handed out of it may be used.
+/// Why a log was not compacted. The caller must discard everything that was emitted.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactionError {
-    /// A batch could not be fetched, or what stays not be put away.
+    /// A batch could not be fetched, or what stays could not be written.
     #[error(transparent)]
     Disk(#[from] io::Error),
-    /// The log has no batch that reaches to where it is said to be compacted.
+    /// The log ends before the offset up to which it is said to be compacted.
     #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
     EndsEarly {
         /// Where the batches end.
         reached: Offset,
-        /// Where they should.
+        /// Where they should end.
         until: Offset,
     },
-    /// Not even one batch's keys fit.
+    /// The keys of a single batch do not fit into the memory.
     #[error(
         "the keys of one batch need more memory than compaction may take. base={}, memory={memory_bytes}", .base.0
     )]
     Memory {
         /// The first offset of that batch.
         base: Offset,
-        /// What it may take.
+        /// The memory that compaction may use.
         memory_bytes: usize,
     },
 }
 
-/// Compacts a log below a horizon: hands what stays of its batches to `emit`, by rising offset, from
-/// its start up to [`CompactionOutcome::until`].
+/// Compacts a log below a horizon. Hands what stays of its batches to `emit`, by rising offset,
+/// from its start up to [`CompactionOutcome::until`].
 ///
-/// The last batch of what is compacted is handed out even if nothing stays of it: it holds the offset
-/// at which cuts end. Batches that an earlier run has compacted, and that now lie above the horizon
-/// because somebody has pinned a moment below them, are handed out as they are.
+/// The last batch of the compacted range is emitted even if nothing stays of it: it holds the
+/// offset at which cuts end. Batches that an earlier run compacted, and that are now above the
+/// horizon because a new pin lowered it, are emitted unchanged.
 ///
 /// # Errors
 /// [`CompactionError`], also for what `emit` refuses.
@@ -169,7 +173,7 @@ pub fn compact<S: BatchSource>(
 ) -> Result<CompactionOutcome, CompactionError> {
     let index = DirtyKeyIndex::build(source, options, format)?;
     let mut cleaning = CompactionPass::new(options, format, index);
-    // The last batch that was cleaned, if nothing stays of it.
+    // The last batch that was compacted, if nothing stays of it.
     let mut emptied: Option<CompactedBatch<S::Entry>> = None;
     let mut reached = options.start;
     for stored in source.batches(options.start) {
@@ -197,18 +201,18 @@ pub fn compact<S: BatchSource>(
     if let Some(last) = emptied {
         emit(cleaning.count_retained(last))?;
     }
-    // Else what was not read would be lost when the prefix is replaced.
+    // Otherwise replacing the prefix would lose what was not read.
     if reached < cleaning.index.until {
         return Err(CompactionError::EndsEarly { reached, until: cleaning.index.until });
     }
     Ok(cleaning.into_outcome())
 }
 
-/// The last offset of each key in what is dirty.
+/// The last offset of each key in the dirty range.
 struct DirtyKeyIndex {
     keys: KeyOffsetMap,
     until: Offset,
-    /// The newest stamp of what is in it.
+    /// The newest stamp in the range.
     newest_stamp: Hlc,
 }
 
@@ -228,8 +232,8 @@ impl DirtyKeyIndex {
             }
             index.newest_stamp = stored.stamp;
             if !index.add_batch(&stored.batch, format) {
-                // The keys of it that went in supersede what is below it all the same: it stays, and
-                // lies below the horizon.
+                // The keys of this batch that fitted still supersede what is below it: the batch
+                // stays, and is below the horizon.
                 if index.until == from {
                     let memory_bytes = options.memory_bytes;
                     return Err(CompactionError::Memory { base: stored.base, memory_bytes });
@@ -241,7 +245,7 @@ impl DirtyKeyIndex {
         Ok(index)
     }
 
-    /// Whether all keys of a batch fitted. One that cannot be read has none.
+    /// Whether all keys of a batch fitted. An unreadable batch has none.
     fn add_batch(&mut self, batch: &Bytes, format: &dyn BatchFormat) -> bool {
         let mut fits = true;
         let _ = format.rewrite(batch, None, &mut |record| {
@@ -258,7 +262,7 @@ impl DirtyKeyIndex {
     }
 }
 
-/// The second pass, in which records are dropped.
+/// The second pass, which drops records.
 struct CompactionPass<'a> {
     options: &'a CompactionOptions,
     format: &'a dyn BatchFormat,
@@ -291,10 +295,11 @@ impl<'a> CompactionPass<'a> {
     /// What stays of a batch, and whether that is nothing.
     fn compact_batch<E>(&mut self, stored: SourceBatch<E>) -> (CompactedBatch<E>, bool) {
         self.count_read(&stored.batch);
-        // So also the stamp of the last batch, which stays: a cut from there on has the same end.
+        // This includes the stamp of the last batch, which stays: a cut from there on has the same
+        // end.
         self.index.newest_stamp = self.index.newest_stamp.max(stored.stamp);
-        // A tombstone that the index has not seen may have something to supersede yet: it was in a
-        // batch that could not be read when it was dirty.
+        // A tombstone that the index has not seen may still have something to supersede: it was in
+        // a batch that could not be read when it was dirty.
         let is_indexed = stored.end > self.options.first_dirty;
         let is_safe = self.outcome.unreadable == 0;
         let delete_horizon = (is_indexed && is_safe).then(|| self.options.delete_horizon());
@@ -331,7 +336,7 @@ impl<'a> CompactionPass<'a> {
         !(record.is_tombstone && is_safe && is_due())
     }
 
-    /// A batch that this run must not touch.
+    /// Passes on a batch that this run must not touch.
     fn pass_through<E>(&mut self, stored: SourceBatch<E>) -> CompactedBatch<E> {
         self.count_read(&stored.batch);
         self.count_retained(CompactedBatch {

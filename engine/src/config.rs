@@ -1,8 +1,8 @@
 //! Settings of a topic, by their Kafka names.
 //!
-//! A topic stores only what was set on it; everything else comes from the broker's defaults. A
-//! setting that this service has no use for is accepted where Kafka's clients and tools set it as a
-//! matter of course, and is listed with its value.
+//! A topic stores only the settings that were set on it. All others come from the broker's
+//! defaults. A setting that has no effect here is accepted if Kafka's clients and tools commonly
+//! set it, and is listed with its value.
 
 mod value;
 
@@ -20,14 +20,14 @@ pub enum ConfigError {
     /// No topic has such a setting.
     #[error("unknown topic config name: {0}")]
     Unknown(String),
-    /// The value is none for this setting.
+    /// The value is not valid for this setting.
     #[error("invalid value {value} for configuration {key}: {expected}")]
     Value {
         /// The setting.
         key: String,
-        /// What it was to become.
+        /// The rejected value.
         value: String,
-        /// What would be a value.
+        /// What a valid value looks like.
         expected: Cow<'static, str>,
     },
 }
@@ -35,7 +35,7 @@ pub enum ConfigError {
 /// The type names that Kafka's DescribeConfigs uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigType {
-    /// true or false.
+    /// True or false.
     Boolean,
     /// Text.
     String,
@@ -50,7 +50,7 @@ pub enum ConfigType {
 }
 
 impl ConfigType {
-    /// Kafka's name for it.
+    /// Kafka's name for the type.
     pub fn name(self) -> &'static str {
         match self {
             ConfigType::Boolean => "BOOLEAN",
@@ -65,7 +65,7 @@ impl ConfigType {
 
 const TOPIC_CONFIGS: &[(&str, &str, ConfigValueKind)] = &[
     ("cleanup.policy", "delete", ConfigValueKind::ListOf(&["delete", "compact"])),
-    // Nothing is compressed by them: batches are stored as they came.
+    // They have no effect: batches are stored as they arrive, and are not compressed again.
     ("compression.gzip.level", "-1", ConfigValueKind::Level { min: 1, max: 9, or: Some(-1) }),
     ("compression.lz4.level", "9", ConfigValueKind::Level { min: 1, max: 17, or: None }),
     (
@@ -140,8 +140,8 @@ fn value_error(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -
     ConfigError::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.into() }
 }
 
-/// What the broker's own settings give a topic that says nothing: Kafka's `log.*` settings and
-/// `message.max.bytes`, by the topic's names for them.
+/// The broker's defaults for topic settings: Kafka's `log.*` settings and `message.max.bytes`,
+/// under the topic-level names.
 pub type TopicDefaults = BTreeMap<String, String>;
 
 /// A topic's settings.
@@ -151,10 +151,10 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
-    /// Settings as a client gave them, or as a journal has them.
+    /// Settings from a client or from a journal.
     ///
     /// # Errors
-    /// A name is unknown, or a value is none.
+    /// A name is unknown, or a value is not valid.
     pub fn new(set: BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
         let spelled = set.into_iter().map(|(key, value)| {
             let value = parse_value(&key, &value)?;
@@ -163,11 +163,11 @@ impl TopicConfig {
         Ok(TopicConfig { set: spelled.collect::<Result<_, ConfigError>>()? })
     }
 
-    /// Whether they may be set from now on, beside what the broker gives. A journal may have others, from
-    /// a version that took them.
+    /// Whether these settings may be set from now on, with the broker's defaults. A journal may
+    /// hold others, which an earlier version accepted.
     ///
     /// # Errors
-    /// A value asks for what there is not, or contradicts another one.
+    /// A value asks for something unsupported, or contradicts another one.
     pub(crate) fn check_new(&self, defaults: &TopicDefaults) -> Result<(), ConfigError> {
         for (key, value) in &self.set {
             let kind = value_kind(key).expect("settings were checked when they were set");
@@ -186,12 +186,12 @@ impl TopicConfig {
         Ok(())
     }
 
-    /// What was set on the topic itself.
+    /// The settings that are set on the topic itself.
     pub fn overrides(&self) -> &BTreeMap<String, String> {
         &self.set
     }
 
-    /// The value in force.
+    /// The effective value.
     pub fn value<'a>(&'a self, key: &str, defaults: &'a TopicDefaults) -> &'a str {
         let kafka =
             || TOPIC_CONFIGS.iter().find(|(name, ..)| *name == key).map(|(_, default, _)| *default);
@@ -203,22 +203,22 @@ impl TopicConfig {
             .expect("a setting that is asked for is in the table")
     }
 
-    /// A number in force.
+    /// The effective value of a numeric setting.
     pub fn number(&self, key: &str, defaults: &TopicDefaults) -> i64 {
         self.value(key, defaults).parse().expect("settings were checked when they were set")
     }
 
-    /// Whether records get the time of their append.
+    /// Whether records get the time of their append as timestamp.
     pub fn is_log_append_time(&self, defaults: &TopicDefaults) -> bool {
         self.value("message.timestamp.type", defaults) == "LogAppendTime"
     }
 
-    /// Whether of each key only the last record must stay.
+    /// Whether the cleanup policy includes compaction.
     pub fn is_compacted(&self, defaults: &TopicDefaults) -> bool {
         self.has_policy("compact", defaults)
     }
 
-    /// Whether records go by age and by size.
+    /// Whether the cleanup policy includes deletion by age and by size.
     pub fn has_delete_policy(&self, defaults: &TopicDefaults) -> bool {
         self.has_policy("delete", defaults)
     }

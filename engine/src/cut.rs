@@ -1,7 +1,8 @@
-//! One moment across everything.
+//! One moment across all topics.
 //!
-//! A cut by system time is causally closed: with an event, it has all that happened before it. One by
-//! user time is not: it has of each partition what its own records say, as a prefix.
+//! A cut by system time is causally closed: with an event, it holds everything that happened before
+//! it. A cut by user time is not: of each partition it holds a prefix that depends on that
+//! partition's own records.
 
 use std::io;
 use std::sync::Arc;
@@ -29,41 +30,41 @@ pub struct CutPartition {
     pub topic: Arc<str>,
     /// The partition.
     pub partition: u32,
-    /// The first offset that is kept.
+    /// The first offset that has not been removed.
     pub start: Offset,
     /// The first offset that is not in the cut.
     pub end: Offset,
 }
 
-/// The answer to "cut at t".
+/// The answer to a query for a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutAnswer {
-    /// What the answer is true of, made absolute.
+    /// The moment that was answered, as an absolute moment.
     pub moment: Moment,
-    /// Its bound of system time: what was asked, unless it was to be answered at the frontier. Of a
-    /// moment of user time, as known when.
+    /// The bound on system time: the requested one, unless the cut was answered at the frontier.
+    /// For a moment of user time, the bound on what was known.
     pub at: Cut,
-    /// The frontier when it was answered.
+    /// The frontier at the time of the answer.
     pub frontier: Hlc,
     /// How precise its times are.
     pub precision: ClockPrecision,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
-    /// Identifies the cut's whole content: topics, partitions, and every entry in them. The same for
-    /// the same question, for ever.
+    /// Identifies the whole content of the cut: topics, partitions, and every entry in them. The
+    /// same query always gets the same hash.
     pub hash: u128,
-    /// By topic and partition.
+    /// Sorted by topic and partition.
     pub partitions: Arc<[CutPartition]>,
 }
 
-/// What a closed cut holds.
+/// The content of a closed cut.
 #[derive(Debug)]
 pub(crate) struct CutSnapshot {
-    /// Of the whole content.
+    /// A hash of the whole content.
     pub(crate) hash: u128,
-    /// Everything in it is on stable storage once the journal is, up to here.
+    /// The whole cut is on stable storage once the journal is, up to this position.
     durable_from: u64,
-    /// The topics, as they were.
+    /// The topics as of the cut.
     pub(crate) topics: Vec<Arc<Topic>>,
     /// The partitions of the topics, in order.
     pub(crate) partitions: Arc<[CutPartition]>,
@@ -72,9 +73,9 @@ pub(crate) struct CutSnapshot {
 /// Where a partition ends in a cut.
 struct CutTip {
     end: Offset,
-    /// Over all batches that have something in the cut.
+    /// The hash chain over all batches that have records in the cut.
     chain: u128,
-    /// The position of the journal up to which it has to be on stable storage.
+    /// The position up to which the journal has to be on stable storage.
     journal_end: u64,
 }
 
@@ -84,7 +85,7 @@ impl CutTip {
         Ok(CutTip { end: tip.end, chain: tip.chain, journal_end: reach })
     }
 
-    /// The prefix of what `known` admits, up to `end`, which may lie inside a batch.
+    /// The tip of the prefix up to `end` of what `known` admits. `end` may be inside a batch.
     fn before_offset(partition: &Partition, end: Offset, known: Cut) -> io::Result<CutTip> {
         let log = &partition.log;
         let last = read_log_from(log, end, || log.entry_at(end))?;
@@ -98,8 +99,8 @@ impl CutTip {
 }
 
 impl CutSnapshot {
-    /// Looks into every partition. Whether all of it is still there is another question:
-    /// [`CutSnapshot::with_current_starts`].
+    /// Reads the tip of every partition. [`CutSnapshot::with_current_starts`] checks whether all of
+    /// the cut is still retained.
     fn build<E>(
         topics: Vec<Arc<Topic>>,
         ended: impl Fn(&Partition) -> Result<CutTip, E>,
@@ -131,8 +132,10 @@ impl CutSnapshot {
         self.topics.iter().flat_map(|topic| &topic.partitions).zip(&*self.partitions)
     }
 
-    /// The snapshot with the starts that its partitions have now. Where a partition begins moves after
-    /// a snapshot was taken, and may pass its end: `is_whole` says whether it did.
+    /// The snapshot with the current start of each partition.
+    ///
+    /// A start advances after a snapshot was taken, and may pass the partition's end in the
+    /// snapshot: `is_whole` says whether a partition is still complete.
     fn with_current_starts(
         self: Arc<CutSnapshot>,
         is_whole: &dyn Fn(&LogHorizon, Offset) -> bool,
@@ -166,11 +169,11 @@ impl CutSnapshot {
             topics: self.topics.clone(),
             partitions,
         };
-        // Once more, for the starts were read twice.
+        // Checks again: the starts were read a second time, and may have advanced in between.
         Arc::new(renewed).with_current_starts(is_whole)
     }
 
-    /// What it takes in memory. The topics themselves are the namespace's.
+    /// The size in memory. The topics are not counted: they belong to the namespace.
     pub(crate) fn bytes(&self) -> u64 {
         let partitions = size_of_val(&*self.partitions);
         let topics = self.topics.capacity() * size_of::<Arc<Topic>>();
@@ -179,7 +182,7 @@ impl CutSnapshot {
 }
 
 impl Engine {
-    /// The cut at `cut`, across all topics that existed then, or those named.
+    /// The cut at `cut`, across all topics that existed then, or the named ones.
     ///
     /// # Errors
     /// [`SeekError`].
@@ -194,9 +197,11 @@ impl Engine {
         Ok(self.cut_answer(Moment::Sys(at), at, frontier, &snapshot))
     }
 
-    /// The cut at a moment of either time. By user time, each partition is the prefix of what was known
-    /// up to the first record at or after the moment; as known when, if it does not say, is the frontier
-    /// of this call, and is in the answer.
+    /// The cut at a moment on either time axis.
+    ///
+    /// By user time, the cut holds of each partition the prefix up to the first record at or after
+    /// the moment, among the records known at a system time. If the moment does not give that
+    /// system time, it is the frontier of this call. The answer contains it.
     ///
     /// # Errors
     /// [`SeekError`].
@@ -254,7 +259,7 @@ impl Engine {
         })
     }
 
-    /// What a cut holds that nothing can enter any more.
+    /// The content of a closed cut.
     pub(crate) fn snapshot_at(
         &self,
         at: Cut,
@@ -276,7 +281,7 @@ impl Engine {
         Ok(self.cuts.insert(asked, snapshot))
     }
 
-    /// How the answers to cuts that are kept have served.
+    /// Counters of the cut cache.
     pub fn cut_cache_stats(&self) -> CutCacheStats {
         self.cuts.stats()
     }
@@ -296,8 +301,8 @@ impl Engine {
         }
     }
 
-    /// An answer that is kept must not outlive what is known of its topics: whether it is given would hang on
-    /// who asked before.
+    /// A cached answer must not be given when the names of its topics are no longer known.
+    /// Otherwise the answer would depend on earlier queries.
     fn check_names_known(
         &self,
         cut: Cut,
@@ -315,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// All topics as of `cut`, each with the stamp of its deletion if it was deleted since.
+    /// All topics as of `cut`, each with the stamp of its deletion if it was deleted later.
     ///
     /// # Errors
     /// [`SeekError`].

@@ -1,11 +1,11 @@
-//! Answers to cuts, kept for those who ask again.
+//! A cache of answers to cuts.
 //!
-//! Two bounded caches: from what was asked to the hash of its content, and from the hash to the
-//! snapshot. So many moments share one snapshot, as long as nothing happened between them, and neither
-//! cache holds the other's memory. Both forget on their own; a miss costs one search in each partition.
+//! It has two bounded maps: from a query to the hash of its content, and from the hash to the
+//! snapshot. So many moments share one snapshot if nothing happened between them, and neither map
+//! takes the other's memory. Both evict on their own. A miss costs one search in each partition.
 //!
-//! Only moments that are closed are kept, so the ends in a snapshot never change. Where partitions
-//! begin does: whoever takes a snapshot from here asks it [`CutSnapshot::with_current_starts`].
+//! Only closed moments are cached, so the ends in a snapshot never change. The starts of partitions
+//! do: each reader of a cached snapshot calls [`CutSnapshot::with_current_starts`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::cut::CutSnapshot;
 
-/// What an entry costs besides what it holds: its slot, and its share of the table.
+/// The overhead of an entry: its slot, and its share of the table.
 const ENTRY_BYTES: u64 = 128;
-/// Of the bytes, so many parts of this whole go to what was asked.
+/// The share of the bytes that the map of queries gets: `KEY_SHARE` of `SHARES`.
 const KEY_SHARE: u64 = 1;
 const SHARES: u64 = 4;
 
-/// A moment and the topics whose cut was asked for.
+/// A query: a moment and the topics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CutCacheKey {
     at: Cut,
-    /// Sorted, each once; `None` for all that there were.
+    /// Sorted and without duplicates; `None` for all topics that existed.
     pub(crate) topics: Option<Box<[Box<str>]>>,
 }
 
@@ -70,20 +70,20 @@ struct CutCacheMaps {
     snapshots: Cache<u128, Arc<CutSnapshot>, SnapshotWeighter>,
 }
 
-/// How the answers to cuts that are kept have served.
+/// Counters of the cut cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutCacheStats {
-    /// Cuts that were answered without a look at the logs.
+    /// Cuts that were answered without reading the logs.
     pub hits: u64,
     /// Cuts for which the logs were searched.
     pub misses: u64,
-    /// Of those, how many turned out to hold what another moment holds.
+    /// How many of the misses had the same content as another moment.
     pub shared: u64,
-    /// How many moments are remembered.
+    /// How many moments are cached.
     pub moments: u64,
     /// How many snapshots they share.
     pub snapshots: u64,
-    /// What all of it weighs.
+    /// How many bytes all of it takes.
     pub bytes: u64,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct CutCache {
 }
 
 impl CutCache {
-    /// Keeps at most so many bytes; nothing at all for 0.
+    /// A cache of at most `bytes_max` bytes; 0 turns it off.
     pub(crate) fn new(bytes_max: usize) -> CutCache {
         let bytes_max = bytes_max as u64;
         let asked_bytes = bytes_max * KEY_SHARE / SHARES;
@@ -107,7 +107,7 @@ impl CutCache {
         CutCache { maps: kept, hits, misses, shared }
     }
 
-    /// The snapshot that was given for this.
+    /// The cached snapshot for a query.
     pub(crate) fn get(&self, asked: &CutCacheKey) -> Option<Arc<CutSnapshot>> {
         let found = self.maps.as_ref().and_then(|kept| {
             let hash = kept.hashes.get(asked)?;
@@ -118,8 +118,8 @@ impl CutCache {
         found
     }
 
-    /// Keeps the snapshot for what was asked. If there is one already that holds the same and begins
-    /// at the same offsets, that is kept, and returned.
+    /// Caches the snapshot for a query. If a snapshot with the same content and the same starts is
+    /// cached already, that one is kept and returned.
     pub(crate) fn insert(
         &self,
         asked: CutCacheKey,
@@ -140,7 +140,7 @@ impl CutCache {
         shared
     }
 
-    /// Puts a snapshot whose partitions begin elsewhere now in the place of the old.
+    /// Replaces a snapshot by one whose partitions have other starts.
     pub(crate) fn replace(&self, snapshot: &Arc<CutSnapshot>) {
         if let Some(kept) = &self.maps {
             kept.snapshots.insert(snapshot.hash, Arc::clone(snapshot));
@@ -161,7 +161,7 @@ impl CutCache {
     }
 }
 
-/// One shard: a snapshot of many partitions takes a good part of all the room.
+/// A cache with one shard: a snapshot of many partitions takes a large share of the space.
 fn cache<Key, Value, Weight>(bytes: u64, weighter: Weight) -> Cache<Key, Value, Weight>
 where
     Key: Eq + std::hash::Hash,
@@ -172,7 +172,7 @@ where
         .shards(1)
         .weight_capacity(bytes)
         .estimated_items_capacity((bytes / ENTRY_BYTES) as usize)
-        // Keys of what was forgotten; few, for they are not weighed.
+        // Keys of evicted entries; few, because they are not weighed.
         .ghost_allocation(0.05)
         .build()
         .expect("both capacities are given");

@@ -1,12 +1,13 @@
-//! What is different at one moment from another: topics, what was appended, pins, offsets, groups.
+//! Differences between two moments: topics, appended records, pins, offsets, groups.
 //!
-//! What holds true of it:
-//! - Both moments are final, so the same question has the same answer for ever, page by page too.
-//! - It is never silently less: where something between the moments has been given up, the answer is
-//!   an error that says from when on it can be given.
-//! - It tells what *differs*, not all that happened: an offset that was committed twice is there once,
-//!   one that came back to what it was is not. Only pins are told as they were set and removed.
-//! - A page takes bounded memory and time, however much there is.
+//! Invariants:
+//! - Both moments are final, so the same query always has the same answer, page by page too.
+//! - An answer is never silently incomplete. If something between the moments has been removed, the
+//!   answer is an error that names the earliest moment from which the query can be answered.
+//! - It lists what *differs*, not every event. An offset that was committed twice appears once. An
+//!   offset that returned to its old value does not appear. Only pins are listed event by event, as
+//!   they were set and removed.
+//! - A page takes bounded memory and time, whatever the size of the difference.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,22 +24,23 @@ use crate::namespace::event::MetadataEvent;
 use crate::namespace::{NAMESPACE_LOG, Namespace, Partition, Topic, TopicDelta};
 use crate::seek::{SeekError, TruncatedPartition, WaitPolicy, earliest_bound, is_retained};
 
-/// How many things may be looked at for one page; what is the same at both moments is not in it.
+/// How many items may be scanned for one page. Equal items are scanned too, but are not on the
+/// page.
 const SCANNED_MAX: usize = 20_000;
-/// How many bytes of what clients wrote (members of groups, what committers noted) are on a page, before
-/// its last difference.
+/// How many bytes of client-supplied data (group members, commit metadata) are on a page before its
+/// last difference.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// One thing that is different.
+/// One difference.
 #[derive(Clone, Debug)]
 pub enum Difference {
-    /// A topic was created, and this is what it was like at the end.
+    /// A topic was created. This is its last state.
     TopicCreated(Arc<Topic>),
-    /// A topic has other settings, or more partitions.
+    /// The settings or the number of partitions of a topic changed.
     TopicChanged {
-        /// As it was.
+        /// Its earlier state.
         before: Arc<Topic>,
-        /// As it was at the end.
+        /// Its last state.
         after: Arc<Topic>,
     },
     /// Records were appended to a partition.
@@ -47,74 +49,74 @@ pub enum Difference {
         topic: Arc<Topic>,
         /// The partition.
         partition: u32,
-        /// The first that was appended.
+        /// The first appended offset.
         start: Offset,
-        /// Behind the last.
+        /// The offset after the last.
         end: Offset,
-        /// Bytes of the batches that hold them.
+        /// The bytes of the batches that hold them.
         bytes: u64,
     },
     /// A topic was deleted.
     TopicDeleted {
-        /// As it was last.
+        /// Its last state.
         topic: Arc<Topic>,
-        /// When.
+        /// When it was deleted.
         stamp: Hlc,
     },
     /// A pin was set, or its expiry extended.
     PinSet {
         /// Its name.
         name: String,
-        /// What it keeps.
+        /// The cut that it keeps.
         at: Cut,
-        /// When it ceases to stand.
+        /// When it expires.
         expires: SysTime,
         /// When it was set.
         stamp: Hlc,
     },
-    /// A pin was removed, or found expired.
+    /// A pin was removed, or expired.
     PinRemoved {
         /// Its name.
         name: String,
-        /// When.
+        /// When it was removed.
         stamp: Hlc,
     },
-    /// A group has another committed offset for a partition.
+    /// The offset that a group committed for a partition differs.
     Offset(OffsetDifference),
-    /// A group has other members, or another generation.
+    /// The members or the generation of a group differ.
     Group(GroupDifference),
 }
 
-/// What a difference is about. Each can be read back as far as it is kept, and no further.
+/// A section of a difference. Each section has its own horizon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiffSection {
-    /// Topics and their settings: as far as none is forgotten that was there at either moment.
+    /// Topics and their settings. Readable as long as no topic of either moment has been removed.
     Topics,
-    /// What was appended: as far as no record of it was given up.
+    /// Appended records. Readable as long as none of them has been removed.
     Records,
-    /// Pins: as far as their events are kept.
+    /// Pins. Readable as long as their events are retained.
     Pins,
     /// Committed offsets.
     Offsets,
-    /// Who is in groups.
+    /// Group members and generations.
     Groups,
 }
 
 /// Where the next page of a difference begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiffCursor {
-    /// At a topic and a line about it.
+    /// At a topic and a line of it.
     Topic {
-        /// Its number, of those that were there.
+        /// The number of the topic in the list of topics between the moments.
         topic: usize,
-        /// The line: its creation or change, then each of its partitions, then its deletion.
+        /// The line: 0 for its creation or change, then one for each partition, then its deletion.
         line: usize,
     },
     /// At an event of the namespace.
     Pin(u64),
-    /// Behind an offset's key; empty before the first.
+    /// After an offset's key; empty before the first.
     Offset(Vec<u8>),
-    /// Behind a group's key; empty before the first.
+    /// After a group's key; empty before the first.
     Group(Vec<u8>),
 }
 
@@ -132,7 +134,7 @@ impl fmt::Display for DiffCursor {
     }
 }
 
-/// A text that is no place in a difference.
+/// A text that is not a cursor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not where a page begins: give what the page before it gave as next. after={0:?}")]
 pub struct DiffCursorError(String);
@@ -168,45 +170,45 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect())?
 }
 
-/// What is asked of a difference.
+/// A query for one page of a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffPageRequest<'a> {
     /// The earlier moment.
     pub from: Cut,
     /// The later one.
     pub until: Cut,
-    /// Only these topics, and what was committed for them: nothing of pins and groups.
+    /// Only these topics, and the offsets committed for them. Pins and groups are left out then.
     pub topics: Option<&'a [String]>,
     /// Only these sections.
     pub only: Option<&'a [DiffSection]>,
-    /// Where the page begins; at the beginning if not said.
+    /// Where the page begins; `None` for the first page.
     pub after: Option<&'a DiffCursor>,
-    /// The most differences on the page.
+    /// The maximum number of differences on the page.
     pub limit: usize,
 }
 
-/// A page of what is different.
+/// One page of a difference.
 #[derive(Clone, Debug)]
 pub struct DiffPage {
     /// The earlier moment.
     pub from: Cut,
-    /// The later one: what was asked, unless it was to be answered at the frontier.
+    /// The later moment: the requested one, unless it was answered at the frontier.
     pub until: Cut,
-    /// The frontier when it was answered.
+    /// The frontier at the time of the answer.
     pub frontier: Hlc,
-    /// What is different.
+    /// The differences.
     pub differences: Vec<Difference>,
-    /// Where the next page begins, if there is more.
+    /// The cursor of the next page, if there is one.
     pub next: Option<DiffCursor>,
 }
 
 impl Engine {
-    /// What is different at one moment of system time from an earlier one, a page at a time. From one
-    /// that is not earlier, nothing is.
+    /// The differences of one moment of system time from an earlier one, one page at a time. There
+    /// are none if `from` is not the earlier moment.
     ///
     /// # Errors
-    /// [`SeekError`]; also where the later moment is to be answered at the frontier, and that lies before
-    /// the earlier one.
+    /// [`SeekError`]; also where the later moment is to be answered at the frontier, and the
+    /// frontier is before the earlier one.
     pub async fn diff(
         &self,
         ask: DiffPageRequest<'_>,
@@ -234,7 +236,7 @@ impl Engine {
     }
 }
 
-/// A page as it is filled.
+/// A page while it is filled.
 struct DiffPageBuilder<'a> {
     engine: &'a Engine,
     from: Cut,
@@ -248,7 +250,7 @@ struct DiffPageBuilder<'a> {
 }
 
 impl DiffPageBuilder<'_> {
-    /// Takes what there is from `place` on; where it stopped, if that is not the end.
+    /// Fills the page from `place` on. Returns the cursor where it stopped, unless that is the end.
     fn fill(&mut self, mut place: DiffCursor) -> Result<Option<DiffCursor>, SeekError> {
         loop {
             let next = match &place {
@@ -292,12 +294,13 @@ impl DiffPageBuilder<'_> {
             self.check_topics(&all, &namespace)?;
             all
         };
-        // One that came and went in between is at neither moment.
+        // A topic that was created and deleted in between exists at neither moment.
         let is_at_either =
             |between: &TopicDelta| between.before.is_some() || between.deleted.is_none();
         all.retain(|between| self.includes_topic(&between.last.name) && is_at_either(between));
         while let Some(between) = all.get(topic) {
-            // Also where a page goes on within a topic: it may have been given up since the last one.
+            // Check also if the page continues within a topic: the log start may have advanced
+            // since the last page.
             if self.includes_section(DiffSection::Records) {
                 self.check_retained(between)?;
             }
@@ -315,7 +318,8 @@ impl DiffPageBuilder<'_> {
         Ok(behind)
     }
 
-    /// What was there at either moment has to be known. What came and went in between is in no answer.
+    /// The topics of both moments have to be known. A topic that was created and deleted in between
+    /// is in no answer.
     fn check_topics_known(&self, namespace: &Namespace) -> Result<(), SeekError> {
         if !self.includes_section(DiffSection::Topics)
             && !self.includes_section(DiffSection::Records)
@@ -332,7 +336,7 @@ impl DiffPageBuilder<'_> {
         Ok(())
     }
 
-    /// One that was asked for by name has to have been there.
+    /// A topic that was requested by name has to have existed.
     fn check_topics(&self, all: &[TopicDelta], namespace: &Namespace) -> Result<(), SeekError> {
         let is_there = |name: &String| all.iter().any(|between| *between.last.name == **name);
         match self.topics.into_iter().flatten().find(|name| !is_there(name)) {
@@ -402,7 +406,8 @@ impl DiffPageBuilder<'_> {
             true => read_log_from(log, start, || log.bytes_between(start, end))?,
             false => 0,
         };
-        // Given up meanwhile: asked last, and also where nothing is left between the moments.
+        // Check last, because the log start may have advanced meanwhile; also where nothing is left
+        // between the moments.
         let horizon = log.horizon();
         if !is_retained(&horizon, self.from) {
             let (topic, partition) = (Arc::clone(&topic.name), partition.index);
@@ -437,7 +442,7 @@ impl DiffPageBuilder<'_> {
             next = Offset(next.0 + 1);
             self.differences.extend(pin_difference(event, stamp));
         }
-        // Given up meanwhile: what was read begins later.
+        // The log start may have advanced meanwhile: then the events that were read begin too late.
         check_pins_retained(&log, self.from)?;
         let is_cut_off = next < end && self.is_full();
         Ok(if is_cut_off { SectionProgress::Cursor(DiffCursor::Pin(next.0)) } else { behind })
@@ -498,7 +503,7 @@ impl DiffPageBuilder<'_> {
     }
 }
 
-/// Where a section left off.
+/// Where a section stopped.
 enum SectionProgress {
     Cursor(DiffCursor),
     End,
@@ -508,7 +513,7 @@ fn is_changed(before: &Topic, after: &Topic) -> bool {
     before.partitions.len() != after.partitions.len() || before.config != after.config
 }
 
-/// The pins section is read from the namespace's events, so these must be kept from `from` on.
+/// The pins section is read from the namespace's events, so they must be retained from `from` on.
 fn check_pins_retained(log: &Log, from: Cut) -> Result<(), SeekError> {
     let horizon = log.horizon();
     match is_retained(&horizon, from) {

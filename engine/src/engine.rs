@@ -1,7 +1,8 @@
-//! The engine: one store, the namespace and the groups over it.
+//! The engine: one store, and the namespace and the groups on top of it.
 //!
-//! Changes of the namespace go through log 0 like any append. They are applied on a thread of their
-//! own, in journal order, and completed only then: whoever was told that a topic exists, finds it.
+//! Changes of the namespace are appended to log 0 like any other entry. A dedicated thread applies
+//! them in journal order, and only then completes them: a client that got the response to a topic
+//! creation finds the topic.
 
 mod append;
 mod applier;
@@ -42,7 +43,7 @@ pub use options::EngineOptions;
 pub(crate) use replay::{CatalogFillError, EventReader};
 use replay::{ProducerReplay, open_catalog, replay_namespace};
 
-/// Woken when a log that it watches grows.
+/// Wakes a waiter when a log that it watches grows.
 #[derive(Debug, Default)]
 pub struct AppendWatch(Notify);
 
@@ -59,21 +60,23 @@ impl LogWatcher for AppendWatch {
     }
 }
 
-/// Held from looking at the namespace until the change that follows is applied: it goes with the
-/// change, so that whoever asked for it may go away meanwhile.
+/// Held from the first read of the namespace until the change that follows is applied.
+///
+/// The guard travels with the change, so the caller that requested the change may go away
+/// meanwhile.
 pub(crate) type ChangeLock = Arc<tokio::sync::Mutex<()>>;
 
 pub(crate) struct EngineState {
     pub(crate) namespace: RwLock<Namespace>,
-    /// Offsets, groups, and names of files.
+    /// Offsets, groups, and file names.
     pub(crate) catalog: CatalogSlot,
-    /// The stamp of the last event of the namespace or of groups that was applied.
+    /// The stamp of the last applied event of the namespace or of groups.
     applied_stamp: AtomicU64,
     /// Held while an event is applied.
     apply_lock: Mutex<()>,
     pub(crate) frontier_advanced: Arc<Notify>,
-    /// Why no further event is applied, if one could not be: what follows it would be an answer with
-    /// a hole in it. The next start applies them all.
+    /// Why the applier stopped, if an event could not be applied: answers that skip it would have a
+    /// hole. The next start applies all events.
     apply_failure: OnceLock<Arc<str>>,
 }
 
@@ -83,15 +86,37 @@ impl EngineState {
         Ok(GroupCatalog::new(self.catalog.get()?))
     }
 
-    /// The name of the topic that `event`, which was applied, deleted.
+    /// The name of the topic that `event` deleted. `event` is already applied.
     fn deleted_topic_name(&self, event: &MetadataEvent, stamp: Hlc) -> Option<Arc<str>> {
         let MetadataEvent::TopicDeleted { id } = event else { return None };
         let namespace = self.namespace.read();
-        // A journal may delete a topic twice, and means the first. Of one that is forgotten the catalog has
-        // nothing that would end.
+        // A journal may delete a topic twice; only the first deletion counts. The catalog holds
+        // nothing of a removed topic.
         let deletes = namespace.deleted_at(id) == Some(stamp);
         deletes.then(|| namespace.name_of(id)).flatten()
     }
+}
+
+/// Opens the store, with the states of its producers and the rules by which batches are checked.
+fn open_store(
+    disk: Arc<dyn Disk>,
+    options: &EngineOptions,
+    wall: Arc<dyn WallClock>,
+    format: &Arc<dyn BatchFormat>,
+    rules: &ActiveRules,
+    frontier_advanced: Arc<Notify>,
+) -> Result<Arc<Store<EngineAppendStage>>, OpenError> {
+    // Maintenance starts later: the key that signs proofs is set before the first proof is written.
+    let storage = storage::Options { manual_maintenance: true, ..options.storage };
+    let mut replay =
+        ProducerReplay { format: Arc::clone(format), producers: ProducerStates::default() };
+    let stage = |replay: &mut ProducerReplay| EngineAppendStage {
+        producers: std::mem::take(&mut replay.producers),
+        rules: rules.clone(),
+        format: Arc::clone(format),
+    };
+    let notify = move || frontier_advanced.notify_waiters();
+    Store::open(disk, storage, wall, &mut replay, stage, notify).map(Arc::new)
 }
 
 /// Topics, groups, and their past.
@@ -105,12 +130,12 @@ pub struct Engine {
     pub(crate) failures: PartitionFailures,
     in_flight: Arc<Semaphore>,
     files: FileSystem,
-    /// Held from looking at the namespace until the change that follows is applied.
+    /// Held from the first read of the namespace until the change that follows is applied.
     pub(crate) change_lock: ChangeLock,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// What waits to be applied, where no thread does it.
+    /// Events that wait to be applied under manual stepping, where no thread applies them.
     manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
 }
 
@@ -118,33 +143,16 @@ impl Engine {
     /// Opens the engine on a disk.
     ///
     /// # Errors
-    /// The journal or the catalog cannot be read; nothing was changed then.
+    /// The journal or the catalog cannot be read. Nothing was changed in that case.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: EngineOptions,
         wall: Arc<dyn WallClock>,
         format: Arc<dyn BatchFormat>,
     ) -> Result<Engine, OpenError> {
-        let mut rebuild =
-            ProducerReplay { format: Arc::clone(&format), producers: ProducerStates::default() };
         let advanced = Arc::new(Notify::new());
-        let told = Arc::clone(&advanced);
         let rules = ActiveRules::default();
-        // What signs the proofs is known before the first is written.
-        let storage = storage::Options { manual_maintenance: true, ..options.storage };
-        let store = Store::open(
-            disk,
-            storage,
-            wall,
-            &mut rebuild,
-            |rebuild| EngineAppendStage {
-                producers: std::mem::take(&mut rebuild.producers),
-                rules: rules.clone(),
-                format: Arc::clone(&format),
-            },
-            move || told.notify_waiters(),
-        )?;
-        let store = Arc::new(store);
+        let store = open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
         let groups_log = store.log(GROUPS_LOG).map_err(OpenError::Disk)?;
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
             store.start_maintenance(options.signing_key.clone()).map_err(OpenError::Disk)?;
@@ -199,7 +207,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The settings that topics get which say nothing themselves.
+    /// The defaults of settings that a topic does not set itself.
     pub fn topic_defaults(&self) -> &TopicDefaults {
         &self.options.topic_defaults
     }
@@ -209,7 +217,7 @@ impl Engine {
         self.store.stats()
     }
 
-    /// Counters of what is done to what is sealed.
+    /// Counters of the work on sealed segments.
     pub fn history_stats(&self) -> &HistoryStats {
         self.store.history_stats()
     }
@@ -234,12 +242,12 @@ impl Engine {
         self.store.timekeeper()
     }
 
-    /// Why nothing can be written any more, if so.
+    /// Why nothing can be written any more, if the store has stopped.
     pub fn stop_reason(&self) -> Option<Arc<str>> {
         self.store.stop_reason()
     }
 
-    /// Completes what is on its way and closes the files.
+    /// Completes what is in flight and closes the files.
     pub fn close(&self) {
         self.files.close();
         self.store.close();

@@ -1,4 +1,4 @@
-//! What can go wrong, by what a caller would do about it.
+//! The errors of the engine, grouped by how a caller reacts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use storage::catalog::CatalogError;
 
 use crate::config::ConfigError;
 
-/// Why the engine did not do what it was asked.
+/// Why the engine did not do what was requested.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// No such topic, or no such partition of it.
@@ -19,22 +19,22 @@ pub enum EngineError {
         /// The partition.
         partition: i32,
     },
-    /// A topic of that name is there.
+    /// A topic of that name exists.
     #[error("topic exists already. topic={0}")]
     TopicExists(String),
-    /// The name cannot be a topic's.
+    /// The name is not a valid topic name.
     #[error("{0}")]
     TopicName(String),
-    /// Fewer partitions than 1, or than there are, or too many.
+    /// The partition count is below 1, below the current count, or too large.
     #[error("{0}")]
     PartitionCount(String),
-    /// There are as many topics or partitions as there may be.
+    /// The limit of topics or of partitions is reached.
     #[error("{0}")]
     TopicLimit(String),
-    /// A setting is unknown or its value is none.
+    /// A setting is unknown or its value is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The batch was appended before; this is where it went.
+    /// The batch was appended before, at this place.
     #[error("batch was appended before. base={}", .base.0)]
     Duplicate {
         /// Its first offset.
@@ -51,9 +51,9 @@ pub enum EngineError {
         producer: i64,
         /// Its epoch.
         epoch: i16,
-        /// What would follow.
+        /// The sequence number that would follow.
         expected: i32,
-        /// What came.
+        /// The sequence number that came.
         got: i32,
     },
     /// A newer incarnation of the producer has written.
@@ -61,22 +61,22 @@ pub enum EngineError {
     StaleProducerEpoch {
         /// The producer's id.
         producer: i64,
-        /// The epoch that came.
+        /// The epoch of the batch.
         epoch: i16,
         /// The newest epoch seen.
         newest: i16,
     },
-    /// The offset lies outside of the log.
+    /// The offset is outside of the log.
     #[error("offset is out of range. offset={offset}, start={}, end={}", .start.0, .end.0)]
     OffsetOutOfRange {
-        /// What was asked for.
+        /// The requested offset.
         offset: i64,
         /// The first offset.
         start: Offset,
-        /// The offset behind the last.
+        /// The offset after the last.
         end: Offset,
     },
-    /// A pin holds records that were to be given up.
+    /// A pin holds records that were to be deleted.
     #[error(
         "a pin holds these records: remove it, or wait until it expires. pin={pin}, moment={}, topic={topic}, partition={partition}",
         Moment::Sys(*.at)
@@ -84,17 +84,17 @@ pub enum EngineError {
     Pinned {
         /// The pin.
         pin: Arc<str>,
-        /// What it holds.
+        /// The moment that it holds.
         at: Cut,
         /// The topic.
         topic: Arc<str>,
         /// The partition.
         partition: u32,
     },
-    /// The topic's user time was set anew between a batch's check and its append.
+    /// The topic's user time was changed between a batch's check and its append.
     #[error("the topic's user time was changed while the batch was in flight: send it again")]
     UserTimeChanged,
-    /// A strict topic takes no user time below its partition's largest.
+    /// The topic is strict, and the batch has a user time below its partition's largest.
     #[error(
         "the batch's user time falls below the partition's last, and the topic is strict. least={}, last={}",
         .least.0, .last.0
@@ -102,22 +102,22 @@ pub enum EngineError {
     UserTimeOutOfOrder {
         /// The smallest user time in the batch.
         least: UserTime,
-        /// The largest of the partition.
+        /// The largest user time of the partition.
         last: UserTime,
     },
-    /// What finds a topic's user time cannot be had.
+    /// The plug-in or rule that extracts the topic's user time cannot be loaded.
     #[error("{0}")]
     UserTime(Arc<str>),
-    /// The clock cannot be trusted, or its bound not be written.
+    /// The clock cannot be trusted, or its bound cannot be written.
     #[error("{0}")]
     Fenced(String),
-    /// Offsets, groups and names are being loaded from the journal: ask again.
+    /// Offsets, groups and names are being loaded from the journal: retry.
     #[error(transparent)]
     Loading(#[from] CatalogError),
     /// The disk is full or fails.
     #[error("{0}")]
     Disk(Arc<str>),
-    /// A batch that was stored cannot be read.
+    /// A stored batch cannot be read.
     #[error("stored batch cannot be read: {0}")]
     Corrupt(String),
     /// The service is stopping.

@@ -1,4 +1,4 @@
-//! Committing offsets of groups, forgetting them, and keeping what their coordinator wants to be kept.
+//! Commits and removals of group offsets, and the snapshots that group coordinators save.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::error::EngineError;
 use crate::group_moments::{CommitsByPartition, insert_offset};
 use crate::namespace::event::{LATER_PARTITIONS, MetadataEvent, OffsetCommit};
 
-/// A change of a group that is on its way: it comes before all that are begun later.
+/// A change of a group in flight. It precedes all changes that begin later.
 #[derive(Debug)]
 pub struct PendingCommit(oneshot::Receiver<Result<Hlc, EngineError>>);
 
@@ -20,7 +20,7 @@ impl PendingCommit {
         PendingCommit(change)
     }
 
-    /// Waits until it is made; returns the moment.
+    /// Waits until the change is applied; returns its stamp.
     ///
     /// # Errors
     /// The disk fails.
@@ -31,7 +31,7 @@ impl PendingCommit {
 }
 
 impl Engine {
-    /// Commits offsets of a group, all of them or none; returns the moment.
+    /// Commits offsets of a group, all of them or none; returns the stamp.
     ///
     /// # Errors
     /// The disk fails.
@@ -43,10 +43,11 @@ impl Engine {
         self.begin_commit_offsets(group, offsets)?.wait().await
     }
 
-    /// [`Engine::commit_offsets`], as far as its place among other changes is decided.
+    /// Begins [`Engine::commit_offsets`]: when this returns, the commit's place among other changes
+    /// is fixed.
     ///
     /// # Errors
-    /// Nothing is taken any more.
+    /// The engine accepts no more events.
     pub fn begin_commit_offsets(
         &self,
         group: &str,
@@ -56,8 +57,9 @@ impl Engine {
         self.begin_submit_event(event, None).map(PendingCommit)
     }
 
-    /// Removes committed offsets of a group: nothing is committed for these partitions then, also where
-    /// the group was set to a moment and they came later.
+    /// Removes committed offsets of a group. Nothing is committed for these partitions afterwards,
+    /// not even an implied offset of a partition that was added after the group was set to a
+    /// moment.
     ///
     /// # Errors
     /// The disk fails.
@@ -66,7 +68,7 @@ impl Engine {
         group: &str,
         partitions: Vec<(String, u32)>,
     ) -> Result<Hlc, EngineError> {
-        // No topic gets partitions meanwhile.
+        // Held so that no topic gets partitions meanwhile.
         let changing = self.change_lock.clone().lock_owned().await;
         let OffsetRestatement { offsets, removed: ended } =
             self.offsets_without(group, &partitions)?;
@@ -80,8 +82,8 @@ impl Engine {
         self.submit_event(event, Some(changing)).await
     }
 
-    /// What has to be said anew of the topics in which a group was set to a moment, so that nothing is
-    /// committed for `partitions`.
+    /// What has to be restated for the topics in which the group was set to a moment, so that
+    /// nothing is committed for `partitions`.
     fn offsets_without(
         &self,
         group: &str,
@@ -119,7 +121,7 @@ impl Engine {
         let mut known = held.keys().filter(|(topic, _)| topic == name).map(|(_, index)| index);
         let any_left = known.any(|index| *index != LATER_PARTITIONS && stays(index));
         let Some(topic) = topic.filter(|_| any_left || !implied.is_empty()) else {
-            // The group reads nothing of the topic any more: what comes later is nothing to it.
+            // The group no longer reads the topic, so later partitions do not concern it.
             restated.removed.push((name.clone(), LATER_PARTITIONS));
             return;
         };
@@ -134,7 +136,7 @@ impl Engine {
         insert_offset(&mut restated.offsets, &topic, LATER_PARTITIONS, i64::from(count), metadata);
     }
 
-    /// Keeps a group's snapshot.
+    /// Saves a group's snapshot.
     ///
     /// # Errors
     /// The disk fails.
@@ -160,7 +162,7 @@ impl Engine {
     }
 }
 
-/// What is committed, and no more committed, beside what is deleted.
+/// What is committed and removed in addition to a removal of offsets.
 #[derive(Default)]
 struct OffsetRestatement {
     offsets: CommitsByPartition,

@@ -1,8 +1,9 @@
-//! Finding and removing committed offsets that are old.
+//! Finding and removing expired committed offsets.
 //!
-//! When an offset expires is the coordinator's to say, who knows the members. Here is what is known of its
-//! age. An offset is removed by an event that says how old it has to be: one that was committed since is not
-//! removed, whatever was on its way when somebody looked.
+//! The group coordinator decides when an offset expires, because it knows the members. This module
+//! knows the age of offsets. The event that removes an offset says how old the offset has to be: an
+//! offset that was committed in the meantime is not removed, whatever was in flight when the
+//! offsets were read.
 
 use hlc::{Cut, Hlc};
 
@@ -14,7 +15,8 @@ use crate::groups::{ExpiredOffsets, OffsetExpiry};
 use crate::namespace::event::MetadataEvent;
 
 impl Engine {
-    /// The first group behind `last`, or of all, by name, that has or had committed offsets.
+    /// The first group after `last` by name that has or had committed offsets. Starts with the
+    /// first group if `last` is `None`.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -22,7 +24,7 @@ impl Engine {
         block_in_place(|| Ok(self.shared.groups()?.next_group(last)?))
     }
 
-    /// When the members of a group changed for the last time; `None` if it never had any.
+    /// When the members of a group last changed; `None` if it never had any.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -31,8 +33,8 @@ impl Engine {
         Ok(saved.map(|(stamp, _)| stamp))
     }
 
-    /// Old offsets of topics of a group behind `last`, or of all, by name: a thousand or somewhat more at a
-    /// time. `None` behind the last topic.
+    /// Expired offsets of the topics of a group after `last`, by name, about a thousand at a time.
+    /// Starts with the first topic if `last` is `None`. Returns `None` after the last topic.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -45,10 +47,10 @@ impl Engine {
         block_in_place(|| Ok(self.shared.groups()?.expired_offsets(group, last, expiry)?))
     }
 
-    /// Begins to remove offsets of a group, as far as they are old.
+    /// Begins to remove offsets of a group, as far as they are expired.
     ///
     /// # Errors
-    /// Nothing is taken any more.
+    /// The engine accepts no more events.
     pub fn begin_expire_offsets(
         &self,
         group: &str,

@@ -1,16 +1,18 @@
 //! How far back committed offsets and groups can be read.
 //!
-//! Their log would grow with every commit for ever. So its beginning is given up, once it is older than
-//! [`EngineOptions::offsets_retention`](crate::EngineOptions): what was there at a moment, the
-//! *horizon*, is said again at the log's end, durably, and everything before that moment goes.
+//! Their log would grow with every commit for ever. So its log start advances past entries that are
+//! older than [`EngineOptions::offsets_retention`](crate::EngineOptions). Before that, the state at
+//! a moment, the *horizon*, is restated at the log's end, durably. Then everything before that
+//! moment is removed.
 //!
-//! What holds true of it:
-//! - The horizon is the moment behind the last entry that was given up, so the log's start tells which
-//!   restatement belongs to it. It never falls, and no cut before it is answered.
-//! - What is restated, and the entries from the log's start on, make the catalog anew as it was, for
-//!   every cut from the horizon on. Restatements of other horizons are passed over: those of earlier
-//!   ones would bring back what was removed since, and of later ones the entries are still there.
-//! - A restatement that was broken off belongs to no start, or stands in front of a whole one of the
+//! Invariants:
+//! - The horizon is the moment after the last removed entry, so the log start identifies the
+//!   restatement that belongs to it. It never falls, and no cut before it is answered.
+//! - The restatement and the entries from the log start on rebuild the catalog as it was, for every
+//!   cut from the horizon on. Restatements of other horizons are skipped: those of earlier horizons
+//!   would bring back what was removed since, and for those of later horizons the entries are still
+//!   there.
+//! - An interrupted restatement belongs to no log start, or precedes a complete restatement of the
 //!   same moment, which says the same.
 
 use std::sync::Arc;
@@ -25,19 +27,20 @@ use crate::namespace::GROUPS_LOG;
 use crate::namespace::event::MetadataEvent;
 use crate::seek::{SeekError, earliest_bound, is_retained};
 
-/// So many bytes are worth the effort, however small a part of the log they are.
+/// Advancing the log start is worth it from so many bytes on, however small a share of the log they
+/// are.
 const TRUNCATION_BYTES_MIN: u64 = 1 << 20;
-/// Or this part of the log.
+/// Or from this share of the log on.
 const TRUNCATION_SHARE_DIVISOR: u64 = 4;
-/// What is written anew is at most this part of what goes: so the log grows to at most about twice of
-/// what was committed since the horizon.
+/// The restatement is at most this share of what is removed. So the log grows to at most about
+/// twice of what was committed since the horizon.
 const RESTATED_SHARE_DIVISOR: u64 = 2;
 
-/// What of the groups' log is to go.
+/// The range of the groups' log that is to be removed.
 struct GroupTruncationPlan {
     /// The moment that is restated.
     horizon: Cut,
-    /// The first offset that stays.
+    /// The new log start.
     start: Offset,
 }
 
@@ -64,8 +67,8 @@ impl Engine {
         Ok(self.groups_log.bytes()?)
     }
 
-    /// Gives up what committed offsets and groups were longer ago than is to be read, if that is worth
-    /// the effort; whether it was.
+    /// Advances the log start of offsets and groups past the offsets retention, if that is worth
+    /// it; whether it did.
     ///
     /// # Errors
     /// The disk fails.
@@ -80,14 +83,15 @@ impl Engine {
         };
         let groups = self.shared.groups()?;
         let bytes_max = self.options.maintenance.restated_bytes_max;
-        // This may take long, and holds nobody up.
+        // This may take long, and blocks nobody.
         groups.restate(horizon, bytes_max, &mut |event| {
             self.submit_event_blocking(event).map(drop)
         })?;
-        // One that forgot more than the log still has would be made anew at the next start.
+        // A catalog on disk that lacks entries below the new log start would be rebuilt at the next
+        // start.
         groups.catalog().flush();
-        // No pin is set at a moment before the horizon while it moves. If one was set meanwhile, what was
-        // restated belongs to no start.
+        // No pin is set at a moment before the horizon while the horizon moves. If one was set
+        // since the plan was made, the restatement belongs to no log start.
         let Some(held) = self.lock_changes_blocking() else { return Ok(false) };
         let until = self.retention_time().map(|now| self.offset_retention_cut(now));
         if until.is_none_or(|until| until < horizon) {
@@ -101,12 +105,13 @@ impl Engine {
     }
 
     fn plan_group_truncation(&self) -> Result<Option<GroupTruncationPlan>, EngineError> {
-        // A clock that cannot be trusted makes nothing old.
+        // While the clock cannot be trusted, nothing expires by age.
         let Some(now) = self.retention_time() else { return Ok(None) };
         let until = self.offset_retention_cut(now);
         let log = &self.groups_log;
         let tip = log.tip_at(until)?;
-        // What the cut admits has to be in the catalog, which is asked what was there.
+        // The catalog must have everything that the cut admits, because the restatement is read
+        // from it.
         if tip.end <= log.start() || !self.has_applied(until)? {
             return Ok(None);
         }
@@ -120,7 +125,7 @@ impl Engine {
             .then_some(GroupTruncationPlan { horizon, start: tip.end }))
     }
 
-    /// What lies before this is to go.
+    /// Everything before this cut may be removed.
     fn offset_retention_cut(&self, now: SysTime) -> Cut {
         let until = Cut::before(now.saturating_sub(self.options.offsets_retention));
         let until = until.min(Cut::through(self.frontier()));
@@ -128,7 +133,7 @@ impl Engine {
     }
 }
 
-/// Begins the catalog anew, with what was restated for the start that the log has.
+/// Clears the catalog and loads the restatement for the current log start.
 pub(crate) fn refill_groups(groups: &GroupCatalog, log: &Arc<Log>) -> Result<(), CatalogFillError> {
     groups.clear()?;
     if log.start() == Offset(0) {

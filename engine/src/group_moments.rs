@@ -1,13 +1,15 @@
-//! Setting a group to a moment, and back to what it had committed at one.
+//! Setting a group to a moment, and restoring what it had committed at one.
 //!
-//! What holds true of both:
-//! - It is one event. Whoever reads the group's offsets, at any moment, sees all of it or nothing.
-//! - It is decided while nothing is created, deleted or given up, so what is committed can be read.
-//! - It does not ask who is in the group: that is its coordinator's to know.
+//! Invariants of both:
+//! - It is one event. A reader of the group's offsets, at any moment, sees all of it or nothing.
+//! - It is decided while no topic is created or deleted and no log start advances, so what is
+//!   committed can be read.
+//! - It does not check the members of the group: its coordinator does that.
 //!
-//! A partition that a topic gets *after* its group was set to a moment begins at its beginning: nothing
-//! of it was there at the moment. Without that it would begin where a client's policy says, which is at
-//! its end as a rule, and lose what was written before the client found it (KAFKA-20035).
+//! A partition that a topic gets *after* its group was set to a moment is read from its beginning,
+//! because nothing of it existed at the moment. Otherwise the client's reset policy would decide.
+//! That is usually the end of the partition, and loses what was written before the client found it
+//! (KAFKA-20035).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,16 +27,16 @@ use crate::seek::{
     is_retained_by_user_time,
 };
 
-/// Whether to do it, or only to say what it would do.
+/// Whether to commit the change, or only to report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupSetMode {
-    /// Do it.
+    /// Commit the change.
     Commit,
-    /// Say what it would do.
+    /// Only report what would change.
     DryRun,
 }
 
-/// What of one partition a group has before and after it was set.
+/// The committed offset of one partition before and after the group was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetChange {
     /// The topic.
@@ -47,41 +49,41 @@ pub struct OffsetChange {
     pub after: Option<i64>,
 }
 
-/// What could not be set, for its topic is not there any more.
+/// An offset that could not be set, because its topic does not exist any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedPartition {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: u32,
-    /// What was committed for it.
+    /// The offset that was committed for it.
     pub offset: i64,
 }
 
-/// How a group was set.
+/// The result of setting a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSetResult {
-    /// The moment, made absolute.
+    /// The moment, as an absolute moment.
     pub at: Moment,
-    /// The frontier when it was done.
+    /// The frontier when the change was made.
     pub frontier: Hlc,
-    /// By topic and partition, also where nothing changed.
+    /// By topic and partition, including unchanged ones.
     pub offsets: Vec<OffsetChange>,
-    /// What was left as it was.
+    /// What was left unchanged.
     pub skipped: Vec<SkippedPartition>,
-    /// When it was committed; not at all in a dry run.
+    /// When it was committed; `None` in a dry run.
     pub committed: Option<Hlc>,
 }
 
 /// Why a group was not set.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum GroupSetError {
-    /// Nothing is known of what it reads.
+    /// It is not known what the group reads.
     #[error(
         "the group has committed nothing, so it is not known what it reads; name the topics. group={0}"
     )]
     NothingCommitted(String),
-    /// There is nothing to go back to.
+    /// The group had committed nothing at the moment.
     #[error("the group had committed nothing at that moment. group={group}, moment={moment}")]
     NothingAtMoment {
         /// The group.
@@ -89,10 +91,10 @@ pub enum GroupSetError {
         /// The moment.
         moment: Moment,
     },
-    /// There is no such topic now.
+    /// No such topic exists now.
     #[error("there is no such topic. topic={0}")]
     UnknownTopic(String),
-    /// The moment cannot be read, or the change not be made.
+    /// The moment cannot be read, or the change cannot be made.
     #[error(transparent)]
     Seek(#[from] SeekError),
 }
@@ -103,12 +105,13 @@ impl From<EngineError> for GroupSetError {
     }
 }
 
-/// By topic and partition; [`LATER_PARTITIONS`] is one of them.
+/// Commits by topic and partition, including [`LATER_PARTITIONS`].
 pub(crate) type CommitsByPartition = BTreeMap<(String, u32), OffsetCommit>;
 
 impl Engine {
-    /// Commits for a group, in every partition of what it reads, the first offset that is not in the
-    /// moment: of all topics that it has committed something for, or of those named.
+    /// Sets a group to a moment: commits, in every partition of what it reads, the first offset
+    /// that is not in the moment. This covers all topics for which the group has committed
+    /// something, or the named ones.
     ///
     /// # Errors
     /// [`GroupSetError`].
@@ -138,7 +141,7 @@ impl Engine {
         Ok(GroupSetResult { at, frontier, offsets, skipped, committed })
     }
 
-    /// The topics to seek in; and of those that the group once read, what was committed.
+    /// The topics to seek in, and what the group had committed for topics that are gone.
     fn topics_to_seek(
         &self,
         group: &str,
@@ -203,8 +206,8 @@ impl Engine {
         if lost.is_empty() { Ok(offsets) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    /// Commits again what a group had committed at a moment of system time, and nothing else: where it
-    /// had committed nothing, it has nothing.
+    /// Commits again exactly what a group had committed at a moment of system time. Where it had
+    /// committed nothing, its offset is removed.
     ///
     /// # Errors
     /// [`GroupSetError`].
@@ -240,9 +243,9 @@ impl Engine {
         Ok(GroupSetResult { at, frontier, offsets, skipped, committed })
     }
 
-    /// Takes out what was committed for topics that were there in `cut` and are not any more: an offset
-    /// means nothing in another topic of the same name. Returns them, and the names of these topics: what
-    /// is committed for another one by now is nobody's to take away.
+    /// Takes out the offsets of topics that existed in `cut` and do not exist any more: an offset
+    /// means nothing in another topic of the same name. Returns these offsets, and the names of
+    /// these topics: offsets committed since for a new topic of that name must stay.
     fn skip_deleted_topics(
         &self,
         then: &mut CommitsByPartition,
@@ -253,8 +256,9 @@ impl Engine {
         then.retain(|(topic, partition), commit| {
             let id = |topic: &Arc<Topic>| topic.id;
             let was = namespace.topic_at(topic, cut).as_ref().map(id);
-            // The past of a topic has a name too, and its offsets, and is no topic. One that is forgotten was
-            // not there: offsets of a cut that held it would be known, and then it is.
+            // A moment topic has a name and offsets too, but it is not in the namespace. A removed
+            // topic was not in the cut: as long as offsets of a cut that held it can be read, it is
+            // not removed.
             let stays = was.is_none() || namespace.topic(topic).map(id) == was;
             if !stays {
                 gone.insert(topic.clone());

@@ -1,4 +1,4 @@
-//! Reading what groups have committed and who is in them, now and at a moment.
+//! Reading committed offsets and group members, now and as of a moment.
 
 use hlc::{Cut, Hlc};
 
@@ -9,23 +9,24 @@ use crate::groups::{CommittedOffset, GroupOffset};
 use crate::namespace::event::LATER_PARTITIONS;
 use crate::seek::{SeekError, WaitPolicy};
 
-/// A group as it was.
+/// A group as of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupAtCut {
     /// The group.
     pub group: String,
-    /// Its coordinator's last snapshot, and when it was saved; one without members may have none.
+    /// Its coordinator's last snapshot, and when it was saved. A group without members may have
+    /// none.
     pub snapshot: Option<(Hlc, Vec<u8>)>,
-    /// What it had committed.
+    /// Its committed offsets.
     pub offsets: Vec<GroupOffset>,
-    /// The topics that it was set to a moment in, with the moment as it is spelled. Partitions that
-    /// such a topic got afterwards begin at their beginning, and not at their end.
+    /// The topics in which it was set to a moment, with the text of the moment. Partitions that
+    /// such a topic got later are read from their beginning, not from their end.
     pub seek_moments: Vec<(String, String)>,
 }
 
 impl Engine {
-    /// What a group committed for a partition. For one that its topic got after the group was set to a
-    /// moment, where it begins.
+    /// The offset that a group committed for a partition. For a partition that was added after the
+    /// group was set to a moment, the partition's start.
     ///
     /// # Errors
     /// The catalog cannot be read.
@@ -62,14 +63,14 @@ impl Engine {
         block_in_place(|| Ok(self.shared.groups()?.has_offsets(group)?))
     }
 
-    /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.
+    /// All offsets of a group, or of all groups. [`Engine::offsets_at`] reads past ones.
     ///
     /// # Errors
     /// The catalog cannot be read.
     pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
         let held = block_in_place(|| self.shared.groups()?.stored_offsets(group, Cut::ALL))?;
         let mut offsets = Vec::with_capacity(held.len());
-        // What stands for later partitions comes behind all that are not.
+        // The entry for later partitions sorts after all others of its topic.
         for of_topic in held.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
             match of_topic {
                 [known @ .., later] if later.partition == LATER_PARTITIONS => {
@@ -82,8 +83,8 @@ impl Engine {
         Ok(offsets)
     }
 
-    /// Of the partitions that a topic got after its group was set to a moment, those that nothing was
-    /// committed for.
+    /// The implied offsets of partitions that were added after the group was set to a moment, where
+    /// nothing was committed.
     fn later_partition_offsets(
         &self,
         known: &[GroupOffset],
@@ -114,12 +115,12 @@ impl Engine {
         let (at, frontier) = self.wait_until_closed(cut, when).await?;
         let offsets = block_in_place(|| self.shared.groups()?.offsets(group, at));
         let offsets = offsets.map_err(EngineError::from)?;
-        // Asked last: what is given up meanwhile is missing from the answer.
+        // Checked last: what was removed meanwhile is missing from the answer.
         self.check_groups_retained(at)?;
         Ok((at, frontier, offsets))
     }
 
-    /// Groups as of `cut`, by name: who was in them, and what they had committed.
+    /// Groups as of `cut`, by name: their members, and what they had committed.
     ///
     /// # Errors
     /// [`SeekError`].

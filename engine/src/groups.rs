@@ -1,4 +1,4 @@
-//! Committed offsets and the state of groups, as they are and were: versions in the catalog.
+//! Committed offsets and the state of groups, present and past, as versions in the catalog.
 
 mod comparison;
 mod expiry;
@@ -26,21 +26,21 @@ pub struct CommittedOffset {
     pub offset: i64,
     /// The leader epoch of the last record read; -1 if not known.
     pub leader_epoch: i32,
-    /// What the client wanted to remember.
+    /// The metadata that the client stored with it.
     pub metadata: String,
-    /// For how long it is kept after it was committed, in milliseconds; `None`: as the group's are.
+    /// How long it is kept after its commit, in milliseconds; `None` for the group's retention.
     pub retention_ms: Option<u64>,
 }
 
 impl CommittedOffset {
-    /// As it is committed for a partition.
+    /// The commit of it for a partition.
     pub(crate) fn into_commit(self, topic: String, partition: u32) -> OffsetCommit {
         let CommittedOffset { offset, leader_epoch, metadata, retention_ms } = self;
         OffsetCommit { topic, partition, offset, leader_epoch, metadata, retention_ms }
     }
 }
 
-/// A committed offset, and whose it is.
+/// A committed offset with its group and partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOffset {
     /// The group.
@@ -51,11 +51,11 @@ pub struct GroupOffset {
     pub partition: u32,
     /// What was committed.
     pub committed: CommittedOffset,
-    /// When.
+    /// When it was committed.
     pub stamp: Hlc,
 }
 
-/// What a group had committed for a partition before and after.
+/// The committed offsets of a group for a partition, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetDifference {
     /// The group.
@@ -70,15 +70,15 @@ pub struct OffsetDifference {
     pub after: Option<CommittedOffset>,
 }
 
-/// Stands between the parts of a key; [`escape`] makes no such bytes.
+/// Separates the parts of a key. [`escape`] produces no such bytes.
 const SEPARATOR: &[u8] = &[SEPARATOR_MARK, SEPARATOR_KIND];
 const SEPARATOR_MARK: u8 = 1;
 const SEPARATOR_KIND: u8 = 3;
 const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
-/// Which groups may hold offsets of a topic: those that do, and perhaps others.
+/// The groups that may hold offsets of a topic: all that do, and perhaps others.
 const READERS: u8 = b'r';
-/// With what all keys of groups that have versions begin.
+/// The key prefixes of everything of groups that has versions.
 const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
 
 fn offsets_prefix(group: Option<&str>) -> Vec<u8> {
@@ -110,8 +110,8 @@ fn parse_offset_key(key: &[u8]) -> Option<(String, String, u32)> {
     Some((unescape(group), unescape(topic), partition))
 }
 
-/// What stands before the first separator, and what follows it. The second byte of an escaped pair is not
-/// the beginning of a separator.
+/// What precedes the first separator, and what follows it. The second byte of an escaped pair does
+/// not begin a separator.
 fn split_at_separator(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {
@@ -183,8 +183,9 @@ impl GroupCatalog {
         &self.catalog
     }
 
-    /// Applies an event of the catalog's kind, or the deletion of the topic `deleted_topic`. What an
-    /// event removes is what was there before it, whatever the catalog holds of later.
+    /// Applies an event of the catalog's kind, or the deletion of the topic `deleted_topic`. An
+    /// event removes only what was committed before it, even if the catalog already holds later
+    /// versions.
     pub(crate) fn apply(
         &self,
         event: &MetadataEvent,
@@ -203,7 +204,7 @@ impl GroupCatalog {
             MetadataEvent::OffsetsSet { group, offsets, removed } => {
                 self.remove_offsets(&mut changes, group, removed, None, stamp)?;
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
-                // The removals may have taken away that the group reads a topic.
+                // The removals may have deleted the entry that the group reads a topic.
                 for topic in topics_of(offsets) {
                     changes.put_unversioned(&reader_key(topic, group), Some(&[]));
                 }
@@ -248,7 +249,7 @@ impl GroupCatalog {
         }
         for topic in topics_of(offsets) {
             let reader = reader_key(topic, group);
-            // Mostly it is there: to look is cheaper than to write.
+            // It usually exists, and a read is cheaper than a write.
             if self.catalog.get(&reader, Cut::ALL)?.is_none() {
                 changes.put_unversioned(&reader, Some(&[]));
             }
@@ -256,7 +257,7 @@ impl GroupCatalog {
         Ok(())
     }
 
-    /// Removes offsets: all that are named, or the old ones of them.
+    /// Removes offsets: all the named ones, or only the expired ones of them.
     fn remove_offsets(
         &self,
         changes: &mut CatalogWriteBatch,
@@ -278,7 +279,7 @@ impl GroupCatalog {
             for partition in &gone {
                 changes.put(&offset_key(group, topic, *partition), stamp, None);
             }
-            // A group of which nothing is left does not read the topic any more.
+            // A group without offsets for the topic does not read it any more.
             if held.iter().all(|offset| gone.contains(&offset.partition)) {
                 changes.put_unversioned(&reader_key(topic, group), None);
             }
@@ -286,7 +287,8 @@ impl GroupCatalog {
         Ok(())
     }
 
-    /// Ends what groups have of a topic; it costs what they have of it, whatever else there is.
+    /// Removes the offsets of a topic from all groups. The cost depends only on the offsets of that
+    /// topic.
     fn remove_topic(
         &self,
         changes: &mut CatalogWriteBatch,
@@ -327,7 +329,7 @@ impl GroupCatalog {
         Ok(held)
     }
 
-    /// All offsets, with what stands for [`LATER_PARTITIONS`].
+    /// All offsets, including the entries for [`LATER_PARTITIONS`].
     pub(crate) fn stored_offsets(
         &self,
         group: Option<&str>,

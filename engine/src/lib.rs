@@ -1,10 +1,9 @@
-//! Topics, partitions, committed offsets, and reading all of them as of a moment.
+//! Topics, partitions, committed offsets, and reads of all of them as of a moment.
 //!
-//! This crate knows what a topic is and what a read of the past promises. It knows no wire format:
-//! what it must know of the bytes in a batch, it asks of a [`BatchFormat`].
+//! This crate defines topics and what a read of the past promises. It knows no wire format: what it
+//! needs from the bytes of a batch, it gets through [`BatchFormat`].
 //!
-//! The one temporal read path is [`seek`]: every face of the service that reads the past enters
-//! there.
+//! The one temporal read path is [`seek`]: every protocol server that reads the past enters there.
 mod append;
 pub mod blocking;
 mod catalog_slot;
@@ -66,6 +65,7 @@ pub use user_time::UserTimeRule;
 pub use storage::disk::is_data_loss;
 pub use storage::log::LogWatcher;
 pub use storage::{
-    DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock, Durability, Entry,
-    EntryPayload, LoadBuffer, Offset, Payload, PayloadHeader, PayloadLocation, block_of,
+    AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
+    Durability, Entry, EntryPayload, LoadBuffer, Offset, Payload, PayloadHeader, PayloadLocation,
+    block_of,
 };

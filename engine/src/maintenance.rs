@@ -1,7 +1,7 @@
-//! What the engine does by itself: it gives up what retention says, compacts, seals what lies open for
-//! long, and gives back space.
+//! Maintenance of the engine: it applies retention, compacts, rolls segments that have been open
+//! for long, and reclaims space.
 //!
-//! Each step can be called by itself, and a test does; a service runs [`Engine::maintenance_loop`].
+//! Each step can be called by itself, as tests do. A service runs [`Engine::maintenance_loop`].
 
 mod compact;
 
@@ -20,25 +20,26 @@ use crate::namespace::{Partition, Topic, TopicId};
 use crate::partition_failures::MaintenanceRound;
 use crate::retention::{RetentionDecision, RetentionLog, RetentionRules};
 
-/// Of so many partitions horizons move under one hold of pins and topics, which others wait for.
+/// For how many partitions log starts advance under one lock of pins and topics, because others
+/// wait for that lock.
 const RETENTION_BATCH_MAX: usize = 64;
-/// After how many failures of the disk a round goes no further.
+/// After how many disk failures a round stops.
 const FAILURES_MAX: u32 = 8;
 
-/// When the engine looks after what it keeps.
+/// When maintenance runs, and what it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct MaintenanceOptions {
-    /// How often is looked for what retention gives up.
+    /// How often retention runs.
     pub retention_interval: Duration,
-    /// How often is looked for what is to be compacted, or has lain open for long.
+    /// How often compaction runs, and the age of the open segment is checked.
     pub compaction_interval: Duration,
-    /// How long a segment of the journal stays open at the least, whatever `segment.ms` a topic has: all
-    /// topics share it, and each sealed one costs some files.
+    /// The minimum time that a segment of the journal stays open, whatever `segment.ms` a topic
+    /// has: all topics share it, and each sealed segment costs some files.
     pub segment_age_min: Duration,
-    /// How much memory compaction takes for the keys of one log.
+    /// How much memory compaction uses for the keys of one log.
     pub compaction_bytes_max: usize,
-    /// How many bytes of offsets and groups, or of topics, are restated by one event; a larger one has its
-    /// own.
+    /// How many bytes of offsets and groups, or of topics, one event restates; a larger item gets
+    /// its own event.
     pub restated_bytes_max: usize,
 }
 
@@ -78,11 +79,11 @@ impl RetentionLog for Log {
 }
 
 impl Engine {
-    /// Looks after what is kept, until it is dropped. Nothing that is done waits for another: a large
-    /// log may be compacted for hours.
+    /// Runs maintenance until the future is dropped. The tasks do not wait for each other: the
+    /// compaction of a large log may take hours.
     pub async fn maintenance_loop(self: Arc<Engine>) {
         let options = self.options.maintenance;
-        // One for all topics: their space lies in the same files.
+        // One delay for all topics: they share the same files.
         let delay_ms = TopicConfig::default().number("file.delete.delay.ms", self.topic_defaults());
         let freeing_every = Duration::from_millis(delay_ms.max(0) as u64);
         tokio::join!(
@@ -105,12 +106,11 @@ impl Engine {
         records.and(groups).and(topics).and(logs)
     }
 
-    /// Gives up what retention says, and removes pins that have expired; how many partitions begin
-    /// later now.
+    /// Applies retention and removes expired pins; returns how many log starts advanced.
     ///
     /// # Errors
-    /// The disk fails, or one of the partitions cannot be looked into: the first that was met. It ends
-    /// nothing for the others.
+    /// The disk fails, or a partition cannot be read. The first error is returned; the other
+    /// partitions are still processed.
     pub async fn apply_retention(self: &Arc<Engine>) -> Result<usize, EngineError> {
         if self.retention_time().is_some() {
             self.remove_expired_pins().await?;
@@ -120,9 +120,10 @@ impl Engine {
     }
 
     fn apply_retention_blocking(&self) -> Result<usize, EngineError> {
-        // A clock that cannot be trusted makes nothing old. How large a partition is asks no clock.
+        // While the clock cannot be trusted, nothing expires by age. Retention by size needs no
+        // clock.
         let now = self.retention_time().unwrap_or(SysTime(0));
-        // The look at all that there is may take long, and holds nobody up.
+        // Scanning all partitions may take long, and blocks nobody.
         let (mut due, mut round) = (Vec::new(), self.failures.start_round("apply retention"));
         for (topic, rules) in self.retention_rules() {
             for partition in &topic.partitions {
@@ -134,7 +135,8 @@ impl Engine {
         }
         let mut given_up = 0;
         for due in due.chunks(RETENTION_BATCH_MAX) {
-            // Pins stay as they are from the decision until the horizon is on stable storage.
+            // Pins do not change between the decision and the moment at which the horizon is on
+            // stable storage.
             let Some(held) = self.lock_changes_blocking() else { break };
             given_up += self.advance_due_log_starts(due, &mut round)?;
             drop(held);
@@ -143,7 +145,7 @@ impl Engine {
         Ok(given_up)
     }
 
-    /// Gives up what is due of some partitions, by the pins and settings of now.
+    /// Advances the log starts that are due in some partitions, by the current pins and settings.
     fn advance_due_log_starts(
         &self,
         due: &[(TopicId, Arc<Partition>)],
@@ -161,7 +163,7 @@ impl Engine {
         Ok(self.advance_log_starts(&starts)?)
     }
 
-    /// Where a partition is to begin by the rules, if that is later than it does.
+    /// The log start that the rules demand, if it is above the current one.
     fn new_log_start(
         &self,
         topic: &Topic,
@@ -181,7 +183,7 @@ impl Engine {
         Ok(Some(start))
     }
 
-    /// Gives up all at once; or, where one of them cannot be, each of the others by itself.
+    /// Advances all log starts at once. If that fails, advances each by itself.
     fn advance_log_starts(&self, starts: &[(LogId, Offset)]) -> io::Result<usize> {
         if starts.is_empty() || self.store.advance_log_start(starts).is_ok() {
             return Ok(starts.len());
@@ -189,7 +191,7 @@ impl Engine {
         let (mut failed, mut first) = (0, None);
         for start in starts {
             let Err(error) = self.store.advance_log_start(&[*start]) else { continue };
-            // What is damaged is damaged for one. A disk that fails often, fails for all.
+            // Corruption concerns one partition. A disk that fails often fails for all.
             failed += u32::from(!is_corruption(&error));
             first.get_or_insert(error);
             if failed >= FAILURES_MAX {
@@ -199,7 +201,7 @@ impl Engine {
         first.map_or(Ok(starts.len()), Err)
     }
 
-    /// Gives back the space of what was given up before the last call.
+    /// Reclaims the space of what was removed before the last call.
     ///
     /// # Errors
     /// The disk fails.
@@ -208,14 +210,15 @@ impl Engine {
         self.spawn_blocking(move || Ok(engine.store.reclaim()?)).await
     }
 
-    /// Compacts the partitions that are due, and seals the open segment if it is; how many partitions
-    /// were compacted.
+    /// Compacts the partitions that are due, and rolls the open segment if it is due; returns how
+    /// many partitions were compacted.
     ///
     /// # Errors
-    /// The disk fails, or one of the partitions cannot be compacted: the first that was met. It ends
-    /// nothing for the others.
+    /// The disk fails, or a partition cannot be compacted. The first error is returned; the other
+    /// partitions are still processed.
     pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
-        // So that none stands again over what is compacted now, if the clock goes back a little.
+        // Otherwise an expired pin could be valid again over what is compacted now, if the clock
+        // goes back a little.
         if self.retention_time().is_some() {
             self.remove_expired_pins().await?;
         }
@@ -236,7 +239,7 @@ impl Engine {
         .await
     }
 
-    /// Seals the open segment, whatever its age.
+    /// Rolls the open segment, whatever its age.
     ///
     /// # Errors
     /// The store has stopped.
@@ -244,22 +247,22 @@ impl Engine {
         let engine = Arc::clone(self);
         self.spawn_blocking(move || {
             engine.store.roll_segment();
-            // Behind everything that was queued before it, and the sealing.
+            // The sync comes after everything that was queued before it, and after the roll.
             Ok(engine.store.sync()?)
         })
         .await
     }
 
-    /// Indexes and files what is sealed, where no thread does that by itself.
+    /// Indexes and sorts rolled segments under manual stepping, where no thread does it.
     ///
     /// # Errors
-    /// The disk fails; what was not done is tried again.
+    /// The disk fails. What was not done is tried again.
     pub async fn run_maintenance(self: &Arc<Engine>) -> Result<(), EngineError> {
         let engine = Arc::clone(self);
         self.spawn_blocking(move || Ok(engine.store.run_maintenance()?)).await
     }
 
-    /// Seals the open segment once it has been open for longer than any topic allows.
+    /// Rolls the open segment once it has been open for longer than any topic allows.
     fn roll_old_segment(&self) {
         let (defaults, topics) = (self.topic_defaults(), self.topics());
         let longest = topics.iter().map(|topic| open_age_max(&topic.config, defaults)).min();
@@ -273,8 +276,8 @@ impl Engine {
     }
 }
 
-/// Does something now and then, for ever. What fails is tried again at the next tick, and reported when
-/// it fails in another way than before.
+/// Runs something periodically, for ever. A failure is retried at the next tick, and logged if it
+/// differs from the last one.
 async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
     period: Duration,
     doing: &str,
@@ -299,8 +302,9 @@ fn is_corruption(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// Whether records that should be compacted by now lie in a segment that is open since then. All topics share it, so
-/// that a topic for which nothing was written since does not ask for the next one.
+/// Whether records that should be compacted by now are in a segment that has been open since then.
+///
+/// All topics share the open segment. So a topic without new writes does not demand another roll.
 fn is_compaction_overdue(
     topic: &Topic,
     defaults: &TopicDefaults,
@@ -312,7 +316,8 @@ fn is_compaction_overdue(
     is_late && topic.partitions.iter().any(|partition| partition.log.tip().stamp >= since)
 }
 
-/// How long a topic's records may lie in the open segment. What must be compacted has to leave it first.
+/// How long a topic's records may stay in the open segment. Records leave it before they must be
+/// compacted.
 fn open_age_max(config: &TopicConfig, defaults: &TopicDefaults) -> Duration {
     let age = Duration::from_millis(config.number("segment.ms", defaults).max(0) as u64);
     CompactionSettings::of(config, defaults).map_or(age, |settings| age.min(settings.max_lag))

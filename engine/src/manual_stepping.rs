@@ -1,8 +1,9 @@
-//! What an engine does on threads of its own; and how a simulation does without them.
+//! The work that an engine does on its own threads, and how a simulation does it without threads.
 //!
-//! An engine that is [driven by hand](storage::Options::manual_stepping) starts none. What would be done
-//! by one waits for [`Engine::turn`], and what would be given to one that may wait for disks is done on
-//! the spot: so whoever calls it decides what comes when, and a run replays from its seed.
+//! An engine with [manual stepping](storage::Options::manual_stepping) starts no threads.
+//! Background work waits for [`Engine::step`], and work for threads that may wait for disks is done
+//! on the calling thread. So the caller decides the order of everything, and a run replays from its
+//! seed.
 
 use std::sync::Arc;
 
@@ -19,16 +20,17 @@ impl Engine {
         self.options.storage.manual_stepping
     }
 
-    /// Does what an engine that is [driven by hand](storage::Options::manual_stepping) has to do now:
-    /// writes one group, renews the clock's bound, applies events, makes the catalog anew. Whether there was anything to do.
+    /// Does the pending work of an engine with [manual
+    /// stepping](storage::Options::manual_stepping): writes one group, renews the clock's bound,
+    /// applies events, rebuilds the catalog. Whether there was any.
     pub fn step(&self) -> bool {
         let wrote = self.store.step();
         let applied = self.step_applier();
         self.step_catalog_rebuild() || applied || wrote
     }
 
-    /// Every topic that is or was, by its creation, as it is or was last; and when it was deleted, if it
-    /// was. What is kept of them may be nothing, and those that are forgotten are not among them.
+    /// Every topic that exists or existed, in order of creation, in its last state, with its
+    /// deletion time if it was deleted. It may have no records left. Removed topics are not listed.
     pub fn topics_including_deleted(&self) -> Vec<(Arc<Topic>, Option<Hlc>)> {
         let namespace = self.shared.namespace.read();
         let mut topics: Vec<_> =
@@ -37,7 +39,7 @@ impl Engine {
         topics
     }
 
-    /// Does what may wait for disks.
+    /// Runs something that may wait for disks.
     pub(crate) async fn spawn_blocking<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
@@ -49,7 +51,7 @@ impl Engine {
         done.map_err(|error| EngineError::Disk(error.to_string().into()))?
     }
 
-    /// [`Engine::change`], on a thread that may wait.
+    /// [`Engine::submit_event`], on a thread that may block.
     pub(crate) fn submit_event_blocking(&self, event: MetadataEvent) -> Result<Hlc, EngineError> {
         let applied = self.begin_submit_event(event, None)?;
         while self.is_manually_stepped() && self.step() {}
@@ -57,8 +59,8 @@ impl Engine {
             .unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
     }
 
-    /// [`Engine::lock_changes`], on a thread that may wait; `None` where it may not, and another holds
-    /// them.
+    /// [`Engine::lock_changes`], on a thread that may block; `None` where it may not and the lock
+    /// is taken.
     pub(crate) fn lock_changes_blocking(&self) -> Option<OwnedMutexGuard<()>> {
         let changing = Arc::clone(&self.change_lock);
         match self.is_manually_stepped() {

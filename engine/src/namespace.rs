@@ -1,9 +1,9 @@
-//! Which topics there are, and were.
+//! The topics that exist, and those that existed.
 //!
-//! Every version of every topic stays in memory, by stamp: a name is resolved at the moment that is
-//! asked for, so a topic that was deleted since is still there in the past. A deleted topic of which nothing
-//! is kept is forgotten in the end ([`Namespace::forget`]); only the time from its creation to its deletion
-//! stays known.
+//! Every version of every topic stays in memory, by stamp. A name is resolved as of the requested
+//! moment, so a topic that was deleted since is still found in the past. A deleted topic without
+//! records is removed in the end ([`Namespace::remove_topics`]); only the time span from its
+//! creation to its deletion stays known.
 
 pub(crate) mod event;
 mod removed_topics;
@@ -28,15 +28,15 @@ pub(crate) use restatement::ReferencedLogs;
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
 /// The log of events of offsets and groups.
 pub(crate) const GROUPS_LOG: LogId = LogId(1);
-/// The log of the first partition that is ever made.
+/// The log of the first partition that is ever created.
 const FIRST_PARTITION: u64 = 2;
-/// The longest name that a topic or a pin may have.
+/// The maximum length of the name of a topic or a pin.
 const NAME_LENGTH_MAX: usize = 249;
 
 /// Identifies a topic beyond its name.
 pub type TopicId = [u8; 16];
 
-/// A topic, as it was from one change to the next.
+/// One version of a topic: its state from one change to the next.
 #[derive(Debug)]
 pub struct Topic {
     /// Its name.
@@ -45,39 +45,39 @@ pub struct Topic {
     pub id: TopicId,
     /// When it was created.
     pub created: Hlc,
-    /// What was set on it.
+    /// The settings that are set on it.
     pub config: TopicConfig,
     /// Its partitions, in order.
     pub partitions: Vec<Arc<Partition>>,
-    /// Where its user time comes from, if not from the records' timestamps.
+    /// The rule of its user time, unless that is the records' timestamps.
     rule: Option<Arc<UserTimeRule>>,
-    /// All that it has had.
+    /// All rules that it has had.
     rules: Arc<UserTimeRules>,
 }
 
 /// A partition.
 #[derive(Debug)]
 pub struct Partition {
-    /// Its place in its topic.
+    /// Its index in its topic.
     pub index: u32,
     /// Its records.
     pub log: Arc<Log>,
-    /// Where its topic's user time came from.
+    /// The user time rules that its topic has had.
     pub(crate) rules: Arc<UserTimeRules>,
 }
 
 impl Partition {
-    /// The first offset that has not been given up.
+    /// The log start: the first offset that has not been removed.
     pub fn start(&self) -> Offset {
         self.log.start()
     }
 
-    /// Whether the user time of every record is and was the record's own timestamp.
+    /// Whether the user time of every record is and always was the record's own timestamp.
     pub fn uses_record_timestamps(&self) -> bool {
         self.rules.are_all_timestamps()
     }
 
-    /// The offset behind the last visible record.
+    /// The offset after the last visible record.
     pub fn end(&self) -> Offset {
         self.log.end()
     }
@@ -99,7 +99,7 @@ impl Topic {
         Topic { config, rule, ..self.copy() }
     }
 
-    /// Whether a plug-in finds its user times, or ever did.
+    /// Whether a plug-in extracts its user times, or ever did.
     pub(crate) fn had_plugin(&self) -> bool {
         self.rules.any_plugin()
     }
@@ -116,7 +116,7 @@ impl Topic {
         }
     }
 
-    /// Adds `count` partitions, whose logs follow `first_log`.
+    /// Adds `count` partitions. Their logs are numbered from `first_log` on.
     fn add_partitions(
         &mut self,
         count: u32,
@@ -132,7 +132,7 @@ impl Topic {
         Ok(())
     }
 
-    /// What its settings say of user time; none where that is the records' own timestamp, in any order.
+    /// The rule of its user time; `None` where that is the records' own timestamps, in any order.
     pub fn user_time(&self) -> Option<&Arc<UserTimeRule>> {
         self.rule.as_ref()
     }
@@ -140,7 +140,7 @@ impl Topic {
     /// The partition `index`.
     ///
     /// # Errors
-    /// There is none.
+    /// It does not exist.
     pub fn partition(&self, index: i32) -> Result<&Arc<Partition>, EngineError> {
         usize::try_from(index).ok().and_then(|index| self.partitions.get(index)).ok_or_else(|| {
             EngineError::UnknownPartition { topic: self.name.to_string(), partition: index }
@@ -148,10 +148,10 @@ impl Topic {
     }
 }
 
-/// Whether a name can be a topic's, by Kafka's rules, and none that asks for a moment.
+/// Checks that a name is a valid topic name by Kafka's rules, and contains no moment.
 ///
 /// # Errors
-/// It cannot.
+/// It is not valid.
 pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
     let fault = name_error(name).or_else(|| {
         let is_moment = name.contains(TOPIC_MARK);
@@ -163,7 +163,7 @@ pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
     }
 }
 
-/// What keeps a name from being a topic's or a pin's, by Kafka's rules and in its words.
+/// Why a name cannot be the name of a topic or a pin, by Kafka's rules and in Kafka's words.
 pub(crate) fn name_error(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the empty string is not allowed".to_owned());
@@ -183,10 +183,11 @@ pub(crate) fn name_error(name: &str) -> Option<String> {
     (!name.bytes().all(is_fit)).then(|| format!("'{name}' {other}"))
 }
 
-/// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
+/// All versions of one topic: each with the stamp from which it holds; `None` for the deletion.
 type TopicVersions = Vec<(Hlc, Option<Arc<Topic>>)>;
 
-/// Walked in the same order in each run of a simulation: nobody but the server chooses ids.
+/// The hasher is deterministic, so iteration order is the same in each run of a simulation. Only
+/// the server chooses ids, so collisions cannot be provoked.
 type TopicsById = HashMap<TopicId, TopicVersions, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Default)]
@@ -196,11 +197,11 @@ pub(crate) struct Namespace {
     /// The ids that a name has had, in order of creation.
     names: HashMap<Arc<str>, Vec<TopicId>>,
     next_log: u64,
-    /// Of all topics that are there.
+    /// The partitions of all existing topics.
     partition_count: usize,
     pub(crate) producer_ids_below: i64,
     pub(crate) pins: PinTable,
-    /// From when to when there were topics that are now forgotten.
+    /// The time spans of topics that are removed.
     removed_topics: RemovedTopicSpans,
 }
 
@@ -209,7 +210,7 @@ impl Namespace {
         Namespace { next_log: FIRST_PARTITION, ..Namespace::default() }
     }
 
-    /// The first log that no partition has.
+    /// The lowest log number that no partition has had.
     pub(crate) fn next_log(&self) -> u64 {
         self.next_log
     }
@@ -218,12 +219,12 @@ impl Namespace {
         self.current.get(name)
     }
 
-    /// How many topics there are, and how many partitions they have.
+    /// How many topics exist, and how many partitions they have.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.current.len(), self.partition_count)
     }
 
-    /// Whether a topic has, or had, that name; one that is forgotten does not count.
+    /// Whether a topic has, or had, that name; a removed topic does not count.
     pub(crate) fn has_current_or_past(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
@@ -236,7 +237,7 @@ impl Namespace {
         self.current.values()
     }
 
-    /// The topic of that name in `cut`. If there is none, it may be one that is forgotten
+    /// The topic of that name in `cut`. If there is none, it may have been removed
     /// ([`Namespace::removed_in`]).
     pub(crate) fn topic_at(&self, name: &str, cut: Cut) -> Option<Arc<Topic>> {
         // The newest id whose creation the cut admits: a name belongs to one topic at a time.
@@ -247,8 +248,7 @@ impl Namespace {
         })?
     }
 
-    /// All topics in `cut`, by name; those that are forgotten are missing
-    /// ([`Namespace::removed_in`]).
+    /// All topics in `cut`, by name. Removed topics are missing ([`Namespace::removed_in`]).
     pub(crate) fn topics_at(&self, cut: Cut) -> Vec<Arc<Topic>> {
         let mut topics: Vec<Arc<Topic>> =
             self.by_id.values().filter_map(|versions| version_at(versions, cut)).collect();
@@ -256,8 +256,8 @@ impl Namespace {
         topics
     }
 
-    /// Every topic that was there at some time between two cuts, by name and then by age; those that are
-    /// forgotten are missing ([`Namespace::removed_in`], [`Namespace::removed_between`]).
+    /// Every topic that existed at some time between two cuts, by name and then by age. Removed
+    /// topics are missing ([`Namespace::removed_in`], [`Namespace::removed_between`]).
     pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicDelta> {
         let between = |versions: &TopicVersions| TopicDelta::from_versions(versions, from, until);
         let mut topics: Vec<TopicDelta> = self.by_id.values().filter_map(between).collect();
@@ -265,26 +265,26 @@ impl Namespace {
         topics
     }
 
-    /// How many partitions a topic had in `cut`; 0 if it was not there, or is forgotten.
+    /// How many partitions a topic had in `cut`; 0 if it did not exist, or is removed.
     pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
         let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
         topic.map_or(0, |topic| topic.partitions.len())
     }
 
-    /// The name of a topic that is, or was and is not forgotten.
+    /// The name of a topic that exists, or existed and is not removed.
     pub(crate) fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
         self.by_id.get(id)?.iter().find_map(|(_, topic)| Some(Arc::clone(&topic.as_ref()?.name)))
     }
 
-    /// Every topic that is or was and is not forgotten, as it is or was last, and when it was deleted, if it
-    /// was.
+    /// Every topic that exists, or existed and is not removed, in its last state, with the stamp of
+    /// its deletion if it was deleted.
     pub(crate) fn topics_including_deleted(
         &self,
     ) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
         self.by_id.values().filter_map(last_version)
     }
 
-    /// A topic that is or was, in the same way.
+    /// The same for one topic.
     pub(crate) fn topic_including_deleted(
         &self,
         id: &TopicId,
@@ -292,13 +292,13 @@ impl Namespace {
         self.by_id.get(id).and_then(last_version)
     }
 
-    /// When a topic was deleted, if it was and is not forgotten.
+    /// When a topic was deleted, if it was deleted and is not removed.
     pub(crate) fn deleted_at(&self, id: &TopicId) -> Option<Hlc> {
         let (stamp, topic) = self.by_id.get(id)?.last()?;
         topic.is_none().then_some(*stamp)
     }
 
-    /// Tells the writer's thread what holds of topics that are there.
+    /// Gives the writer's thread the rules of the existing topics.
     pub(crate) fn restore_rules(&self, in_force: &ActiveRules) {
         for topic in self.current.values() {
             let Some(rule) = &topic.rule else { continue };
@@ -306,7 +306,7 @@ impl Namespace {
         }
     }
 
-    /// Changes the namespace as `event` says. `log` gives the log of an id.
+    /// Applies `event` to the namespace. `log` returns the log of an id.
     pub(crate) fn apply(
         &mut self,
         event: &MetadataEvent,
@@ -366,7 +366,7 @@ impl Namespace {
             self.current.remove(&last.name);
             self.partition_count -= last.partitions.len();
         } else if topic.is_none() {
-            // Deleted twice: a journal may say so, and means the same.
+            // A journal may delete a topic twice; the second deletion has no effect.
             return Ok(());
         }
         let topic = topic.map(Arc::new);
@@ -379,14 +379,14 @@ impl Namespace {
     }
 }
 
-/// A topic at both ends of a stretch of time.
+/// A topic at both ends of a time range.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicDelta {
-    /// As it was at its beginning, if it was there.
+    /// Its state at the beginning, if it existed.
     pub(crate) before: Option<Arc<Topic>>,
-    /// As it was last within it.
+    /// Its last state within the range.
     pub(crate) last: Arc<Topic>,
-    /// When it was deleted, if it was within it.
+    /// When it was deleted, if it was deleted within the range.
     pub(crate) deleted: Option<Hlc>,
 }
 
@@ -395,7 +395,7 @@ impl TopicDelta {
         let below = |cut: Cut| versions.partition_point(|(stamp, _)| cut.admits(*stamp));
         let (from, until) = (below(from), below(until));
         let before = match from.checked_sub(1).map(|last| &versions[last].1) {
-            // It was deleted before.
+            // It was deleted earlier.
             Some(None) => return None,
             Some(Some(topic)) => Some(Arc::clone(topic)),
             None => None,

@@ -1,30 +1,33 @@
-//! Forgetting topics of which nothing is kept.
+//! Removing deleted topics of which no records are left.
 //!
-//! Every version of every topic is held in memory, and is rebuilt from log 0 at each start: without a horizon,
-//! both would grow with each topic that ever was. So the beginning of log 0 is given up once enough of it is
-//! about topics that can be forgotten. The rest of the state at that moment, the *horizon*, is first
-//! restated at the log's end, durably.
+//! Every version of every topic is in memory, and is rebuilt from log 0 at each start: without a
+//! horizon, both would grow with each topic that ever existed. So the log start of log 0 advances
+//! once enough of the log is about topics that can be removed. Before that, the rest of the state
+//! at that moment, the *horizon*, is restated at the log's end, durably.
 //!
-//! A topic can be forgotten once
-//! - it was deleted longer ago than [`EngineOptions::deleted_topic_retention`](crate::EngineOptions): until
-//!   then cuts can still show that it was there, whether it ever had a record or not;
-//! - all of its records were given up;
+//! A topic can be removed once
+//! - it was deleted longer ago than
+//!   [`EngineOptions::deleted_topic_retention`](crate::EngineOptions): until then cuts can still
+//!   show that it existed, whether it ever had a record or not;
+//! - all of its records were removed;
 //! - no pin names it, or has it in its cut;
-//! - its deletion is not needed to rebuild committed offsets: they were restated since, or none that is still
-//!   known was ever committed for it. Otherwise a rebuilt catalog needs the deletion to end them.
+//! - its deletion is not needed to rebuild committed offsets: they were restated since, or no
+//!   offset that is still known was ever committed for it. Otherwise a rebuilt catalog needs the
+//!   deletion to end them.
 //!
-//! What holds true of it:
-//! - The horizon is the stamp of the newest deletion of a topic that is forgotten. It is the last entry that
-//!   was given up, so the log's start tells which restatement belongs to it. It never falls.
-//! - The restatement and the entries from the log's start on rebuild all versions with their original stamps:
-//!   moments before the horizon read as they did. Only forgotten topics are missing. A cut that may miss one
-//!   is an error ([`Namespace::removed_in`]) when all topics are asked for, or one by an unknown name.
-//! - Of several complete restatements of one horizon the last counts: the log is given up and topics are
-//!   forgotten only after it. An earlier one says no less, but may name a topic whose log was forgotten since.
-//!   Incomplete ones, and those of other horizons, are skipped.
-//! - Nothing is forgotten in memory before the log's start is on stable storage. So an answer that was
-//!   refused for it is not given after a crash either.
-//! - Numbers of logs and of producers that were given out are not given out again.
+//! Invariants:
+//! - The horizon is the stamp of the newest deletion of a removed topic. It is the last entry below
+//!   the log start, so the log start identifies the restatement that belongs to it. It never falls.
+//! - The restatement and the entries from the log start on rebuild all versions with their original
+//!   stamps: moments before the horizon read as they did. Only removed topics are missing. A cut
+//!   that may miss one is an error ([`Namespace::removed_in`]) if a query asks for all topics, or
+//!   for an unknown name.
+//! - Of several complete restatements of one horizon the last counts: the log start advances and
+//!   topics are removed only after it. An earlier one says no less, but may name a topic whose log
+//!   was removed since. Incomplete restatements, and those of other horizons, are skipped.
+//! - Topics are removed from memory only after the new log start is on stable storage. So an answer
+//!   that was refused because of it is not given after a crash either.
+//! - Allocated numbers of logs and of producers are never allocated again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,25 +42,26 @@ use crate::namespace::{NAMESPACE_LOG, Namespace, ReferencedLogs, Topic, TopicId}
 use crate::retention::has_elapsed;
 use crate::seek::earliest_bound;
 
-/// So many bytes are worth the effort, however small a part of the log they are.
+/// Advancing the log start is worth it from so many bytes on, however small a share of the log they
+/// are.
 const TRUNCATION_BYTES_MIN: u64 = 1 << 20;
-/// Or this part of the log.
+/// Or from this share of the log on.
 const TRUNCATION_SHARE_DIVISOR: u64 = 4;
-/// What is written anew is at most this part of what goes: so the log grows to at most about twice of what
-/// happened since the horizon.
+/// The restatement is at most this share of what is removed. So the log grows to at most about
+/// twice of what happened since the horizon.
 const RESTATED_SHARE_DIVISOR: u64 = 2;
 
-/// What of log 0 is to go.
+/// The range of log 0 that is to be removed.
 struct NamespaceTruncationPlan {
     topics: HashSet<TopicId>,
-    /// The moment that is restated, and what there is to say.
+    /// The moment that is restated, and the restatement.
     horizon: Hlc,
     events: Vec<MetadataEvent>,
-    /// The first offset that stays.
+    /// The new log start.
     start: Offset,
 }
 
-/// A topic that may be forgotten.
+/// A topic that may be removed.
 struct RemovableTopic {
     id: TopicId,
     name: Arc<str>,
@@ -65,7 +69,7 @@ struct RemovableTopic {
 }
 
 impl Engine {
-    /// Forgets topics that were deleted and of which nothing is kept, if that is worth the effort; how many.
+    /// Removes deleted topics of which no records are left, if that is worth it; returns how many.
     ///
     /// # Errors
     /// The disk fails.
@@ -75,11 +79,12 @@ impl Engine {
     }
 
     fn remove_deleted_topics_blocking(&self) -> Result<usize, EngineError> {
-        // The look may take long, and holds nobody up.
+        // Planning may take long, and blocks nobody.
         if self.plan_namespace_truncation()?.is_none() {
             return Ok(0);
         }
-        // No pin is set over a topic while it is forgotten, and none is made or deleted.
+        // While the lock is held, no pin is set over a topic that is removed, and no topic is
+        // created or deleted.
         let Some(held) = self.lock_changes_blocking() else { return Ok(0) };
         let Some(NamespaceTruncationPlan { topics, horizon, events, start }) =
             self.plan_namespace_truncation()?
@@ -89,7 +94,8 @@ impl Engine {
         for event in events {
             self.submit_event_blocking(event)?;
         }
-        // One that has not seen a deletion that the log has no more would be made anew at the next start.
+        // A catalog on disk that lacks a deletion below the new log start would be rebuilt at the
+        // next start.
         self.shared.groups()?.catalog().flush();
         self.store.advance_log_start(&[(NAMESPACE_LOG, start)])?;
         self.shared.namespace.write().remove_topics(&topics);
@@ -117,9 +123,9 @@ impl Engine {
         Ok(is_worth_it.then_some(NamespaceTruncationPlan { topics, horizon, events, start }))
     }
 
-    /// The topics that were deleted long ago, of which no record is kept and that no pin shows.
+    /// The topics that were deleted long enough ago, have no records left, and that no pin shows.
     fn removable_topics(&self) -> Vec<RemovableTopic> {
-        // By a clock that cannot be trusted nothing is long ago.
+        // While the clock cannot be trusted, nothing expires by age.
         let Some(now) = self.retention_time() else { return Vec::new() };
         let (kept, frontier) = (self.options.deleted_topic_retention, self.frontier());
         let is_empty =
@@ -136,8 +142,8 @@ impl Engine {
         namespace.topics_including_deleted().filter_map(ended).collect()
     }
 
-    /// The horizon by which topics are forgotten, the first offset that stays then, and how many bytes go; if
-    /// those are worth the effort.
+    /// The horizon of the removal, the new log start, and the bytes below it; `None` if it is not
+    /// worth it.
     fn truncation_bytes(
         &self,
         ended: &[RemovableTopic],
@@ -145,7 +151,7 @@ impl Engine {
         let Some(horizon) = ended.iter().map(|topic| topic.deleted).max() else { return Ok(None) };
         let log = self.store.log(NAMESPACE_LOG)?;
         let start = log.tip_at(Cut::through(horizon))?.end;
-        // One that was kept for longer than others goes with the next of them.
+        // A topic that was retained for longer is removed together with the next ones.
         if start <= log.start() {
             return Ok(None);
         }
@@ -155,7 +161,7 @@ impl Engine {
         Ok(is_worth_it.then_some((horizon, start, going)))
     }
 
-    /// Lets the store forget the logs of topics that are forgotten; how many it forgot.
+    /// Makes the store remove the logs of removed topics; returns how many.
     ///
     /// # Errors
     /// The disk fails.
@@ -170,7 +176,8 @@ impl Engine {
         .await
     }
 
-    /// How many versions of topics are in memory, and how many bytes of events of the namespace are kept.
+    /// How many versions of topics are in memory, and how many bytes of namespace events are
+    /// retained.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -180,7 +187,7 @@ impl Engine {
     }
 }
 
-/// Begins a namespace with what was restated for the start that its log has.
+/// Loads the restatement for the current log start into an empty namespace.
 pub(crate) fn load_restatement(
     namespace: &mut Namespace,
     log: &Arc<Log>,

@@ -1,4 +1,4 @@
-//! What went wrong with single partitions in rounds that go on all the same: each is named once.
+//! Failures of single partitions in rounds that continue despite them. Each is logged once.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,20 @@ use storage::LogId;
 use crate::error::EngineError;
 use crate::namespace::Partition;
 
-/// What was said of each log, by what was being done: not said again until it is another, or was well
-/// in between.
+/// The last failure of each log, by activity. It is not logged again until it differs, or the
+/// partition succeeded in between.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionFailures {
     reported: Mutex<HashMap<(LogId, &'static str), String>>,
 }
 
 impl PartitionFailures {
-    /// A round that does `doing` to one partition after the other.
+    /// Begins a round that does `doing` to one partition after the other.
     pub(crate) fn start_round(&self, doing: &'static str) -> MaintenanceRound<'_> {
         MaintenanceRound { failures: self, task: doing, first: None }
     }
 
-    /// Whether it is news.
+    /// Records a failure; whether it is new.
     fn record_if_new(&self, log: LogId, doing: &'static str, error: &EngineError) -> bool {
         let error = error.to_string();
         let mut said = self.reported.lock();
@@ -31,7 +31,7 @@ impl PartitionFailures {
     }
 }
 
-/// A round that no partition ends for the others.
+/// A round in which the failure of one partition does not end the others.
 pub(crate) struct MaintenanceRound<'a> {
     failures: &'a PartitionFailures,
     task: &'static str,
@@ -39,7 +39,7 @@ pub(crate) struct MaintenanceRound<'a> {
 }
 
 impl MaintenanceRound<'_> {
-    /// What was done to a partition; `None` if it could not be.
+    /// Records the result for a partition; `None` if it failed.
     pub(crate) fn record<T>(
         &mut self,
         topic: &str,
@@ -64,7 +64,7 @@ impl MaintenanceRound<'_> {
     }
 
     /// # Errors
-    /// The first that there was.
+    /// The first failure of the round.
     pub(crate) fn finish(self) -> Result<(), EngineError> {
         self.first.map_or(Ok(()), Err)
     }

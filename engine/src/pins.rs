@@ -1,13 +1,13 @@
 //! Pins: named moments that are kept readable until they expire.
 //!
-//! While a pin stands, nothing that its cut admits is given up: retention stops at it, DeleteRecords
-//! is refused, and compaction stays at or below it. A pin is set and removed by events of the
-//! namespace, so it survives a restart.
+//! While a pin is valid, nothing that its cut admits is removed: retention stops at it,
+//! DeleteRecords is refused, and the compaction horizon stays at or below it. A pin is set and
+//! removed by events of the namespace, so it survives a restart.
 //!
-//! Whether a pin still stands is judged against the wall clock, and a clock that is wrong must not end
-//! pins: while it is fenced or in doubt, none is over, and nothing is given up by age
-//! ([`Engine::retention_time`]). Pins are set, checked against the horizons, and horizons are moved
-//! under one lock, [`Engine::lock_changes`]: a pin never stands over what is already gone.
+//! The wall clock decides whether a pin has expired, and a wrong clock must not end pins: while the
+//! clock is fenced or in doubt, no pin expires, and nothing is removed by age
+//! ([`Engine::retention_time`]). One lock, [`Engine::lock_changes`], covers setting pins, checking
+//! them against the horizons, and advancing horizons: a pin never covers what is already removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,46 +22,46 @@ use crate::namespace::event::{MetadataEvent, RestatedPin};
 use crate::namespace::{Partition, TopicId, name_error};
 use crate::seek::{SeekError, WaitPolicy};
 
-/// The furthest that a pin's expiry may lie ahead: ten years.
+/// The furthest expiry of a pin from now: ten years.
 pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
 
-/// A moment that is kept, by its name.
+/// A named moment that is kept readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// Its name.
     pub name: Arc<str>,
     /// What it keeps readable.
     pub at: Cut,
-    /// When it ceases to stand.
+    /// When it expires.
     pub expires: SysTime,
-    /// The topics that it is about; `None` for everything.
+    /// The topics that it covers; `None` for everything.
     pub topics: Option<Vec<Arc<str>>>,
     /// When it was set, or its expiry was last extended.
     pub set: Hlc,
 }
 
-/// A standing pin, as far as what it holds is concerned.
+/// What a valid pin holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinHold {
     /// Its name.
     pub pin: Arc<str>,
-    /// What it holds: all that this admits.
+    /// It holds everything that this cut admits.
     pub at: Cut,
 }
 
-/// What the standing pins hold of one topic.
+/// The range that the valid pins hold of one topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinHoldRange {
     /// The earliest: a compaction horizon stays at or below its bound.
     pub earliest: Option<PinHold>,
-    /// The latest: no entry that it admits is given up.
+    /// The latest: no entry that it admits is removed.
     pub latest: Option<PinHold>,
 }
 
 /// Why a pin was not set or removed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PinError {
-    /// What was asked for cannot be a pin.
+    /// The request is not a valid pin.
     #[error("{0}")]
     Invalid(String),
     /// The name is taken.
@@ -71,16 +71,16 @@ pub enum PinError {
     Taken {
         /// The name.
         name: String,
-        /// The moment of the pin that stands.
+        /// The moment of the existing pin.
         at: Cut,
     },
-    /// There are as many as there may be.
+    /// The limit of pins is reached.
     #[error("no more pins can be set; remove one, or wait until one expires. pins_max={0}")]
     TooMany(usize),
-    /// There is no such pin.
+    /// No such pin exists.
     #[error("there is no pin of that name. pin={0}")]
     Unknown(String),
-    /// The moment cannot be kept, or the change was not made.
+    /// The moment cannot be pinned, or the change was not made.
     #[error(transparent)]
     Seek(#[from] SeekError),
 }
@@ -91,7 +91,7 @@ impl From<EngineError> for PinError {
     }
 }
 
-/// A pin as it is kept.
+/// A pin as it is stored.
 #[derive(Debug)]
 struct StoredPin {
     at: Cut,
@@ -106,7 +106,7 @@ impl StoredPin {
         self.expires > now
     }
 
-    /// Whether it is about a topic; or, asked with `None`, about what belongs to no topic.
+    /// Whether it covers a topic; for `None`, whether it covers what belongs to no topic.
     fn covers(&self, topic: Option<&TopicId>) -> bool {
         match (&self.topics, topic) {
             (None, _) => true,
@@ -116,7 +116,7 @@ impl StoredPin {
     }
 }
 
-/// All pins, by name; also those that have expired and were not removed yet.
+/// All pins, by name, including expired ones that have not been removed yet.
 #[derive(Debug, Default)]
 pub(crate) struct PinTable(BTreeMap<Arc<str>, StoredPin>);
 
@@ -141,7 +141,7 @@ impl PinTable {
         self.0.remove(name);
     }
 
-    /// The pins that were set at `horizon` or before, to be said again.
+    /// The pins that were set at `horizon` or before, to be restated.
     pub(crate) fn restate(&self, horizon: Hlc) -> impl Iterator<Item = RestatedPin> {
         let set = self.0.iter().filter(move |(_, held)| held.set <= horizon);
         set.map(|(name, held)| RestatedPin {
@@ -153,7 +153,7 @@ impl PinTable {
         })
     }
 
-    /// Sets pins again that were restated.
+    /// Loads restated pins.
     pub(crate) fn load_restatement(&mut self, pins: Vec<RestatedPin>) {
         for RestatedPin { name, at, expires_ms, topics, set } in pins {
             let at = Cut::below(Hlc::from_bits(at));
@@ -161,8 +161,8 @@ impl PinTable {
         }
     }
 
-    /// Whether a pin, whether it still stands or not, shows a topic that was there from `created` to
-    /// `deleted`, or names it.
+    /// Whether a pin, expired or not, shows a topic that existed from `created` to `deleted`, or
+    /// names it.
     pub(crate) fn shows_topic(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
         self.0.values().any(|held| match &held.topics {
             None => held.at.admits(created) && !held.at.admits(deleted),
@@ -178,7 +178,7 @@ impl PinTable {
         self.0.iter().find(|(_, held)| !held.is_active(now)).map(|(name, _)| Arc::clone(name))
     }
 
-    /// The latest that stands and is about a topic, of those whose moment `shows` it.
+    /// The latest valid pin that covers a topic, among those whose moment `shows` it.
     fn latest(
         &self,
         topic: &TopicId,
@@ -201,13 +201,15 @@ impl PinTable {
     }
 }
 
-/// Held from looking at pins until what was decided by them is done.
+/// The lock from [`Engine::lock_changes`]: held from reading pins until the decision based on them
+/// is done.
 #[derive(Debug)]
 pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
 
 impl Engine {
-    /// Keeps everything that `at` admits until `expires`: of all topics, or of those named. A pin that
-    /// stands at the same moment for the same topics gets the later of both expiries.
+    /// Keeps everything that `at` admits until `expires`: of all topics, or of the named ones. If a
+    /// pin of that name exists at the same moment for the same topics, it gets the later of both
+    /// expiries.
     ///
     /// # Errors
     /// [`PinError`].
@@ -227,7 +229,7 @@ impl Engine {
         let (at, _) = self.wait_until_closed(at, when).await?;
         self.remove_expired_pins().await?;
         let changing = Arc::clone(&self.change_lock).lock_owned().await;
-        // Fails if anything of it was given up; the lock sees to it that nothing will be meanwhile.
+        // Fails if any of it has been removed. The lock ensures that nothing is removed meanwhile.
         let snapshot = self.snapshot_at(at, topics)?;
         if topics.is_none() {
             self.check_groups_retained(at)?;
@@ -261,7 +263,7 @@ impl Engine {
         )))
     }
 
-    /// The expiry that a pin is to get, if it may be set.
+    /// The expiry of the new pin, if it may be set.
     fn later_expiry(
         &self,
         name: &str,
@@ -299,11 +301,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The pins that stand, by name.
+    /// The valid pins, by name.
     pub fn pins(&self) -> Vec<Pin> {
         let now = self.pin_expiry_time();
         let namespace = self.shared.namespace.read();
-        // A topic that a pin names is not forgotten.
+        // A topic that a pin names is not removed.
         let pin = |(name, held): (&Arc<str>, &StoredPin)| Pin {
             name: Arc::clone(name),
             at: held.at,
@@ -319,20 +321,23 @@ impl Engine {
         namespace.pins.active(now).map(pin).collect()
     }
 
-    /// The time by which pins expire: none does by a clock that is fenced or in doubt.
+    /// The time by which pins expire: none expires while the clock is fenced or in doubt.
     fn pin_expiry_time(&self) -> SysTime {
         self.retention_time().unwrap_or(SysTime(0))
     }
 
-    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic.
+    /// What the valid pins hold of a topic; for `None`, what they hold of everything that belongs
+    /// to no topic.
     pub fn pin_holds(&self, topic: Option<&TopicId>) -> PinHoldRange {
         let now = self.pin_expiry_time();
         self.shared.namespace.read().pins.topic_holds(topic, now)
     }
 
-    /// The pin that nothing of a partition may be given up for, if there is one: the partition is in its
-    /// cut, with something that is kept, or with nothing more than an end at the start. Then what comes behind
-    /// the cut could go, but the moment would not be whole without it: its end would lie below the start.
+    /// The pin that keeps a partition's log start from advancing, if there is one.
+    ///
+    /// The partition is in the pin's cut, with records that are retained, or with nothing but an
+    /// end at the log start. In the second case the records after the cut could be removed, but
+    /// then the moment would be incomplete: its end would be below the log start.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -344,8 +349,9 @@ impl Engine {
         let now = self.pin_expiry_time();
         let hold = {
             let namespace = self.shared.namespace.read();
-            // A topic that was deleted before, or made after, is not in a moment, whatever its log has. One
-            // that is forgotten is in none that a pin keeps, and has nothing to give up.
+            // A topic that was deleted before the moment, or created after it, is not in it,
+            // whatever its log holds. A removed topic is in no pinned moment, and has no records
+            // left.
             let shows = |at| namespace.partition_count_at(topic, at) > partition.index as usize;
             namespace.pins.latest(topic, now, shows)
         };
@@ -354,8 +360,8 @@ impl Engine {
         Ok((end >= partition.start()).then_some(hold))
     }
 
-    /// Removes the pins that have expired; returns how many: none by a clock that is in doubt. The
-    /// housekeeping calls this now and then.
+    /// Removes the pins that have expired; returns how many. Removes none while the clock is in
+    /// doubt. Maintenance calls this periodically.
     ///
     /// # Errors
     /// The disk fails, or the clock is fenced.
@@ -366,7 +372,7 @@ impl Engine {
                 return Err(EngineError::Fenced(fence.to_string()));
             }
             let Some(now) = self.retention_time() else { return Ok(removed) };
-            // Taken anew for each: nobody may set it again between the look and the removal.
+            // Locked again for each pin: nobody may set it between the check and the removal.
             let changing = Arc::clone(&self.change_lock).lock_owned().await;
             let expired = self.shared.namespace.read().pins.first_expired(now);
             let Some(name) = expired else { return Ok(removed) };
@@ -377,23 +383,23 @@ impl Engine {
         }
     }
 
-    /// Keeps pins and topics as they are, until dropped. What decides by pins which records to give up
-    /// holds this from its decision until the horizon is on stable storage.
+    /// Keeps pins and topics unchanged until the guard is dropped. Code that decides by pins which
+    /// records to remove holds it from the decision until the horizon is on stable storage.
     pub async fn lock_changes(&self) -> ChangesGuard {
         ChangesGuard(Arc::clone(&self.change_lock).lock_owned().await)
     }
 
-    /// The time by which records may be given up for their age; `None` while the clock cannot be trusted: one
-    /// that is wrong would make everything look old, and every pin expired.
+    /// The time by which records may be removed for their age; `None` while the clock cannot be
+    /// trusted: a wrong clock could make everything look old, and every pin expired.
     pub fn retention_time(&self) -> Option<SysTime> {
         self.timekeeper().confirmed_now()
     }
 }
 
-/// Whether a name can be a pin's: by the rules of topic names.
+/// Checks that a name is a valid pin name, by the rules of topic names.
 ///
 /// # Errors
-/// It cannot.
+/// It is not valid.
 pub fn check_pin_name(name: &str) -> Result<(), PinError> {
     match name_error(name) {
         None => Ok(()),

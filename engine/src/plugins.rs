@@ -1,6 +1,8 @@
-//! The plug-ins that find user times: their modules are files of the service, and so have a past.
+//! The plug-ins that extract user times. Their modules are files of the service, and so have a
+//! past.
 //!
-//! A topic goes on with the module that was there when its setting was made, whatever becomes of the file.
+//! A topic keeps using the module that existed when its setting was made, whatever happens to the
+//! file.
 
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
@@ -12,7 +14,7 @@ use crate::engine::Engine;
 use crate::files::{FileError, FileKind};
 use crate::user_time::{PLUGINS_DIRECTORY, plugin_path};
 
-/// A plug-in that can be named in a topic's setting.
+/// A plug-in that a topic's setting can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginSummary {
     /// Its name.
@@ -26,22 +28,22 @@ pub struct PluginSummary {
 /// Why a plug-in was not added, removed or listed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PluginFilesError {
-    /// It cannot be one.
+    /// The name or the module is not valid.
     #[error(transparent)]
     Plugin(#[from] PluginError),
-    /// There is none of that name.
+    /// No plug-in has that name.
     #[error("there is no plug-in of that name. plugin={0}")]
     Unknown(String),
-    /// The files fail.
+    /// The file operation failed.
     #[error("the files of plug-ins cannot be used: {0}")]
     Files(#[from] FileError),
 }
 
 impl Engine {
-    /// Adds a plug-in, or writes it anew. Topics whose setting names it already go on with what it was.
+    /// Adds a plug-in, or replaces it. Topics whose setting names it already keep the old module.
     ///
     /// # Errors
-    /// It cannot be one, or the disk fails.
+    /// The name or the module is not valid, or the disk fails.
     pub async fn add_plugin(&self, name: &str, module: Bytes) -> Result<(), PluginFilesError> {
         block_in_place(|| Plugin::new(name, &module).map(drop))?;
         let files = self.files();
@@ -50,7 +52,7 @@ impl Engine {
             Ok(_) | Err(FileError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        // Nobody finds half of it: it takes the name at one moment, whole.
+        // Written under a temporary name and renamed, so that nobody finds half of it.
         let (path, unfinished) = (plugin_path(name), format!("{PLUGINS_DIRECTORY}/.{name}.new"));
         match files.unlink(&unfinished).await {
             Ok(()) | Err(FileError::NotFound(_)) => {}
@@ -62,13 +64,15 @@ impl Engine {
         Ok(files.sync().await?)
     }
 
-    /// Removes a plug-in: no setting can name it any more. Topics whose setting does go on.
+    /// Removes a plug-in: no setting can name it any more. Topics whose setting names it keep the
+    /// module.
     ///
     /// # Errors
-    /// There is none, or the disk fails.
+    /// There is none of that name, or the disk fails.
     pub async fn remove_plugin(&self, name: &str) -> Result<(), PluginFilesError> {
         check_plugin_name(name)?;
-        // Not between a setting's check and its place in history, where its module is looked for.
+        // Held so that a plug-in is not removed between the check of a setting and the setting's
+        // event, as of which the module is loaded.
         let _changing = self.change_lock.lock().await;
         match self.files().unlink(&plugin_path(name)).await {
             Err(FileError::NotFound(_)) => Err(PluginFilesError::Unknown(name.to_owned())),
@@ -77,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// The plug-ins that there are, by name.
+    /// The existing plug-ins, by name.
     ///
     /// # Errors
     /// The disk fails.

@@ -1,5 +1,5 @@
-//! What idempotent producers wrote last, per log: Kafka's dedup of the last five batches (KIP-98),
-//! kept on the writer's thread, where the order of appends is decided.
+//! The last batches of idempotent producers, per log: Kafka's deduplication of the last five
+//! batches (KIP-98). The state is on the writer's thread, where the order of appends is decided.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -12,20 +12,20 @@ use crate::error::EngineError;
 
 /// How many batches of a producer are remembered.
 const BATCHES_TO_RETAIN: usize = 5;
-/// A producer that has not written for this long is forgotten (`producer.id.expiration.ms`).
+/// A producer that has not written for this long is evicted (`producer.id.expiration.ms`).
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
-/// Silence is counted from one entry of the journal to the next, and between two of them never more than
-/// this: a clock that jumps, or is wrong when the server starts, forgets nobody.
+/// Idle time is counted from one entry of the journal to the next, by at most this between two
+/// entries. So a clock that jumps, or is wrong when the server starts, evicts nobody.
 const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
-/// How often is looked for those.
+/// How often idle producers are searched.
 const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
-/// How many producers a log remembers at most; the longest silent are forgotten first.
+/// The most producers that a log remembers; the longest idle are evicted first.
 const LOG_PRODUCERS_MAX: usize = 20_000;
-/// How many all logs together remember at most; the longest silent are forgotten first.
+/// The most producers that all logs together remember; the longest idle are evicted first.
 const PRODUCERS_MAX: usize = 200_000;
-/// What [`ProducerStates::encode`] gives is never longer: each segment that is sealed has it.
+/// The result of [`ProducerStates::encode`] is never longer: each rolled segment contains it.
 const ENCODED_BYTES_MAX: usize = 64 << 20;
-/// What a producer takes there at most, with a log of its own: numbers of variable length.
+/// The most that a producer takes there, with a log of its own: numbers of variable length.
 const PRODUCER_BYTES_MAX: usize =
     (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
 
@@ -52,7 +52,7 @@ impl ProducerStateEntry {
         self.written.back()
     }
 
-    /// When it wrote last.
+    /// The stamp of its last batch.
     fn stamp(&self) -> Hlc {
         self.newest().map_or(Hlc::ZERO, |written| written.stamp)
     }
@@ -62,22 +62,22 @@ impl ProducerStateEntry {
 #[derive(Debug, Default)]
 pub(crate) struct ProducerStates {
     by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
-    /// How many there are.
+    /// How many producers there are.
     count: usize,
-    /// The activity time: the sum of what passed between entries of the journal, by
+    /// The activity time: the sum of the intervals between entries of the journal, each limited by
     /// [`IDLE_STEP_MS_MAX`].
     active_ms: u64,
-    /// The stamp of the last entry that it counts.
+    /// The stamp of the last entry that is counted.
     last_stamp: Hlc,
-    /// When was last looked for those who are silent, in activity time.
+    /// When idle producers were last searched, in activity time.
     expiry_checked_ms: u64,
-    /// What staged batches replaced, newest last.
+    /// The states that staged batches replaced, newest last.
     undo: Vec<(LogId, i64, Option<ProducerStateEntry>)>,
 }
 
 impl ProducerStates {
-    /// Whether a batch follows what its producer wrote last, by the rules of Kafka's
-    /// `ProducerStateManager`: a producer not known may begin anywhere, a new epoch begins at 0.
+    /// Whether a batch follows its producer's last one, by the rules of Kafka's
+    /// `ProducerStateManager`: an unknown producer may begin anywhere, a new epoch begins at 0.
     pub(crate) fn check(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
         let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
         else {
@@ -113,13 +113,13 @@ impl ProducerStates {
         })
     }
 
-    /// Remembers a batch that is being written.
+    /// Records a batch that is being written.
     pub(crate) fn stage(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
         let before = self.record(log, note, base, stamp);
         self.undo.push((log, note.id, before));
     }
 
-    /// Remembers a batch that was written; what was known of its producer before.
+    /// Records a batch that was written; returns the earlier state of its producer.
     pub(crate) fn record(
         &mut self,
         log: LogId,
@@ -151,7 +151,7 @@ impl ProducerStates {
         before
     }
 
-    /// Says that something is written, whatever it is: silence counts by that.
+    /// Advances the activity time: something is written, by whomever.
     pub(crate) fn advance_activity(&mut self, stamp: Hlc) {
         if self.last_stamp != Hlc::ZERO {
             let passed_ms = stamp.time().0.saturating_sub(self.last_stamp.time().0);
@@ -179,7 +179,7 @@ impl ProducerStates {
         self.count = self.by_log.values().map(HashMap::len).sum();
     }
 
-    /// Forgets the silent, if there is no room for one more.
+    /// Evicts idle producers if there is no room for one more.
     fn evict_idle(&mut self, log: LogId) {
         if self.count >= PRODUCERS_MAX {
             self.remove_expired();
@@ -194,7 +194,8 @@ impl ProducerStates {
         }
     }
 
-    /// Forgets the longest silent where there are `most` or more, so that it is not done again soon.
+    /// Evicts the longest idle producers if there are `most` or more. It evicts enough that it does
+    /// not run again soon.
     fn evict_longest_idle(&mut self, most: usize) {
         if self.count < most {
             return;
@@ -210,17 +211,17 @@ impl ProducerStates {
         );
     }
 
-    /// All that is remembered of what was committed.
+    /// The committed states, encoded.
     pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.undo.is_empty(), "nothing is staged when a segment is rolled");
-        // In order: what is the same is the same bytes.
+        // Sorted, so that equal states have equal bytes.
         let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
             self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
         postcard::to_stdvec(&(self.active_ms, self.last_stamp, by_log))
             .expect("producers can be encoded")
     }
 
-    /// What [`ProducerStates::encode`] gave. An earlier version gave more of them.
+    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers.
     pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
         type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
         let (active_ms, counted, by_log): Encoded = postcard::from_bytes(bytes)?;
@@ -261,14 +262,14 @@ fn next_sequence(sequence: i32) -> i32 {
     if sequence == i32::MAX { 0 } else { sequence + 1 }
 }
 
-/// The stamp that lies below those of the `count` that wrote last.
+/// The stamp that is below those of the `count` producers with the newest batches.
 fn newest_stamp<'a>(producers: impl Iterator<Item = &'a ProducerStateEntry>, count: usize) -> Hlc {
     let mut stamps: Vec<Hlc> = producers.map(ProducerStateEntry::stamp).collect();
     let Some(below) = stamps.len().checked_sub(count + 1) else { return Hlc::ZERO };
     *stamps.select_nth_unstable(below).1
 }
 
-/// Gives back the room of those that are gone.
+/// Releases the memory of evicted producers.
 fn shrink(producers: &mut HashMap<i64, ProducerStateEntry>) {
     if producers.capacity() > 64 && producers.len() < producers.capacity() / 4 {
         producers.shrink_to(producers.len() * 2);
@@ -324,7 +325,8 @@ mod tests {
         }
     }
 
-    /// What is remembered fits into the state of a segment, so what a producer takes there must be right.
+    /// The states have to fit into the state of a segment, so the size of a producer must not be
+    /// underestimated.
     #[test]
     fn a_producer_takes_as_much_as_is_said_at_most() {
         let written = || BatchSequence {
@@ -344,7 +346,8 @@ mod tests {
             last_stamp: Hlc::MAX,
             ..ProducerStates::default()
         };
-        // Of a log with one producer, the number of its producers is a byte; and so is that of logs.
+        // For a log with one producer, the number of its producers is one byte; and so is the
+        // number of logs.
         let (head, logs) = (10 + 10, 1);
         assert_eq!(producers.encode().len(), head + logs + PRODUCER_BYTES_MAX - 9);
     }
@@ -419,7 +422,7 @@ mod tests {
     fn the_producers_of_all_logs_are_bounded_and_what_is_encoded_of_them_too() {
         let mut producers = ProducerStates::default();
         for nth in 0..=PRODUCERS_MAX as u64 {
-            // As long as they can be: each in a log of its own, in a batch of large numbers.
+            // The largest encoding: each producer in a log of its own, with large numbers.
             let id = i64::MIN + nth as i64;
             let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
             let stamp = Hlc::from_bits(u64::MAX - 2 * PRODUCERS_MAX as u64 + nth);
@@ -491,7 +494,7 @@ mod tests {
         assert_eq!(count(&producers), 0);
     }
 
-    /// Something is written every half hour.
+    /// Writes something every half hour.
     fn pass(producers: &mut ProducerStates, time: std::ops::Range<u64>) {
         let ticks = time.clone().step_by(30 * 60 * 1000);
         ticks.chain([time.end]).for_each(|ms| producers.advance_activity(at(ms)));

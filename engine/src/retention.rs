@@ -1,12 +1,15 @@
-//! Which records a partition may give up: by age, by size, or because its topic was deleted.
+//! Which records of a partition retention removes: by age, by size, or because its topic was
+//! deleted.
 //!
-//! Only the decision is here; it changes nothing. What holds true of it:
-//! - Records go oldest first and in whole batches, so what goes is said by one offset: the new start.
+//! This module only decides; it changes nothing. Invariants:
+//! - Records are removed oldest first and in whole batches, so the result is one offset: the new
+//!   log start.
 //! - Age is counted from the stamp, the time of acceptance. Kafka counts from the largest timestamp
-//!   that records of a segment claim; here a record that claims an old time is kept as long as any.
-//! - A partition that a pin holds gives up nothing ([`Engine::pin`]). The oldest goes first, so a part
-//!   could go only out of what the pin holds.
-//! - The newest batch goes too when it is old enough, as Kafka's active segment does.
+//!   that the records of a segment claim; here a record that claims an old time is kept as long as
+//!   any.
+//! - The log start of a partition that a pin holds does not advance ([`Engine::pin`]). The oldest
+//!   records come first, so the pin would hold the first ones to be removed.
+//! - The newest batch is removed too when it is old enough, as Kafka's active segment is.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +22,12 @@ use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
 use crate::namespace::{Topic, TopicId};
 
-/// What must be known of a partition's log.
+/// What retention needs to know about a partition's log.
 pub trait RetentionLog {
-    /// The first offset that is kept.
+    /// The log start.
     fn start(&self) -> Offset;
 
-    /// The offset behind the last visible record.
+    /// The offset after the last visible record.
     fn end(&self) -> Offset;
 
     /// The first offset that is not in `cut`.
@@ -33,7 +36,7 @@ pub trait RetentionLog {
     /// The index cannot be read.
     fn offset_at(&self, cut: Cut) -> io::Result<Offset>;
 
-    /// Payload bytes of all entries that end at or before `offset`, those given up included.
+    /// Payload bytes of all entries that end at or before `offset`, including removed ones.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -46,39 +49,39 @@ pub trait RetentionLog {
     fn base_of(&self, offset: Offset) -> io::Result<Offset>;
 }
 
-/// Why records go.
+/// Why records are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionReason {
     /// They are older than `retention.ms`.
     Age,
-    /// Without them, as many bytes are left as `retention.bytes` asks for.
+    /// At least `retention.bytes` remain without them.
     Size,
     /// Their topic was deleted long enough ago.
     Deleted,
 }
 
-/// Records that may go.
+/// The decision to remove records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionDecision {
-    /// The first offset that is kept from now on.
+    /// The new log start.
     pub start: Offset,
-    /// By which rule.
+    /// The rule that removes them.
     pub reason: RetentionReason,
 }
 
-/// The settings of a topic that say what it gives up.
+/// The retention rules of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionRules {
-    /// The age from which records go.
+    /// The age from which records are removed.
     pub age: Option<Duration>,
-    /// The bytes of the newest whole batches that are kept at the least.
+    /// The bytes of the newest whole batches that are kept at least.
     pub bytes: Option<u64>,
-    /// When the topic was deleted, and how long all of its records are kept after that.
+    /// When the topic was deleted, and how long its records are kept after that.
     pub deleted: Option<(SysTime, Duration)>,
 }
 
 impl RetentionRules {
-    /// The rules of a topic by its settings: those that were its last, if it was deleted.
+    /// The rules of a topic by its settings; for a deleted topic, its last settings.
     pub fn new(
         config: &TopicConfig,
         defaults: &TopicDefaults,
@@ -86,7 +89,7 @@ impl RetentionRules {
         deleted_topic_retention: Duration,
     ) -> RetentionRules {
         let deletes = config.has_delete_policy(defaults);
-        // A number below zero is no limit.
+        // A negative number means no limit.
         let limit = |key| u64::try_from(config.number(key, defaults)).ok().filter(|_| deletes);
         RetentionRules {
             age: limit("retention.ms").map(Duration::from_millis),
@@ -95,7 +98,7 @@ impl RetentionRules {
         }
     }
 
-    /// What a partition that no pin holds may give up at `now`, if anything.
+    /// What a partition that no pin holds may remove at `now`, if anything.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -131,8 +134,8 @@ impl RetentionRules {
 }
 
 impl Engine {
-    /// Every topic that is or was of which something may go some time, with the rules for it. Of one that is
-    /// forgotten everything went.
+    /// Every existing or deleted topic whose records can ever be removed, with its rules. A removed
+    /// topic has no records.
     pub fn retention_rules(&self) -> Vec<(Arc<Topic>, RetentionRules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
@@ -145,7 +148,7 @@ impl Engine {
             .collect()
     }
 
-    /// The same of one topic; none of one that was forgotten meanwhile.
+    /// The same for one topic; `None` if it was removed meanwhile.
     pub(crate) fn retention_rules_of(&self, id: &TopicId) -> Option<(Arc<Topic>, RetentionRules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
@@ -154,23 +157,23 @@ impl Engine {
     }
 }
 
-/// Whether something is to go that is kept for so long from a moment on.
+/// Whether the time `kept` from `since` on has elapsed.
 pub(crate) fn has_elapsed(since: SysTime, kept: Duration, now: SysTime) -> bool {
     now > since.saturating_add(kept)
 }
 
-/// Admits what is older than `age`: what is exactly as old stays, as with Kafka.
+/// The cut of everything older than `age`. What is exactly that old stays, as in Kafka.
 fn older_than(age: Duration, now: SysTime) -> Cut {
     Cut::before(now.saturating_sub(age))
 }
 
-/// The largest offset between two batches behind which `bytes` or more remain; the start, if not even
-/// the first batch can go.
+/// The largest offset between two batches after which `bytes` or more remain; the log start, if not
+/// even the first batch can be removed.
 fn start_retaining_bytes(history: &impl RetentionLog, bytes: u64) -> io::Result<Offset> {
     let (start, end) = (history.start(), history.end());
     let Some(may_go) = history.bytes_to(end)?.checked_sub(bytes) else { return Ok(start) };
-    // The largest offset with no more than that before it: it lies between two batches, or within the
-    // first that must stay.
+    // The largest offset with no more than that before it: it is between two batches, or within the
+    // first batch that must stay.
     let (mut low, mut high) = (start.0, end.0);
     if history.bytes_to(start)? > may_go {
         return Ok(start);
@@ -194,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A batch: when it was accepted, how many offsets it takes, and its bytes.
+    /// A batch: when it was accepted, its number of offsets, and its bytes.
     #[derive(Clone, Copy, Debug)]
     struct RetentionTestBatch {
         stamp: Hlc,
@@ -209,7 +212,7 @@ mod tests {
     }
 
     impl RetentionTestLog {
-        /// Each batch with its first offset and the one behind its last.
+        /// Each batch with its first offset and the one after its last.
         fn placed(&self) -> impl Iterator<Item = (u64, u64, RetentionTestBatch)> {
             self.batches.iter().scan(0, |next, batch| {
                 let base = *next;
@@ -218,7 +221,7 @@ mod tests {
             })
         }
 
-        /// What must be true, one batch after the other: the oldest goes while it may.
+        /// A naive model: removes the oldest batch while it may be removed.
         fn expected(&self, rules: RetentionRules, now: u64) -> u64 {
             let mut start = self.start;
             let mut left: u64 =
@@ -280,7 +283,7 @@ mod tests {
                     })
                     .collect();
                 let end: u64 = batches.iter().map(|batch| batch.count).sum();
-                // Also in the middle of a batch: DeleteRecords puts it anywhere.
+                // Also in the middle of a batch: DeleteRecords can put it anywhere.
                 RetentionTestLog { start: start.index(end as usize + 1) as u64, batches }
             },
         )

@@ -1,15 +1,15 @@
 //! A soft ordered map of versions: what a key's value was at any stamp.
 //!
-//! Everything here comes from the journal, and each batch of changes carries the journal position
-//! that it was made from, in the same atomic write: so the catalog always knows how much of the
-//! journal it has seen. Where it knows of something that the journal does not have, or cannot be
-//! opened, it is dropped and filled again. This is the only file that names sled.
+//! All of it comes from the journal. Each batch of changes carries the journal position that it was made
+//! from, in the same atomic write, so the catalog always knows how much of the journal it has applied. If it
+//! holds something that the journal does not have, or cannot be opened, it is dropped and rebuilt. This is
+//! the only file that names sled.
 //!
-//! What holds true of it where something fails:
-//! - One error is final: nothing is read or written after it, so a change that was not made leaves no
+//! Invariants when something fails:
+//! - The first error is final: nothing is read or written after it. So a change that failed leaves no
 //!   hole that later changes hide. Another catalog has to take its place ([`CatalogDirectory`]).
-//! - sled keeps its first error for ever, panics where its files betray it, and syncs when it is dropped,
-//!   with a panic where that fails. None of that leaves this file.
+//! - sled keeps its first error for ever, panics on inconsistent files, and syncs when it is dropped,
+//!   with a panic if that fails. None of that leaves this file.
 
 mod directory;
 mod faults;
@@ -27,12 +27,12 @@ use crate::log::{LogId, Offset};
 pub use directory::CatalogDirectory;
 pub use faults::CatalogFaults;
 
-/// How many versions are removed at once.
+/// How many versions one batch removes.
 const PRUNE_BATCH_MAX: usize = 1000;
-/// What a key begins with to belong to the catalog itself.
+/// The first byte of the catalog's own keys.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
-/// How much of it sled keeps in memory.
+/// The size of sled's cache in memory.
 const CACHE_BYTES: u64 = 16 << 20;
 
 /// Why a catalog cannot be used. What it held is in the journal.
@@ -43,7 +43,7 @@ pub struct CatalogError {
 }
 
 impl CatalogError {
-    /// There is none now: it is made from the journal.
+    /// There is no catalog now: it is being rebuilt from the journal.
     pub fn being_rebuilt() -> CatalogError {
         CatalogError { why: "is being rebuilt from the journal; try again".into() }
     }
@@ -58,26 +58,26 @@ impl CatalogError {
 /// Called once, when a catalog fails.
 pub type OnCatalogFailure = Arc<dyn Fn() + Send + Sync>;
 
-/// Whether a step of a catalog may write.
+/// Whether a step of a catalog reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CatalogAccess {
     Read,
     Write,
 }
 
-/// The place in the journal up to which the catalog has seen it.
+/// The journal position up to which the catalog has applied it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AppliedPosition {
-    /// The position of the last entry seen.
+    /// The position of the last entry applied.
     pub position: u64,
     /// Its stamp.
     pub stamp: Hlc,
 }
 
-/// The place in a log up to which the catalog has seen it.
+/// The offset up to which the catalog has applied a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedOffset {
-    /// The first offset of the last entry seen.
+    /// The first offset of the last entry applied.
     pub offset: Offset,
     /// Its stamp.
     pub stamp: Hlc,
@@ -87,15 +87,15 @@ fn applied_key(log: LogId) -> Vec<u8> {
     [APPLIED, &log.0.to_be_bytes()].concat()
 }
 
-/// A key, the stamp of one of its versions, and the value that it has from there on.
+/// A key, the stamp of one of its versions, and its value from that stamp on.
 pub type KeyVersion = (Vec<u8>, Hlc, Vec<u8>);
 
-/// Given a [`KeyVersion`] in parts.
+/// Called with the parts of a [`KeyVersion`].
 pub type VersionVisitor<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
 
 /// Versions of values, by key and stamp.
 pub struct Catalog {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     db: Option<sled::Db>,
     /// `None` for one in memory.
     directory: Option<PathBuf>,
@@ -117,7 +117,7 @@ pub struct CatalogWriteBatch {
 }
 
 impl CatalogWriteBatch {
-    /// From `stamp` on, the value of `key` is `value`; `None` removes it.
+    /// Sets `key` to `value` from `stamp` on; `None` removes it.
     pub fn put(&mut self, key: &[u8], stamp: Hlc, value: Option<&[u8]>) {
         let mut stored = Vec::with_capacity(1 + value.map_or(0, <[u8]>::len));
         stored.push(u8::from(value.is_some()));
@@ -125,8 +125,8 @@ impl CatalogWriteBatch {
         self.batch.insert(versioned_key(key, stamp), stored);
     }
 
-    /// The value of `key` is `value`, at every moment, and what it was is forgotten; `None` removes it
-    /// without a trace. For what follows from versions under other keys, and is to be found faster.
+    /// Sets `key` to `value` at every moment, without keeping versions; `None` removes it without a trace.
+    /// For data that follows from versions under other keys, and exists to be found faster.
     pub fn put_unversioned(&mut self, key: &[u8], value: Option<&[u8]>) {
         match value {
             Some(_) => self.put(key, Hlc::ZERO, value),
@@ -135,14 +135,14 @@ impl CatalogWriteBatch {
     }
 }
 
-/// `key ‖ 0 ‖ stamp`, so that the versions of one key stand together in stamp order. Keys hold no
-/// zero byte of their own; [`escape`] sees to that.
+/// `key ‖ 0 ‖ stamp`, so that the versions of one key are adjacent and in stamp order. Keys hold no
+/// zero byte of their own; [`escape`] ensures that.
 fn versioned_key(key: &[u8], stamp: Hlc) -> Vec<u8> {
     assert!(!key.contains(&0) && !key.is_empty(), "keys are escaped: {key:?}");
     [key, &[0], &stamp.bits().to_be_bytes()].concat()
 }
 
-/// Text from outside as a part of a key: without zero bytes, and in the same order.
+/// Appends text from outside to a key: without zero bytes, and in the same order.
 pub fn escape(text: &str, key: &mut Vec<u8>) {
     for byte in text.bytes() {
         match byte {
@@ -153,7 +153,7 @@ pub fn escape(text: &str, key: &mut Vec<u8>) {
     }
 }
 
-/// Takes [`escape`] back.
+/// The inverse of [`escape`].
 pub fn unescape(part: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.iter();
@@ -167,11 +167,11 @@ pub fn unescape(part: &[u8]) -> String {
 }
 
 impl Catalog {
-    /// Opens the catalog in `directory`; one that cannot be read is dropped and begun again. One for which
-    /// the disk has no room stays as it is.
+    /// Opens the catalog in `directory`. One that cannot be read is dropped and created again. If the disk is
+    /// full, it stays as it is.
     ///
     /// # Errors
-    /// Even an empty one cannot be made.
+    /// Not even an empty one can be created.
     pub fn open(directory: &Path) -> Result<Catalog, CatalogError> {
         Catalog::open_with(directory, CatalogFaults::default())
     }
@@ -197,7 +197,7 @@ impl Catalog {
     /// A catalog that ends with the process.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn temporary() -> Result<Catalog, CatalogError> {
         Catalog::temporary_with(CatalogFaults::default())
     }
@@ -213,26 +213,26 @@ impl Catalog {
         Catalog { db: Some(db), directory, faults, failure, on_failure }
     }
 
-    /// Has `on_failure` called when it fails.
+    /// Sets the callback for its failure.
     #[must_use]
     pub fn with_failure_callback(self, on_failure: OnCatalogFailure) -> Catalog {
-        // Fields of a type that has a `drop` of its own cannot be moved out of it.
+        // Fields of a type that implements `Drop` cannot be moved out of it.
         let mut catalog = self;
         catalog.on_failure = Some(on_failure);
         catalog
     }
 
-    /// Whether it is gone with the process.
+    /// Whether it is lost when the process ends.
     pub fn is_in_memory(&self) -> bool {
         self.directory.is_none()
     }
 
-    /// Whether it has failed: it will never be of use again.
+    /// Whether it has failed: then it is of no further use.
     pub fn has_failed(&self) -> bool {
         self.failure.get().is_some()
     }
 
-    /// Does a step, unless an earlier one failed. One that fails is the last.
+    /// Runs one step, unless an earlier one failed. A step that fails is the last.
     fn step<T>(
         &self,
         access: CatalogAccess,
@@ -265,7 +265,7 @@ impl Catalog {
         self.step(CatalogAccess::Write, act)
     }
 
-    /// How much of the journal it has seen; `None` if nothing.
+    /// How much of the journal it has applied; `None` if nothing.
     ///
     /// # Errors
     /// It cannot be read.
@@ -278,7 +278,7 @@ impl Catalog {
         }))
     }
 
-    /// Makes `changes`, which come from the journal's entry at `applied`.
+    /// Applies `changes`, which come from the journal's entry at `applied`.
     ///
     /// # Errors
     /// It cannot be written.
@@ -292,7 +292,7 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// The place in `log` up to which [`Catalog::apply_in`] has seen it; `None` if nothing.
+    /// How much of `log` [`Catalog::apply_in`] has applied; `None` if nothing.
     ///
     /// # Errors
     /// It cannot be read.
@@ -305,9 +305,9 @@ impl Catalog {
         }))
     }
 
-    /// Makes `changes`, which come from the entry of `log` at `applied`. Logs that are read back one
-    /// after the other each have their own place: a start that is broken off between two of them
-    /// misses nothing.
+    /// Applies `changes`, which come from the entry of `log` at `applied`. Logs that are read back one after
+    /// the other each have their own position, so a start that is interrupted between two of them misses
+    /// nothing.
     ///
     /// # Errors
     /// It cannot be written.
@@ -322,19 +322,18 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// Forgets all keys that begin with `prefix`, and how much of `log`, which they came from, it has
-    /// seen.
+    /// Removes all keys that begin with `prefix`, and the applied offset of `log`, from which they came.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn remove_log(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
-        // The place first: what is left of the keys is written over when the log is read again.
+        // The applied offset first: keys that remain are overwritten when the log is read again.
         self.write(|db| db.remove(applied_key(log)))?;
         self.remove_prefix(prefix)
     }
 
-    /// Makes `changes` that stand for what the journal has no more; how much of the journal was seen
-    /// stays as it is.
+    /// Applies `changes` that stand for what the journal no longer has. The applied position stays as it
+    /// is.
     ///
     /// # Errors
     /// It cannot be written.
@@ -342,8 +341,8 @@ impl Catalog {
         self.write(|db| db.apply_batch(changes.batch))
     }
 
-    /// Forgets all keys that begin with one of `prefixes`, and how much of the journal, which they came
-    /// from, it has seen ([`Catalog::applied`]).
+    /// Removes all keys that begin with one of `prefixes`, and the position up to which the journal, from
+    /// which they came, was applied ([`Catalog::applied`]).
     ///
     /// # Errors
     /// It cannot be written.
@@ -369,8 +368,8 @@ impl Catalog {
         }))
     }
 
-    /// The newest versions in `cut` of all keys that begin with `prefix`, by key. Two seeks a key,
-    /// however many versions it has.
+    /// The newest versions in `cut` of all keys that begin with `prefix`, by key. It costs two seeks a key,
+    /// however many versions the key has.
     ///
     /// # Errors
     /// It cannot be read.
@@ -383,7 +382,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Hands to `visit` what [`Catalog::scan`] would give, one by one.
+    /// Calls `visit` with what [`Catalog::scan`] would return, one by one.
     ///
     /// # Errors
     /// It cannot be read, or `visit` fails.
@@ -395,7 +394,7 @@ impl Catalog {
     ) -> Result<(), E> {
         let mut from = prefix.to_vec();
         while let Some(key) = self.first_key(prefix, &from)? {
-            // Behind all versions of the key, which go on with a zero.
+            // After all versions of the key, whose next byte is a zero.
             from.clone_from(&key);
             from.push(1);
             if let Some((stamp, value)) = self.get(&key, cut)? {
@@ -421,7 +420,7 @@ impl Catalog {
         Ok(false)
     }
 
-    /// The first key behind `last`, or of all, that begins with `prefix`, whatever versions it has.
+    /// The first key after `last`, or the first of all, that begins with `prefix`, whatever versions it has.
     ///
     /// # Errors
     /// It cannot be read.
@@ -437,18 +436,18 @@ impl Catalog {
         self.first_key(prefix, &from)
     }
 
-    /// The first key, at or behind `from`, that begins with `prefix`, whatever versions it has.
+    /// The first key, at or after `from`, that begins with `prefix`, whatever versions it has.
     fn first_key(&self, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, CatalogError> {
-        // The catalog's own keys stand first.
+        // The catalog's own keys come first.
         let from = if from.is_empty() { &[META + 1][..] } else { from };
         let first = self.read(|db| db.range(from..).next().transpose())?;
         let first = first.filter(|(key, _)| key.starts_with(prefix));
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
 
-    /// Removes, of keys that begin with `prefix`, what no cut with a bound of `horizon` or later shows:
-    /// versions below it that another one below it supersedes, and of keys that had no value there, that
-    /// they had none. Returns how many versions were removed.
+    /// Removes versions of keys that begin with `prefix` which no cut with a bound of `horizon` or later
+    /// shows: versions below `horizon` that a later one below it supersedes, and tombstones of keys that have
+    /// no value there. Returns how many versions were removed.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -479,7 +478,7 @@ impl Catalog {
         })
     }
 
-    /// How many versions there are. It looks at each.
+    /// How many versions there are. It reads each of them.
     pub fn version_count(&self) -> usize {
         let count = |db: &sled::Db| {
             Ok(db.iter().keys().flatten().filter(|key| split(key).is_some()).count())
@@ -487,7 +486,7 @@ impl Catalog {
         self.read(count).unwrap_or(0)
     }
 
-    /// Puts what was changed on stable storage.
+    /// Puts all changes on stable storage.
     ///
     /// # Errors
     /// It cannot be written.
@@ -495,7 +494,7 @@ impl Catalog {
         self.write(|db| db.flush().map(drop))
     }
 
-    /// Hands what was changed to the operating system, so that the next start replays less.
+    /// Flushes changes to the disk, so that the next start replays less.
     pub fn flush(&self) {
         if let Err(error) = self.sync() {
             tracing::warn!(%error, "the catalog was not flushed; the next start replays more");
@@ -504,8 +503,9 @@ impl Catalog {
 }
 
 impl Drop for Catalog {
-    /// Ends it on a thread of its own, for sled waits for its own threads then. One that failed may wait for
-    /// ever, and nobody waits for it; its files go, and with the last of those who read it their space.
+    /// Drops sled on a thread of its own, because sled waits for its threads then. A failed one may wait for
+    /// ever, and nothing waits for it. Its files are removed, and their space is free once its last reader
+    /// closes them.
     fn drop(&mut self) {
         let Some(db) = self.db.take() else { return };
         let gone = self.directory.take().filter(|_| self.has_failed());
@@ -537,7 +537,7 @@ fn config() -> sled::Config {
     sled::Config::new().cache_capacity(CACHE_BYTES).flush_every_ms(None)
 }
 
-/// Why a step was not done.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 struct CatalogStepError {
@@ -552,7 +552,7 @@ impl From<sled::Error> for CatalogStepError {
     }
 }
 
-/// What sled says, and where it panics that it did.
+/// Runs `act`, and turns a panic of sled into an error.
 fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogStepError> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(done) => done.map_err(CatalogStepError::from),
@@ -573,13 +573,13 @@ impl StoredVersion {
         self.key_and_stamp().is_some_and(|(own, _)| own == key)
     }
 
-    /// What it is stored under, if it says that its key has no value.
+    /// Its key in the database, if it is a tombstone.
     fn tombstone_key(self) -> Option<sled::IVec> {
         (self.1.first() != Some(&1)).then_some(self.0)
     }
 }
 
-/// What is to be removed, and how much has been.
+/// Versions to remove, and how many have been removed.
 #[derive(Default)]
 struct PruneBatch {
     superseded: Vec<sled::IVec>,
@@ -589,7 +589,7 @@ struct PruneBatch {
 
 impl PruneBatch {
     fn remove_from(&mut self, db: &sled::Db) -> sled::Result<()> {
-        // In this order: a value never comes back because only its removal is gone.
+        // In this order, a value never comes back because only its tombstone was removed.
         for keys in [&mut self.superseded, &mut self.tombstones] {
             let mut batch = sled::Batch::default();
             self.count += keys.len() as u64;

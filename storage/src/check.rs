@@ -1,9 +1,9 @@
-//! Verifying a data directory: every frame of the journal, the indexes of them, the bound file, and, if
-//! asked to, that history is what the proofs say.
+//! Verifies a data directory: every frame of the journal, its indexes, the bound file, and, on request,
+//! that history is what the proofs say.
 //!
-//! A check goes on behind what is damaged: it finds the next frame, so that one run names every
-//! damaged place. What is damage and what the lawful end of a crash is decided as a start does it, by
-//! what the rest of the directory knows to have been on stable storage.
+//! A check goes on after a corrupt place: it finds the next frame, so that one run names every corrupt
+//! place. It tells corruption from the legal result of a crash as a start does: by what the rest of the
+//! directory says was on stable storage.
 
 mod index_comparison;
 mod indexes;
@@ -41,39 +41,39 @@ pub use proofs::{
 };
 use sorted_segments::SortedSegmentCheck;
 
-/// How many problems are told; more are counted.
+/// How many problems are reported in full; the rest are counted.
 pub const PROBLEMS_MAX: usize = 1000;
-/// How much is read at once in search of the last byte written.
+/// How much is read at once in the search for the last byte written.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct CheckReport {
-    /// Frames whose header and payload are whole.
+    /// Frames whose header and payload are intact.
     pub frames: u64,
     /// Bytes of payload in them.
     pub payload_bytes: u64,
     /// Logs seen, and how many frames each has.
     pub logs: BTreeMap<LogId, u64>,
-    /// Segment files.
+    /// Segment files of the journal.
     pub segments: usize,
-    /// Files of frames that were filed by log.
+    /// Sorted segment files and compacted prefixes.
     pub sorted_segments: usize,
-    /// Files of indexes.
+    /// Index files.
     pub indexes: usize,
-    /// Files that nothing names: a crash may leave some, and the next start removes those.
+    /// Files that nothing names: a crash may leave some, and the next start removes them.
     pub leftovers: Vec<String>,
     /// The first and the last stamp.
     pub stamps: Option<(Hlc, Hlc)>,
-    /// What the bound file says.
+    /// The content of the bound file.
     pub bound: Option<BoundRecord>,
-    /// Bytes behind the last good frame that a crash left: lawful, and cut off at the next start.
+    /// Bytes after the last good frame that a crash left: legal, and truncated at the next start.
     pub torn_bytes: u64,
-    /// What is wrong, up to [`PROBLEMS_MAX`]. Empty for a healthy directory.
+    /// Problems, up to [`PROBLEMS_MAX`]. Empty for a healthy directory.
     pub problems: Vec<String>,
     /// How many more problems there are.
     pub problems_omitted: u64,
-    /// What the proofs say, if that was asked for.
+    /// The result of verifying the proofs, if that was requested.
     pub verification: Option<VerificationReport>,
 }
 
@@ -87,8 +87,8 @@ impl CheckReport {
     }
 }
 
-/// Reads everything; changes nothing. `progress` is told how many bytes of data files and indexes have
-/// been read.
+/// Checks the directory; changes nothing. `progress` is called with how many bytes of data files and indexes
+/// have been read.
 ///
 /// # Errors
 /// The disk fails.
@@ -96,8 +96,8 @@ pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> io::Result<Check
     run(disk, None, progress)
 }
 
-/// The same, and compares every frame with its proof. All proofs have to be signed by one of `keys`;
-/// with none, signatures that are there have to be good.
+/// The same, and compares every frame with its proof. All proofs have to be signed by one of `keys`.
+/// Without keys, any signatures have to be valid.
 ///
 /// # Errors
 /// The disk fails.
@@ -109,8 +109,8 @@ pub fn verify(
     run(disk, Some(ProofSet::list(disk, keys)?), progress)
 }
 
-/// About how many bytes a check tells to have read in the end: those of data files and indexes, but
-/// for files that nothing names.
+/// About how many bytes a check reports as read in the end: those of data files and indexes, without
+/// files that nothing names.
 ///
 /// # Errors
 /// The disk fails.
@@ -132,18 +132,18 @@ fn is_soft(name: &str) -> bool {
     is_index_name(name) || latest_runs_range(name).is_some()
 }
 
-/// What should be in a file of frames.
+/// Which frames a file should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExpectedFrames {
     /// Every frame of these positions, by position.
     All(Range<u64>),
-    /// Some, in another order: one that is absent was given up, and tells nothing.
+    /// Some of them, in another order: a frame that is absent was removed, which is no problem.
     Subset,
-    /// The same, and compaction may have put others in the place of what was.
+    /// The same, and compaction may have put other frames in place of the original ones.
     Compacted,
 }
 
-/// Frames of a file of the store, from whoever knows how they are filed there.
+/// Frames of one of the store's files. An implementation knows their order in it.
 pub trait FrameSource {
     /// The file's name.
     fn name(&self) -> &str;
@@ -154,16 +154,16 @@ pub trait FrameSource {
     /// How far the file has been read, in bytes.
     fn read_to(&self) -> u64;
 
-    /// The next of its frames, with its leaf if there are proofs, or damaged places. Those are places
-    /// of the journal, or of the file where it does not stand by position.
+    /// The next frame, with its leaf if there are proofs, or the next corrupt place. Its position is one
+    /// of the journal, or of the file if the file is not in journal order.
     ///
     /// # Errors
     /// The disk fails.
     fn next_item(&mut self) -> io::Result<Option<JournalScanItem>>;
 }
 
-/// Compares all frames of a file with their proofs, and shows each to `visit`. `progress` is told how
-/// far the file has been read.
+/// Compares all frames of a file with their proofs, and calls `visit` with each. `progress` is called with
+/// how far the file has been read.
 ///
 /// # Errors
 /// The disk fails.
@@ -192,18 +192,18 @@ struct SegmentFile {
     start: u64,
     name: String,
     file: Arc<dyn DiskFile>,
-    /// The position behind its last byte.
+    /// The position after its last byte.
     limit: u64,
     /// Where the next one begins, if there is a next one.
     next: Option<u64>,
     header_is_whole: bool,
 }
 
-/// A segment of the journal, read from front to back.
+/// A segment of the journal, read from beginning to end.
 struct SegmentFrameSource<'a> {
     segment: &'a SegmentFile,
     frames: FrameReader,
-    /// The position behind what was found last.
+    /// The position after the last item.
     position: u64,
     comparison: Option<IndexComparison<'a>>,
 }
@@ -247,7 +247,7 @@ impl FrameSource for SegmentFrameSource<'_> {
             (Some(comparison), Some(JournalScanItem::Corrupt { .. })) => {
                 comparison.exclude_corrupt(from..to)
             }
-            // That the file ends too soon is told elsewhere.
+            // That the file is too short is reported elsewhere.
             (Some(comparison), None) => comparison.exclude_corrupt(to..u64::MAX),
             (None, _) => {}
         }
@@ -261,35 +261,9 @@ fn run(
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<CheckReport> {
     let mut journal = JournalCheck::default();
-    match BoundFile::read(disk) {
-        Ok(bound) => {
-            journal.report.bound = bound;
-            if let Some(position) = BoundFile::corrupt_slot(disk)? {
-                journal.report.problem(format!(
-                    "journal/bound lacks what was written to it: a slot is empty that was not, so the bound may be older than what was promised on. position={position}; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
-                ));
-            }
-        }
-        Err(BoundError::Disk(error)) => return Err(error),
-        Err(error) => journal.report.problem(error.to_string()),
-    }
-    let known = journal.report.bound.map_or(0, |bound| bound.manifest_sequence);
-    let manifest = match Manifest::read(disk) {
-        Ok(manifest) => {
-            let found = manifest.sequence;
-            if found < known {
-                journal.report.problem(ManifestError::Stale { found, known }.to_string());
-            }
-            manifest
-        }
-        Err(ManifestError::Disk(error)) => return Err(error),
-        Err(error) => {
-            // What there should be is not known then; what there is can be read.
-            journal.report.problem(error.to_string());
-            Manifest::default()
-        }
-    };
-    // Without the manifest nobody can say what nothing names: somebody might remove it.
+    journal.check_bound(disk)?;
+    let manifest = journal.check_manifest(disk)?;
+    // Without the manifest it is unknown which files nothing names: a user might remove the wrong ones.
     if journal.report.problems.is_empty() {
         journal.report.leftovers = leftovers(disk, &manifest)?;
     }
@@ -303,53 +277,21 @@ fn run(
     let segments = journal.expected_segments(segments, &manifest);
     journal.report.segments = segments.len();
     for segment in &segments {
-        if !segment.header_is_whole {
-            // It is on stable storage before the first frame is written: no crash leaves it so.
-            let (file, position) = (segment.name.clone(), segment.start);
-            let reason = FrameError::Segment;
-            let damage = JournalCorruption { file, position, synced_to: position, reason };
-            journal.report.problem(damage.to_string());
-        }
-        journal.end = journal.end.max(segment.start);
-        let to = segment.next.unwrap_or(u64::MAX).min(segment.limit).max(segment.start);
-        let file = Arc::clone(&segment.file);
-        let mut frames = FrameReader::new(file, segment.start..to, SEGMENT_HEADER_BYTES);
-        if proofs.is_some() {
-            frames = frames.with_leaves();
-        }
-        let is_indexed = segment.start < manifest.indexed_to;
-        let index = if is_indexed { indexes.open_for(&segment.name, segment.start)? } else { None };
-        let comparison =
-            index.map(|index| IndexComparison::new(index, &manifest.logs)).transpose()?;
-        let position = segment.start;
-        let mut part = SegmentFrameSource { segment, frames, position, comparison };
-        let tell = &mut |bytes| progress(done + bytes);
-        read_frames(&mut part, proofs.as_mut(), tell, &mut |found| {
-            journal.record_item(&segment.name, found);
-        })?;
-        let disagrees = part.comparison.map(IndexComparison::finish).transpose()?;
-        if let Some((index, what)) = disagrees.flatten() {
-            indexes.report_disagreement(&index, &what);
-        }
-        journal.check_segment_end(segment);
+        let progress = &mut |bytes| progress(done + bytes);
+        journal.check_segment(segment, &manifest, &mut indexes, proofs.as_mut(), progress)?;
         done += segment.limit - segment.start + SEGMENT_HEADER_BYTES;
     }
-    let mut filed = SortedSegmentCheck::default();
-    for part in sorted_segments::expected_files(&manifest) {
-        let tell = &mut |bytes| progress(done + bytes);
+    let mut sorted = SortedSegmentCheck::default();
+    for file in sorted_segments::expected_files(&manifest) {
+        let progress = &mut |bytes| progress(done + bytes);
         let proofs = proofs.as_mut();
-        done += filed.read(&part, disk, &manifest.logs, &mut indexes, proofs, tell)?;
+        done += sorted.read(&file, disk, &manifest.logs, &mut indexes, proofs, progress)?;
     }
-    let sealed = manifest.segments.last().map(|part| match part.layout {
-        SegmentLayout::Journal => (segment_name(part.start), part.start),
-        SegmentLayout::Sorted { generation } => {
-            (sorted_segment_name(part.start, generation), part.start)
-        }
-    });
-    let index = sealed.map(|(data, start)| indexes.open_for(&data, start)).transpose()?.flatten();
-    journal.check_stamp_order(filed.last_stamp().max(index.map(|index| index.header.last_stamp)));
+    let newest_index = indexes.open_newest(&manifest)?;
+    let indexed_stamp = newest_index.map(|index| index.header.last_stamp);
+    journal.check_stamp_order(sorted.last_stamp().max(indexed_stamp));
     let mut report = journal.into_report(&segments, has_files, manifest.indexed_to)?;
-    filed.add_to(&mut report);
+    sorted.add_to(&mut report);
     report.indexes = indexes.count;
     for problem in indexes.problems {
         report.problem(problem);
@@ -435,7 +377,7 @@ fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
     Ok(segments)
 }
 
-/// What is wrong at a place of the journal, unless a crash may have left it.
+/// A problem at a position of the journal, unless a crash may have left it.
 struct CheckFinding {
     position: u64,
     what: JournalProblem,
@@ -447,34 +389,115 @@ enum JournalProblem {
     Offsets { log: LogId, expected: Offset, found: Offset },
 }
 
-/// The journal as it is found, frame by frame.
+/// The state of checking the journal, frame by frame.
 #[derive(Default)]
 struct JournalCheck {
     report: CheckReport,
-    /// The report as it was when the first damaged place was found: what a start would keep.
+    /// The report when the first corrupt place was found: what a start would keep.
     before_corruption: Option<CheckReport>,
     findings: Vec<CheckFinding>,
     findings_omitted: u64,
-    /// The position behind the last frame.
+    /// The position after the last frame.
     end: u64,
     /// The stamp of the last frame, and the largest.
     last: Hlc,
     largest: Hlc,
-    /// Where what is indexed ends; of what follows, the first frame, and how far each log came.
+    /// Where the indexed part ends; after it, the first frame, and where each log ended.
     indexed_to: u64,
     first_unindexed: Option<(u64, Hlc)>,
     unindexed_to: Option<u64>,
     has_offset_gaps: bool,
     ends: BTreeMap<LogId, Offset>,
-    /// Everything below is known to have been synced.
+    /// Everything below this position is known to have been synced.
     known_synced_to: u64,
-    /// The position of the first damaged place.
+    /// The position of the first corrupt place.
     corrupt_from: Option<u64>,
 }
 
 impl JournalCheck {
-    /// The segments that are to be read, each with where it ends. The manifest lists those below
-    /// `indexed_to` that were not filed yet; behind that, they follow one another.
+    /// Reads the bound file, and reports what is wrong with it.
+    fn check_bound(&mut self, disk: &dyn Disk) -> io::Result<()> {
+        match BoundFile::read(disk) {
+            Ok(bound) => {
+                self.report.bound = bound;
+                if let Some(position) = BoundFile::corrupt_slot(disk)? {
+                    self.report.problem(format!(
+                        "journal/bound lacks what was written to it: a slot is empty that was not, so the bound may be older than what was promised on. position={position}; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
+                    ));
+                }
+                Ok(())
+            }
+            Err(BoundError::Disk(error)) => Err(error),
+            Err(error) => {
+                self.report.problem(error.to_string());
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the manifest. If it cannot be read, an empty one takes its place, so that the existing files are
+    /// checked all the same.
+    fn check_manifest(&mut self, disk: &dyn Disk) -> io::Result<Manifest> {
+        let known = self.report.bound.map_or(0, |bound| bound.manifest_sequence);
+        match Manifest::read(disk) {
+            Ok(manifest) => {
+                let found = manifest.sequence;
+                if found < known {
+                    self.report.problem(ManifestError::Stale { found, known }.to_string());
+                }
+                Ok(manifest)
+            }
+            Err(ManifestError::Disk(error)) => Err(error),
+            Err(error) => {
+                self.report.problem(error.to_string());
+                Ok(Manifest::default())
+            }
+        }
+    }
+
+    /// Reads one segment, and compares it with its index and its proof.
+    fn check_segment(
+        &mut self,
+        segment: &SegmentFile,
+        manifest: &Manifest,
+        indexes: &mut IndexCheck<'_>,
+        proofs: Option<&mut ProofSet<'_>>,
+        progress: &mut dyn FnMut(u64),
+    ) -> io::Result<()> {
+        if !segment.header_is_whole {
+            // The header is on stable storage before the first frame is written, so no crash leaves it like
+            // this.
+            let (file, position) = (segment.name.clone(), segment.start);
+            let reason = FrameError::Segment;
+            let corruption = JournalCorruption { file, position, synced_to: position, reason };
+            self.report.problem(corruption.to_string());
+        }
+        self.end = self.end.max(segment.start);
+        let to = segment.next.unwrap_or(u64::MAX).min(segment.limit).max(segment.start);
+        let file = Arc::clone(&segment.file);
+        let mut frames = FrameReader::new(file, segment.start..to, SEGMENT_HEADER_BYTES);
+        if proofs.is_some() {
+            frames = frames.with_leaves();
+        }
+        let is_indexed = segment.start < manifest.indexed_to;
+        let index = if is_indexed { indexes.open_for(&segment.name, segment.start)? } else { None };
+        let comparison =
+            index.map(|index| IndexComparison::new(index, &manifest.logs)).transpose()?;
+        let position = segment.start;
+        let mut source = SegmentFrameSource { segment, frames, position, comparison };
+        read_frames(&mut source, proofs, progress, &mut |found| {
+            self.record_item(&segment.name, found);
+        })?;
+        let disagrees = source.comparison.map(IndexComparison::finish).transpose()?;
+        if let Some((index, what)) = disagrees.flatten() {
+            indexes.report_disagreement(&index, &what);
+        }
+        self.check_segment_end(segment);
+        Ok(())
+    }
+
+    /// The segments to check, each with its end. The manifest lists those below `indexed_to` that are not
+    /// sorted yet; after that, they follow one another.
     fn expected_segments(
         &mut self,
         files: Vec<SegmentFile>,
@@ -482,7 +505,7 @@ impl JournalCheck {
     ) -> Vec<SegmentFile> {
         let from = manifest.indexed_to;
         self.indexed_to = from;
-        // All that the manifest speaks of was synced before.
+        // All that the manifest names was synced before.
         self.known_synced_to = from;
         let (below, mut open): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|file| file.start < from);
@@ -499,7 +522,7 @@ impl JournalCheck {
                 }
             }
         }
-        // One that holds no more than a header was being created when the machine stopped.
+        // A segment with no more than a header was being created when the machine stopped.
         open.retain(|file| file.header_is_whole || file.limit > file.start);
         let starts: Vec<u64> = open.iter().map(|file| file.start).collect();
         for (file, next) in open.iter_mut().zip(starts.iter().skip(1)) {
@@ -512,7 +535,7 @@ impl JournalCheck {
         expected
     }
 
-    /// Takes note of what was found.
+    /// Records an item that was found.
     fn record_item(&mut self, file: &str, found: &JournalScanItem) {
         match found {
             JournalScanItem::Frame(found) => {
@@ -551,18 +574,18 @@ impl JournalCheck {
         }
     }
 
-    /// Takes note of a frame that is not indexed yet: nothing else says how far its log had come.
+    /// Records a frame that is not indexed yet: nothing else says where its log ended.
     fn record_unindexed(&mut self, found: &ScannedFrame) {
         let (position, frame) = (found.position, &found.frame);
         self.first_unindexed.get_or_insert((position, frame.stamp));
-        // Where something is missing, so are offsets: that is told already.
+        // After a gap in the journal, offsets have a gap too: that is reported already.
         let follows = self.unindexed_to.unwrap_or(self.indexed_to) == position;
         self.unindexed_to = Some(frame.end(position));
         if !follows || self.corrupt_from.is_some() || self.has_offset_gaps {
             self.has_offset_gaps = true;
             return;
         }
-        // Where nothing was sealed, logs begin at 0.
+        // If nothing was indexed, logs begin at 0.
         let begins = (self.indexed_to == 0).then_some(Offset(0));
         if let Some(expected) = self.ends.get(&frame.log).copied().or(begins)
             && expected != frame.base
@@ -592,7 +615,7 @@ impl JournalCheck {
         }
     }
 
-    /// A sealed segment reaches up to the next one.
+    /// Checks that a sealed segment reaches up to the next one.
     fn check_segment_end(&mut self, segment: &SegmentFile) {
         if let Some(next) = segment.next
             && self.end != next
@@ -602,7 +625,7 @@ impl JournalCheck {
         }
     }
 
-    /// Stamps rise over all files: what is not indexed yet lies behind what was filed.
+    /// Checks that stamps rise over all files: entries without an index are newer than sorted ones.
     fn check_stamp_order(&mut self, last: Option<Hlc>) {
         if let (Some((position, stamp)), Some(last)) = (self.first_unindexed, last)
             && stamp <= last
@@ -611,7 +634,8 @@ impl JournalCheck {
         }
     }
 
-    /// Tells damage from what a crash left: damage lies below what was known to be synced.
+    /// Builds the report. It tells corruption from what a crash left: corruption lies below a synced
+    /// position.
     fn into_report(
         mut self,
         segments: &[SegmentFile],
@@ -679,8 +703,8 @@ impl JournalProblem {
     }
 }
 
-/// How many bytes a crash left behind `end`: up to the last that is not zero, for zeros are written
-/// ahead of frames.
+/// How many bytes a crash left after `end`, up to the last that is not zero: zeros are written ahead of
+/// frames.
 fn torn_bytes(segments: &[SegmentFile], end: u64) -> io::Result<u64> {
     for segment in segments.iter().rev() {
         let from = segment.start.max(end);
@@ -691,7 +715,7 @@ fn torn_bytes(segments: &[SegmentFile], end: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The position of the last byte of `segment` at or behind `from` that is not zero.
+/// The position of the last byte of `segment` at or after `from` that is not zero.
 fn last_written(segment: &SegmentFile, from: u64) -> io::Result<Option<u64>> {
     let mut until = segment.limit;
     while from < until {

@@ -1,4 +1,4 @@
-//! The few things that we ask of a disk, so that tests can own one that fails.
+//! The few operations that the store needs of a disk, behind a trait, so that tests can use one that fails.
 
 mod descriptor_cache;
 mod memory;
@@ -30,7 +30,7 @@ pub trait Disk: Send + Sync + 'static {
     /// It exists, or the disk fails.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// The names of all files, in no order.
+    /// The names of all files, in no particular order.
     ///
     /// # Errors
     /// The disk fails.
@@ -42,8 +42,8 @@ pub trait Disk: Send + Sync + 'static {
     /// It does not exist, or the disk fails.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file another name, in place of the file that had it. After a crash the name belongs to
-    /// one or the other; which of them is known only after [`Disk::sync_directory`].
+    /// Renames a file, and replaces the file that had the new name. After a crash the name belongs to either
+    /// file; only [`Disk::sync_directory`] makes it certain which.
     ///
     /// # Errors
     /// It does not exist, or the disk fails.
@@ -90,30 +90,30 @@ pub trait DiskFile: Send + Sync + 'static {
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
     }
 
-    /// Cuts the file off at `length`, or extends it with zeros.
+    /// Truncates the file to `length`, or extends it with zeros.
     ///
     /// # Errors
     /// The disk fails.
     fn truncate(&self, length: u64) -> io::Result<()>;
 
-    /// Has the disk keep space for `length` bytes of the file, which is that long then.
+    /// Reserves disk space for `length` bytes of the file, which is that long afterwards.
     ///
     /// # Errors
-    /// The disk fails or is full, or (`Unsupported`) cannot do that.
+    /// The disk fails or is full, or (`Unsupported`) cannot reserve space.
     fn allocate(&self, length: u64) -> io::Result<()> {
         let _ = length;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Gives back the space of a range, which reads as zeros from then on, or as before where the disk
-    /// cannot do that. The file's length stays.
+    /// Reclaims the space of a range. It reads as zeros afterwards, or as before if the disk cannot punch
+    /// holes. The file's length stays.
     ///
     /// # Errors
     /// The disk fails.
     fn punch_hole(&self, range: std::ops::Range<u64>) -> io::Result<()>;
 
-    /// Keeps the file open from its next use on, or not any more. A file that is not held may be closed while nobody
-    /// uses it, and opening it again fails where the process is out of descriptors.
+    /// Keeps the file open from its next use on, or stops doing so. A file that is not held may be closed
+    /// while it is unused; opening it again fails if the process is out of descriptors.
     fn hold_open(&self, is_held: bool) {
         let _ = is_held;
     }
@@ -124,8 +124,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails. What was written since the last sync may be lost, whatever a later sync says.
     fn sync(&self) -> io::Result<()>;
 
-    /// Reads into `buffer` what of it is in the page cache, without waiting for the disk; `None` if
-    /// that cannot be told, or is nothing.
+    /// Reads into `buffer` the part of it that is in the page cache, without waiting for the disk; `None` if
+    /// that cannot be known, or is nothing.
     ///
     /// # Errors
     /// The disk fails.
@@ -144,17 +144,17 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// Whether an error says that there is no room.
+/// Whether an error means that the disk is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether an error of a read says that what was written is not there any more: the file is gone or
-/// shorter than it was, its bytes are others, or the medium does not give them back. Any other error may be
-/// gone at the next try.
+/// Whether a read error means that written data is lost: the file is gone or too short, its bytes
+/// differ, or the medium does not return them. Any other error may be gone at the next
+/// try.
 pub fn is_data_loss(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    // The last five are what Linux makes of a medium's errors, and of a file system's own checksums.
+    // The last five are how Linux reports errors of a medium, and of a file system's own checksums.
     const LOSSES: [Errno; 6] =
         [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -162,7 +162,7 @@ pub fn is_data_loss(error: &io::Error) -> bool {
     kinds.contains(&error.kind()) || code.is_some_and(|code| LOSSES.contains(&code))
 }
 
-/// Whether an error says that no file can be opened now: nothing was done, and it can be tried again.
+/// Whether an error means that no file can be opened now: nothing was done, and it can be retried.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
@@ -181,7 +181,7 @@ pub(crate) fn read_exact_at(
     if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Creates a file, in place of one of that name that a crash left behind.
+/// Creates a file, and replaces one of that name that a crash left.
 pub(crate) fn create_or_replace(disk: &dyn Disk, name: &str) -> io::Result<Arc<dyn DiskFile>> {
     match disk.create(name) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

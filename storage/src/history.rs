@@ -1,12 +1,12 @@
-//! What is sealed, and what becomes of it: indexing, filing, merging, giving up, freeing, replacing.
+//! Sealed segments, and their maintenance: indexing, sorting, merging, retention, reclaiming, replacing.
 //!
-//! What holds true of it:
+//! Invariants:
 //! - A sealed segment is indexed once it is on stable storage, and only then does the manifest name
-//!   it. What the manifest does not name yet is read back from the journal at the next start.
-//! - A reader that finds an entry can read it: files are removed, and space is given back, only of
-//!   what no log looks for any more since the round before.
-//! - Every step ends with one write of the manifest. A crash before it leaves files that the next start
-//!   removes; a crash behind it leaves files to be removed.
+//!   it. Whatever the manifest does not name yet is read back from the journal at the next start.
+//! - A reader that finds an entry can read it: files are removed, and space is reclaimed, only for
+//!   entries that no log has looked up since the previous round.
+//! - Every step ends with one write of the manifest. A crash before it leaves files that the manifest does
+//!   not name; a crash after it leaves the files that the step replaced. The next start removes both.
 
 mod indexing;
 mod loading;
@@ -43,60 +43,61 @@ pub(crate) use opening::HistoryBuilder;
 pub use opening::HistoryError;
 pub use prefix_replacement::{CompactedEntry, CompactionHorizon, CompactionSource, EntrySink};
 
-/// How long the background work rests when there is nothing to do, or nothing can be done.
+/// How long maintenance rests when there is nothing to do, or nothing can be done.
 const MAINTENANCE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
-/// A writer waits once so many sealed segments are not indexed: what they hold is in memory.
+/// The writer waits once this many sealed segments are not indexed: their entries are held in memory.
 const UNINDEXED_SEGMENTS_MAX: usize = 4;
 
-/// The leaves of so many segments that have no proof are kept; the proofs of earlier ones are made from
-/// their files.
+/// The leaves of this many segments without a proof are kept in memory. The proofs of earlier segments are
+/// made from their files.
 const UNPROVED_SEGMENTS_MAX: usize = 8;
 
-/// What the proof of a segment is made of.
+/// The leaves of a segment that has no proof yet.
 struct UnprovedSegment {
     end: u64,
     leaves: Arc<FrameLeaves>,
 }
 
-/// A segment that was sealed and is not indexed yet.
+/// A segment that is rolled and has no index yet.
 #[derive(Debug)]
 pub(crate) struct UnindexedSegment {
     pub(crate) segment: Arc<Segment>,
-    /// The position behind its last frame.
+    /// The position after its last frame.
     pub(crate) end: u64,
-    /// What the stage remembered at that position.
+    /// The stage's state at that position.
     pub(crate) stage_state: Vec<u8>,
 }
 
-/// Counters of what is done to what is sealed.
+/// Counters of the maintenance of sealed segments.
 #[derive(Debug, Default)]
 pub struct HistoryStats {
     /// Segments indexed.
     pub indexed: AtomicU64,
-    /// Stretches filed.
+    /// Segments sorted.
     pub sorted: AtomicU64,
-    /// Parts that were merged into others.
+    /// Sealed segments that were merged into others.
     pub merged: AtomicU64,
-    /// Bytes of data files that filing and merging wrote.
+    /// Bytes of data files that sorting and merging wrote.
     pub sorted_bytes: AtomicU64,
     /// Data files removed.
     pub removed_files: AtomicU64,
-    /// Bytes given back inside of files that stay.
+    /// Bytes reclaimed inside files that stay.
     pub reclaimed_bytes: AtomicU64,
     /// Proofs written.
     pub proved: AtomicU64,
-    /// Indexes made anew because they were lost or damaged.
+    /// Indexes rebuilt because they were lost or corrupt.
     pub rebuilt: AtomicU64,
-    /// Logs whose beginning was replaced by what compaction left.
+    /// Logs whose beginning was replaced by a compacted prefix.
     pub replaced_prefixes: AtomicU64,
-    /// Logs that the manifest does not name any more.
+    /// Logs that were removed from the manifest.
     pub removed_logs: AtomicU64,
 }
 
-/// Walked in the same order in each run of a simulation: nobody but the store's user chooses ids.
+/// The iteration order is the same in each run of a simulation. Only the store's user chooses ids, so no
+/// random hash is needed.
 type LoadedLogs = HashMap<LogId, Arc<Log>, BuildHasherDefault<DefaultHasher>>;
 
-/// What is sealed.
+/// The sealed part of the store.
 pub(crate) struct SealedHistory {
     pub(crate) disk: Arc<dyn Disk>,
     reserve: Arc<SpaceReserve>,
@@ -104,48 +105,48 @@ pub(crate) struct SealedHistory {
     pub(crate) sealed_segments: Arc<SealedSegments>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) stats: HistoryStats,
-    /// The logs that are in memory. Locked behind the manifest, where both are.
+    /// The logs that are in memory. Lock order: the manifest first.
     logs: RwLock<LoadedLogs>,
-    /// What stands in for the beginnings of logs that have not come into memory yet.
+    /// The compacted prefixes of logs that are not loaded yet.
     unloaded_prefixes: Mutex<HashMap<LogId, Arc<CompactedPrefix>>>,
     /// How often logs were dropped from memory.
     evictions: AtomicU64,
-    /// So many logs that nobody uses may be in memory.
+    /// How many unused logs may be in memory.
     idle_logs_max: usize,
-    /// Smaller parts than this are merged with their neighbours first.
+    /// Sealed segments up to this size are merged with their neighbours first.
     merge_bytes_min: u64,
-    /// So many parts may have no head table.
+    /// How many of the newest sealed segments may lack a latest-run table.
     uncovered_segments_max: usize,
-    /// Head tables, by position, without gaps from the journal's beginning.
+    /// Latest-run tables, by position, without gaps from the journal's beginning.
     latest_run_tables: RwLock<Arc<[Arc<LatestRunTable>]>>,
     manifest: Mutex<Manifest>,
-    /// Locked behind the manifest.
+    /// Lock order: the manifest first.
     manifest_writer: Mutex<ManifestWriter>,
-    /// Held by what removes or replaces files: one at a time.
+    /// Held by any step that removes or replaces files: one at a time.
     reclaim_state: Mutex<ReclaimState>,
     /// Data files that nothing names any more.
     unreferenced_files: Mutex<Vec<String>>,
     indexing_queue: Mutex<IndexingQueue>,
     changed: Condvar,
-    /// Held by whoever tends.
+    /// Held while maintenance runs.
     maintenance_lock: Mutex<()>,
-    /// Whether proofs are written, up to where they are, and what signs them.
+    /// Whether proofs are written, up to which position they are, and what signs them.
     pub(crate) proves: bool,
     proved_to: AtomicU64,
-    /// Whether there may be something to take out of proofs.
+    /// Whether there may be something to prune from proofs.
     proof_pruning_due: AtomicBool,
     /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_SEGMENTS_MAX`].
     unproved: Mutex<BTreeMap<u64, UnprovedSegment>>,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
     /// The sequence of the manifest that is on stable storage, for the bound file.
     manifest_sequence: Arc<AtomicU64>,
-    /// Whether the last write of the manifest failed: which of two is on the disk is not known then.
+    /// Whether the last write of the manifest failed: then it is unknown which of two versions the disk has.
     is_manifest_in_doubt: AtomicBool,
-    /// Why what is in the journal may be lost, if a sync of it failed.
+    /// Why entries of the journal may be lost, if a sync of it failed.
     pub(crate) journal_loss: OnceLock<Arc<str>>,
-    /// Set when the background work is to end soon.
+    /// Set when maintenance is to end soon.
     pub(crate) is_closing: AtomicBool,
-    /// Bytes of journal that were written, for the throttle of background work.
+    /// Bytes of journal that were written, for the throttle of maintenance.
     pub(crate) foreground_bytes: AtomicU64,
     /// How many of them the throttle has seen.
     throttled_to: AtomicU64,
@@ -156,35 +157,35 @@ struct IndexingQueue {
     segments: VecDeque<UnindexedSegment>,
     /// Why the last attempt to index failed.
     last_failure: Option<Arc<str>>,
-    /// Whether somebody is there to index.
+    /// Whether a maintenance thread is running.
     has_maintenance_thread: bool,
 }
 
-/// What was given up before the last round, and may be freed in the next.
+/// What was removed before the last round, and may be reclaimed in the next.
 #[derive(Default)]
 struct ReclaimState {
     reclaimable: BTreeMap<LogId, Offset>,
-    /// Data files that nothing names since then.
+    /// Data files that nothing has named since then.
     unreferenced_files: Vec<String>,
-    /// The last generation that a base was given in this life.
+    /// The last generation of a compacted prefix in this incarnation.
     last_generation: u64,
-    /// Logs for which a base is being written.
+    /// Logs for which a compacted prefix is being written.
     replacing: HashSet<LogId>,
-    /// When parts were last looked into for logs to forget.
+    /// When sealed segments were last searched for logs to remove.
     log_removal: LogRemovalAttempt,
 }
 
 impl SealedHistory {
-    /// Changes the manifest, here and on stable storage.
+    /// Changes the manifest, in memory and on stable storage.
     ///
     /// # Errors
-    /// The disk fails. Here nothing has changed; the disk may have either.
+    /// The disk fails. In memory nothing has changed; the disk may have either version.
     fn commit_manifest(&self, held: &mut Manifest, edit: &ManifestEdit) -> io::Result<()> {
-        // Another life of the store may have begun.
+        // Another incarnation of the store may have begun.
         if self.is_closing() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
         }
-        // A number that failed is not given out again: files are named by it.
+        // The sequence number of a failed write is not used again: files are named by it.
         held.sequence += 1;
         self.is_manifest_in_doubt.store(true, Ordering::Release);
         let mut writer = self.manifest_writer.lock();
@@ -195,8 +196,8 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Makes sure that the manifest on the disk is the one that is held: before anything is removed
-    /// that another would name.
+    /// Makes sure that the manifest on the disk is the one in memory, before a file is removed that another
+    /// version would name.
     fn ensure_manifest_committed(&self) -> io::Result<()> {
         let mut manifest = self.manifest.lock();
         if !self.is_manifest_in_doubt.load(Ordering::Acquire) {
@@ -217,19 +218,19 @@ impl SealedHistory {
         logs
     }
 
-    /// Takes a segment that was sealed.
+    /// Queues a segment that was rolled.
     pub(crate) fn push_unindexed(&self, sealed: UnindexedSegment) {
         self.indexing_queue.lock().segments.push_back(sealed);
         self.changed.notify_all();
     }
 
-    /// Waits until another segment may be sealed.
+    /// Waits until another segment may be rolled.
     ///
     /// # Errors
-    /// Those sealed before cannot be indexed: the disk is full, or fails.
+    /// The segments rolled before cannot be indexed: the disk is full, or fails.
     pub(crate) fn wait_for_room(&self) -> io::Result<()> {
         let mut waiting = self.indexing_queue.lock();
-        // Whoever closes has ended the tender: what is sealed is indexed in the next life.
+        // Closing ends the maintenance thread: the next incarnation indexes what is sealed.
         while waiting.has_maintenance_thread
             && waiting.segments.len() >= UNINDEXED_SEGMENTS_MAX
             && !self.is_closing()
@@ -242,7 +243,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Waits until there is something to index, for a while at most; whether there is.
+    /// Waits until there is something to index, at most for `at_most`. Returns whether there is.
     pub(crate) fn wait_for_unindexed(&self, at_most: std::time::Duration) -> bool {
         let mut waiting = self.indexing_queue.lock();
         waiting.has_maintenance_thread = true;
@@ -252,34 +253,36 @@ impl SealedHistory {
         !waiting.segments.is_empty()
     }
 
-    /// Ends the background work soon.
+    /// Tells maintenance to end soon.
     pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         let _waiting = self.indexing_queue.lock();
         self.changed.notify_all();
     }
 
-    /// Does what has gathered: indexing, proving, filing, merging, thinning proofs out, making indexes anew.
+    /// Runs the maintenance that is due: indexing, proving, sorting, merging, pruning proofs, rebuilding
+    /// indexes.
     ///
     /// # Errors
-    /// The disk fails; what was not done is tried again.
+    /// The disk fails; unfinished work is retried.
     pub(crate) fn run_maintenance(&self) -> io::Result<()> {
         let _tending = self.maintenance_lock.lock();
         self.run_maintenance_locked()
     }
 
     fn run_maintenance_locked(&self) -> io::Result<()> {
-        // One thing that cannot be done keeps no other from being done.
+        // A task that fails does not keep the others from running.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();
         let (mut indexes, mut proves, mut merges) = (true, true, true);
         loop {
-            // What is sealed meanwhile is held in memory: it comes first, again and again.
+            // Segments sealed meanwhile are held in memory: they come first, each time round.
             while indexes {
                 match self.index_next() {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // Nothing is freed before it is proved: a disk too full for an index stays full else.
+                    // Nothing is reclaimed before it is proved: otherwise a disk too full for an index would
+                    // stay full.
                     Err(error) => (failed, indexes) = (Err(error), false),
                 }
             }
@@ -314,12 +317,12 @@ impl SealedHistory {
         {
             failed = Err(error);
         }
-        // Damage may have been found on the way.
+        // Corruption may have been found on the way.
         let rebuilt = self.rebuild_suspects()?;
         if rebuilt > 0 { self.run_maintenance_locked() } else { failed }
     }
 
-    /// Tends until the store is closed: the life of a thread.
+    /// Runs maintenance until the store is closed: the body of the maintenance thread.
     pub(crate) fn maintenance_loop(&self) {
         let mut said = String::new();
         while !self.is_closing() {

@@ -1,13 +1,13 @@
-//! The index of a sealed stretch of the journal: its entries, sorted by log, and a directory of the
+//! The index of a sealed segment: its entries, sorted by log, and a directory of the
 //! runs that they form.
 //!
-//! What holds true of it:
-//! - It is soft: everything in it can be made again from the data file beside it, the runs before those in
-//!   it, and what was given up.
-//! - Its directory has the logs that have entries in the stretch, how far each had come, and where its
-//!   earlier runs stand. So it costs what it holds, however many logs there are or were; and the run
-//!   that holds an offset is found by following links, with nothing about any log held in memory.
-//! - Every block is checked when it is read.
+//! Invariants:
+//! - It is soft: it can be rebuilt from its data file, the runs before those in it, and the log
+//!   horizons.
+//! - Its directory lists the logs that have entries in the segment, where each of them ended, and where its
+//!   earlier runs are. So it costs what it holds, however many logs there are or were. The run that holds
+//!   an offset is found by following links, with nothing about any log held in memory.
+//! - Every block is verified when it is read.
 //!
 //! `docs/FORMAT.md` has the layout.
 
@@ -45,30 +45,30 @@ const RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
 const RUNS_MAX: u64 = 1 << 40;
 /// No log has more offsets, or bytes, than this.
 const COUNT_MAX: u64 = 1 << 62;
-/// No stage remembers more than this.
+/// No stage has more state than this.
 const STATE_BYTES_MAX: u64 = 1 << 30;
 
-/// What the first block of an index says.
+/// The header in the first block of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexHeader {
-    /// The position at which the stretch begins.
+    /// The position at which the segment begins.
     pub start: u64,
-    /// The position behind it.
+    /// The position after it.
     pub end: u64,
     /// How many entries.
     pub entries: u64,
     /// How many runs.
     pub runs: u64,
-    /// How much of the stage's state; `None` if it was not known when the index was made.
+    /// How many bytes of the stage's state; `None` if it was unknown when the index was made.
     pub state_bytes: Option<u64>,
-    /// The first stamp in the stretch.
+    /// The first stamp in the segment.
     pub first_stamp: Hlc,
-    /// The last stamp in the stretch.
+    /// The last stamp in the segment.
     pub last_stamp: Hlc,
-    /// In how many pieces the runs stand in the data file.
+    /// In how many extents the data file stores the runs.
     pub extents: u64,
-    /// If the data file may have frames, or holes where they were, of logs that have no run: the last of these
-    /// logs. Then the index was made anew after they were given up.
+    /// The last of the logs that have no run here, though the data file may have frames of them, or holes in
+    /// their place. `Some` if the index was rebuilt after these logs were removed.
     pub hidden_to: Option<LogId>,
 }
 
@@ -139,12 +139,12 @@ impl IndexHeader {
     }
 }
 
-/// An index file that is open.
+/// An open index file.
 pub struct SegmentIndex {
-    /// What it says of itself.
+    /// Its header.
     pub header: IndexHeader,
     blocks: IndexBlockReader,
-    /// The last log that has a run, once somebody asked: a log that was just made is in none.
+    /// The last log that has a run, once it was looked up: a new log is in no segment.
     last_log: OnceLock<LogId>,
 }
 
@@ -155,8 +155,8 @@ impl std::fmt::Debug for SegmentIndex {
 }
 
 impl SegmentIndex {
-    /// Opens the index `name` of the stretch that begins at `start`; `None` if there is none, or it
-    /// is damaged where it begins.
+    /// Opens the index `name` of the segment that begins at `start`; `None` if there is none, or its
+    /// beginning is corrupt.
     ///
     /// # Errors
     /// The disk fails.
@@ -185,8 +185,8 @@ impl SegmentIndex {
         Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
-    /// Opens an index of which nothing is known, to look at it: it may be longer or shorter than it
-    /// says. `None` if it does not begin as one, or not with a whole block.
+    /// Opens an index without expectations, for inspection: it may be longer or shorter than its header
+    /// says. `None` if it does not begin as an index, or not with a whole block.
     ///
     /// # Errors
     /// The disk fails.
@@ -222,13 +222,13 @@ impl SegmentIndex {
     /// Entry `number`.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn entry(&self, number: u64) -> io::Result<IndexEntry> {
         assert!(number < self.header.entries, "an entry that is not there");
         self.record::<_, ENTRY_BYTES>(1, number, IndexEntry::decode)
     }
 
-    /// The first entry in `range` that is not `before`; entries of which that is true stand first.
+    /// The first entry in `range` for which `before` is false; those for which it is true come first.
     pub(crate) fn partition_point(
         &self,
         range: Range<u64>,
@@ -240,7 +240,7 @@ impl SegmentIndex {
     /// Run `number`, in the order of logs.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn run_at(&self, number: u64) -> io::Result<IndexRun> {
         assert!(number < self.header.runs, "a run that is not there");
         let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, IndexRun::decode)?;
@@ -252,8 +252,8 @@ impl SegmentIndex {
         Ok(run)
     }
 
-    /// Whether a run can be what it says: whoever follows its links gets to the end of them, and what is
-    /// counted on from it does not overflow.
+    /// Whether a run is plausible: following its links ends, and counting on from it does not
+    /// overflow.
     fn is_valid_run(&self, run: &IndexRun) -> bool {
         let IndexHeader { entries, start, last_stamp, .. } = self.header;
         let leads_back =
@@ -271,7 +271,7 @@ impl SegmentIndex {
     /// The run of `log`.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn run(&self, log: LogId) -> io::Result<Option<IndexRun>> {
         Ok(self.find_run(log)?.map(|(_, run)| run))
     }
@@ -279,7 +279,7 @@ impl SegmentIndex {
     /// The run of `log`, and its number.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, IndexRun)>> {
         if self.last_log()?.is_none_or(|last| log > last) {
             return Ok(None);
@@ -304,7 +304,7 @@ impl SegmentIndex {
         Ok(Some(*self.last_log.get_or_init(|| log)))
     }
 
-    /// The run of `log`, which may be number `hint`.
+    /// The run of `log`, which is probably number `hint`.
     pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexRun>> {
         if hint < self.header.runs {
             let run = self.run_at(hint)?;
@@ -315,10 +315,10 @@ impl SegmentIndex {
         self.run(log)
     }
 
-    /// What the stage remembered at the end of the stretch, if that is known.
+    /// The stage's state at the end of the segment, if known.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn state(&self) -> io::Result<Option<Vec<u8>>> {
         let Some(length) = self.header.state_bytes else { return Ok(None) };
         let mut state = Vec::with_capacity(length as usize);
@@ -332,7 +332,7 @@ impl SegmentIndex {
         Ok(Some(state))
     }
 
-    /// The numbers of the blocks that are damaged, or not there, of the file that is open.
+    /// The numbers of the blocks of the open file that are corrupt or missing.
     ///
     /// # Errors
     /// The disk fails.
@@ -340,7 +340,7 @@ impl SegmentIndex {
         self.blocks.corrupt_among(self.header.length() / INDEX_BLOCK_BYTES as u64)
     }
 
-    /// Reads every block anew; the numbers of those that are damaged.
+    /// Reads every block again; returns the numbers of those that are corrupt.
     ///
     /// # Errors
     /// The disk fails.
@@ -361,7 +361,7 @@ impl SegmentIndex {
     }
 }
 
-/// The first of `range` for which `before` is false; those for which it is true stand first.
+/// The first of `range` for which `before` is false; those for which it is true come first.
 pub(crate) fn bisect(
     range: Range<u64>,
     before: impl Fn(u64) -> io::Result<bool>,

@@ -1,22 +1,22 @@
 //! The file interval tree (FIG): which entry of a file's log holds each byte of the file.
 //!
 //! It maps ranges of bytes, not blocks: a write of any length at any place is one extent, and a write
-//! of 100 bytes costs no page. Extents stand in *all* nodes of a tree that is otherwise a B-tree, and
-//! one that stands higher eclipses whatever lies below: an overwrite replaces the extents that it
+//! of 100 bytes costs no page. Extents are in *all* nodes of a tree that is otherwise a B-tree, and an
+//! extent in a higher node eclipses whatever lies below it. An overwrite replaces the extents that it
 //! meets in one node and leaves the stale ones under it alone. Each descent carries the span that is
-//! still valid, and a node is pruned to it before it is changed, so that nothing stale is ever pushed
+//! still valid, and prunes a node to it before it changes the node, so that no stale extent ever moves
 //! up. What an overwrite leaves of the first and the last extent that it met, its *continuations*, is
-//! inserted below it: the left one where the first begins before it, the right one where it ends before
-//! the last does.
+//! inserted below it: the left one if the first begins before it, the right one if the last ends after
+//! it.
 //!
-//! What holds true of it:
-//! - Nodes never change. A change makes anew the nodes on its way, so a [`FileIntervalTree`] that was cloned is a
-//!   version that nobody disturbs, and a change that fails leaves everything as it was.
-//! - A node that was saved holds only links to nodes that were saved. So whatever changed has all its
-//!   ancestors fresh, and a checkpoint, which holds every fresh node, holds every changed ancestor:
-//!   there is no mark that could be forgotten.
-//! - Only what changed since the last checkpoint is held here. Everything else is asked of a
-//!   [`NodeSource`], when a descent comes by.
+//! Invariants:
+//! - Nodes never change. A change copies the nodes on its path, so a clone of a [`FileIntervalTree`] is an
+//!   immutable version, and a change that fails leaves everything as it was.
+//! - A saved node holds only links to saved nodes. So all ancestors of a changed node are
+//!   fresh, and a checkpoint, which holds every fresh node, holds every changed ancestor. There is
+//!   no dirty mark that could be forgotten.
+//! - Only what changed since the last checkpoint is held in memory. Everything else is loaded from a
+//!   [`NodeSource`], when a descent needs it.
 //!
 //! The layout of a checkpoint is in `docs/FORMAT.md`.
 
@@ -40,7 +40,7 @@ use node::NodeLink;
 
 /// No file is longer.
 pub const FILE_BYTES_MAX: u64 = 1 << 62;
-/// No descent goes deeper: what seems to is damage.
+/// No descent goes deeper: a deeper tree is corrupt.
 const DEPTH_MAX: usize = 64;
 /// How many extents a node has at most.
 ///
@@ -56,59 +56,59 @@ const DEPTH_MAX: usize = 64;
 /// | 64 | 2.5 | 320 | 3.0 | 1753 |
 /// | 128 | 2.9 | 465 | 3.0 | 1907 |
 ///
-/// Each node of a cold read may lie in another checkpoint, which is a read of the disk; what makes
-/// wide nodes dear is that a checkpoint writes a leaf anew for one extent in it.
+/// Each node of a cold read may lie in another checkpoint, which is a read of the disk. Wide nodes are
+/// expensive because a checkpoint rewrites a whole leaf for one changed extent.
 pub const FANOUT: usize = 32;
 
 /// Why a tree cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum IntervalTreeError {
-    /// The disk failed, or gave other bytes than were written.
+    /// The disk failed, or returned other bytes than were written.
     #[error("read a file's interval tree: {0}")]
     Read(#[from] io::Error),
-    /// What was read is no part of an index.
+    /// What was read is not part of a tree.
     #[error("a file's interval tree is corrupt: {why}. entry={}, at={at}", .entry.0)]
     Corrupt {
         /// What is wrong.
         why: &'static str,
         /// The checkpoint's offset in the file's log.
         entry: Offset,
-        /// Where in its payload.
+        /// The position in its payload.
         at: u32,
     },
 }
 
-/// Gives nodes that were saved.
+/// Loads saved nodes.
 pub trait NodeSource {
     /// The node `id`.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     fn load(&self, id: NodeId) -> Result<Arc<TreeNode>, IntervalTreeError>;
 }
 
 /// Where bytes of a file come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentSource {
-    /// From nowhere: they are zero.
+    /// Nowhere: they are zero.
     Hole,
-    /// From an entry of the file's log.
+    /// An entry of the file's log.
     Entry {
         /// The entry.
         offset: Offset,
-        /// How many bytes of its data come before.
+        /// How many bytes of its data precede them.
         skip: u32,
     },
 }
 
-/// Bytes of a file that stand together, `[start, end)`.
+/// A contiguous range of a file, `[start, end)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first byte.
     pub start: u64,
-    /// Behind the last.
+    /// The end, exclusive.
     pub end: u64,
-    /// Where they come from.
+    /// Where its bytes come from.
     pub source: ExtentSource,
 }
 
@@ -133,7 +133,7 @@ impl Extent {
     }
 }
 
-/// `[from, to)`: where extents of a node count.
+/// `[from, to)`: where the extents of a node are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NodeSpan {
     from: u64,
@@ -148,7 +148,7 @@ impl NodeSpan {
     }
 }
 
-/// One version of a file: its length, and where its bytes are. A clone costs two words.
+/// One version of a file: its length, and where its bytes are. A clone copies two words.
 #[derive(Clone, Debug)]
 pub struct FileIntervalTree {
     root: NodeLink,
@@ -182,7 +182,7 @@ impl FileIntervalTree {
         self.length
     }
 
-    /// The `length` bytes from `start` on are those of the entry `offset`.
+    /// Maps the `length` bytes from `start` on to the entry `offset`.
     ///
     /// # Errors
     /// A node cannot be read; nothing has changed then.
@@ -203,7 +203,7 @@ impl FileIntervalTree {
         Ok(())
     }
 
-    /// The bytes of `[start, end)` that the file has are zero.
+    /// Makes the existing bytes of `[start, end)` zero.
     ///
     /// # Errors
     /// A node cannot be read; nothing has changed then.
@@ -231,7 +231,7 @@ impl FileIntervalTree {
         Ok(())
     }
 
-    /// The file is `length` bytes long. Those behind it are gone, and zero if it grows again.
+    /// Sets the length to `length`. Bytes after it are gone, and are zero if the file grows again.
     ///
     /// # Errors
     /// A node cannot be read; nothing has changed then.
@@ -248,9 +248,9 @@ impl FileIntervalTree {
         Ok(())
     }
 
-    /// Where the bytes of `[start, end)` are, in order and without gaps, from `start` up to the end of
-    /// the file at most; up to about `pieces_max` pieces, so that a file of many small ones takes no
-    /// memory without bound: whoever gets less asks again from there.
+    /// Where the bytes of `[start, end)` are, in order and without gaps, from `start` up to the end of the
+    /// file at most. It returns up to about `pieces_max` pieces, so that a file of many small ones takes
+    /// bounded memory; a caller that gets less continues from there.
     ///
     /// # Errors
     /// A node cannot be read.
@@ -270,7 +270,7 @@ impl FileIntervalTree {
         Ok(found.extents)
     }
 
-    /// Forgets the nodes that a checkpoint has saved; they are asked of the source from now on.
+    /// Drops the nodes that a checkpoint has saved; they are loaded from the source from now on.
     pub fn release_saved(&mut self) {
         if let Some(link) = self.root.released() {
             self.root = link;
@@ -282,7 +282,7 @@ impl FileIntervalTree {
         size_of::<FileIntervalTree>() + self.root.memory_bytes()
     }
 
-    /// How many nodes lie between the root and the deepest leaf, with both.
+    /// How many nodes the path from the root to the deepest leaf has, both included.
     ///
     /// # Errors
     /// A node cannot be read.
@@ -297,7 +297,7 @@ impl Default for FileIntervalTree {
     }
 }
 
-/// What a query has found.
+/// The result of a query so far.
 struct ExtentCollector<'a> {
     nodes: &'a dyn NodeSource,
     extents: Vec<Extent>,
@@ -309,7 +309,7 @@ impl ExtentCollector<'_> {
         self.extents.len() >= self.extents_max
     }
 
-    /// Adds the pieces of `span`, all of which counts under `link`.
+    /// Adds the pieces of `span`, all of which is valid under `link`.
     fn collect_span(
         &mut self,
         link: &NodeLink,
@@ -341,7 +341,7 @@ impl ExtentCollector<'_> {
         Ok(())
     }
 
-    /// Holes that stand together are one.
+    /// Adjacent holes become one.
     fn add(&mut self, piece: Extent) {
         match self.extents.last_mut() {
             Some(last)

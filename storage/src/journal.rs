@@ -1,14 +1,14 @@
-//! The journal: one append-only sequence of checksummed frames, in stamp order, over a row of
+//! The journal: one append-only sequence of checksummed frames, in stamp order, over a sequence of
 //! segment files.
 //!
-//! What holds true of it:
-//! - A *position* counts payload-carrying bytes from the journal's birth; a segment knows the
+//! Invariants:
+//! - A *position* counts payload-carrying bytes from the beginning of the journal. A segment stores the
 //!   position at which it begins, so a position names one byte for ever.
-//! - A frame's checksum covers its own position: a frame that stands elsewhere (in a recycled or
-//!   damaged file) is not a frame.
+//! - A frame's checksum covers its own position: a frame at another place (in a recycled or corrupt
+//!   file) is not a frame.
 //! - Each frame says up to which position everything was on stable storage when it was written
-//!   (`synced_to`). That is how recovery tells a torn tail, which is lawful, from damage: a bad frame
-//!   *below* what a later one knew to be synced is damage, and the store refuses to start.
+//!   (`synced_to`). That is how recovery tells a torn tail, which is legal, from corruption: a bad frame
+//!   *below* what a later frame says was synced is corruption, and the store refuses to start.
 
 mod direct_writer;
 #[cfg(test)]

@@ -1,16 +1,17 @@
 //! Logs of bytes, their one journal, recovery, and reading as of a moment.
 //!
-//! This crate knows entries, stamps, files and syncs. It knows no topics and no wire format: what
-//! an append means is decided by a [`AppendStage`] that its user supplies, and payloads are opaque.
+//! This crate deals with entries, stamps, files and syncs. It has no notion of topics or of a wire format.
+//! An [`AppendStage`], which the crate's user supplies, decides what an append means. Payloads are opaque.
 //!
 //! How it holds together:
 //! - All logs share one **journal**: frames in stamp order, written by one thread, synced in groups.
 //!   What survives a crash is a prefix of it, so it is a prefix in stamp order ([`journal`]).
 //! - A **log** is the index over its entries, and the newest payloads in memory ([`log`]).
-//! - The **timekeeper** owns the clock, the persisted bound and what is in flight ([`timekeeper`]).
-//! - A **proof** beside each sealed segment makes its history verifiable ([`proof`]).
+//! - The **timekeeper** owns the clock, the persisted bound and the stamps of appends in flight
+//!   ([`timekeeper`]).
+//! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
 //! - A **file interval tree** says which entry of a log holds each byte of a file ([`interval_tree`]).
-//! - The **catalog** is a soft ordered map, rebuilt from the journal whenever in doubt ([`catalog`]).
+//! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
 pub mod catalog;

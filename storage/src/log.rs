@@ -1,14 +1,14 @@
 //! A log: its entries, and the newest payloads in memory.
 //!
-//! What holds true of it, asserted on publishing: stamps rise strictly, and offsets are dense. So a
-//! cut by system time is a prefix, found by binary search; and the running maximum of user time
-//! rises, so the first entry that reaches a user time is found the same way.
+//! Two invariants hold, and publishing asserts them: stamps rise strictly, and offsets are dense. So a cut
+//! by system time is a prefix, found by binary search. The running maximum of user time rises too, so the
+//! first entry that reaches a user time is found the same way.
 //!
 //! Entries that are not sealed and indexed yet, and those whose payload is in memory, are held in
-//! memory; all others are found in index files (`log/sealed.rs`).
+//! memory. All others are found in index files (`log/sealed_log.rs`).
 //!
-//! What is visible here is final: an entry is published after its group was written (and synced, if
-//! that was asked for), and never changes.
+//! What is visible is final: an entry is published after its group was written (and synced, if that was
+//! asked for), and never changes.
 
 mod sealed_log;
 
@@ -42,10 +42,10 @@ pub struct LogId(pub u64);
 )]
 pub struct Offset(pub u64);
 
-/// One entry of a log, as its index knows it.
+/// One entry of a log, as its index has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it was accepted.
+    /// When the service accepted it.
     pub stamp: Hlc,
     /// The first offset that it takes.
     pub base: Offset,
@@ -59,8 +59,8 @@ pub struct Entry {
     pub user_min: UserTime,
     /// The largest user time in it.
     pub user_max: UserTime,
-    /// The largest user time in the log up to and with it; or, of an entry that was found in an
-    /// index, in its run.
+    /// The largest user time in the log up to and with this entry. For an entry that was found in an index,
+    /// the largest in its run.
     pub user_time_max: UserTime,
     /// Bytes of payload in the log up to and with it.
     pub bytes: u64,
@@ -68,20 +68,20 @@ pub struct Entry {
     pub payload_crc: u32,
     /// A leader epoch.
     pub epoch: u32,
-    /// What its user says it is.
+    /// Its kind; the store's user defines what it means.
     pub kind: u8,
     /// Identifies the log's whole content up to and with this entry.
     pub chain: u128,
 }
 
 impl Entry {
-    /// The offset behind its last.
+    /// The offset after its last one.
     pub fn end(&self) -> Offset {
         Offset(self.base.0 + u64::from(self.count))
     }
 
-    /// Where its frame begins in the journal. An empty payload begins where its frame ends, and that
-    /// may be in another segment.
+    /// Where its frame begins in the journal. An empty payload begins where its frame ends, which may be in
+    /// another segment.
     pub(crate) fn frame(&self) -> u64 {
         self.position - FRAME_BYTES as u64
     }
@@ -99,7 +99,7 @@ impl Entry {
     }
 }
 
-/// The bytes of an entry, wherever they are.
+/// The bytes of an entry, in memory or in a file.
 #[derive(Clone, Debug)]
 pub struct EntryPayload {
     /// The entry.
@@ -123,10 +123,10 @@ pub enum PayloadLocation {
 }
 
 impl EntryPayload {
-    /// The whole payload in one piece, read from the file if need be.
+    /// The whole payload in one piece, read from the file if necessary.
     ///
     /// # Errors
-    /// The disk fails, or gives other bytes than were written.
+    /// The disk fails, or returns other bytes than were written.
     pub fn read(&self) -> io::Result<Bytes> {
         match &self.location {
             PayloadLocation::Memory(payload) => Ok(payload.to_bytes()),
@@ -135,8 +135,8 @@ impl EntryPayload {
     }
 }
 
-/// What the header of a frame says of an entry whose payload begins at `position`; its place in its
-/// log is made known when it is published.
+/// What a frame's header says of an entry whose payload begins at `position`. Publishing fills in its place
+/// in its log.
 pub(crate) fn entry_of(frame: &FrameHeader, position: u64) -> Entry {
     Entry {
         stamp: frame.stamp,
@@ -165,10 +165,10 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Resul
     Ok(bytes.into())
 }
 
-/// How many entries are looked at under one lock, where many may be.
+/// How many entries a long search examines under one lock.
 const ENTRIES_PER_LOCK: usize = 256;
 
-/// What was in memory is not any more.
+/// An entry is no longer in memory.
 struct MemoryMiss;
 
 fn reserve_one<T>(queue: &mut VecDeque<T>) {
@@ -177,21 +177,21 @@ fn reserve_one<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// What of a log is in memory.
+/// The part of a log that is in memory.
 struct LogState {
     /// The last entries.
     entries: VecDeque<Entry>,
     /// The payloads of the last of these.
     recent: VecDeque<Payload>,
-    /// How many of the payloads that were let go here the tail still counts as the oldest of this log.
+    /// How many payloads were dropped here that the tail still counts as this log's oldest.
     evicted_early: usize,
-    /// How far the log has come.
+    /// Where the log ends.
     tip: LogTip,
-    /// How far it had come where what is indexed in files ends.
+    /// Where it ended at `indexed_to`.
     indexed_tip: LogTip,
-    /// Where its newest run stands there.
+    /// Its newest run at `indexed_to`.
     latest_run: Option<RunLocation>,
-    /// The position where that is.
+    /// Everything below this position of the journal is indexed in files.
     indexed_to: u64,
     compacted_prefix: Option<Arc<CompactedPrefix>>,
     horizon: LogHorizon,
@@ -227,8 +227,8 @@ impl LogState {
         }
     }
 
-    /// Lets go of entries that were given up, or that something stands in for: nobody is to see them
-    /// any more, as nobody would after a restart.
+    /// Drops entries that are removed, or that the compacted prefix replaces. They are not visible any more,
+    /// just as after a restart.
     fn drop_released(&mut self) {
         let (freed, indexed_to) = (self.horizon.released_tip.end, self.indexed_to);
         let is_freed = |entry: &Entry| entry.end() <= freed && entry.frame() < indexed_to;
@@ -241,7 +241,7 @@ impl LogState {
         }
     }
 
-    /// Lets go of entries that can be found in files, and have no payload in memory.
+    /// Drops entries that can be found in files and have no payload in memory.
     fn drop_indexed(&mut self) {
         while self.entries.len() > self.recent.len()
             && self.entries.front().is_some_and(|entry| entry.frame() < self.indexed_to)
@@ -254,7 +254,7 @@ impl LogState {
     }
 }
 
-/// Told once when a log that it watches grows.
+/// Called once when a log that it watches grows.
 pub trait LogWatcher: Send + Sync {
     /// The log has grown.
     fn on_append(&self);
@@ -270,14 +270,14 @@ pub struct Log {
     watchers: Mutex<Vec<std::sync::Weak<dyn LogWatcher>>>,
 }
 
-/// How far a log had come in what is indexed in files, and where its newest run stands there.
+/// Where a log ended in what is indexed in files, and its newest run there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexedTip {
     pub(crate) tip: LogTip,
     pub(crate) latest_run: Option<RunLocation>,
 }
 
-/// What of a log has been given up, and what stands in for it: what the manifest says.
+/// The removed beginning of a log, and what replaces it, as the manifest has it.
 #[derive(Debug)]
 pub(crate) struct LogPrefix {
     pub(crate) horizon: LogHorizon,
@@ -285,7 +285,7 @@ pub(crate) struct LogPrefix {
 }
 
 impl Log {
-    /// A log that had come as far as `reached` in what is indexed in files.
+    /// A log whose indexed entries end at `reached`.
     pub(crate) fn new(
         id: LogId,
         segments: Arc<JournalSegments>,
@@ -323,7 +323,7 @@ impl Log {
         entry.bytes = tip.bytes + u64::from(entry.length);
         entry.chain = Entry::link(tip.chain, &entry);
         state.tip = LogTip::of(&entry, entry.user_time_max);
-        // Most logs of files have one entry: there may be very many of them.
+        // Most logs of files have one entry, and there may be very many of them.
         reserve_one(&mut state.entries);
         state.entries.push_back(entry);
         if let Some(payload) = payload {
@@ -342,8 +342,8 @@ impl Log {
         state.drop_indexed();
     }
 
-    /// The entries in memory that lie in the journal from `start` to `end`, and how far the log had
-    /// come at `start`, which is where what is indexed in files ends.
+    /// The entries in memory that lie in the journal from `start` to `end`, and the tip of the log at
+    /// `start`, where the indexed part ends.
     pub(crate) fn unindexed_entries(&self, start: u64, end: u64) -> (IndexedTip, Vec<Entry>) {
         let state = self.state.read();
         assert!(state.indexed_to <= start, "segments are indexed in order");
@@ -353,7 +353,7 @@ impl Log {
         (reached, state.entries.range(from..to).copied().collect())
     }
 
-    /// Says that everything below `position` is found in files now, and how far the log had come.
+    /// Sets the position below which everything is found in files, and the log's tip there.
     pub(crate) fn set_indexed(&self, position: u64, reached: IndexedTip) {
         let mut state = self.state.write();
         state.indexed_to = position;
@@ -361,7 +361,7 @@ impl Log {
         state.drop_indexed();
     }
 
-    /// Whether nothing of it is known here that files do not say.
+    /// Whether everything about it that is held in memory is also in files.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.read();
         state.entries.is_empty()
@@ -370,7 +370,7 @@ impl Log {
             && self.watchers.lock().iter().all(|watcher| watcher.strong_count() == 0)
     }
 
-    /// Says what of it has been given up, and what stands in for it.
+    /// Sets the removed beginning of the log, and what replaces it.
     pub(crate) fn set_prefix(&self, beginning: LogPrefix) {
         let mut state = self.state.write();
         state.horizon = beginning.horizon;
@@ -378,7 +378,7 @@ impl Log {
         state.drop_released();
     }
 
-    /// What of it has been given up, and what stands in for it.
+    /// The removed beginning of the log, and what replaces it.
     pub(crate) fn prefix(&self) -> LogPrefix {
         let state = self.state.read();
         LogPrefix { horizon: state.horizon, compacted_prefix: state.compacted_prefix.clone() }
@@ -397,42 +397,42 @@ impl Log {
         }
     }
 
-    /// Has `watcher` told once, when the log next grows. Look at the log after this, not before.
+    /// Calls `watcher` once, when the log next grows. Read the log after this call, not before.
     pub fn watch(&self, watcher: &Arc<dyn LogWatcher>) {
         let mut watchers = self.watchers.lock();
-        // Those who left without being told are swept out before the list doubles.
+        // Watchers that were dropped before their call are removed before the list doubles.
         if watchers.len() == watchers.capacity() {
             watchers.retain(|watcher| watcher.strong_count() > 0);
         }
         watchers.push(Arc::downgrade(watcher));
     }
 
-    /// The offset behind the last visible record.
+    /// The offset after the last visible record.
     pub fn end(&self) -> Offset {
         self.state.read().tip.end
     }
 
-    /// The first offset that has not been given up.
+    /// The log start: the first offset that is not removed.
     pub fn start(&self) -> Offset {
         self.state.read().horizon.start
     }
 
-    /// What has been given up.
+    /// The horizon: what has been removed or compacted.
     pub fn horizon(&self) -> LogHorizon {
         self.state.read().horizon
     }
 
-    /// How far the log has come.
+    /// Where the log ends.
     pub fn tip(&self) -> LogTip {
         self.state.read().tip
     }
 
-    /// The first offset that can be looked up without looking into files.
+    /// The first offset that can be looked up without reading files.
     pub fn memory_start(&self) -> Offset {
         self.state.read().memory_base()
     }
 
-    /// What is sealed; made while the state is held, so that both are of one moment.
+    /// The sealed part of the log. It is made under the lock of the state, so that both are of one moment.
     fn sealed_log(&self, state: &LogState) -> SealedLog {
         SealedLog {
             log: self.id,
@@ -444,12 +444,12 @@ impl Log {
         }
     }
 
-    /// What of it is sealed, at this moment.
+    /// The sealed part of the log, as of now.
     pub(crate) fn current_sealed_log(&self) -> SealedLog {
         self.sealed_log(&self.state.read())
     }
 
-    /// How far the log had come in `cut`.
+    /// Where the log ended in `cut`.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -476,8 +476,8 @@ impl Log {
         Ok(self.tip_at(cut)?.end)
     }
 
-    /// The position of the journal that has to be on stable storage for all of the log that `cut`
-    /// admits to be; 0 if it is, for what is indexed in files was synced before.
+    /// The position up to which the journal has to be on stable storage so that all of the log in `cut` is.
+    /// It is 0 if that is so already: what index files cover was synced before.
     pub fn journal_end_of(&self, cut: Cut) -> u64 {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
@@ -494,7 +494,7 @@ impl Log {
         if offset >= state.memory_base() {
             return Ok(state.entries.get(state.position_of(offset)).copied());
         }
-        // What is in memory now may be in files before it is looked for again.
+        // Entries that are in memory now may have moved to files before the next lookup.
         let (sealed, memory_base) = (self.sealed_log(&state), state.memory_base());
         drop(state);
         match sealed.at_offset(offset)? {
@@ -503,8 +503,8 @@ impl Log {
         }
     }
 
-    /// The first entry, among those that end after `from`, in which some user time is `time` or
-    /// later: by the running maximum where nothing was there before, and else by looking at each.
+    /// The first entry, among those that end after `from`, that holds a user time of `time` or later. The
+    /// running maximum finds it if no earlier entry reaches `time`; otherwise each entry is examined.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -520,7 +520,7 @@ impl Log {
             let found = sealed.first_reaching(time, from)?;
             if let Some(spot) = found {
                 let placed = spot.index_entry()?;
-                // Both in memory and in files: memory is nearer.
+                // It may be both in memory and in files: memory is nearer.
                 if placed.entry.base < memory_base {
                     return Ok(Some(located_payload(&spot, placed)));
                 }
@@ -528,15 +528,15 @@ impl Log {
             return self.first_reaching(time, memory_base);
         }
         let first = state.position_of(from);
-        // Entries before the one where the running maximum reaches `time` have no such record.
+        // Entries before the one where the running maximum reaches `time` hold no such record.
         let by_peak = state.entries.partition_point(|entry| entry.user_time_max < time);
         let index = (first.max(by_peak)..state.entries.len())
             .find(|index| state.entries[*index].user_max >= time);
         Ok(index.map(|index| state.entry_payload(index, &self.segments)))
     }
 
-    /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first
-    /// of equals.
+    /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first of
+    /// equals.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -563,10 +563,11 @@ impl Log {
         })
     }
 
-    /// The same, of what is in memory. A few entries are looked at at a time, for whoever publishes waits meanwhile.
+    /// The same among entries in memory. It examines a few entries under each lock, because publishing waits
+    /// for the lock.
     ///
     /// # Errors
-    /// Some of them were let go of before they were looked at, and are found in files.
+    /// Some of the entries were dropped before they were examined, and are found in files.
     fn latest_in_memory(
         &self,
         mut from: Offset,
@@ -582,7 +583,7 @@ impl Log {
             let behind = state.entries.partition_point(|entry| entry.end() <= until);
             let next = behind.min(first + ENTRIES_PER_LOCK);
             let user_max = |index: usize| state.entries[index].user_max;
-            // Of equals the last that is compared is taken: the first of them.
+            // `max_by_key` returns the last of equals: in reverse order, that is the first of them.
             let best = (first..next).rev().max_by_key(|index| user_max(*index));
             let larger = |index: &usize| {
                 newest.as_ref().is_none_or(|newest| user_max(*index) > newest.entry.user_max)
@@ -597,7 +598,7 @@ impl Log {
         }
     }
 
-    /// The entry that holds `offset`, with its payload; `None` behind the end.
+    /// The entry that holds `offset`, with its payload; `None` at or behind the end.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -606,7 +607,7 @@ impl Log {
     }
 
     /// The entries from the one that holds `from`, up to those that begin at `until` or later, until
-    /// `bytes_max` is reached; the first is given whatever its length.
+    /// `bytes_max` is reached. The first is returned whatever its length.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -649,7 +650,7 @@ impl Log {
         }
     }
 
-    /// Bytes of payload that are kept in it.
+    /// Bytes of payload that the log holds.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -661,8 +662,8 @@ impl Log {
         self.bytes_between(start, end)
     }
 
-    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at
-    /// `until` or later; without touching any of them.
+    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at `until` or
+    /// later. No payload is read.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -679,8 +680,8 @@ impl Log {
         Ok(self.bytes_before(behind)?.saturating_sub(self.bytes_before(from)?))
     }
 
-    /// Bytes of payload in front of the entry that holds `offset` or follows it: with what has been
-    /// given up, and without what compaction left out.
+    /// Bytes of payload in front of the entry that holds `offset` or follows it. It includes what retention
+    /// removed, but not what compaction removed.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -730,7 +731,7 @@ impl Log {
     }
 }
 
-/// Pieces, up to a number of bytes.
+/// Entries with their payloads, up to a number of bytes.
 struct PayloadBatch {
     payloads: Vec<EntryPayload>,
     bytes: usize,

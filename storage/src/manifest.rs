@@ -1,11 +1,11 @@
-//! The manifest: which parts there are, and what of each log has been given up.
+//! The manifest: which sealed segments there are, and the horizon of each log.
 //!
-//! What holds true of it:
-//! - It is hard: nothing else knows what was given up, and which files are to be there.
-//! - It is written before what it says comes true: before anything is freed, and before a file that it
-//!   no longer names is removed.
+//! Invariants:
+//! - It is hard state: nothing else records the log starts, and which files have to exist.
+//! - It is written before its effects: before space is reclaimed, and before a file that it no longer
+//!   names is removed.
 //! - A write costs what it changes: it is an edit, appended and synced. Once the edits outgrow the
-//!   snapshot before them, another snapshot replaces the file in one step, by renaming.
+//!   snapshot before them, a new snapshot replaces the file in one step, by renaming.
 //! - A horizon never falls.
 //!
 //! `docs/FORMAT.md` has the layout.
@@ -33,56 +33,56 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 32;
 const LOG_BYTES: usize = 112;
-/// No manifest is longer: a longer file is damage, and no reason to allocate.
+/// No manifest is longer: a longer file is corrupt, and no reason to allocate.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 32;
 
-/// What of a log has been given up.
+/// What of a log has been removed or compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHorizon {
-    /// The first offset that is kept.
+    /// The log start: the first offset that is kept.
     pub start: Offset,
-    /// The stamp of the entry that holds the last offset that is not kept: a cut whose bound lies at
-    /// or below it misses records.
+    /// The stamp of the entry that holds the last removed offset: a cut whose bound lies at or below it
+    /// misses records.
     pub lost_to: Hlc,
-    /// Records whose successor by key lies below this bound may be gone: a cut below it is not what it
-    /// was.
+    /// Records whose successor by key lies below this bound may be gone: a cut below it is no longer
+    /// complete.
     pub compacted_to: Hlc,
     /// Below this offset each key occurs once.
     pub clean_to: Offset,
-    /// How far the log had come where parts are no longer looked into: the base has what lies before,
-    /// or nothing has.
+    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it is in the
+    /// compacted prefix, or gone.
     pub(crate) released_tip: LogTip,
-    /// The space of everything below this offset was given back.
+    /// The space of everything below this offset was reclaimed.
     pub(crate) reclaimed_to: Offset,
-    /// The generation of its base; 0 if it has none.
+    /// The generation of its compacted prefix; 0 if it has none.
     pub(crate) compacted_generation: u64,
 }
 
 impl LogHorizon {
-    /// How far the log had come where parts are no longer looked into: the base has what lies before,
-    /// or nothing has.
+    /// The tip of the log at the point where lookups in sealed segments begin. Everything before it is in the
+    /// compacted prefix, or gone.
     pub fn released_tip(&self) -> LogTip {
         self.released_tip
     }
 
-    /// The space of everything below this offset was given back.
+    /// The space of everything below this offset was reclaimed.
     pub fn reclaimed_to(&self) -> Offset {
         self.reclaimed_to
     }
 
-    /// The generation of its base; 0 if it has none.
+    /// The generation of its compacted prefix; 0 if it has none.
     pub fn compacted_generation(&self) -> u64 {
         self.compacted_generation
     }
 
-    /// The largest user time in what is no longer looked for where it was written: some of it, or all,
-    /// is gone.
+    /// The largest user time in what was released from where it was written: some of it, or all of it, is
+    /// gone.
     pub fn released_user_time_max(&self) -> UserTime {
         self.released_tip.user_time_max
     }
 
-    /// Whether a base may reach up to `until`: what an earlier one had beyond is nowhere else, and
-    /// what was given up needs none.
+    /// Whether a compacted prefix may reach up to `until`. It must not end before an earlier one did, whose
+    /// entries are nowhere else, and removed entries need none.
     pub(crate) fn admits_compacted_prefix(&self, until: Offset) -> bool {
         until > self.start && until >= self.released_tip.end
     }
@@ -102,27 +102,27 @@ impl Default for LogHorizon {
     }
 }
 
-/// A part, as the manifest lists it.
+/// A sealed segment, as the manifest lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestSegment {
     /// The position at which it begins.
     pub start: u64,
-    /// The position behind it.
+    /// The position after it.
     pub end: u64,
-    /// How its frames stand in its file.
+    /// The order of frames in its file.
     pub layout: SegmentLayout,
 }
 
-/// What the manifest says.
+/// The content of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Which write this was.
+    /// The sequence number of the write.
     pub sequence: u64,
-    /// Everything below this position is indexed in files; what follows is read back at each start.
+    /// Everything below this position is indexed in files; the rest is read back at each start.
     pub indexed_to: u64,
-    /// The parts that there are, by position. Stretches of which nothing is kept are not listed.
+    /// The sealed segments, by position. Segments of which nothing is kept are not listed.
     pub segments: Vec<ManifestSegment>,
-    /// Logs of which something has been given up, or compacted.
+    /// Logs of which something was removed or compacted.
     pub logs: BTreeMap<LogId, LogHorizon>,
 }
 
@@ -134,14 +134,14 @@ pub enum ManifestError {
         "journal/manifest is corrupt: log starts are not known any more; nothing was changed. Restore the file from a backup or a replica"
     )]
     Corrupt,
-    /// It is not there, or not the newest that there was.
+    /// It is missing, or not the newest version.
     #[error(
         "journal/manifest is missing, or older than journal/bound says: log starts are not known any more. sequence={found}, known={known}; nothing was changed. Restore the whole data directory from a backup, not single files"
     )]
     Stale {
-        /// Which write it is; 0 if it is missing.
+        /// The sequence number that was found; 0 if the file is missing.
         found: u64,
-        /// Which write there was.
+        /// The sequence number that the bound file knows.
         known: u64,
     },
     /// The disk failed.
@@ -155,12 +155,12 @@ impl Manifest {
         self.logs.get(&log).copied().unwrap_or_default()
     }
 
-    /// The place of the part that begins at `start`, or where it would stand.
+    /// The place of the sealed segment that begins at `start`, or where it would be inserted.
     fn segment_position(&self, start: u64) -> Result<usize, usize> {
         self.segments.binary_search_by_key(&start, |part| part.start)
     }
 
-    /// Changes what it says.
+    /// Applies an edit.
     pub(crate) fn apply(&mut self, edit: &ManifestEdit) {
         for change in &edit.0 {
             match change {
@@ -184,7 +184,7 @@ impl Manifest {
         }
     }
 
-    /// The bytes of a file that says this, without edits.
+    /// The bytes of a file with this content, without edits.
     pub fn encode(&self) -> Vec<u8> {
         let length = snapshot_bytes(self.segments.len(), self.logs.len()).expect("it is in memory");
         let mut bytes = Vec::with_capacity(length.next_multiple_of(PAGE_BYTES));
@@ -211,14 +211,14 @@ impl Manifest {
         bytes
     }
 
-    /// Reads the bytes of the file; `None` if they are not those of a manifest.
+    /// Decodes the bytes of the file; `None` if they are not a manifest.
     pub fn decode(bytes: &[u8]) -> Option<Manifest> {
         let (mut manifest, pages) = Manifest::decode_snapshot(bytes)?;
         apply_edits(&mut manifest, pages)?;
         manifest.is_valid().then_some(manifest)
     }
 
-    /// Reads the snapshot; returns also the pages of edits behind it.
+    /// Decodes the snapshot; returns also the pages of edits after it.
     fn decode_snapshot(bytes: &[u8]) -> Option<(Manifest, &[u8])> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC || header[8..12] != VERSION.to_le_bytes() {
@@ -242,16 +242,16 @@ impl Manifest {
         Some((Manifest { sequence, indexed_to, segments: parts, logs }, pages))
     }
 
-    /// Whether parts stand by position, and below what is indexed: with a checksum that is right, that is
-    /// somebody's doing, and what follows rests on it.
+    /// Whether the sealed segments are in order of position, and below what is indexed. If the checksum is
+    /// right and this is false, someone changed the file on purpose, and everything else relies on it.
     fn is_valid(&self) -> bool {
         let stands = |part: &ManifestSegment| part.start <= part.end && part.end <= self.indexed_to;
         self.segments.iter().all(stands)
             && self.segments.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
     }
 
-    /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for
-    /// nothing else. `None` if it does not begin as one.
+    /// Decodes as much as possible of a corrupt manifest, whatever its checksum says: for a person to read,
+    /// and for nothing else. `None` if it does not begin as one.
     pub fn decode_corrupt(bytes: &[u8]) -> Option<Manifest> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC {
@@ -274,7 +274,7 @@ impl Manifest {
         Some(manifest)
     }
 
-    /// Reads the manifest; one that says nothing if there is none yet.
+    /// Reads the manifest; an empty one if there is none yet.
     ///
     /// # Errors
     /// [`ManifestError`].
@@ -296,7 +296,7 @@ impl Manifest {
     }
 }
 
-/// The length of a snapshot, without what fills its last page.
+/// The length of a snapshot, without the padding of its last page.
 fn snapshot_bytes(parts: usize, logs: usize) -> Option<usize> {
     let records = parts.checked_mul(SEGMENT_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
     records.checked_add(HEADER_BYTES + 8)
@@ -436,7 +436,7 @@ mod tests {
         );
     }
 
-    /// What was given up needs no base, and what an earlier base had is nowhere else.
+    /// Removed entries need no compacted prefix, and the entries of an earlier one are nowhere else.
     #[test]
     fn a_compacted_prefix_reaches_beyond_the_start_and_as_far_as_the_one_before() {
         let freed = |end| LogTip { end: Offset(end), ..LogTip::NONE };
@@ -449,7 +449,7 @@ mod tests {
         assert!(!admits(5, 9, 8) && admits(5, 9, 9));
     }
 
-    /// With a checksum that is right, that is somebody's doing.
+    /// With a right checksum, someone did that on purpose.
     #[test]
     fn parts_that_do_not_stand_by_position_below_what_is_indexed_are_refused() {
         let is_lawful = |parts: &[(u64, u64)]| {
@@ -485,7 +485,7 @@ mod tests {
             let crc = crc32c::crc32c(&other[..body]);
             other[body..body + 4].copy_from_slice(&crc.to_le_bytes());
             assert_eq!(Manifest::decode(&other), None);
-            // For a person another version is read as well as it can be.
+            // For a person, a file of another version is decoded as well as possible.
             assert_eq!(Manifest::decode_corrupt(&other), (at > 0).then(|| manifest.clone()));
         }
     }
@@ -507,7 +507,7 @@ mod tests {
             bad[at] ^= 0x10;
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
             assert_eq!(Manifest::decode(&good[..at]), None, "cut at {at}");
-            // For a person, something is read, and nothing that was not there.
+            // For a person, a part is decoded, and nothing that was not there.
             if let Some(read) = Manifest::decode_corrupt(&good[..at]) {
                 assert!(manifest().segments.starts_with(&read.segments), "cut at {at}");
                 assert!(read.logs.len() <= manifest().logs.len(), "cut at {at}");

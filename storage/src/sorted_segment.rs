@@ -20,19 +20,19 @@ pub use frames::{SortedFrameReader, SortedScanItem};
 pub const SORTED_HEADER_BYTES: u64 = 64;
 /// What stands before the header of each frame.
 pub const SORTED_PREFIX_BYTES: usize = 32;
-const MAGIC: &[u8; 8] = b"FFFILED1";
+const MAGIC: &[u8; 8] = b"FFSORTED";
 const VERSION: u32 = 1;
 /// How much is handed to the disk at once.
 const WRITE_BYTES: usize = 4 << 20;
 
 /// The name of the filed part that begins at `start`.
 pub fn sorted_segment_name(start: u64, generation: u32) -> String {
-    format!("{start:020}.{generation}.filed")
+    format!("{start:020}.{generation}.sorted")
 }
 
 /// The name of the base of `log`.
 pub fn compacted_prefix_name(log: LogId, generation: u64) -> String {
-    format!("log-{:020}.{generation}.filed", log.0)
+    format!("log-{:020}.{generation}.sorted", log.0)
 }
 
 /// The name of the index that belongs to a data file.
@@ -43,7 +43,7 @@ pub fn index_name(data: &str) -> String {
 
 /// Whether a file of this name is a filed data file, or would be.
 pub fn is_sorted_segment_name(name: &str) -> bool {
-    name.strip_suffix(".filed").is_some_and(|stem| {
+    name.strip_suffix(".sorted").is_some_and(|stem| {
         let numbers = stem.strip_prefix("log-").unwrap_or(stem).split_once('.');
         numbers.is_some_and(|(start, generation)| {
             start.len() == 20 && is_number(start) && is_number(generation)
@@ -54,7 +54,7 @@ pub fn is_sorted_segment_name(name: &str) -> bool {
 /// Whether a file of this name is an index, or would be.
 pub fn is_index_name(name: &str) -> bool {
     name.strip_suffix(".index").is_some_and(|stem| {
-        (stem.len() == 20 && is_number(stem)) || is_sorted_segment_name(&format!("{stem}.filed"))
+        (stem.len() == 20 && is_number(stem)) || is_sorted_segment_name(&format!("{stem}.sorted"))
     })
 }
 

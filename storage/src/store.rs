@@ -1,9 +1,9 @@
-//! The store: logs over one journal, appended to by one thread.
+//! The store: logs over one journal, which one thread writes.
 //!
-//! A group's life: requests gather in a queue; the writer stamps each append, lets the [`AppendStage`]
-//! fill in or refuse it, lays the frames out, writes them with one call, syncs once if anyone asked
-//! for that, publishes them in their logs, and only then completes them. The next group gathers
-//! meanwhile: waiting for a group costs no timer.
+//! How a group is written: requests gather in a queue. The writer stamps each append, lets the
+//! [`AppendStage`] fill in or refuse it, lays out the frames and writes them with one call. It syncs once if
+//! a request wants that, publishes the entries in their logs, and only then completes the requests. The
+//! next group gathers meanwhile, so waiting for a group needs no timer.
 
 mod opening;
 mod replay;
@@ -40,32 +40,32 @@ use writer::{StoreWriter, complete, fail};
 pub struct Options {
     /// When an append that asks for durability is complete.
     pub durability: Durability,
-    /// A segment is sealed before it grows longer than this, in bytes.
+    /// A segment is rolled before it grows longer than this, in bytes.
     pub segment_bytes_max: u64,
-    /// A segment is sealed before it holds more frames than this: what is not indexed in files is held
-    /// in memory.
+    /// A segment is rolled before it holds more frames than this: entries without an index file are held in
+    /// memory.
     pub segment_frames_max: u64,
-    /// How many bytes of the newest payloads stay in memory; what these do not use, blocks of old data
-    /// that was read may.
+    /// How many bytes of the newest payloads stay in memory. Cached blocks of old data may use the rest of
+    /// this budget.
     pub tail_bytes_max: usize,
     /// How many bytes of index files stay in memory.
     pub index_bytes_max: usize,
-    /// How many logs that nobody uses stay in memory.
+    /// How many unused logs stay in memory.
     pub idle_logs_max: usize,
-    /// In so many of the newest parts a log that is not in memory is looked for one by one, before head
-    /// tables say where to look.
+    /// In at most this many of the newest sealed segments, a log that is not in memory is looked up segment
+    /// by segment. For older segments, latest-run tables say where to look.
     pub uncovered_segments_max: usize,
-    /// Parts of at most this many bytes are merged with their neighbours first; larger ones, in levels,
-    /// later. If it is 0, none are.
+    /// Sealed segments of at most this many bytes are merged with their neighbours first; larger ones are
+    /// merged later, in levels. If it is 0, none are merged.
     pub merge_bytes_min: u64,
-    /// A secret of this life of the store: payloads that are made by whoever does not know it cannot pose as
+    /// A secret of this incarnation of the store. A payload made without knowledge of it cannot pass for
     /// frames. A service draws it at random.
     pub salt: u64,
-    /// Whether indexing and filing wait for [`Store::run_maintenance`], and are not done by a thread of their own.
-    /// A run of a test replays only so.
+    /// Whether indexing and sorting wait for [`Store::run_maintenance`] instead of running on their own
+    /// thread. A test run is reproducible only with this.
     pub manual_maintenance: bool,
-    /// Whether no thread is started at all, and everything waits for [`Store::step`], tending for
-    /// [`Store::run_maintenance`]: a simulation decides what comes when.
+    /// Whether no thread is started at all: writing waits for [`Store::step`], maintenance for
+    /// [`Store::run_maintenance`]. A simulation uses it to decide what happens when.
     pub manual_stepping: bool,
     /// Whether a proof is written for each sealed segment.
     pub proofs: bool,
@@ -104,13 +104,13 @@ pub struct StoreStats {
     pub appends: AtomicU64,
     /// Bytes of journal written, headers included.
     pub bytes: AtomicU64,
-    /// Bytes that payloads in memory take, with what it takes to hold them.
+    /// Bytes that payloads in memory take, with the overhead of each.
     pub tail_bytes: AtomicU64,
     /// The journal's end.
     pub journal_end: AtomicU64,
-    /// Everything below is on stable storage.
+    /// Everything below this position is on stable storage.
     pub synced_to: AtomicU64,
-    /// The first stamp in the segment that is being written; 0 if there is none yet.
+    /// The first stamp in the segment that is being written; 0 if it has no entry yet.
     open_since: AtomicU64,
 }
 
@@ -121,14 +121,14 @@ struct StoreContext<S: AppendStage> {
 }
 
 impl<S: AppendStage> StoreContext<S> {
-    /// Why no more writes are taken, if so.
+    /// Why the store takes no more writes, if it has stopped.
     fn stop_reason(&self) -> Option<Arc<str>> {
         let stopped = self.queue.state.lock().stopped.clone();
         stopped.or_else(|| self.history.journal_loss.get().cloned())
     }
 }
 
-/// Gives the log of an id.
+/// Returns the log with a given id.
 pub type LogSource = Arc<dyn Fn(LogId) -> io::Result<Arc<Log>> + Send + Sync>;
 
 /// Logs over one journal.
@@ -137,18 +137,18 @@ pub struct Store<S: AppendStage> {
     data_cache: Arc<DataCache>,
     timekeeper: Arc<Timekeeper>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The writer, where it has no thread.
+    /// The writer, if it has no thread of its own.
     stepped_writer: Mutex<Option<StoreWriter<S>>>,
-    /// How many bytes of torn tail recovery cut off.
+    /// How many bytes of torn tail recovery truncated.
     pub torn_bytes: u64,
 }
 
 impl<S: AppendStage> Store<S> {
-    /// Starts the thread that indexes, proves and files, of a store that was opened to be tended by
-    /// hand. Proofs are signed with `key`.
+    /// Starts the thread that indexes, proves and sorts, for a store that was opened with manual maintenance.
+    /// Proofs are signed with `key`.
     ///
     /// # Errors
-    /// No thread can be made.
+    /// The thread cannot be created.
     pub fn start_maintenance(&self, key: Option<Arc<SigningKey>>) -> io::Result<()> {
         let history = Arc::clone(&self.shared.history);
         if let Some(key) = key {
@@ -164,8 +164,8 @@ impl<S: AppendStage> Store<S> {
         Ok(())
     }
 
-    /// Does what a store that is [driven by hand](Options::manual_stepping) has to do now: writes one
-    /// group, and renews the clock's bound. Whether there was anything to do.
+    /// Does one step of a [manually stepped](Options::manual_stepping) store: writes one group, and renews
+    /// the clock's bound. Returns whether there was anything to do.
     pub fn step(&self) -> bool {
         let wrote = self.stepped_writer.lock().as_mut().is_some_and(StoreWriter::step);
         self.timekeeper.renew_manually() || wrote
@@ -185,43 +185,44 @@ impl<S: AppendStage> Store<S> {
         Arc::new(move |id| history.log(id))
     }
 
-    /// Does the work that has gathered on what is sealed: indexes it, makes damaged indexes anew, and
-    /// files what would gain by it.
+    /// Runs the maintenance that is due on sealed segments: indexes them, rebuilds corrupt indexes, and sorts
+    /// those that are worth it.
     ///
     /// # Errors
-    /// The disk fails; what was not done is tried again.
+    /// The disk fails; unfinished work is retried.
     pub fn run_maintenance(&self) -> io::Result<()> {
         self.shared.history.run_maintenance()
     }
 
-    /// The first stamp in the segment that is being written, if it has one.
+    /// The first stamp in the segment that is being written, if it has an entry.
     pub fn open_since(&self) -> Option<Hlc> {
         let since = Hlc::from_bits(self.shared.stats.open_since.load(Ordering::Relaxed));
         (since > Hlc::ZERO).then_some(since)
     }
 
-    /// Ends the segment that is being written, so that it can be indexed and filed. It is done before
+    /// Rolls the segment that is being written, so that it can be indexed and sorted. It is rolled before
     /// anything that is appended later.
     pub fn roll_segment(&self) {
         self.shared.queue.state.lock().wants_roll = true;
         self.shared.queue.filled.notify_one();
     }
 
-    /// Gives up everything in front of the offsets named, for ever. The space is given back by the
-    /// second call of [`Store::reclaim`] from then.
+    /// Advances the log start of each named log. Everything in front of it is gone for ever; the second call
+    /// of
+    /// [`Store::reclaim`] after this one reclaims its space.
     ///
     /// # Errors
-    /// The disk fails; nothing was given up then.
+    /// The disk fails; then no log start has advanced.
     pub fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
-        // A horizon never lies behind what a crash leaves: offsets would be given out again. So it
-        // ends where the log did before the sync.
+        // A log start never lies beyond what survives a crash: otherwise offsets would be assigned twice. So
+        // it is limited to where the log ended before the sync.
         let within = |(id, start): &(LogId, Offset)| Ok((*id, (*start).min(self.log(*id)?.end())));
         let starts = starts.iter().map(within).collect::<io::Result<Vec<(LogId, Offset)>>>()?;
         self.sync()?;
         self.shared.history.advance_log_start(&starts)
     }
 
-    /// Puts all that is visible on stable storage, whatever its appends asked for.
+    /// Puts everything visible on stable storage, whatever durability its appends had.
     ///
     /// # Errors
     /// The store has stopped.
@@ -231,37 +232,37 @@ impl<S: AppendStage> Store<S> {
             let _ = sender.send(());
         });
         while self.step() {}
-        // The writer drops what it does not complete.
+        // The writer drops the sender of a request that it does not complete.
         let _ = synced.recv();
-        // Also where a sync failed that indexing asked for: the writer has refused this one then.
+        // A sync for indexing may also have failed: then the writer has refused this one.
         match (self.shared.stop_reason(), self.is_closing()) {
             (Some(why), _) => Err(io::Error::other(why.to_string())),
-            // It may have been refused for that.
+            // The request may have been refused because of that.
             (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),
             (None, false) => Ok(()),
         }
     }
 
-    /// Gives back the space of what was given up or replaced before the last call.
+    /// Reclaims the space of what was removed or replaced before the last call.
     ///
     /// # Errors
-    /// The disk fails; what was not freed is tried again.
+    /// The disk fails; what was not reclaimed is retried.
     pub fn reclaim(&self) -> io::Result<ReclaimStats> {
         self.shared.history.reclaim()
     }
 
-    /// Forgets what was given up of logs that are not known any more, as far as no file knows of them; how
-    /// many. `is_known` says of which logs somebody may still ask, at any time; the others are empty, and
-    /// were ever appended to by nobody who would do it again.
+    /// Removes unknown logs from the manifest, if no file refers to them; returns how many. `is_known` says
+    /// which logs may still be used, at any time. The other logs are empty, and nobody appends to them
+    /// again.
     ///
     /// # Errors
-    /// The disk fails; nothing is forgotten then.
+    /// The disk fails; then no log is removed.
     pub fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
         self.shared.history.remove_logs(is_known)
     }
 
-    /// The offset up to which a log can be replaced, so that all that is replaced lies in `cut`; and
-    /// the stamp of the last entry before it. Offset 0 if there is nothing to replace.
+    /// The offset up to which a log can be replaced such that all that is replaced lies in `cut`, and the
+    /// stamp of the last entry before it. Offset 0 if there is nothing to replace.
     ///
     /// # Errors
     /// An index cannot be read.
@@ -273,15 +274,15 @@ impl<S: AppendStage> Store<S> {
         Ok((tip.end, tip.stamp))
     }
 
-    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, which is an
-    /// offset that [`Store::replaceable_prefix`] gave. Whether that was done: not if `confirm` says so, which
-    /// is asked once, just before; not if all below `until` was given up meanwhile; and not if the log is
-    /// being replaced already.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, an offset that
+    /// [`Store::replaceable_prefix`] returned. Returns whether that was done. It is not done if `confirm`
+    /// returns false (it is called once, just before), if the log start has passed `until` meanwhile, or if
+    /// another replacement of the log is running.
     ///
-    /// Entries come in order, and the last one below `until` has to be among them: cuts end there.
+    /// Entries come in order. The last entry below `until` has to be among them, because cuts end there.
     ///
     /// # Errors
-    /// The disk fails, or `fill` does; nothing has changed then.
+    /// The disk fails, or `fill` does; then nothing has changed.
     pub fn replace_prefix(
         &self,
         log: LogId,
@@ -292,12 +293,12 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.replace_prefix(log, until, fill, confirm)
     }
 
-    /// The parts that there are.
+    /// All sealed segments.
     pub fn sealed_segments(&self) -> Arc<Vec<Arc<SealedSegment>>> {
         self.shared.history.sealed_segments.all()
     }
 
-    /// Counters of what is done to what is sealed.
+    /// Counters of the maintenance of sealed segments.
     pub fn history_stats(&self) -> &HistoryStats {
         &self.shared.history.stats
     }
@@ -307,7 +308,7 @@ impl<S: AppendStage> Store<S> {
         &self.shared.history.cache
     }
 
-    /// The blocks of data files that are in memory.
+    /// The cache of data file blocks.
     pub fn data_cache(&self) -> &Arc<DataCache> {
         &self.data_cache
     }
@@ -327,7 +328,7 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.segments.count() + self.shared.history.sealed_segments.count()
     }
 
-    /// Whether it is being closed.
+    /// Whether it is closing.
     pub fn is_closing(&self) -> bool {
         self.shared.queue.state.lock().closing
     }
@@ -338,13 +339,14 @@ impl<S: AppendStage> Store<S> {
     }
 
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
-    /// with one result each. Calls of `done` come in append order. A store that has stopped or is
-    /// closing calls `done` at once, on this thread.
+    /// with one result each. Calls of `done` come in append order. If the store has stopped or is closing,
+    /// `done` is called at once, on this thread.
     ///
-    /// Bounding what is on its way is the caller's business.
+    /// The caller limits how much is in flight.
     ///
     /// # Panics
-    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX): recovery would take it for damage.
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX), because recovery
+    /// would take it for corruption.
     pub fn append(
         &self,
         appends: Vec<LogAppend<S::Note>>,
@@ -355,8 +357,8 @@ impl<S: AppendStage> Store<S> {
         self.enqueue(appends, durability, false, Box::new(done));
     }
 
-    /// The same for what leads to space being given back: when the disk is full, it may take what is
-    /// kept for that. Nothing else is appended then until there is room again.
+    /// The same for an append that leads to space being reclaimed. When the disk is full, it may use the
+    /// space that is reserved for that. Nothing else is appended then until there is room again.
     ///
     /// # Panics
     /// As [`Store::append`].
@@ -370,8 +372,8 @@ impl<S: AppendStage> Store<S> {
         self.enqueue(appends, durability, true, Box::new(done));
     }
 
-    /// The journal's thread reads no files: how far logs have come is read here. Nor does it look at
-    /// payloads: they are hashed here, where they have just been looked at and the caches have them.
+    /// The journal's thread reads no files, so the tips of logs are read here. It does not read payloads
+    /// either: they are hashed here, where they were just read and are in the CPU caches.
     fn enqueue(
         &self,
         appends: Vec<LogAppend<S::Note>>,
@@ -396,8 +398,8 @@ impl<S: AppendStage> Store<S> {
         }
     }
 
-    /// Puts all that is visible on stable storage, whatever its appends and the options ask for, and then
-    /// calls `done`; also if the store has stopped ([`Store::stop_reason`]).
+    /// Puts everything visible on stable storage, whatever its appends and the options ask for, and then
+    /// calls `done`. It is also called if the store has stopped ([`Store::stop_reason`]).
     pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
         let done = Box::new(move |_: AppendResults<S::Refusal>| done());
         let (appends, durability) = (Vec::new(), Durability::Synced);
@@ -424,8 +426,8 @@ impl<S: AppendStage> Store<S> {
         }
     }
 
-    /// Completes what is queued, syncs the journal, and closes the bound file. Called by a
-    /// completion, on the writer's own thread, it does not wait for that.
+    /// Completes what is queued, syncs the journal, and closes the bound file. If a completion calls it,
+    /// on the writer's own thread, it does not wait for that.
     pub fn close(&self) {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
@@ -440,8 +442,7 @@ impl<S: AppendStage> Store<S> {
             return;
         }
         for thread in threads {
-            // A panic there was an invariant lost, and has aborted the process or will be reported
-            // by its own message.
+            // A panic there is a broken invariant. It has aborted the process, or its own message reports it.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
-//! Payloads in memory: what is being appended, and the newest of what was.
+//! Payloads in memory: those in flight, and the newest that were appended.
 //!
-//! One budget for the whole process; the oldest payload leaves first, whichever log it belongs to.
+//! One budget covers the whole process; the oldest payload leaves first, whichever log it belongs to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::data_cache::DataCache;
 use crate::log::{Entry, Log};
 
-/// The longest head that a payload may have, in bytes.
+/// The longest header that a payload may have, in bytes.
 pub const PAYLOAD_HEADER_BYTES_MAX: usize = 64;
 
 /// The first bytes of a payload: the part that the service fills in, kept apart so that the rest
@@ -59,7 +59,7 @@ impl std::fmt::Debug for PayloadHeader {
     }
 }
 
-/// The bytes of an entry: its head, then the rest.
+/// The bytes of an entry: its header, then the rest.
 #[derive(Clone, Debug)]
 pub struct Payload {
     /// The part that the service fills in.
@@ -69,7 +69,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// A payload without a head.
+    /// A payload without a header.
     pub fn without_header(bytes: Bytes) -> Payload {
         Payload { header: PayloadHeader::empty(), rest: bytes }
     }
@@ -84,7 +84,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// All of it in one piece; copies unless there is no head.
+    /// All of it in one piece; copies unless there is no header.
     pub fn to_bytes(&self) -> Bytes {
         if self.header.as_slice().is_empty() {
             return self.rest.clone();
@@ -93,8 +93,8 @@ impl Payload {
     }
 }
 
-/// What a payload in memory takes besides its bytes: many small ones would else exceed the budget
-/// many times over.
+/// The memory that a payload takes besides its bytes. Without it, many small payloads would exceed the
+/// budget many times over.
 const PAYLOAD_OVERHEAD_BYTES: usize =
     size_of::<Payload>() + size_of::<Entry>() + size_of::<(Arc<Log>, usize)>();
 
@@ -110,8 +110,8 @@ impl PayloadTail {
         PayloadTail { order: VecDeque::new(), used_bytes: 0, blocks }
     }
 
-    /// Counts a payload that was just published in `log`, and lets the oldest go while the budget
-    /// is exceeded.
+    /// Counts a payload that was just published in `log`, and evicts the oldest while the budget is
+    /// exceeded.
     pub(crate) fn admit(&mut self, log: &Arc<Log>, bytes: usize) {
         let bytes = bytes + PAYLOAD_OVERHEAD_BYTES;
         self.order.push_back((Arc::clone(log), bytes));

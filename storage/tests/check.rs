@@ -68,7 +68,7 @@ fn checked(disk: &MemoryDisk) -> CheckReport {
     });
     let report = report.unwrap();
     let is_data = |name: &&String| {
-        [".journal", ".filed", ".index"].iter().any(|ending| name.ends_with(ending))
+        [".journal", ".sorted", ".index"].iter().any(|ending| name.ends_with(ending))
     };
     let all: usize =
         names(disk, "").iter().filter(is_data).map(|name| disk.bytes(name).len()).sum();
@@ -192,7 +192,7 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
     let good = a_store_with_holes();
     let report = checked(&good);
     assert_eq!(report.problems, [""; 0], "rests of frames around a hole are lawful");
-    for name in names(&good, ".filed") {
+    for name in names(&good, ".sorted") {
         for frame in 0..PER_SEGMENT as usize {
             let is_given_up = (4..8).contains(&frame);
             let disk = good.after_kill();
@@ -215,7 +215,7 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(&format!("at={}", 64 + 10 * SORTED_FRAME)), "{problems:?}");
         // Without the index, a hole is still one, and what is zero elsewhere is not.
-        let index = name.replace(".filed", ".index");
+        let index = name.replace(".sorted", ".index");
         let disk = good.after_kill();
         disk.corrupt(&index, BLOCK + 100, 1);
         assert_soft(&disk, &index, "a hole");
@@ -235,7 +235,7 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
 #[test]
 fn a_hole_behind_the_log_start_is_corruption() {
     let good = a_store();
-    for name in names(&good, ".filed") {
+    for name in names(&good, ".sorted") {
         let disk = good.after_kill();
         let file = disk.open(&name).unwrap();
         file.punch_hole(4 * BLOCK as u64..8 * BLOCK as u64).unwrap();
@@ -251,7 +251,7 @@ fn a_hole_behind_the_log_start_is_corruption() {
 fn files_that_nothing_names_are_mentioned_and_no_problem() {
     let disk = a_store();
     let left =
-        ["00000000000000000000.9.filed", "00000000000000000000.9.index", "manifest.new", "x"];
+        ["00000000000000000000.9.sorted", "00000000000000000000.9.index", "manifest.new", "x"];
     for name in left {
         replace(&disk, name, b"left");
     }

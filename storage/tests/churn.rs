@@ -181,7 +181,7 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         "{sealed} segments, {parts} sealed, {} batches of {kept_bytes} bytes kept",
         kept.len()
     );
-    for kind in ["", ".journal", ".filed", ".index", ".heads", ".proof", "manifest"] {
+    for kind in ["", ".journal", ".sorted", ".index", ".latest", ".proof", "manifest"] {
         let (count, bytes) = space_of(directory.path(), kind);
         let name = if kind.is_empty() { "all" } else { kind };
         eprintln!(

@@ -69,7 +69,7 @@ fn data_files_are_counted_whether_they_are_indexed_or_not() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let on_disk = || {
-        let is_data = |name: &String| name.ends_with(".journal") || name.ends_with(".filed");
+        let is_data = |name: &String| name.ends_with(".journal") || name.ends_with(".sorted");
         disk.names().iter().filter(|name| is_data(name)).count()
     };
     for _ in 0..3 {

@@ -205,13 +205,13 @@ fn sorted_segments_indexes_and_the_manifest_are_written_byte_for_byte_as_documen
 
 const SORTED_STORE: [(&str, &str); 8] = [
     ("00000000000000000000.index", "index-0.hex"),
-    ("00000000000000000000-00000000000000000552.heads", "heads-0.hex"),
-    ("00000000000000000000.1.filed", "filed-0.hex"),
-    ("00000000000000000000.1.index", "filed-0-index.hex"),
-    ("log-00000000000000000002.3.filed", "base-2.hex"),
-    ("log-00000000000000000002.3.index", "base-2-index.hex"),
+    ("00000000000000000000-00000000000000000552.latest", "latest-runs-0.hex"),
+    ("00000000000000000000.1.sorted", "sorted-0.hex"),
+    ("00000000000000000000.1.index", "sorted-0-index.hex"),
+    ("log-00000000000000000002.3.sorted", "compacted-2.hex"),
+    ("log-00000000000000000002.3.index", "compacted-2-index.hex"),
     ("manifest", "manifest.hex"),
-    ("bound", "filed-bound.hex"),
+    ("bound", "sorted-bound.hex"),
 ];
 
 /// As above: by the tables, and not by the code that wrote the bytes.
@@ -241,15 +241,15 @@ fn f12_every_field_of_sorted_segments_stands_where_the_document_says() {
     assert_eq!([96, 104, 112, 120, 128].map(|at| u64_at(run, at)), [u64::MAX, 0, u64::MAX, 0, 0]);
     assert_eq!(&index[3 * 4096 + 8..3 * 4096 + 33], b"what the stage remembered");
 
-    let heads = disk.bytes(&format!("{:020}-{end:020}.heads", 0));
-    assert_eq!((&heads[8..16], u32_at(&heads, 16)), (&b"FFHEADS1"[..], 1));
+    let heads = disk.bytes(&format!("{:020}-{end:020}.latest", 0));
+    assert_eq!((&heads[8..16], u32_at(&heads, 16)), (&b"FFLATEST"[..], 1));
     assert_eq!([24, 32, 40].map(|at| u64_at(&heads, at)), [0, end, 2]);
     assert_eq!((heads.len(), u32_at(&heads, 4), u32_at(&heads, 4096 + 4)), (2 * 4096, 40, 2));
     let head = &heads[4096 + 8 + 32..];
     assert_eq!([0, 8, 16, 24].map(|at| u64_at(head, at)), [2, 0, 1, 3]);
 
-    let filed = disk.bytes("00000000000000000000.1.filed");
-    assert_eq!((&filed[..8], u32_at(&filed, 8), u32_at(&filed, 12)), (&b"FFFILED1"[..], 1, 0));
+    let filed = disk.bytes("00000000000000000000.1.sorted");
+    assert_eq!((&filed[..8], u32_at(&filed, 8), u32_at(&filed, 12)), (&b"FFSORTED"[..], 1, 0));
     assert_eq!([16, 24, 32, 40].map(|at| u64_at(&filed, at)), [0, end, 1, 0]);
     assert_eq!(u32_at(&filed, 60), crc32c::crc32c(&filed[..60]));
     let at = u64_at(second, 32) as usize;
@@ -261,7 +261,7 @@ fn f12_every_field_of_sorted_segments_stands_where_the_document_says() {
     assert_eq!((u32_at(prefix, 24), u32_at(prefix, 28)), (crc32c::crc32c(&sealed), 0));
     assert_eq!(filed[at..at + 9], [1; 9]);
 
-    let base = disk.bytes("log-00000000000000000002.3.filed");
+    let base = disk.bytes("log-00000000000000000002.3.sorted");
     assert_eq!((u32_at(&base, 12), u64_at(&base, 32), u64_at(&base, 40)), (1, 3, 2));
     assert_eq!(&base[64 + 112..64 + 116], b"kept");
 
@@ -376,7 +376,7 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
     for with_indexes in [true, false] {
         let disk = MemoryDisk::new();
         for (name, golden) in SORTED_STORE {
-            if with_indexes || !(name.ends_with(".index") || name.ends_with(".heads")) {
+            if with_indexes || !(name.ends_with(".index") || name.ends_with(".latest")) {
                 let file = disk.create(name).unwrap();
                 file.write_at(&mut [std::io::IoSlice::new(&from_hex(golden))], 0).unwrap();
             }

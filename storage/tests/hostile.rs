@@ -70,7 +70,7 @@ fn a_store() -> MemoryDisk {
     rig.frontier();
     let crashed = disk.after_crash(|_| 0);
     drop(rig);
-    let kinds = [".journal", ".index", ".heads", ".filed", ".proof"];
+    let kinds = [".journal", ".index", ".latest", ".sorted", ".proof"];
     for kind in kinds {
         assert!(crashed.names().iter().any(|name| name.ends_with(kind)), "no {kind}");
     }
@@ -153,16 +153,16 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
             let body = of(bytes, slot, slot + 60);
             put_crc(bytes, slot + 60, &[&body]);
         }
-        "journal" | "filed" if at < SEGMENT_HEADER_BYTES as usize => {
+        "journal" | "sorted" if at < SEGMENT_HEADER_BYTES as usize => {
             let body = of(bytes, 0, 60);
             put_crc(bytes, 60, &[&body]);
         }
-        kind @ ("journal" | "filed") => {
+        kind @ ("journal" | "sorted") => {
             let Some(back) = bytes[..at + 1].windows(4).rposition(|word| word == b"FFJ1") else {
                 return;
             };
             let position = match kind {
-                "filed" => of(bytes, back.saturating_sub(32), back.saturating_sub(24)),
+                "sorted" => of(bytes, back.saturating_sub(32), back.saturating_sub(24)),
                 _ => {
                     let within = back as u64 - SEGMENT_HEADER_BYTES;
                     (u64::from_le_bytes(start) + within).to_le_bytes().to_vec()
@@ -170,12 +170,12 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
             };
             let header = of(bytes, back + 8, back + FRAME_BYTES);
             put_crc(bytes, back + 4, &[&position, &header]);
-            if kind == "filed" && back >= 32 {
+            if kind == "sorted" && back >= 32 {
                 let (prefix, head) = (of(bytes, back - 32, back - 8), of(bytes, back, back + 8));
                 put_crc(bytes, back - 8, &[&prefix, &head]);
             }
         }
-        "index" | "heads" => {
+        "index" | "latest" => {
             let block = at / 4096;
             // A base's stretch begins at 0.
             let start = if name.starts_with("log-") { [0; 8] } else { start };
@@ -210,7 +210,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
             // Most numbers that matter stand in front. What a stage remembers, behind, is its own.
             let state = if name.ends_with(".index") { bytes.len().min(4096) } else { 0 };
             let words = ((bytes.len() - state) / 4).max(2) - 1;
-            let is_index = name.ends_with(".index") || name.ends_with(".heads");
+            let is_index = name.ends_with(".index") || name.ends_with(".latest");
             let reach = if is_index || to % 3 == 0 { words } else { words.min(80) };
             let at = at.index(reach) * 4;
             bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());

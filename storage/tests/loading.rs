@@ -117,17 +117,17 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     assert_eq!(end, Offset(3));
     rig.store.close();
     let find = |kind: &str| disk.names().into_iter().find(|name| name.ends_with(kind)).unwrap();
-    let (filed, heads) = (find(".filed"), find(".heads"));
+    let (filed, heads) = (find(".sorted"), find(".latest"));
     let bytes = disk.bytes(&filed);
     // The frames of log 2 stand last.
     let at = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
     write(&disk, &filed, &bytes[..at - 32 - storage::journal::FRAME_BYTES]);
-    disk.remove(&filed.replace(".filed", ".index")).unwrap();
+    disk.remove(&filed.replace(".sorted", ".index")).unwrap();
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let error = rig.store.log(LogId(2)).unwrap_err().to_string();
     rig.store.close();
     drop(rig);
-    if error.contains("remove *.heads") {
+    if error.contains("remove *.latest") {
         disk.remove(&heads).unwrap();
     }
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
@@ -147,7 +147,7 @@ fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
         rig.append(vec![append(1, b"rots")], Durability::Synced);
         roll_segment(&rig);
     }
-    let tables = || disk.names().iter().filter(|name| name.ends_with(".heads")).cloned().max();
+    let tables = || disk.names().iter().filter(|name| name.ends_with(".latest")).cloned().max();
     let before = tables();
     assert!(before.is_some());
     rig.store.close();
@@ -182,7 +182,7 @@ fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     roll_segment(&rig);
     rig.store.close();
     drop(rig);
-    let name = disk.names().into_iter().find(|name| name.ends_with(".heads")).unwrap();
+    let name = disk.names().into_iter().find(|name| name.ends_with(".latest")).unwrap();
     let mut bytes = disk.bytes(&name);
     // Two records of 32 bytes each, from 8 of block 1 on: the second becomes the first.
     bytes.copy_within(4096 + 8..4096 + 40, 4096 + 40);
@@ -240,7 +240,7 @@ impl DiskFile for ReadHookFile {
         if let Some((_, _, act)) = hook {
             act();
         }
-        if position > 0 && self.1.ends_with(".heads") && UNREADABLE.get() {
+        if position > 0 && self.1.ends_with(".latest") && UNREADABLE.get() {
             return Err(io::Error::from_raw_os_error(5));
         }
         self.0.read_at(buffer, position)

@@ -266,7 +266,7 @@ fn tips(rig: &StoreFixture) -> Vec<LogTip> {
 
 /// Names of index files and head tables, in order.
 fn indexes(disk: &MemoryDisk) -> Vec<String> {
-    let is_soft = |name: &String| name.ends_with(".index") || name.ends_with(".heads");
+    let is_soft = |name: &String| name.ends_with(".index") || name.ends_with(".latest");
     disk.names().into_iter().filter(is_soft).collect()
 }
 

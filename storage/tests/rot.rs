@@ -133,10 +133,10 @@ fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
         let kind = match name.rsplit_once('.').map_or("", |(_, kind)| kind) {
             "index" if is_base => "index of a compacted prefix",
             "index" => "index",
-            "filed" if is_base => "compacted prefix",
-            "filed" => "filed",
+            "sorted" if is_base => "compacted prefix",
+            "sorted" => "sorted",
             "journal" => "journal",
-            "heads" => "heads",
+            "latest" => "latest",
             "proof" => "proof",
             _ if name == "bound" => "bound",
             _ if name == "manifest" => "manifest",
@@ -150,7 +150,7 @@ fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
 }
 
 fn is_soft(kind: &str) -> bool {
-    kind.starts_with("index") || ["heads", "proof"].contains(&kind)
+    kind.starts_with("index") || ["latest", "proof"].contains(&kind)
 }
 
 /// What is found on a disk is what was written, or an error that names the file.
@@ -259,13 +259,13 @@ fn f16_all_indexes_are_rebuilt_together() {
 fn f16_an_index_is_not_made_of_a_sorted_segment_that_lost_a_frame() {
     let clock = manual_clock();
     let (disk, written) = a_disk_with_every_kind_of_file(&clock);
-    for name in kinds(&disk).remove("filed").unwrap() {
+    for name in kinds(&disk).remove("sorted").unwrap() {
         let bytes = disk.bytes(&name);
         let frames = (64..bytes.len() - 4).filter(|at| bytes[*at..at + 4] == *b"FFJ1");
         for at in frames {
             let disk = disk.after_kill();
             disk.corrupt(&name, at + 20, 1);
-            disk.remove(&format!("{}.index", name.trim_end_matches(".filed"))).unwrap();
+            disk.remove(&format!("{}.index", name.trim_end_matches(".sorted"))).unwrap();
             check_corrupt_file(&disk, &clock, &written, false, &name);
         }
     }
@@ -285,7 +285,7 @@ fn m3_a_manifest_that_is_missing_or_old_is_refused() {
     let old = disk.bytes("manifest");
     rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     drop(rig);
-    assert!(!disk.names().iter().any(|name| name.ends_with(".filed")));
+    assert!(!disk.names().iter().any(|name| name.ends_with(".sorted")));
     let restored = disk.after_kill();
     restored.remove("manifest").unwrap();
     for bytes in [None, Some(old)] {

@@ -87,7 +87,7 @@ fn f16_frames_that_are_gone_are_missed_at_every_start() {
     }
     rig.store.close();
     drop(rig);
-    let filed = disk.names().into_iter().filter(|name| name.ends_with(".filed")).min().unwrap();
+    let filed = disk.names().into_iter().filter(|name| name.ends_with(".sorted")).min().unwrap();
     // The index is lost where it begins, and the last frames of log 2 read as zeros, as holes do.
     disk.corrupt(&index_of(&filed), 20, 1);
     let bytes = disk.bytes(&filed);
@@ -198,7 +198,7 @@ fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     rig.store.advance_log_start(&[(LogId(1), tip.end)]).unwrap();
     rig.store.close();
     drop(rig);
-    let soft = |name: &String| name.ends_with(".index") || name.ends_with(".heads");
+    let soft = |name: &String| name.ends_with(".index") || name.ends_with(".latest");
     let mut names: Vec<String> = disk.names().into_iter().filter(soft).collect();
     // All but the index of the first stretch.
     names.retain(|name| name != "00000000000000000000.index");

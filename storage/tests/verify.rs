@@ -483,7 +483,7 @@ fn a_sorted_store() -> MemoryDisk {
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     rig.store.run_maintenance().unwrap();
     rig.store.close();
-    assert_eq!((has(&disk, ".filed").len(), has(&disk, ".proof").len()), (3, 3));
+    assert_eq!((has(&disk, ".sorted").len(), has(&disk, ".proof").len()), (3, 3));
     disk
 }
 
@@ -506,7 +506,7 @@ fn make_sorted_whole(filed: &mut [u8], at: usize) {
 
 /// Changes the first frame of a filed file, with its checksums.
 fn forge_sorted(disk: &MemoryDisk, nth: usize) -> String {
-    let name = has(disk, ".filed").remove(nth);
+    let name = has(disk, ".sorted").remove(nth);
     let mut bytes = disk.bytes(&name);
     let at = first_frame(&bytes);
     bytes[at + FRAME_BYTES] ^= 1;
@@ -554,7 +554,7 @@ fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
 #[test]
 fn f41_a_sorted_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() {
     let disk = a_sorted_store();
-    let name = &has(&disk, ".filed")[1];
+    let name = &has(&disk, ".sorted")[1];
     let good = disk.bytes(name);
     let at = first_frame(&good);
     for position in [1_u64 << 40, position(3, 0), position(0, 1)] {
@@ -603,7 +603,7 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
     assert_eq!((report.frames, report.sorted_segments, report.segments), (26, 3, 1));
     assert_eq!(verification(&report).verified(), 24);
     // A payload of the second file, forged with its checksums.
-    let name = &has(&disk, ".filed")[1];
+    let name = &has(&disk, ".sorted")[1];
     let good = disk.bytes(name);
     let at = first_frame(&good);
     let position = u64::from_le_bytes(good[at - 32..at - 24].try_into().unwrap());
@@ -658,14 +658,14 @@ fn f41_history_stays_verifiable_when_the_log_start_advances() {
         rig.store.run_maintenance().unwrap();
     }
     rig.store.close();
-    assert!(has(&disk, ".filed").len() < 3);
+    assert!(has(&disk, ".sorted").len() < 3);
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
     let verification = verification(&report);
     assert_eq!(verification.proofs.len(), 3);
     assert!(verification.chain_head().is_some());
     // Proofs of what is gone are cut, and only those.
-    let filed = has(&disk, ".filed");
+    let filed = has(&disk, ".sorted");
     for proof in &verification.proofs {
         let is_gone = !filed.iter().any(|name| name.starts_with(&format!("{:020}.", proof.start)));
         let is_short = disk.bytes(&proof.file).len() == PROOF_HEADER_BYTES;
@@ -747,7 +747,7 @@ fn f41_nothing_is_reclaimed_before_it_is_proved() {
     for _ in 0..3 {
         rig.store.reclaim().unwrap();
     }
-    assert_eq!((has(&disk, ".journal").len(), has(&disk, ".filed").len()), (2, 0));
+    assert_eq!((has(&disk, ".journal").len(), has(&disk, ".sorted").len()), (2, 0));
     rig.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
@@ -768,7 +768,7 @@ fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
         rig.store.reclaim().unwrap();
         rig.store.run_maintenance().unwrap();
     }
-    let filed = has(&disk, ".filed");
+    let filed = has(&disk, ".sorted");
     assert_eq!(filed.len(), 1, "the last segment stays, and is empty: {filed:?}");
     for index in 0..PER_SEGMENT as u8 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);

@@ -482,8 +482,8 @@ fn inspect_says_what_a_corrupt_file_holds_and_refuses_what_is_none_of_ours() {
         ("manifest", &[][..], "nothing can be read"),
         ("00000000000000000040.index", &[], "corrupt"),
         ("00000000000000000048.1.index", &[0xff; 9000], "corrupt"),
-        ("00000000000000000056.1.filed", &[], "not whole"),
-        ("log-00000000000000000002.7.filed", &[0xff; 9000], "no frame begins here"),
+        ("00000000000000000056.1.sorted", &[], "not whole"),
+        ("log-00000000000000000002.7.sorted", &[0xff; 9000], "no frame begins here"),
         ("FREEZEFRAME", &[0xff; 100], "corrupt"),
         ("LOCK", b"\x1b[31m17", "corrupt"),
     ] {
@@ -540,7 +540,7 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     assert!(report["verified"]["frames"].as_u64().expect("a count") > 0, "{report}");
     assert_eq!(report["verified"]["proofs"][0]["signed_by"], header["signed_by"]);
     let journal = data.path().join("journal");
-    let sealed = ["00000000000000000000.1.filed", "00000000000000000000.journal"];
+    let sealed = ["00000000000000000000.1.sorted", "00000000000000000000.journal"];
     let sealed = sealed.map(|name| journal.join(name)).into_iter().find(|file| file.exists());
     let sealed = sealed.expect("the first segment is there");
     let mut bytes = std::fs::read(&sealed).expect("it is read");

@@ -33,7 +33,7 @@ const ROWS_MAX: usize = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve, segments
-of the journal (*.journal), segments sorted by log (*.filed), indexes
+of the journal (*.journal), segments sorted by log (*.sorted), indexes
 (*.index) and proofs (*.proof), by their names or by how they begin. It takes no lock: it works beside
 a running server, whose newest writes may look torn then. What is corrupt is
 printed as far as it can be. Whether all is well is for `freezeframe check` to
@@ -131,14 +131,14 @@ const KINDS: &[DataFileKind] = &[
     DataFileKind {
         what: "the latest run of each log",
         has_name: |name| storage::index::latest_runs_range(name).is_some(),
-        magic: b"FFHEADS1",
+        magic: b"FFLATEST",
         magic_at: 8,
         print: latest_runs::print,
     },
     DataFileKind {
         what: "a segment sorted by log",
         has_name: storage::sorted_segment::is_sorted_segment_name,
-        magic: b"FFFILED1",
+        magic: b"FFSORTED",
         magic_at: 0,
         print: sorted_segment::print,
     },
@@ -313,13 +313,13 @@ mod tests {
             ("00000000000000000280.journal", "segment of"),
             ("00000000000000000280.proof", "proof of"),
             ("manifest", "where each log starts"),
-            ("reserve", "space that is kept"),
+            ("reserve", "space reserved"),
             ("00000000000000000280.index", "an index"),
             ("00000000000000000280.1.index", "an index"),
             ("log-00000000000000000007.31.index", "an index"),
-            ("00000000000000000000-00000000000000000280.heads", "latest run"),
-            ("00000000000000000280.1.filed", "sorted by log"),
-            ("log-00000000000000000007.31.filed", "sorted by log"),
+            ("00000000000000000000-00000000000000000280.latest", "latest run"),
+            ("00000000000000000280.1.sorted", "sorted by log"),
+            ("log-00000000000000000007.31.sorted", "sorted by log"),
         ] {
             let kinds: Vec<_> = KINDS.iter().filter(|kind| (kind.has_name)(name)).collect();
             assert_eq!(kinds.len(), 1, "{name}");
@@ -332,11 +332,11 @@ mod tests {
             "conf",
             "",
             "manifest.new",
-            "00000000000000000280.filed",
-            "00000000000000000280..filed",
+            "00000000000000000280.sorted",
+            "00000000000000000280..sorted",
             "log-7.1.index",
             "log-00000000000000000007.index",
-            "0-280.heads",
+            "0-280.latest",
         ] {
             assert!(!KINDS.iter().any(|kind| (kind.has_name)(name)), "{name}");
         }

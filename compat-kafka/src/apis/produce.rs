@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
-use engine::{Durability, EngineError, Payload, PayloadHeader, RecordBatch, Topic};
+use engine::{
+    AppendReceipt, Durability, EngineError, Offset, Payload, PayloadHeader, RecordBatch, Topic,
+    TopicId, UserTimeRule,
+};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
@@ -71,15 +74,33 @@ impl PartitionProduceError {
             ..PartitionProduceError::new(batch_error(error), error.to_string())
         }
     }
+
+    fn into_response(self, response: PartitionProduceResponse) -> PartitionProduceResponse {
+        error_response(response, self.error, self.message).with_record_errors(self.records)
+    }
 }
 
-/// Where in the answer a result belongs.
-struct ProduceResponseSlot {
-    topic: usize,
-    partition: usize,
-    append_time: bool,
-    /// The batch, where the partition's order may yet refuse it and name its records.
+/// What the response needs of a batch that is on its way to the journal.
+struct PendingAppend {
+    /// Where in the response its result belongs.
+    topic_index: usize,
+    partition_index: usize,
+    /// Whether the topic's timestamps are append times.
+    has_append_time: bool,
+    log_start: Offset,
+    /// The topic's rule for user times, and the records that it may refuse in the order of appends.
+    rule: Option<Arc<UserTimeRule>>,
     strict_records: Option<Bytes>,
+}
+
+/// A request whose batches were checked.
+#[derive(Default)]
+struct PreparedProduce {
+    /// One for each topic; those of refused batches are complete.
+    responses: Vec<TopicProduceResponse>,
+    /// The batches to append, and beside each what its response needs.
+    batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+    pending: Vec<PendingAppend>,
 }
 
 /// A batch that is ready for the engine.
@@ -96,7 +117,8 @@ pub(crate) async fn handle(
 ) -> ResponseResult {
     let frame_bytes = body.len();
     let request = decode::<ProduceRequest>(&context, body)?;
-    let durability = match request.acks {
+    let acks = request.acks;
+    let durability = match acks {
         -1 => Durability::Synced,
         0 | 1 => Durability::Written,
         _ => {
@@ -106,119 +128,122 @@ pub(crate) async fn handle(
     };
     // Taken before anything is waited for: a later request of the connection must not overtake this one.
     let gate = context.produce_lock.lock().await;
-    let (mut batches, mut slots) = (Vec::new(), Vec::new());
-    let mut responses = Vec::with_capacity(request.topic_data.len());
-    let transactional = request.transactional_id.is_some();
+    let prepared = prepare(&kafka, context.version, request, frame_bytes).await;
+    let PreparedProduce { mut responses, batches, pending } = prepared;
+    if !batches.is_empty() {
+        let append = kafka.engine.begin_append(batches, durability).await;
+        drop(gate);
+        for (pending, result) in pending.into_iter().zip(append.results().await) {
+            let topic = &mut responses[pending.topic_index];
+            let response = &mut topic.partition_responses[pending.partition_index];
+            pending.complete(&kafka, response, result);
+        }
+    }
+    if acks == 0 {
+        return no_response(&context, &responses);
+    }
+    let response = ProduceResponse::default().with_responses(responses);
+    encode::<ProduceRequest>(&context, &response).map(Some)
+}
+
+/// Checks each batch of a request. One that is refused does not hold up the others.
+async fn prepare(
+    kafka: &KafkaServer,
+    version: i16,
+    request: ProduceRequest,
+    frame_bytes: usize,
+) -> PreparedProduce {
+    let is_transactional = request.transactional_id.is_some();
+    let mut prepared = PreparedProduce::default();
     for (topic_index, data) in request.topic_data.into_iter().enumerate() {
-        let found = if context.version >= 13 {
-            let id = data.topic_id.as_bytes();
-            kafka.engine.topic_by_id(id).ok_or_else(|| match kafka.moment_cache.by_id(id) {
-                Some(_) => read_only_error(),
-                None => PartitionProduceError::new(
-                    ResponseError::UnknownTopicId,
-                    "there is no such topic",
-                ),
-            })
-        } else {
-            find_topic(&kafka, &data.name)
+        let topic = match version {
+            13.. => find_topic_by_id(kafka, data.topic_id.as_bytes()),
+            _ => find_topic(kafka, &data.name),
         };
         let mut partitions = Vec::with_capacity(data.partition_data.len());
-        for (index, partition) in data.partition_data.into_iter().enumerate() {
-            let answer = PartitionProduceResponse::default()
-                .with_index(partition.index)
-                .with_base_offset(-1);
-            let taken = match &found {
+        for (partition_index, data) in data.partition_data.into_iter().enumerate() {
+            let response =
+                PartitionProduceResponse::default().with_index(data.index).with_base_offset(-1);
+            let batch = match &topic {
                 Ok(topic) => {
-                    let asked =
-                        PartitionBatchRequest { data: &partition, transactional, frame_bytes };
-                    prepare_batch(&kafka, topic, asked).await
+                    let request =
+                        PartitionBatchRequest { data: &data, is_transactional, frame_bytes };
+                    prepare_batch(kafka, topic, request).await.map(|batch| (topic, batch))
                 }
-                Err(refused) => Err(refused.clone()),
+                Err(error) => Err(error.clone()),
             };
-            partitions.push(match (taken, &found) {
-                (
-                    Ok(ValidatedBatch { partition: index_in_topic, batch, strict_records: strict }),
-                    Ok(topic),
-                ) => {
-                    let defaults = kafka.engine.topic_defaults();
-                    let append_time = topic.config.is_log_append_time(defaults);
-                    slots.push(ProduceResponseSlot {
-                        topic: topic_index,
-                        partition: index,
-                        append_time,
-                        strict_records: strict,
-                    });
-                    batches.push((Arc::clone(topic), index_in_topic, batch));
-                    answer
+            partitions.push(match batch {
+                Ok((topic, batch)) => {
+                    prepared.push(kafka, (topic_index, partition_index), topic, batch);
+                    response
                 }
-                (Err(refused), _) => error_response(answer, refused.error, refused.message)
-                    .with_record_errors(refused.records),
-                (Ok(_), Err(_)) => unreachable!("a batch was taken for a topic"),
+                Err(error) => error.into_response(response),
             });
         }
-        responses.push(
+        prepared.responses.push(
             TopicProduceResponse::default()
                 .with_name(data.name)
                 .with_topic_id(data.topic_id)
                 .with_partition_responses(partitions),
         );
     }
-    let starts: Vec<_> = batches
-        .iter()
-        .map(|(topic, partition, _)| topic.partitions[*partition as usize].start())
-        .collect();
-    let rules: Vec<_> = batches.iter().map(|(topic, ..)| topic.user_time().cloned()).collect();
-    let results = if batches.is_empty() {
-        Vec::new()
-    } else {
-        let appending = kafka.engine.begin_append(batches, durability).await;
-        drop(gate);
-        appending.results().await
-    };
-    for (((slot, result), start), rule) in slots.into_iter().zip(results).zip(starts).zip(rules) {
-        let answer = &mut responses[slot.topic].partition_responses[slot.partition];
-        answer.log_start_offset = start.0 as i64;
-        answer.log_append_time_ms = NO_TIME;
-        match result {
-            Ok(appended) => {
-                answer.base_offset = appended.base.0 as i64;
-                if slot.append_time {
-                    answer.log_append_time_ms = appended.stamp.time().0 as i64;
-                }
-            }
-            // The batch is there: the client did not hear so the first time.
-            Err(EngineError::Duplicate { base, time_ms }) => {
-                answer.base_offset = base.0 as i64;
-                if slot.append_time {
-                    answer.log_append_time_ms = time_ms;
-                }
-            }
+    prepared
+}
+
+impl PreparedProduce {
+    fn push(
+        &mut self,
+        kafka: &KafkaServer,
+        (topic_index, partition_index): (usize, usize),
+        topic: &Arc<Topic>,
+        batch: ValidatedBatch,
+    ) {
+        let ValidatedBatch { partition, batch, strict_records } = batch;
+        self.pending.push(PendingAppend {
+            topic_index,
+            partition_index,
+            has_append_time: topic.config.is_log_append_time(kafka.engine.topic_defaults()),
+            log_start: topic.partitions[partition as usize].start(),
+            rule: topic.user_time().cloned(),
+            strict_records,
+        });
+        self.batches.push((Arc::clone(topic), partition, batch));
+    }
+}
+
+impl PendingAppend {
+    /// Puts the result of the append into its response.
+    fn complete(
+        self,
+        kafka: &KafkaServer,
+        response: &mut PartitionProduceResponse,
+        result: Result<AppendReceipt, EngineError>,
+    ) {
+        response.log_start_offset = self.log_start.0 as i64;
+        response.log_append_time_ms = NO_TIME;
+        let (base, time_ms) = match result {
+            Ok(appended) => (appended.base, appended.stamp.time().0 as i64),
+            // The batch is there: the client did not get the first response.
+            Err(EngineError::Duplicate { base, time_ms }) => (base, time_ms),
             Err(error) => {
-                let refused = match (&slot.strict_records, &rule) {
-                    (Some(records), Some(rule)) => {
-                        let name = || {
-                            user_time::out_of_order_error(
-                                &kafka,
-                                rule,
-                                slot.append_time,
-                                records,
-                                &error,
-                            )
-                        };
-                        block_in_place(name)
-                    }
-                    _ => PartitionProduceError::new(engine_error(&error), error.to_string()),
-                };
-                *answer = error_response(std::mem::take(answer), refused.error, refused.message)
-                    .with_record_errors(refused.records);
+                *response = self.refuse(kafka, error).into_response(std::mem::take(response));
+                return;
             }
+        };
+        response.base_offset = base.0 as i64;
+        if self.has_append_time {
+            response.log_append_time_ms = time_ms;
         }
     }
-    if request.acks == 0 {
-        return no_response(&context, &responses);
+
+    fn refuse(self, kafka: &KafkaServer, error: EngineError) -> PartitionProduceError {
+        match (&self.strict_records, &self.rule) {
+            (Some(records), Some(rule)) => block_in_place(|| {
+                user_time::out_of_order_error(kafka, rule, self.has_append_time, records, &error)
+            }),
+            _ => PartitionProduceError::new(engine_error(&error), error.to_string()),
+        }
     }
-    let response = ProduceResponse::default().with_responses(responses);
-    encode::<ProduceRequest>(&context, &response).map(Some)
 }
 
 /// A client that wants no answer learns of an error from the end of its connection, as in Kafka.
@@ -275,6 +300,16 @@ fn error_responses(request: &ProduceRequest, error: ResponseError) -> ProduceRes
     ProduceResponse::default().with_responses(responses)
 }
 
+fn find_topic_by_id(
+    kafka: &KafkaServer,
+    id: &TopicId,
+) -> Result<Arc<Topic>, PartitionProduceError> {
+    kafka.engine.topic_by_id(id).ok_or_else(|| match kafka.moment_cache.by_id(id) {
+        Some(_) => read_only_error(),
+        None => PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic"),
+    })
+}
+
 fn find_topic(kafka: &KafkaServer, name: &str) -> Result<Arc<Topic>, PartitionProduceError> {
     kafka.engine.topic(name).ok_or_else(|| match hlc::split_moment_topic(name) {
         Some(_) => read_only_error(),
@@ -296,7 +331,7 @@ fn read_only_error() -> PartitionProduceError {
 #[derive(Clone, Copy)]
 struct PartitionBatchRequest<'a> {
     data: &'a PartitionProduceData,
-    transactional: bool,
+    is_transactional: bool,
     frame_bytes: usize,
 }
 
@@ -304,7 +339,7 @@ struct PartitionBatchRequest<'a> {
 async fn prepare_batch(
     kafka: &KafkaServer,
     topic: &Topic,
-    asked: PartitionBatchRequest<'_>,
+    request: PartitionBatchRequest<'_>,
 ) -> Result<ValidatedBatch, PartitionProduceError> {
     let most = kafka.format.decompression_limit();
     let here = if INLINE_DECOMPRESSION.decompressed_bytes_max < most.decompressed_bytes_max {
@@ -312,10 +347,10 @@ async fn prepare_batch(
     } else {
         most
     };
-    match validate_batch(kafka, topic, asked, here) {
+    match validate_batch(kafka, topic, request, here) {
         Err(refused) if refused.is_too_large && here != most => {
             let _turn = kafka.decompression_permits.acquire().await;
-            block_in_place(|| validate_batch(kafka, topic, asked, most))
+            block_in_place(|| validate_batch(kafka, topic, request, most))
         }
         taken => taken,
     }
@@ -325,47 +360,16 @@ async fn prepare_batch(
 fn validate_batch(
     kafka: &KafkaServer,
     topic: &Topic,
-    asked: PartitionBatchRequest<'_>,
+    request: PartitionBatchRequest<'_>,
     limit: DecompressionLimit,
 ) -> Result<ValidatedBatch, PartitionProduceError> {
-    let PartitionBatchRequest { data, transactional, frame_bytes } = asked;
+    let PartitionBatchRequest { data, is_transactional, frame_bytes } = request;
     topic
         .partition(data.index)
         .map_err(|error| PartitionProduceError::new(engine_error(&error), error.to_string()))?;
     let records = data.records.clone().unwrap_or_default();
-    if records.is_empty() {
-        let message = "a produce request carries a record batch for each partition";
-        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
-    }
-    let bad =
-        |error: BatchError| PartitionProduceError::new(batch_error(&error), error.to_string());
-    let header = BatchHeader::parse(&records).map_err(bad)?;
-    if header.total_bytes() < records.len() {
-        let message = "a produce request carries exactly one record batch for each partition";
-        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
-    }
-    let defaults = kafka.engine.topic_defaults();
-    let bytes_max = topic.config.number("max.message.bytes", defaults);
-    if records.len() as i64 > bytes_max {
-        let message = format!(
-            "the batch has {} bytes, and max.message.bytes of the topic is {bytes_max}",
-            records.len()
-        );
-        return Err(PartitionProduceError::new(ResponseError::MessageTooLarge, message));
-    }
-    let header = check(&records).map_err(bad)?;
-    if header.is_control() || header.is_log_append_time() {
-        let message = "clients write neither control batches nor append times";
-        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
-    }
-    if header.delete_horizon_ms().is_some() {
-        let message = "clients do not set the delete horizon of a batch";
-        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
-    }
-    if header.is_transactional() || transactional {
-        let message = "transactions are not served";
-        return Err(PartitionProduceError::new(ResponseError::InvalidTxnState, message));
-    }
+    let header = validate_frame(kafka, topic, &records)?;
+    validate_attributes(&header, is_transactional)?;
     let rule = topic.user_time();
     let (times, stamps) = match rule {
         None => {
@@ -378,13 +382,13 @@ fn validate_batch(
         }
     };
     check_times(kafka, topic, stamps)?;
-    if topic.config.is_compacted(defaults) {
+    if topic.config.is_compacted(kafka.engine.topic_defaults()) {
         check_keys(topic, data.index, &records, limit)?;
     }
     let metrics = kafka.metrics();
     add(&metrics.records_produced, header.record_count as u64);
     add(&metrics.bytes_produced, records.len() as u64);
-    let strict = rule.filter(|rule| rule.is_strict()).map(|_| records.clone());
+    let strict_records = rule.filter(|rule| rule.is_strict()).map(|_| records.clone());
     let batch = RecordBatch {
         payload: Payload {
             header: PayloadHeader::new(&records[..HEADER_BYTES]),
@@ -394,7 +398,52 @@ fn validate_batch(
         times,
         producer: producer_note(&header),
     };
-    Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records: strict })
+    Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
+}
+
+/// Checks that there is exactly one batch, no larger than the topic takes, with the right checksum.
+fn validate_frame(
+    kafka: &KafkaServer,
+    topic: &Topic,
+    records: &Bytes,
+) -> Result<BatchHeader, PartitionProduceError> {
+    if records.is_empty() {
+        let message = "a produce request carries a record batch for each partition";
+        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
+    }
+    let bad =
+        |error: BatchError| PartitionProduceError::new(batch_error(&error), error.to_string());
+    let header = BatchHeader::parse(records).map_err(bad)?;
+    if header.total_bytes() < records.len() {
+        let message = "a produce request carries exactly one record batch for each partition";
+        return Err(PartitionProduceError::new(ResponseError::InvalidRecord, message));
+    }
+    let bytes_max = topic.config.number("max.message.bytes", kafka.engine.topic_defaults());
+    if records.len() as i64 > bytes_max {
+        let message = format!(
+            "the batch has {} bytes, and max.message.bytes of the topic is {bytes_max}",
+            records.len()
+        );
+        return Err(PartitionProduceError::new(ResponseError::MessageTooLarge, message));
+    }
+    check(records).map_err(bad)
+}
+
+/// Refuses what only a broker writes, and transactions.
+fn validate_attributes(
+    header: &BatchHeader,
+    is_transactional: bool,
+) -> Result<(), PartitionProduceError> {
+    let (error, message) = if header.is_control() || header.is_log_append_time() {
+        (ResponseError::InvalidRecord, "clients write neither control batches nor append times")
+    } else if header.delete_horizon_ms().is_some() {
+        (ResponseError::InvalidRecord, "clients do not set the delete horizon of a batch")
+    } else if header.is_transactional() || is_transactional {
+        (ResponseError::InvalidTxnState, "transactions are not served")
+    } else {
+        return Ok(());
+    };
+    Err(PartitionProduceError::new(error, message))
 }
 
 /// A copy of `part` if it is less than half of the memory that it lies in: as the newest part of

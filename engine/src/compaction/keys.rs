@@ -1,15 +1,16 @@
-//! Which offset a key was last seen at, in bounded room: a table of hashes, as Kafka's cleaner has.
+//! A map from each key to its last offset, in bounded memory: a hash table, as in Kafka's log
+//! cleaner.
 //!
-//! Keys are known by 128 bits (XXH3). The seed keeps a producer from choosing keys that crowd one place
-//! of the table.
+//! Keys are identified by 128 bits (XXH3). The seed keeps a producer from choosing keys that
+//! collide in one place of the table.
 
 use storage::Offset;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// The two halves of a hash, and the offset plus one; 0 where nothing is.
+/// The two halves of a hash, and the offset plus one; 0 in an empty slot.
 type KeySlot = [u64; 3];
 
-/// How full the table may get: beyond that, looking for a key takes many steps.
+/// The largest load of the table: above it, a lookup takes many steps.
 const FULL_PERCENT: usize = 90;
 
 pub(super) struct KeyOffsetMap {
@@ -20,18 +21,18 @@ pub(super) struct KeyOffsetMap {
 }
 
 impl KeyOffsetMap {
-    /// A table that takes `memory_bytes` at most. They are zeroes that nobody has touched, which cost
-    /// nothing until keys come.
+    /// A table of at most `memory_bytes`. They are untouched zero pages, which cost nothing until
+    /// keys arrive.
     pub(super) fn new(memory_bytes: usize, seed: u64) -> KeyOffsetMap {
         let count = memory_bytes / size_of::<KeySlot>();
-        // Divided first, for the product may be too large. One slot stays free in any case: it ends
-        // the search.
+        // Divides first, because the product may overflow. One slot always stays free: it ends the
+        // search.
         let used_max = (count / 100 * FULL_PERCENT + count % 100 * FULL_PERCENT / 100)
             .min(count.saturating_sub(1));
         KeyOffsetMap { slots: vec![[0; 3]; count], used: 0, used_max, seed }
     }
 
-    /// Remembers where a key is. False if it is new and there is no room.
+    /// Stores the offset of a key. False if the key is new and there is no room.
     pub(super) fn put(&mut self, key: &[u8], offset: Offset) -> bool {
         let hash = xxh3_128_with_seed(key, self.seed);
         let Some(at) = self.find_slot(hash) else { return false };
@@ -46,13 +47,13 @@ impl KeyOffsetMap {
         true
     }
 
-    /// Where a key was last seen.
+    /// The last offset of a key.
     pub(super) fn last_offset(&self, key: &[u8]) -> Option<Offset> {
         let at = self.find_slot(xxh3_128_with_seed(key, self.seed))?;
         self.slots[at][2].checked_sub(1).map(Offset)
     }
 
-    /// The slot of a hash, or the free one that it would take.
+    /// The slot of a hash, or the free slot that it would take.
     fn find_slot(&self, hash: u128) -> Option<usize> {
         let count = self.slots.len();
         if count == 0 {

@@ -1,4 +1,4 @@
-//! Which log is due for compaction, and how far: the topic's settings, with Kafka's meaning.
+//! Whether and how far a log is due for compaction: the topic's settings, with Kafka's meaning.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use hlc::{Hlc, SysTime};
 
 use crate::config::{TopicConfig, TopicDefaults};
 
-/// What a compacted topic says of its compaction.
+/// The compaction settings of a compacted topic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactionSettings {
     /// For how long a record is not compacted (`min.compaction.lag.ms`).
     pub min_lag: Duration,
-    /// After how long it must be (`max.compaction.lag.ms`).
+    /// After how long a record must be compacted (`max.compaction.lag.ms`).
     pub max_lag: Duration,
     /// Which share of the log must be dirty (`min.cleanable.dirty.ratio`).
     pub min_dirty_ratio: f64,
@@ -20,7 +20,7 @@ pub struct CompactionSettings {
 }
 
 impl CompactionSettings {
-    /// Those of a topic; `None` if it is not compacted.
+    /// The settings of a topic; `None` if it is not compacted.
     pub fn of(config: &TopicConfig, defaults: &TopicDefaults) -> Option<CompactionSettings> {
         if !config.is_compacted(defaults) {
             return None;
@@ -35,14 +35,15 @@ impl CompactionSettings {
         })
     }
 
-    /// What was accepted before this may be compacted. Pins can hold the horizon further back.
+    /// Records accepted before this may be compacted. Pins can hold the horizon further back.
     pub fn horizon(&self, now: SysTime) -> Hlc {
         Hlc::at(now.saturating_sub(self.min_lag))
     }
 
-    /// Whether a log is to be compacted now. `dirty_bytes` lie between the end of the last run and the
-    /// horizon; `total_bytes` are these and what is compacted already; `oldest_dirty` is when the
-    /// first of the dirty was accepted.
+    /// Whether a log must be compacted now.
+    ///
+    /// `dirty_bytes` lie between the end of the last run and the horizon. `total_bytes` are these
+    /// and the compacted bytes. `oldest_dirty` is when the first dirty record was accepted.
     pub fn is_due(
         &self,
         dirty_bytes: u64,
@@ -103,7 +104,7 @@ mod tests {
         assert!(is_due(1, 100, Some(SysTime(899))));
         assert!(!is_due(0, 100, Some(SysTime(1))));
         assert!(!is_due(0, 0, None));
-        // By Kafka's defaults nothing has to wait, and half must be dirty.
+        // By Kafka's defaults there is no lag, and half of the log must be dirty.
         let settings = of(&[("cleanup.policy", "compact")]).unwrap();
         assert!(!settings.is_due(50, 100, Some(SysTime(0)), SysTime(u64::MAX >> 16)));
         assert!(settings.is_due(51, 100, Some(SysTime(0)), SysTime(1)));

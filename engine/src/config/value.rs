@@ -1,13 +1,14 @@
-//! What a setting's value must look like, and how it is spelled.
+//! The valid values of a setting, and their canonical form.
 //!
-//! Kafka reads a value before it shows it: blanks around it go, and so do leading zeroes and words that
-//! come twice. So every value has one spelling here, in which it is stored and listed.
+//! Kafka normalises a value before it shows it: it removes surrounding blanks, leading zeroes and
+//! repeated list items. So each value has one canonical form here, in which it is stored and
+//! listed.
 
 use std::borrow::Cow;
 
 use user_time::UserTimeSpec;
 
-/// What a value must look like.
+/// The valid values of a setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConfigValueKind {
     Long {
@@ -16,7 +17,7 @@ pub(super) enum ConfigValueKind {
     Int {
         min: i64,
     },
-    /// How hard a codec tries: so hard, or as it is set by itself.
+    /// A compression level in a range, or a special value for the codec's default.
     Level {
         min: i64,
         max: i64,
@@ -25,20 +26,20 @@ pub(super) enum ConfigValueKind {
     Ratio,
     Bool,
     OneOf(&'static [&'static str]),
-    /// None of the words, some, or all.
+    /// A list of none, some, or all of these words.
     ListOf(&'static [&'static str]),
-    /// Which replicas: partition and broker, or all.
+    /// Which replicas: a list of `partition:broker`, or all.
     Replicas,
     UserTime,
 }
 
-/// What would be a value.
+/// What a valid value looks like.
 type ExpectedValue = Cow<'static, str>;
 
 impl ConfigValueKind {
-    /// A value in its one spelling.
+    /// The canonical form of a value.
     pub(super) fn parse(self, text: &str) -> Result<String, ExpectedValue> {
-        // A specification of user time can begin or end with a blank that means something.
+        // A specification of user time can begin or end with a significant blank.
         let value = if matches!(self, ConfigValueKind::UserTime) { text } else { trim(text) };
         match self {
             ConfigValueKind::Long { min } => parse_integer(value, min, i64::MAX),
@@ -81,7 +82,8 @@ impl ConfigValueKind {
         }
     }
 
-    /// Whether what [`ConfigValueKind::read`] gave may be set from now on. It is taken from a journal all the same.
+    /// Whether the result of [`ConfigValueKind::parse`] may be set from now on. A value from a
+    /// journal is accepted without this check.
     pub(super) fn check_new(self, value: &str) -> Result<(), ExpectedValue> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let is_replica = |word: &&str| {
@@ -95,7 +97,7 @@ impl ConfigValueKind {
     }
 }
 
-/// Without the blanks that Java trims.
+/// Removes the blanks that Java's `trim` removes.
 fn trim(text: &str) -> &str {
     text.trim_matches(|c| c <= ' ')
 }
@@ -115,7 +117,7 @@ fn parse_integer(text: &str, min: i64, max: i64) -> Result<String, ExpectedValue
     }
 }
 
-/// As Java spells it.
+/// A ratio as Java formats it.
 fn format_ratio(ratio: f64) -> String {
     if ratio == 0.0 || ratio >= 1e-3 {
         return format!("{ratio:?}");

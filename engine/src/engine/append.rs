@@ -1,4 +1,4 @@
-//! Batches on their way to the disk.
+//! Batches in flight to the disk.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::append::RecordBatch;
 use crate::error::EngineError;
 use crate::namespace::Topic;
 
-/// The unit in which bytes on their way are counted.
+/// The unit in which bytes in flight are counted.
 pub(crate) const IN_FLIGHT_UNIT: usize = 1024;
 
 impl Engine {
-    /// Appends batches, each to a partition, in order; one result each.
+    /// Appends batches, each to a partition, in order. Returns one result for each.
     pub async fn append(
         &self,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
@@ -23,8 +23,8 @@ impl Engine {
         self.begin_append(batches, durability).await.results().await
     }
 
-    /// Waits until there is room for batches on their way to the disk, and queues them: from then on
-    /// they come before everything that is queued later, whoever goes away.
+    /// Waits until there is room in flight, and queues the batches. From then on they come before
+    /// everything that is queued later, even if the caller goes away.
     pub async fn begin_append(
         &self,
         batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
@@ -37,7 +37,8 @@ impl Engine {
         let permit = flight.await.expect("never closed");
         let count = batches.len();
         let defaults = &self.options.topic_defaults;
-        // They hold their logs until the store does: one that nobody holds may be forgotten.
+        // The topics hold their logs until the store does: the store may remove a log that nothing
+        // holds.
         let (topics, appends): (Vec<Arc<Topic>>, _) = batches
             .into_iter()
             .map(|(topic, partition, batch)| {
@@ -49,7 +50,7 @@ impl Engine {
             .unzip();
         let (sender, receiver) = oneshot::channel();
         self.store.append(appends, durability, move |results: AppendResults<EngineError>| {
-            // The room is the journal's to give back: a client that went away has not emptied it.
+            // The journal releases the permit: a client that went away has not freed the room.
             drop(permit);
             let _ = sender.send(results);
         });
@@ -58,7 +59,7 @@ impl Engine {
     }
 }
 
-/// Batches that are on their way to the disk.
+/// Batches in flight to the disk.
 #[derive(Debug)]
 pub struct PendingAppends {
     receiver: oneshot::Receiver<AppendResults<EngineError>>,
@@ -66,7 +67,7 @@ pub struct PendingAppends {
 }
 
 impl PendingAppends {
-    /// One result for each batch, once all are known.
+    /// One result for each batch, once all are written or have failed.
     pub async fn results(self) -> Vec<Result<AppendReceipt, EngineError>> {
         match self.receiver.await {
             Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),

@@ -1,5 +1,5 @@
-//! Changes of the namespace and of groups: appended like anything else, applied in journal order, and
-//! completed only then.
+//! Changes of the namespace and of groups: appended like any other entry, applied in journal order,
+//! and completed only after they are applied.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -21,7 +21,7 @@ use crate::namespace::event::{KIND_CATALOG, MetadataEvent};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Topic};
 use crate::user_time::{RuleChange, UserTimeRule, next_rule};
 
-/// What the applier needs to make an event true.
+/// An event that waits to be applied.
 pub(super) struct PendingEvent {
     event: MetadataEvent,
     stamp: Hlc,
@@ -51,7 +51,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies the events that wait where no thread does; whether there were any.
+    /// Applies the waiting events under manual stepping; whether there were any.
     pub(crate) fn step_applier(&self) -> bool {
         let receiver = self.manual_events.lock();
         let Some(receiver) = receiver.as_ref() else { return false };
@@ -129,8 +129,8 @@ impl Engine {
         Ok(applied)
     }
 
-    /// The logs of the partitions that an event makes: an event in the journal has to be applied, so what
-    /// they are is read before.
+    /// The logs of the partitions that an event creates. An event in the journal has to be applied,
+    /// so the logs are opened before it is appended.
     fn created_logs(&self, event: &MetadataEvent) -> Result<Vec<Arc<Log>>, EngineError> {
         let (first, count) = match event {
             MetadataEvent::TopicCreated { first_log, partitions, .. } => (*first_log, *partitions),
@@ -144,7 +144,8 @@ impl Engine {
         Ok(block_in_place(load)?)
     }
 
-    /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
+    /// What an event means to the writer's thread. A caller that changes a topic holds
+    /// `change_lock`.
     fn append_note(&self, event: &MetadataEvent) -> AppendNote {
         let topic = |id| self.topic_by_id(id);
         let logs = |topic: &Topic| topic.partitions.iter().map(|held| held.log.id).collect();
@@ -188,12 +189,12 @@ impl Engine {
         AppendNote::Rules { logs, change }
     }
 
-    /// Whether everything of the namespace and of groups that `cut` admits has been applied.
+    /// Whether all events of the namespace and of groups that `cut` admits have been applied.
     pub(crate) fn has_applied(&self, cut: Cut) -> std::io::Result<bool> {
         let applied = Hlc::from_bits(self.shared.applied_stamp.load(Ordering::Acquire));
         for log in [NAMESPACE_LOG, GROUPS_LOG] {
             let log = self.store.log(log)?;
-            // What the log has in all, the cut has at the most.
+            // The cut's part of the log has at most the stamps of the whole log.
             if log.tip().stamp > applied && tip_at(&log, cut)?.stamp > applied {
                 return Ok(false);
             }
@@ -202,7 +203,7 @@ impl Engine {
     }
 }
 
-/// Applies an event, and tells whoever asked for it.
+/// Applies an event, and completes the request for it.
 fn apply_and_complete(shared: &EngineState, applying: PendingEvent, logs: &LogSource) {
     let PendingEvent { event, stamp, position, done, change_guard: changing } = applying;
     let held = shared.apply_lock.lock();
@@ -222,7 +223,7 @@ fn apply_and_complete(shared: &EngineState, applying: PendingEvent, logs: &LogSo
     drop(held);
     drop(changing);
     shared.frontier_advanced.notify_waiters();
-    // Whoever asked may have gone away; the change stays.
+    // The caller may have gone away; the change stays.
     let _ = done.send(result.map(|()| stamp));
 }
 
@@ -239,7 +240,7 @@ fn apply(
         let groups = shared.groups();
         let applied =
             groups.and_then(|groups| groups.apply(event, stamp, position, deleted.as_deref()));
-        // It is in the journal, which the next catalog is made from.
+        // The event is in the journal, from which the next catalog is built.
         if let Err(error) = applied {
             tracing::debug!(%error, "an event waits for the catalog that is being rebuilt");
         }

@@ -1,10 +1,13 @@
-//! Making the catalog anew beside service, after it failed.
+//! Rebuilds of the catalog while the service runs, after it failed.
 //!
-//! What holds true of it:
-//! - The new one is filled from the journal while events go on being applied; the last few are read, and it
-//!   is put to use, while none is. So it misses nothing, and nobody sees it half made.
-//! - It is made on disk; where that cannot be, for the disk is full as a rule, in memory, and on disk later.
-//! - A process that dies meanwhile leaves a catalog that knows how much of the journal it has seen.
+//! Invariants:
+//! - The new catalog is filled from the journal while events are still applied. The applier pauses
+//!   only while the last few events are read and the catalog is put into use. So the catalog misses
+//!   no event, and no reader sees it half built.
+//! - It is built on disk. If that fails, usually because the disk is full, it is built in memory,
+//!   and on disk later.
+//! - A process that dies meanwhile leaves a catalog that records how much of the journal it has
+//!   applied.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,15 +23,15 @@ use crate::append::EngineAppendStage;
 use crate::engine::Engine;
 use crate::files::FileSystem;
 
-/// How long after a rebuild that failed the next one begins, first and at most.
+/// The delay after a failed rebuild: the first one, and the longest.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-/// So few events are left to read when those who apply and look are held up.
+/// How many events may remain to be read while the applier and readers are paused.
 const REMAINING_EVENTS_MAX: u64 = 64;
-/// And so often it is tried to come that close.
+/// How many attempts are made to come that close.
 const CATCH_UPS_MAX: u32 = 100;
 
-/// Makes catalogs anew.
+/// Rebuilds catalogs.
 #[derive(Clone)]
 pub(super) struct CatalogRebuild {
     pub(super) store: Arc<Store<EngineAppendStage>>,
@@ -37,7 +40,7 @@ pub(super) struct CatalogRebuild {
 }
 
 impl Engine {
-    /// What makes catalogs anew. The thread ends when the slot is closed.
+    /// Starts the thread that rebuilds catalogs. It ends when the slot is closed.
     pub(super) fn start_rebuild(&self) -> std::io::Result<()> {
         if self.options.storage.manual_stepping {
             return Ok(());
@@ -52,8 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// How often the catalog was rebuilt beside service, and whether it lies in memory for want of a place on
-    /// disk.
+    /// How often the catalog was rebuilt while the service ran, and whether it is in memory because
+    /// it could not be placed on disk.
     pub fn catalog_rebuilds(&self) -> (u64, bool) {
         (self.shared.catalog.rebuilds(), self.shared.catalog.is_fallback())
     }
@@ -66,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Makes the catalog anew if that is wanted, where no thread does it; whether it was.
+    /// Rebuilds the catalog if that is wanted, under manual stepping; whether it did.
     pub fn step_catalog_rebuild(&self) -> bool {
         let slot = &self.shared.catalog;
         if !slot.wants_rebuild() && !slot.is_fallback() {
@@ -90,10 +93,10 @@ impl CatalogRebuild {
             match self.rebuild() {
                 Ok(()) => pause = RETRY_DELAY_MIN,
                 Err(_) if slot.is_closing() => return,
-                // The disk is as full as before; what is in memory goes on.
+                // The disk is still full. The catalog in memory stays in use.
                 Err(_) if slot.is_filled() => slot.wait_unless_closing(RETRY_DELAY_MAX),
                 Err(error) => {
-                    // At first, and then once a minute.
+                    // Logged at first, and then once a minute.
                     if pause == RETRY_DELAY_MIN || pause == RETRY_DELAY_MAX {
                         tracing::error!(%error, "the catalog cannot be rebuilt yet; it is tried again");
                     }
@@ -104,7 +107,7 @@ impl CatalogRebuild {
         }
     }
 
-    /// Makes one on disk; where that cannot be and there is none, in memory.
+    /// Builds a catalog on disk. If that fails and none is in use, builds it in memory.
     fn rebuild(&self) -> Result<(), CatalogFillError> {
         let slot = &self.shared.catalog;
         slot.drop_failed();
@@ -133,7 +136,7 @@ impl CatalogRebuild {
                 break;
             }
         }
-        // What has no room is found out now, and not when it is in use.
+        // A lack of space shows now, and not while the catalog is in use.
         catalog.sync()?;
         let applying = self.shared.apply_lock.lock();
         let mut files_next = self.files.lock_names();

@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! Options of an engine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,38 +11,40 @@ use crate::config::TopicDefaults;
 use crate::files::FileOptions;
 use crate::maintenance::MaintenanceOptions;
 
-/// How an engine is set up.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// How the journal is kept.
+    /// Options of the store.
     pub storage: storage::Options,
-    /// The directory of the catalog; `None` for one that is gone with the process.
+    /// The directory of the catalog; `None` for a catalog in memory, which is lost with the
+    /// process.
     pub catalog: Option<PathBuf>,
-    /// What goes wrong with the catalog, in tests.
+    /// Faults of the catalog, for tests.
     pub catalog_faults: CatalogFaults,
-    /// What topics get that say nothing themselves.
+    /// The defaults of settings that topics do not set themselves.
     pub topic_defaults: TopicDefaults,
     /// The most partitions that one topic may have.
     pub partitions_max: u32,
-    /// The most topics that there may be at a time.
+    /// The most topics that may exist at a time.
     pub topics_max: usize,
     /// The most partitions that all topics may have at a time.
     pub all_partitions_max: usize,
-    /// How many bytes of appends may be on their way to the disk.
+    /// How many bytes of appends may be in flight to the disk.
     pub in_flight_bytes_max: usize,
-    /// How many pins may stand at a time.
+    /// How many pins may exist at a time.
     pub pins_max: usize,
-    /// How long the records of a deleted topic are kept, if its settings do not end them before.
+    /// How long the records of a deleted topic are kept, unless its settings remove them earlier.
     pub deleted_topic_retention: Duration,
-    /// How far back committed offsets and groups can be read. What they are now is kept whatever its age.
+    /// How far back committed offsets and groups can be read. Their current state is kept whatever
+    /// its age.
     pub offsets_retention: Duration,
-    /// How many bytes of answers to cuts are kept; 0 for none.
+    /// How many bytes of answers to cuts are cached; 0 for none.
     pub cut_cache_bytes_max: usize,
-    /// When it looks after what it keeps.
+    /// When maintenance runs.
     pub maintenance: MaintenanceOptions,
-    /// Who signs the proofs of sealed segments; nobody does without.
+    /// The key that signs the proofs of sealed segments; without it they are not signed.
     pub signing_key: Option<Arc<SigningKey>>,
-    /// How files are kept.
+    /// Options of files.
     pub files: FileOptions,
 }
 

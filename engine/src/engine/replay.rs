@@ -1,5 +1,5 @@
-//! What is made anew when the engine opens: producers from the journal, topics and groups from their
-//! logs.
+//! What the engine rebuilds when it opens: producer states from the journal, topics and groups from
+//! their logs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG};
 use crate::namespace_horizon::load_restatement;
 use crate::producers::ProducerStates;
 
-/// Remembers again what producers wrote last.
+/// Rebuilds the state of producers from the journal.
 pub(super) struct ProducerReplay {
     pub(super) format: Arc<dyn BatchFormat>,
     pub(super) producers: ProducerStates,
@@ -40,7 +40,7 @@ impl ReplayHandler for ProducerReplay {
                     self.producers.record(replayed.log, &note, entry.base, entry.stamp);
                 }
             }
-            // Their logs say what happened, once the store has opened.
+            // Their logs are replayed once the store is open.
             KIND_NAMESPACE | KIND_CATALOG => {}
             kind if is_file_kind(kind) => {}
             kind => {
@@ -58,7 +58,7 @@ impl ReplayHandler for ProducerReplay {
     }
 }
 
-/// Makes the namespace anew from its log.
+/// Rebuilds the namespace from its log.
 pub(super) fn replay_namespace(
     store: &Store<EngineAppendStage>,
     shared: &EngineState,
@@ -78,8 +78,8 @@ pub(super) fn replay_namespace(
     Ok(())
 }
 
-/// Finds a catalog that can be brought up to date, and puts it to use: the last one, or one in memory. The
-/// first event of files that is not in it yet is returned.
+/// Finds a catalog that can be brought up to date, and puts it into use: the last one, or one in
+/// memory. Returns the first event of files that it does not have yet.
 pub(super) fn open_catalog(
     store: &Store<EngineAppendStage>,
     shared: &EngineState,
@@ -120,10 +120,10 @@ fn fill_from_start(
 /// Why a catalog could not be filled.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CatalogFillError {
-    /// Another catalog may do.
+    /// The catalog failed; another one may work.
     #[error("{0}")]
     Catalog(#[from] CatalogError),
-    /// What it is made from cannot be read.
+    /// The journal cannot be read.
     #[error("replay what the catalog is made from: {0}")]
     Journal(String),
     /// The engine is being closed.
@@ -152,14 +152,14 @@ impl From<std::io::Error> for CatalogFillError {
     }
 }
 
-/// A catalog on its way to what the journal says: events of groups and deletions of topics in the order of
-/// the journal, and events of files in that of their own log.
+/// A catalog while it catches up with the journal. Events of groups and deletions of topics are
+/// applied in the order of the journal, and events of files in the order of their own log.
 pub(super) struct CatalogFill<'a> {
     shared: &'a EngineState,
     groups: GroupCatalog,
     groups_log: Arc<storage::Log>,
     names_log: Arc<storage::Log>,
-    /// Where both logs began when they were begun to be read.
+    /// The log starts of both logs when reading began.
     starts: [Offset; 2],
     changes: PeekableEvents,
     names: PeekableEvents,
@@ -167,8 +167,8 @@ pub(super) struct CatalogFill<'a> {
 }
 
 impl<'a> CatalogFill<'a> {
-    /// Goes on where `catalog` stopped; from the beginning if that is not known, or is nothing that the
-    /// journal has.
+    /// Continues where `catalog` stopped. Begins at the log start if that position is not known, or
+    /// is not in the journal.
     pub(super) fn begin(
         store: &Store<EngineAppendStage>,
         shared: &'a EngineState,
@@ -181,7 +181,7 @@ impl<'a> CatalogFill<'a> {
         if seen.is_none() {
             refill_groups(&groups, &log)?;
         }
-        // What was restated knows of the deletions before.
+        // The restatement reflects the deletions before it.
         let floor = Cut::through(seen.map_or(lost_to, |seen| seen.stamp));
         let unseen = match seen {
             Some(_) => log.offset_at(floor)?,
@@ -191,8 +191,8 @@ impl<'a> CatalogFill<'a> {
         let files = FileNamesFill::begin(store.log(FILES_LOG)?, Arc::clone(catalog))?;
         let changes = PeekableEvents::new(Arc::clone(&log), unseen);
         let mut ends = PeekableEvents::new(Arc::clone(&names), names_unseen);
-        // Deletions whose events were given up. The namespace still has them, except those of forgotten topics:
-        // the catalog has nothing of these.
+        // Deletions whose events are below the log start. The namespace still has them, except
+        // those of removed topics: the catalog holds nothing of these.
         let restated =
             shared.namespace.read().deletions(floor.bound().previous(), names.horizon().lost_to);
         ends.queued = restated
@@ -212,7 +212,7 @@ impl<'a> CatalogFill<'a> {
         })
     }
 
-    /// Applies what the journal has up to the stamp `until`; how many events that were.
+    /// Applies the journal's events up to the stamp `until`; returns how many.
     pub(super) fn advance(&mut self, until: Hlc) -> Result<u64, CatalogFillError> {
         let is_closing = || self.shared.catalog.is_closing();
         let mut count = self.files.advance(&is_closing)?;
@@ -229,7 +229,8 @@ impl<'a> CatalogFill<'a> {
         Ok(count)
     }
 
-    /// The next event of either log: what a deletion ends in the catalog was committed before it.
+    /// The next event of either log. A deletion has to be applied after the commits before it,
+    /// because it ends them.
     fn next_event(&mut self, until: Hlc) -> Result<Option<LogEvent>, CatalogFillError> {
         let (change, name) = (self.changes.peek_stamp()?, self.names.peek_stamp()?);
         let first = match (change, name) {
@@ -240,7 +241,8 @@ impl<'a> CatalogFill<'a> {
         Ok(first.take_until(until))
     }
 
-    /// Says that it is all there, and which event of files is the next.
+    /// Records that the catalog is complete. Returns the first event of files that it does not
+    /// have.
     pub(super) fn finish(&self) -> Result<Offset, CatalogFillError> {
         if [self.groups_log.start(), self.names_log.start()] != self.starts {
             return Err(CatalogFillError::Journal(
@@ -251,7 +253,7 @@ impl<'a> CatalogFill<'a> {
     }
 }
 
-/// The events of a log, one of which may have been looked at.
+/// The events of a log, with a peek at the next one.
 struct PeekableEvents {
     /// Events to apply before those of the log.
     queued: VecDeque<LogEvent>,
@@ -279,7 +281,7 @@ impl PeekableEvents {
     }
 }
 
-/// Whether a catalog that has seen so much can be brought up to date from the journal.
+/// Whether a catalog that has applied so much can be brought up to date from the journal.
 fn can_catch_up(names: &storage::Log, groups: &storage::Log, applied: AppliedPosition) -> bool {
     if applied.stamp < groups.horizon().lost_to {
         tracing::info!("the catalog lacks entries before the log start; it is rebuilt");
@@ -296,7 +298,7 @@ fn can_catch_up(names: &storage::Log, groups: &storage::Log, applied: AppliedPos
     is_known
 }
 
-/// Whether a log has the entry up to which the catalog has seen the journal.
+/// Whether a log has the last entry that the catalog applied.
 fn has_entry(log: &storage::Log, applied: AppliedPosition) -> std::io::Result<bool> {
     let tip = log.tip_at(Cut::through(applied.stamp))?;
     let Some(last) = tip.end.0.checked_sub(1) else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! Topics: made, changed and deleted, and the beginning of their records given up by order.
+//! Creating, changing and deleting topics, and deleting records on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::namespace::event::MetadataEvent;
 use crate::namespace::{Topic, TopicId, check_topic_name};
 use crate::pins::PinHold;
 
-/// How many producer ids are granted by one entry.
+/// How many producer ids one entry grants.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
 impl Engine {
     /// The topic of that name.
@@ -21,7 +21,7 @@ impl Engine {
         self.shared.namespace.read().topic(name).cloned()
     }
 
-    /// Whether a topic has that name, or had it and is not forgotten.
+    /// Whether a topic has that name, or had it and is not removed.
     pub fn has_current_or_past_topic(&self, name: &str) -> bool {
         self.shared.namespace.read().has_current_or_past(name)
     }
@@ -36,10 +36,10 @@ impl Engine {
         self.shared.namespace.read().topics().cloned().collect()
     }
 
-    /// Creates a topic; or, when only asked to, sees whether it could be.
+    /// Creates a topic, or only validates the request.
     ///
     /// # Errors
-    /// It exists, or its name, count or settings cannot be; or the disk fails.
+    /// The topic exists; its name, partition count or settings are not valid; or the disk fails.
     pub async fn create_topic(
         &self,
         name: &str,
@@ -82,7 +82,7 @@ impl Engine {
         )))
     }
 
-    /// Whether there may be so many topics and partitions more.
+    /// Whether the limits allow so many more topics and partitions.
     fn check_topic_limits(&self, topics: usize, partitions: u32) -> Result<(), EngineError> {
         let (topic_count, partition_count) = self.shared.namespace.read().counts();
         let (topics_max, partitions_max) =
@@ -106,7 +106,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes a topic. Its past stays readable, by moments before.
+    /// Deletes a topic. Its past stays readable at earlier moments.
     ///
     /// # Errors
     /// It does not exist, or the disk fails.
@@ -119,7 +119,7 @@ impl Engine {
         self.submit_event(MetadataEvent::TopicDeleted { id }, Some(changing)).await.map(drop)
     }
 
-    /// Gives a topic more partitions, `total` in all.
+    /// Adds partitions to a topic, `total` in all.
     ///
     /// # Errors
     /// It has as many or more, or does not exist; or the disk fails.
@@ -152,10 +152,10 @@ impl Engine {
         self.topic(name).ok_or_else(unknown)
     }
 
-    /// Changes what is set on a topic: `change` is given what is set now.
+    /// Changes the settings of a topic: `change` gets the current ones.
     ///
     /// # Errors
-    /// It does not exist, a setting cannot be, or the disk fails.
+    /// It does not exist, a setting is not valid, or the disk fails.
     pub async fn configure_topic(
         &self,
         name: &str,
@@ -178,10 +178,10 @@ impl Engine {
             .map(drop)
     }
 
-    /// Gives up the records before `before`; -1 means all that there are. Returns the new start.
+    /// Deletes the records before `before`; -1 means all. Returns the new log start.
     ///
     /// # Errors
-    /// The offset lies outside of the log, a pin holds some of them, or the disk fails.
+    /// The offset is outside of the log, a pin holds some of the records, or the disk fails.
     pub async fn delete_records(
         &self,
         topic: &Topic,
@@ -212,7 +212,7 @@ impl Engine {
             }
             let (store, log) = (Arc::clone(&self.store), held.log.id);
             self.spawn_blocking(move || {
-                // Held until the horizon is on stable storage, whoever goes away meanwhile.
+                // Held until the horizon is on stable storage, even if the caller goes away.
                 let _changing = changing;
                 Ok(store.advance_log_start(&[(log, before)])?)
             })
@@ -221,7 +221,7 @@ impl Engine {
         Ok(held.start())
     }
 
-    /// A producer id that was never given out before.
+    /// A producer id that was never allocated before.
     ///
     /// # Errors
     /// The disk fails.

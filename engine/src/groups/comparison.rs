@@ -1,4 +1,5 @@
-//! Offsets and groups at two moments, side by side: key by key, so that memory does not grow with them.
+//! Compares offsets and groups of two moments key by key, so that memory does not grow with their
+//! number.
 
 use hlc::Cut;
 use storage::catalog::CatalogError;
@@ -13,22 +14,22 @@ use super::{
 pub struct GroupDifference {
     /// The group.
     pub group: String,
-    /// The snapshot of before.
+    /// The snapshot before.
     pub before: Option<Vec<u8>>,
-    /// The snapshot of after.
+    /// The snapshot after.
     pub after: Option<Vec<u8>>,
 }
 
-/// What one look found.
+/// The result of one comparison.
 pub(crate) struct KeyComparison<T> {
-    /// The key that was looked at; the next look begins behind it.
+    /// The key that was compared; the next comparison begins after it.
     pub(crate) key: Vec<u8>,
-    /// What differs there, if anything does.
+    /// The difference at that key, if any.
     pub(crate) difference: Option<T>,
 }
 
 impl GroupCatalog {
-    /// Compares the first committed offset behind `last`; `None` behind the last of all.
+    /// Compares the first committed offset after `last`; `None` after the last one.
     pub(crate) fn compare_offset(
         &self,
         last: Option<&[u8]>,
@@ -41,7 +42,7 @@ impl GroupCatalog {
         let at = |cut| -> Result<Option<CommittedOffset>, CatalogError> {
             let found = self.catalog.get(&key, cut)?;
             let committed = found.and_then(|(_, value)| postcard::from_bytes(&value).ok());
-            // How long it is kept is no part of what was committed.
+            // The retention of an offset is not part of the comparison.
             Ok(committed.map(|committed| CommittedOffset { retention_ms: None, ..committed }))
         };
         let (before, after) = (at(from)?, at(until)?);
@@ -53,7 +54,7 @@ impl GroupCatalog {
         Ok(Some(KeyComparison { key, difference }))
     }
 
-    /// Compares the first group behind `last`; `None` behind the last of all.
+    /// Compares the first group after `last`; `None` after the last one.
     pub(crate) fn compare_group(
         &self,
         last: Option<&[u8]>,

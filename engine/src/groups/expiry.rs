@@ -1,4 +1,4 @@
-//! Which committed offsets are old.
+//! Which committed offsets are expired.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,49 +11,49 @@ use super::{
     topic_offsets_prefix,
 };
 
-/// So many old offsets are found at once, or as many as one topic has.
+/// About how many expired offsets are found at once; a topic with more yields all of its own.
 const EXPIRED_BATCH_MAX: usize = 1000;
-/// So many topics are looked through for them.
+/// How many topics are scanned for them at once.
 const TOPIC_BATCH_MAX: usize = 1000;
 
-/// From when on an offset is old.
+/// The limits by which an offset is expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetExpiry {
-    /// What was committed at this stamp or before is old.
+    /// Offsets committed at this stamp or before are expired.
     pub until: Hlc,
-    /// The time by which an offset with a retention of its own is old.
+    /// The time against which an offset with its own retention is checked.
     pub now: SysTime,
 }
 
-/// A committed offset that is old.
+/// An expired committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredOffset {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: u32,
-    /// Whether it was committed with a retention of its own. Where the group was set to a moment, none counts
-    /// as that: all offsets of the topic expire together.
+    /// Whether it was committed with its own retention. Always false where the group was set to a
+    /// moment: all offsets of the topic expire together then.
     pub has_own_retention: bool,
 }
 
-/// Old offsets of some topics of a group.
+/// Expired offsets of some topics of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredOffsets {
-    /// By topic and partition; of each topic all.
+    /// By topic and partition; complete for each topic.
     pub offsets: Vec<ExpiredOffset>,
-    /// The last topic that was looked at.
+    /// The last topic that was scanned.
     pub last: String,
 }
 
 impl OffsetExpiry {
-    /// That of offsets that are kept for so long.
+    /// The expiry for a retention at the time `now`.
     pub fn new(now: SysTime, retention: Duration) -> OffsetExpiry {
-        // All of that millisecond.
+        // This includes all stamps of that millisecond.
         OffsetExpiry { until: Hlc::new(now.saturating_sub(retention), u16::MAX), now }
     }
 
-    /// Whether what was saved then is old.
+    /// Whether something saved at that stamp is expired.
     pub fn is_expired(&self, saved: Hlc) -> bool {
         saved <= self.until
     }
@@ -67,15 +67,15 @@ impl OffsetExpiry {
         }
     }
 
-    /// The old ones of one topic. Where its group was set to a moment, they say together where it reads on,
-    /// and are old together.
+    /// The expired offsets of one topic. Where the group was set to a moment, the offsets together
+    /// say where it continues, so they expire together.
     fn expired_of_topic(self, held: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
         let stays = is_set_to_moment(held) && !held.iter().all(|offset| self.has_expired(offset));
         held.iter().filter(move |offset| !stays && self.has_expired(offset))
     }
 
-    /// The old partitions of one topic, of those that are named. Offsets that are old together are removed
-    /// together: none of them, if one is not named.
+    /// The expired partitions of one topic among the named ones. Offsets that expire together are
+    /// removed together: if one of them is not named, none is removed.
     pub(super) fn expired_among(self, held: &[GroupOffset], named: &HashSet<u32>) -> HashSet<u32> {
         if is_set_to_moment(held) && !held.iter().all(|offset| named.contains(&offset.partition)) {
             return HashSet::new();
@@ -85,21 +85,22 @@ impl OffsetExpiry {
     }
 }
 
-/// Whether the group was set to a moment in the topic of which it has these offsets.
+/// Whether the group was set to a moment in the topic of these offsets.
 fn is_set_to_moment(held: &[GroupOffset]) -> bool {
     held.iter().any(|offset| offset.partition == LATER_PARTITIONS)
 }
 
 impl GroupCatalog {
-    /// The first group behind `last`, or of all, of which there is an offset, or was one that can still be
-    /// read.
+    /// The first group after `last` that has an offset, or had one that can still be read. Starts
+    /// with the first group if `last` is `None`.
     pub(crate) fn next_group(&self, last: Option<&str>) -> Result<Option<String>, CatalogError> {
         let last = last.map(|group| end_of_prefix(offsets_prefix(Some(group))));
         Ok(self.next_offset(&[OFFSETS], last)?.map(|(group, ..)| group))
     }
 
-    /// The first offset behind `last`, or of all, whose key begins with `prefix`: its group, topic and
-    /// partition. A key that is of no offset is passed over: it must not hide those behind it.
+    /// The first offset after `last` whose key begins with `prefix`: its group, topic and
+    /// partition. Starts with the first if `last` is `None`. Skips a key that is not of an offset:
+    /// it must not hide the keys after it.
     fn next_offset(
         &self,
         prefix: &[u8],
@@ -114,7 +115,8 @@ impl GroupCatalog {
         Ok(None)
     }
 
-    /// Old offsets of topics of a group behind `last`, or of all, by name. `None` behind the last topic.
+    /// Expired offsets of the topics of a group after `last`, by name. Returns `None` after the
+    /// last topic.
     pub(crate) fn expired_offsets(
         &self,
         group: &str,
@@ -146,7 +148,7 @@ impl GroupCatalog {
     }
 }
 
-/// Behind all keys that begin so: no key of an offset goes on with this byte.
+/// The end of all keys with this prefix: no key of an offset continues with this byte.
 fn end_of_prefix(mut prefix: Vec<u8>) -> Vec<u8> {
     prefix.push(u8::MAX);
     prefix
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!(expire(&groups, 34, (20, 110), &[2]), [0; 0]);
     }
 
-    /// They say together where the group reads on: some of them would say something else.
+    /// Together they say where the group continues; some of them alone would say something else.
     #[test]
     fn offsets_of_a_moment_go_together_or_not_at_all() {
         let groups = groups();
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(expire(&groups, 31, (20, 30), &all), [0; 0]);
     }
 
-    /// A client may commit with a retention of its own, for a partition that came after the moment.
+    /// A client may commit with its own retention, for a partition that was added after the moment.
     #[test]
     fn a_part_of_the_offsets_of_a_moment_is_never_removed() {
         let groups = groups();
@@ -253,7 +255,8 @@ mod tests {
         assert_eq!(expire(&groups, 31, (20, 20), &all), [0; 0]);
     }
 
-    /// Any text is a group's name. One whose key looked as if it had a separator hid all groups behind it.
+    /// A group name can be any text. A group whose key looked as if it had a separator hid all
+    /// groups after it.
     #[test]
     fn groups_with_control_characters_in_their_names_hide_none() {
         let groups = groups();
@@ -309,7 +312,8 @@ mod tests {
         assert!(!is_read(&groups) && held(&groups).is_empty());
     }
 
-    /// Or names of groups that nobody uses any more would be left for ever, and slow down the end of the topic.
+    /// Otherwise the names of unused groups would stay for ever, and slow down the removal of the
+    /// topic.
     #[test]
     fn a_group_of_which_nothing_is_left_reads_the_topic_no_more() {
         for expires in [true, false] {

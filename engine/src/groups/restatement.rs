@@ -1,4 +1,4 @@
-//! Saying again what offsets and groups were at a moment, so that everything older can be given up.
+//! Restates offsets and groups at a moment, so that all older entries can be removed.
 
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ use super::{
 use crate::error::EngineError;
 use crate::namespace::event::{MetadataEvent, RestatedGroup, RestatedOffset};
 
-/// The most that a value takes beside its texts: lengths, numbers and its stamp.
+/// The most that a value takes besides its strings: lengths, numbers and its stamp.
 const VALUE_BYTES: usize = 48;
-/// What it takes beyond what the catalog takes for it, about: the stamp.
+/// About how much a restated value is larger than its catalog entry: the stamp.
 const STAMP_BYTES: usize = 8;
 
 impl GroupCatalog {
-    /// Hands to `emit` the events that restate what was there at `cut`, in order, each of at most
-    /// `bytes_max` or with one value only. What `cut` admits has to be applied.
+    /// Passes the events that restate the state at `cut` to `emit`, in order. Each has at most
+    /// `bytes_max`, or a single value. Everything that `cut` admits must have been applied.
     pub(crate) fn restate(
         &self,
         cut: Cut,
@@ -40,7 +40,7 @@ impl GroupCatalog {
         emit(chunk.into_event(cut, true))
     }
 
-    /// How many bytes the events of [`GroupCatalog::restate`] have, about.
+    /// About how many bytes the events of [`GroupCatalog::restate`] have.
     pub(crate) fn restated_bytes(&self, cut: Cut) -> Result<u64, CatalogError> {
         let mut bytes = 0;
         for letter in PREFIXES {
@@ -52,7 +52,8 @@ impl GroupCatalog {
         Ok(bytes)
     }
 
-    /// The names of topics for which the catalog has anything of offsets, also that there are none any more.
+    /// The names of the topics for which the catalog has any version of offsets, including
+    /// tombstones.
     pub(crate) fn topics_with_versions(&self) -> Result<HashSet<String>, CatalogError> {
         let (mut topics, mut last): (HashSet<String>, Option<Vec<u8>>) = Default::default();
         while let Some(key) = self.catalog.next_key(&[OFFSETS], last.as_deref())? {
@@ -62,7 +63,7 @@ impl GroupCatalog {
         Ok(topics)
     }
 
-    /// Takes up what was restated, in a catalog that is made anew.
+    /// Loads a restatement into a catalog that is being rebuilt.
     pub(crate) fn load_restatement(
         &self,
         offsets: &[RestatedOffset],
@@ -79,12 +80,12 @@ impl GroupCatalog {
         self.catalog.apply_unpositioned(changes)
     }
 
-    /// Forgets everything, and how much of the journal it came from.
+    /// Clears all offsets and groups, and the position up to which the journal was applied.
     pub(crate) fn clear(&self) -> Result<(), CatalogError> {
         self.catalog.reset_applied(&[PREFIXES, &[READERS]].concat())
     }
 
-    /// Removes what no cut from `horizon` on shows; returns how many versions were removed.
+    /// Removes versions that no cut from `horizon` on shows; returns how many.
     pub(crate) fn prune(&self, horizon: Hlc) -> Result<u64, CatalogError> {
         PREFIXES.iter().map(|letter| self.catalog.prune(&[*letter], horizon)).sum()
     }
@@ -128,7 +129,7 @@ impl RestatedItem {
     }
 }
 
-/// What goes into one event.
+/// The content of one event.
 #[derive(Default)]
 struct GroupRestatementChunk {
     offsets: Vec<RestatedOffset>,

@@ -1,4 +1,4 @@
-//! Compacting a partition, if it is due: its batches read, and what stays of them put in their place.
+//! Compacts a partition if it is due: reads its batches, and replaces them by what stays.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 
-/// How many bytes of a log are asked for at once.
+/// How many bytes of a log are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 impl Engine {
@@ -49,8 +49,8 @@ impl Engine {
             Ok(CompactionHorizon { compacted_to: outcome.compacted_to, clean_to: outcome.until })
         };
         let compacted = self.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
-            // Pins stay as they are from here until the horizon is on stable storage. One may have been
-            // set meanwhile: what it holds stays as it is.
+            // Pins do not change from here until the horizon is on stable storage. A pin may have
+            // been set since the plan was made: what it holds must not change.
             let Some(lock) = self.lock_changes_blocking() else { return false };
             held = Some(lock);
             self.may_compact_to(topic, compacted.compacted_to, now)
@@ -59,7 +59,8 @@ impl Engine {
         Ok(compacted?)
     }
 
-    /// Whether a topic's settings, and the pins, still let its past go up to a bound: a run takes long.
+    /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
+    /// long.
     fn may_compact_to(&self, topic: &Topic, bound: Hlc, now: SysTime) -> bool {
         let topic = self.topic_by_id(&topic.id);
         let settings = topic
@@ -70,7 +71,7 @@ impl Engine {
         bound <= settings.horizon(now) && earliest.is_none_or(|hold| bound <= hold.at.bound())
     }
 
-    /// What of a log is to be compacted, if it is due.
+    /// The range of a log that is to be compacted, if it is due.
     fn plan_compaction(
         &self,
         settings: &CompactionSettings,
@@ -85,8 +86,9 @@ impl Engine {
         let (until, _) = self.store.replaceable_prefix(log.id, Cut::below(horizon))?;
         let (start, replaced) = (log.start(), log.horizon());
         let clean_to = replaced.clean_to;
-        // A run whose room for keys was full replaced more than it cleaned. If a pin or a longer lag
-        // has come to lie in between, the rest waits: what was replaced cannot be in part.
+        // A run that ran out of memory for keys replaced more than it compacted. If a pin or a
+        // longer lag now ends in between, the rest waits: a replaced range can only be replaced as
+        // a whole.
         if until <= clean_to.max(start) || until < replaced.released_tip().end {
             return Ok(None);
         }
@@ -102,7 +104,7 @@ struct CompactionPlan {
     horizon: Hlc,
 }
 
-/// Compacts what a source has, and emits it with what was not reached.
+/// Compacts a source, and emits the result and what was not reached.
 fn compact_into(
     source: &LogPrefixSource<'_>,
     options: &CompactionOptions,
@@ -116,7 +118,7 @@ fn compact_into(
             CompactionError::Disk(error) => error,
             error => io::Error::other(error),
         })?;
-    // The room for keys was full: the rest is for the next run.
+    // The memory for keys was full: the next run does the rest.
     for stored in source.batches(outcome.until) {
         let SourceBatch { entry, batch, .. } = stored?;
         emit(put(entry, batch))?;

@@ -1,4 +1,4 @@
-//! What can happen to the namespace: the entries of log 0. `docs/FORMAT.md` has their layout.
+//! The events of the namespace: the entries of log 0. `docs/FORMAT.md` has their layout.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub enum MetadataEvent {
         first_log: u64,
         /// How many partitions it has.
         partitions: u32,
-        /// What was set on it.
+        /// The settings that are set on it.
         configs: BTreeMap<String, String>,
     },
     /// A topic was deleted; its past stays.
@@ -38,10 +38,10 @@ pub enum MetadataEvent {
     TopicConfigured {
         /// Its id.
         id: [u8; 16],
-        /// All that is set on it now.
+        /// All settings that are set on it now.
         configs: BTreeMap<String, String>,
     },
-    /// Producer ids below this may have been given out.
+    /// Producer ids below this may have been allocated.
     ProducerIdsGranted {
         /// The bound.
         below: i64,
@@ -74,78 +74,84 @@ pub enum MetadataEvent {
     },
     /// A pin was set, or its expiry extended.
     PinSet {
-        /// Its name.
+        /// The pin's name.
         name: String,
         /// The bits of its cut's bound.
         at: u64,
-        /// When it ceases to stand: milliseconds since 1970.
+        /// When it expires: milliseconds since 1970.
         expires_ms: u64,
-        /// The ids of the topics that it is about; none for everything.
+        /// The ids of the topics that it covers; `None` for everything.
         topics: Option<Vec<[u8; 16]>>,
     },
-    /// A pin was removed, or found expired.
+    /// A pin was removed, or expired.
     PinRemoved {
         /// Its name.
         name: String,
     },
-    /// What offsets and groups were at a moment, said again before everything older is given up. It
-    /// changes nothing: only a catalog that is made anew begins with it.
+    /// The state of offsets and groups at a moment, restated before all older entries are removed.
+    ///
+    /// It changes nothing: only the rebuild of a catalog begins with it.
     GroupsRestated {
         /// The bits of the bound of the moment's cut.
         horizon: u64,
-        /// A part of the offsets.
+        /// Some of the offsets.
         offsets: Vec<RestatedOffset>,
-        /// A part of the groups.
+        /// Some of the groups.
         groups: Vec<RestatedGroup>,
-        /// Whether nothing of that moment follows.
+        /// Whether this is the last event of that moment.
         is_last: bool,
     },
-    /// What a group has committed was set, all at once: to a moment, or back to what it was.
+    /// The committed offsets of a group were set, all at once: to a moment, or back to an earlier
+    /// state.
     OffsetsSet {
         /// The group.
         group: String,
-        /// What it has committed from now on. Partition 2³²−1 stands for those that the topic gets later.
+        /// Its new offsets. Partition 2³²−1 stands for the partitions that the topic gets later.
         offsets: Vec<OffsetCommit>,
-        /// Topics and partitions of which it has nothing from now on.
+        /// Topics and partitions without an offset from now on.
         removed: Vec<(String, u32)>,
     },
-    /// What there is to know of topics and pins at a moment, said again before everything older is given
-    /// up. It changes nothing: only a start begins with it.
+    /// The state of topics and pins at a moment, restated before all older entries are removed.
+    ///
+    /// It changes nothing: only a start begins with it.
     NamespaceRestated {
         /// The bits of the bound of the moment's cut.
         horizon: u64,
-        /// Which of the events of this restatement it is, from 0.
+        /// The index of this event in its restatement, from 0.
         part: u32,
-        /// The first log that no partition had.
+        /// The lowest log number that no partition had.
         next_log: u64,
-        /// Producer ids below this may have been given out.
+        /// Producer ids below this may have been allocated.
         producer_ids_below: i64,
-        /// A part of what happened to topics, in the order in which it did.
+        /// Some of the changes of topics, in their original order.
         changes: Vec<RestatedChange>,
-        /// A part of the pins.
+        /// Some of the pins.
         pins: Vec<RestatedPin>,
-        /// When topics were there that are forgotten: the bits of two stamps each, the creation of the
-        /// first and the deletion of the last. All in the last event, by time.
+        /// The time spans of removed topics: the bits of two stamps each, the creation of the first
+        /// topic and the deletion of the last. All in the last event, by time.
         forgotten: Vec<(u64, u64)>,
         /// Whether it is the last of this restatement.
         is_last: bool,
     },
-    /// Committed offsets expired, as far as each of them is old. One that was committed meanwhile is not.
+    /// Committed offsets expired. Each one is removed only if it is old enough: one that was
+    /// committed meanwhile stays.
     OffsetsExpired {
         /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
-        /// The bits of a stamp: what was committed at it or before is old.
+        /// The bits of a stamp: offsets committed at it or before are expired.
         until: u64,
-        /// The time, in milliseconds since 1970, by which what has a retention of its own is old.
+        /// The time, in milliseconds since 1970, against which offsets with their own retention are
+        /// checked.
         now_ms: u64,
     },
 }
 
-/// Stands, in the place of a partition, for those that a topic gets after its group was set to a
-/// moment: `offset` is how many it had then, and `metadata` the moment. They begin at their beginning,
-/// for nothing of them was there at the moment.
+/// In place of a partition: the partitions that a topic gets after its group was set to a moment.
+///
+/// `offset` is the number of partitions that the topic had then, and `metadata` the moment. Later
+/// partitions are read from their beginning, because nothing of them existed at the moment.
 pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
 
 /// An offset that was committed before the moment of [`MetadataEvent::GroupsRestated`].
@@ -175,11 +181,11 @@ pub struct RestatedGroup {
 pub struct RestatedChange {
     /// The bits of the stamp at which it happened.
     pub stamp: u64,
-    /// What happened.
+    /// The change.
     pub change: TopicChange,
 }
 
-/// What can happen to a topic: the first events of [`MetadataEvent`], with the same fields.
+/// A change of a topic: the first events of [`MetadataEvent`], with the same fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopicChange {
     /// [`MetadataEvent::TopicCreated`].
@@ -192,7 +198,7 @@ pub enum TopicChange {
         first_log: u64,
         /// How many partitions it has.
         partitions: u32,
-        /// What was set on it.
+        /// The settings that were set on it.
         configs: BTreeMap<String, String>,
     },
     /// [`MetadataEvent::TopicDeleted`].
@@ -213,7 +219,7 @@ pub enum TopicChange {
     Configured {
         /// Its id.
         id: [u8; 16],
-        /// All that was set on it.
+        /// All settings that were set on it.
         configs: BTreeMap<String, String>,
     },
 }
@@ -242,9 +248,9 @@ pub struct RestatedPin {
     pub name: String,
     /// The bits of its cut's bound.
     pub at: u64,
-    /// When it ceases to stand: milliseconds since 1970.
+    /// When it expires: milliseconds since 1970.
     pub expires_ms: u64,
-    /// The ids of the topics that it is about; none for everything.
+    /// The ids of the topics that it covers; `None` for everything.
     pub topics: Option<Vec<[u8; 16]>>,
     /// The bits of the stamp at which it was set.
     pub set: u64,
@@ -261,15 +267,16 @@ pub struct OffsetCommit {
     pub offset: i64,
     /// The leader epoch of the last record read; -1 if not known.
     pub leader_epoch: i32,
-    /// What the client wants to remember.
+    /// The metadata that the client stores with it.
     pub metadata: String,
-    /// For how long it is kept after it was committed, in milliseconds; `None`: as the group's are.
+    /// How long it is kept after its commit, in milliseconds; `None` for the group's retention.
     pub retention_ms: Option<u64>,
 }
 
 /// Entries of this kind are replayed at every start.
 pub(crate) const KIND_NAMESPACE: u8 = 1;
-/// Entries of this kind live in the catalog, and are replayed only as far as it has not seen them.
+/// Entries of this kind are in the catalog. Only those that the catalog has not applied are
+/// replayed.
 pub(crate) const KIND_CATALOG: u8 = 2;
 /// A batch of records.
 pub(crate) const KIND_RECORDS: u8 = 16;
@@ -295,7 +302,8 @@ impl MetadataEvent {
         }
     }
 
-    /// Whether space is given back because of it, sooner or later: it has to be taken on a full disk too.
+    /// Whether the event leads to reclaimed space, sooner or later. Such an event must be accepted
+    /// on a full disk too.
     pub(crate) fn reclaims_space(&self) -> bool {
         matches!(
             self,
@@ -318,7 +326,7 @@ impl MetadataEvent {
 mod tests {
     use super::*;
 
-    /// The bytes on disk, held fast.
+    /// Pins down the bytes on disk.
     #[test]
     fn an_event_is_encoded_as_the_format_says() {
         let created = MetadataEvent::TopicCreated {
@@ -404,7 +412,7 @@ mod tests {
             TopicChange::PartitionsAdded { id, first_log: 5, more: 6 },
             TopicChange::Configured { id, configs },
         ];
-        // What happened has the bytes of the event that said so.
+        // A change has the bytes of its event.
         let mut said: Vec<u8> = vec![4];
         for (stamp, change) in (1..).zip(&changes) {
             said.push(stamp);

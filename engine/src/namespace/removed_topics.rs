@@ -1,17 +1,17 @@
-//! The spans of time in which there were topics that are now forgotten.
+//! The time spans in which there were topics that are now removed.
 //!
-//! Of a forgotten topic the span from its creation to its deletion stays: a cut within it may have held the
-//! topic, so the cut's list of topics is unknown. Overlapping spans are joined, and beyond [`SPANS_MAX`] the
-//! nearest ones are, with the gap between them. So memory is bounded, and the error is always on the side of
-//! "unknown".
+//! The span from its creation to its deletion is kept of a removed topic. A cut within the span may
+//! have held the topic, so the cut's list of topics is unknown. Overlapping spans are joined.
+//! Beyond [`SPANS_MAX`] spans, the nearest ones are joined too, including the gap between them. So
+//! memory is bounded, and an error is always on the side of "unknown".
 
 use hlc::{Cut, Hlc};
 
-/// How many spans are kept apart.
+/// How many separate spans are kept.
 const SPANS_MAX: usize = 64;
 
-/// The stamp of the earliest creation and of the latest deletion. A cut that admits the first and not the last
-/// may have held a forgotten topic.
+/// The stamp of the earliest creation and of the latest deletion. A cut that admits the first and
+/// not the last may have held a removed topic.
 type StampSpan = (Hlc, Hlc);
 
 /// By time; they do not overlap.
@@ -50,15 +50,15 @@ impl RemovedTopicSpans {
         }
     }
 
-    /// If `cut` may have held a forgotten topic: the bound of the first later cut that did not.
+    /// If `cut` may have held a removed topic: the bound of the first later cut that did not.
     pub(super) fn first_readable_after(&self, cut: Cut) -> Option<Hlc> {
         let place = self.0.partition_point(|(first, _)| cut.admits(*first)).checked_sub(1)?;
         let (_, last) = self.0[place];
         (!cut.admits(last)).then(|| last.next())
     }
 
-    /// If a forgotten topic may have existed at some time between two cuts: the bound of the first cut from
-    /// which on none of those did.
+    /// If a removed topic may have existed at some time between two cuts: the bound of the first
+    /// cut from which on none of those did.
     pub(super) fn first_readable_after_range(&self, from: Cut, until: Cut) -> Option<Hlc> {
         let last = self.0.iter().rev().find(|(first, _)| until.admits(*first))?.1;
         (!from.admits(last)).then(|| last.next())
@@ -124,7 +124,7 @@ mod tests {
         for (first, last) in many {
             assert!(kept.iter().any(|(from, to)| *from <= first && last <= *to), "{first}");
         }
-        // The gaps grow, so the first many are one.
+        // The gaps grow, so the first spans are joined into one.
         assert_eq!(kept[0], (0, 936 * 936 + 1));
         assert_eq!(kept[1], (937 * 937, 937 * 937 + 1));
         let mut one_by_one = RemovedTopicSpans::default();

@@ -1,4 +1,5 @@
-//! Restating the namespace at a horizon, after which all earlier events can be given up. Forgetting topics.
+//! Restating the namespace at a horizon, after which all earlier events can be removed; and
+//! removing topics.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use crate::seek::SeekError;
 
 /// An upper bound of a change's or a pin's encoded size, without its strings.
 const CHANGE_BYTES: usize = 64;
-/// The encoded length prefix of a string of the settings, at most.
+/// The largest encoded length prefix of a settings string.
 const LENGTH_BYTES: usize = 3;
 
 impl Namespace {
-    /// If a forgotten topic may have been in `cut`: the bound of the first later cut in which none was.
+    /// If a removed topic may have been in `cut`: the bound of the first later cut in which none
+    /// was.
     pub(crate) fn removed_in(&self, cut: Cut) -> Option<Hlc> {
         self.removed_topics.first_readable_after(cut)
     }
@@ -26,17 +28,17 @@ impl Namespace {
         self.removed_topics.first_readable_after_range(from, until)
     }
 
-    /// The topic of that name in `cut`, which `ask` asked for.
+    /// The topic of that name in `cut`, which `ask` requested.
     ///
     /// # Errors
-    /// There is none, or it may be one that is forgotten.
+    /// It did not exist, or it may have been removed.
     pub(crate) fn require_topic_at(
         &self,
         name: &str,
         cut: Cut,
         ask: MomentSelector,
     ) -> Result<Arc<Topic>, SeekError> {
-        // A name belongs to one topic at a time: with one that is known, none is missing.
+        // A name belongs to one topic at a time: if one is found, no removed topic had the name.
         self.topic_at(name, cut).ok_or_else(|| match self.removed_in(cut) {
             Some(earliest) => SeekError::BeforeNames { earliest },
             None => SeekError::NoTopic { topic: name.to_owned(), selector: ask },
@@ -46,7 +48,7 @@ impl Namespace {
     /// All topics in `cut`, by name.
     ///
     /// # Errors
-    /// One that was there may be forgotten.
+    /// A topic of the cut may have been removed.
     pub(crate) fn require_topics_at(&self, cut: Cut) -> Result<Vec<Arc<Topic>>, SeekError> {
         match self.removed_in(cut) {
             Some(earliest) => Err(SeekError::BeforeNames { earliest }),
@@ -54,7 +56,7 @@ impl Namespace {
         }
     }
 
-    /// Whether a topic is, or was and is not forgotten.
+    /// Whether a topic exists, or existed and is not removed.
     pub(crate) fn contains_id(&self, id: &TopicId) -> bool {
         self.by_id.contains_key(id)
     }
@@ -73,8 +75,8 @@ impl Namespace {
         deletions
     }
 
-    /// Which logs may be asked for: those of topics that are known, all that no partition ever had, and those
-    /// of later ones. `None` if no topic was ever forgotten: then all.
+    /// The logs that may still be read: those of known topics, all that no partition ever had, and
+    /// those of later topics. `None` if no topic was ever removed: then all logs.
     pub(crate) fn referenced_logs(&self) -> Option<ReferencedLogs> {
         self.removed_topics.spans().next()?;
         let versions = self.by_id.values().filter_map(|versions| Some(last_version(versions)?.0));
@@ -83,8 +85,8 @@ impl Namespace {
         Some(ReferencedLogs { logs, next_log: self.next_log })
     }
 
-    /// The events that restate what there is to know at `horizon` once `forgotten` are, each of at most
-    /// `bytes_max` or with one change only.
+    /// The events that restate the namespace at `horizon` once the topics `forgotten` are removed.
+    /// Each has at most `bytes_max`, or a single change.
     pub(crate) fn restate(
         &self,
         horizon: Hlc,
@@ -96,7 +98,8 @@ impl Namespace {
             let until = versions.partition_point(|(stamp, _)| *stamp <= horizon);
             changes.extend(changes_of(*id, &versions[..until]));
         }
-        // In the order in which they happened: a name may have belonged to one topic after the other.
+        // In the order in which they happened, because a name may have belonged to several topics
+        // in turn.
         changes.sort_unstable_by_key(|(stamp, _)| *stamp);
         let mut spans = self.removed_topics.clone();
         spans.extend(forgotten.iter().filter_map(|id| lifetime_of(self.by_id.get(id)?)));
@@ -113,7 +116,7 @@ impl Namespace {
             let mut change = Some(RestatedChange { stamp: stamp.bits(), change });
             put(bytes, &mut |chunk| chunk.changes.extend(change.take()));
         }
-        // One that was set later is set later again.
+        // A pin that was set after the horizon has its own event there.
         for pin in self.pins.restate(horizon) {
             let ids = pin.topics.as_ref().map_or(0, Vec::len);
             let bytes = pin.name.len() + ids * size_of::<TopicId>() + CHANGE_BYTES;
@@ -137,7 +140,7 @@ impl Namespace {
         events.into_iter().enumerate().map(into_event).collect()
     }
 
-    /// Takes up one event of a restatement, in order, in a namespace that is made anew.
+    /// Loads one event of a restatement, in order, into a namespace that is being rebuilt.
     pub(crate) fn load_restatement(
         &mut self,
         event: MetadataEvent,
@@ -165,7 +168,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Forgets topics that were deleted.
+    /// Removes deleted topics from memory.
     pub(crate) fn remove_topics(&mut self, ids: &HashSet<TopicId>) {
         for id in ids {
             let Some(versions) = self.by_id.remove(id) else { continue };
@@ -184,7 +187,7 @@ impl Namespace {
     }
 }
 
-/// Which logs may be asked for.
+/// The logs that may still be read.
 pub(crate) struct ReferencedLogs {
     logs: HashSet<LogId>,
     next_log: u64,
@@ -192,13 +195,14 @@ pub(crate) struct ReferencedLogs {
 
 impl ReferencedLogs {
     pub(crate) fn contains(&self, log: LogId) -> bool {
-        // The others are no partition's: events, files, and logs that are given out later.
+        // All other numbers are not of partitions so far: logs of events and files, and logs that
+        // are allocated later.
         let was_given_out = (FIRST_PARTITION..self.next_log).contains(&log.0);
         !was_given_out || self.logs.contains(&log)
     }
 }
 
-/// What goes into one event.
+/// The content of one event.
 #[derive(Default)]
 struct NamespaceRestatementChunk {
     changes: Vec<RestatedChange>,
@@ -206,12 +210,12 @@ struct NamespaceRestatementChunk {
     bytes: usize,
 }
 
-/// From its creation to its deletion, of a topic that was deleted.
+/// The span from creation to deletion, of a deleted topic.
 fn lifetime_of(versions: &TopicVersions) -> Option<(Hlc, Hlc)> {
     Some((versions.first()?.0, last_version(versions)?.1?))
 }
 
-/// What happened to a topic, each time that it became what a version says.
+/// The changes that lead from each version of a topic to the next.
 fn changes_of(
     id: TopicId,
     versions: &[(Hlc, Option<Arc<Topic>>)],

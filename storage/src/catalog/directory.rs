@@ -1,7 +1,7 @@
-//! Where catalogs lie: each in a directory of its own, named by a number, and the newest counts.
+//! The place of catalogs: each is in a directory of its own, named by a number, and the newest counts.
 //!
-//! A catalog that fails is not used any more, and another one is made beside it. So the one that a start
-//! finds may be half made: it knows how much of the journal it has seen, and goes on from there.
+//! A catalog that fails is not used any more, and another one is made next to it. So a start may find one
+//! that is incomplete: it knows how much of the journal it has applied, and continues from there.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Catalog, CatalogError, CatalogFaults, remove};
 
-/// Where catalogs lie.
+/// The directory that holds catalogs.
 #[derive(Debug)]
 pub struct CatalogDirectory {
     /// `None`: in memory.
     path: Option<PathBuf>,
     faults: CatalogFaults,
-    /// The largest number that was given out: none comes again, for what has it may yet remove it.
+    /// The largest number that was assigned. None is reused, because a failed catalog may still remove its
+    /// directory.
     last: AtomicU64,
 }
 
@@ -26,23 +27,23 @@ impl CatalogDirectory {
         CatalogDirectory { path, faults, last: AtomicU64::new(0) }
     }
 
-    /// Whether there is a place on disk.
+    /// Whether catalogs are on disk.
     pub fn is_on_disk(&self) -> bool {
         self.path.is_some()
     }
 
-    /// The catalog that was made last, or an empty one.
+    /// The newest catalog, or an empty one.
     ///
     /// # Errors
-    /// Even an empty one cannot be made there.
+    /// Not even an empty one can be created there.
     pub fn open_latest(&self) -> Result<Catalog, CatalogError> {
         self.open(|last| last.max(1))
     }
 
-    /// An empty catalog, in place of all that there are. Who has one of them open goes on with it.
+    /// An empty catalog, in place of all that exist. Users that have one of them open continue with it.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn open_new(&self) -> Result<Catalog, CatalogError> {
         self.open(|last| last + 1)
     }
@@ -50,7 +51,7 @@ impl CatalogDirectory {
     /// An empty catalog in memory.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn open_in_memory(&self) -> Result<Catalog, CatalogError> {
         Catalog::temporary_with(self.faults.clone())
     }
@@ -62,7 +63,7 @@ impl CatalogDirectory {
         Catalog::open_with(&path.join(number.to_string()), self.faults.clone())
     }
 
-    /// Removes what is there, but for the number that is wanted of the last one.
+    /// Removes all catalogs but one: `number` computes its number from the last one.
     fn remove_all_but(&self, number: impl FnOnce(u64) -> u64) -> io::Result<u64> {
         let Some(path) = &self.path else { return Ok(0) };
         fs::create_dir_all(path)?;
@@ -76,7 +77,7 @@ impl CatalogDirectory {
             Some(other) => other != number,
             None => is_legacy_file(entry),
         };
-        // What one that failed left, its own end may be removing just now. What stays goes next time.
+        // A failed catalog may be removing its own directory just now. What stays is removed next time.
         for entry in entries.iter().filter(goes) {
             let _ = match entry.file_type()?.is_dir() {
                 true => remove(&entry.path()),
@@ -87,8 +88,8 @@ impl CatalogDirectory {
     }
 }
 
-/// Whether it belongs to a catalog that had the directory to itself, as all once did. What else may be there,
-/// as where it is a file system of its own, is not ours.
+/// Whether a file belongs to a catalog directly in the directory, where catalogs once were. Other files may
+/// be there, as in the root of a file system, and are not ours.
 fn is_legacy_file(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     let Some(name) = name.to_str() else { return false };

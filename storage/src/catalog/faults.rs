@@ -1,47 +1,47 @@
-//! What a test has go wrong with catalogs.
+//! Faults that a test injects into catalogs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{CatalogAccess, CatalogStepError};
 
-/// What of catalogs goes wrong, and when: nothing, as long as nobody says so. Clones are the same.
+/// Which faults occur in catalogs, and when; none by default. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CatalogFaults(Arc<CatalogFaultPlan>);
 
 #[derive(Debug, Default)]
 struct CatalogFaultPlan {
-    /// 0: none is to fail; 1: the next step fails; and so on.
+    /// 0: no step fails; 1: the next step fails; and so on.
     steps_until_failure: AtomicU64,
-    /// The same of writes alone.
+    /// The same for writes alone.
     writes_until_failure: AtomicU64,
     is_full: AtomicBool,
     panics_at_end: AtomicBool,
 }
 
 impl CatalogFaults {
-    /// Once `steps` more reads and writes were done, the next one fails.
+    /// Makes a step fail after `steps` more reads and writes.
     pub fn fail_after(&self, steps: u64) {
         self.0.steps_until_failure.store(steps + 1, Ordering::Relaxed);
     }
 
-    /// Once `writes` more writes were done, the next one fails. How often a catalog is read depends on what it
-    /// has forgotten, which no seed decides; how often it is written does not.
+    /// Makes a write fail after `writes` more writes. How often a catalog is read depends on what it has
+    /// cached, which no seed decides; how often it is written does not.
     pub fn fail_write_after(&self, writes: u64) {
         self.0.writes_until_failure.store(writes + 1, Ordering::Relaxed);
     }
 
-    /// Whether a failure is still to come.
+    /// Whether a failure is still pending.
     pub fn has_pending_failure(&self) -> bool {
         self.0.steps_until_failure.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is no room for catalogs on disk: none can be made, or written to.
+    /// Sets whether there is no space for catalogs on disk: none can be created or written.
     pub fn set_full(&self, is_full: bool) {
         self.0.is_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// The library panics when it ends.
+    /// Makes the library panic when it ends.
     pub fn set_panic_at_end(&self) {
         self.0.panics_at_end.store(true, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl CatalogFaults {
     }
 }
 
-/// Counts down to 0; whether this was the last step.
+/// Counts down to 0; returns whether this was the last step.
 fn count_down(left: &AtomicU64) -> bool {
     left.load(Ordering::Relaxed) > 0 && left.fetch_sub(1, Ordering::Relaxed) == 1
 }

@@ -139,6 +139,16 @@ impl<'a> IndexCheck<'a> {
         }
     }
 
+    /// The index of the newest sealed segment.
+    pub(super) fn open_newest(&self, manifest: &Manifest) -> io::Result<Option<SegmentIndex>> {
+        let Some(segment) = manifest.segments.last() else { return Ok(None) };
+        let data = match segment.layout {
+            SegmentLayout::Journal => segment_name(segment.start),
+            SegmentLayout::Sorted { generation } => sorted_segment_name(segment.start, generation),
+        };
+        self.open_for(&data, segment.start)
+    }
+
     /// Says that blocks of an index are damaged.
     fn report_corruption(&mut self, name: &str, blocks: &[u64]) {
         let named: Vec<String> =

@@ -1,4 +1,4 @@
-//! Indexing what was sealed.
+//! Indexing rolled segments.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout, segment_at};
 use crate::sorted_segment::index_name;
 
-/// How far logs have come in a segment, and the segment's index.
+/// The tips of logs at the end of a segment, and the segment's index.
 type WrittenIndex = (Vec<(Arc<Log>, IndexedTip)>, Arc<SegmentIndex>);
 
 impl SealedHistory {
-    /// Indexes the segment that was sealed first; whether there was one.
+    /// Indexes the oldest segment that is not indexed yet; returns whether there was one.
     ///
     /// # Errors
-    /// The disk fails. The segment stays first, and nothing else has changed.
+    /// The disk fails. The segment stays in the queue, and nothing else has changed.
     pub(crate) fn index_next(&self) -> io::Result<bool> {
         let (segment, end) = match self.indexing_queue.lock().segments.front() {
             Some(sealed) => (Arc::clone(&sealed.segment), sealed.end),
@@ -38,7 +38,7 @@ impl SealedHistory {
     }
 
     fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
-        // It may have been written without a sync. A file that cannot be opened now is not one that cannot be synced.
+        // Its writes may not be synced yet. Running out of descriptors is no failure of the sync.
         segment.sync_sealed().inspect_err(|error| {
             if !is_out_of_descriptors(error) {
                 self.record_journal_loss(segment, error);
@@ -46,7 +46,7 @@ impl SealedHistory {
         })?;
         let name = index_name(segment.name());
         let (reached, index) = self.write_index(segment, end, &name).inspect_err(|_| {
-            // What of it was written takes room that may be what is missing.
+            // A partial file takes space that may be what is missing.
             let _ = self.disk.remove(&name);
         })?;
         let files = SegmentFiles { data: Arc::clone(&segment.data), index };
@@ -67,7 +67,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Says that what is in a segment of the journal may be lost: no write may follow.
+    /// Records that entries of a journal segment may be lost: no write may follow.
     fn record_journal_loss(&self, segment: &Segment, error: &io::Error) {
         let why = format!("sync {}: {error}", segment.name());
         let _ = self.journal_loss.set(why.into());
@@ -96,14 +96,14 @@ impl SealedHistory {
         let state =
             self.indexing_queue.lock().segments.front().map(|sealed| sealed.stage_state.clone());
         builder.finish(state.as_deref())?;
-        // An older file of that name must not come back from under the manifest.
+        // An older file of that name must not reappear under the manifest.
         self.disk.sync_directory()?;
         let index = self.open_index(name, segment.start)?;
         Ok((reached, index))
     }
 
-    /// The links of a run of `log` that follows the one at `head`. Where earlier ones cannot be read, or
-    /// are not there any more, they are reached step by step.
+    /// The links of a run of `log` that follows the one at `head`. If earlier runs cannot be read, or are
+    /// gone, lookups reach them step by step.
     fn links_after(&self, log: LogId, head: Option<RunLocation>) -> RunLinks {
         let Some(head) = head else { return RunLinks::FIRST };
         let parts = self.sealed_segments.all();

@@ -1,8 +1,8 @@
-//! Logs come into memory when somebody asks for them, and leave it when nobody uses them: what they take
-//! there does not grow with how many there ever were.
+//! Logs are loaded into memory on first use, and evicted when they are unused. So their memory does not
+//! grow with how many logs there ever were.
 //!
-//! What holds true of it: a log that is not in memory has all its entries in parts. So whoever looks into
-//! the parts, newest first, finds how far it had come; head tables save looking into each.
+//! Invariant: a log that is not in memory has all its entries in sealed segments. So a search through the
+//! sealed segments, newest first, finds its tip. Latest-run tables save searching each one.
 
 use std::io;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::log::{IndexedTip, Log, LogId, LogPrefix};
 use crate::manifest::{LogHorizon, Manifest};
 use crate::sealed_segment::{SealedSegment, segment_at};
 
-/// A table is merged with those behind it once it has less than so many times as many heads as they.
+/// A table is merged with newer ones once it has less than this many times as many runs as they have.
 const MERGE_RATIO: u64 = 4;
 
-/// What is known of a log before the manifest is asked.
+/// The result of looking up a log, before the manifest is consulted.
 enum LogLookup {
     NotFound,
     Found(IndexedTip),
-    /// It has a head, whose run is not there: it must have been given up.
+    /// A table names its latest run, but the run is gone: it must have been removed.
     MissingRun(LatestRun),
 }
 
 impl SealedHistory {
-    /// The log `id`; empty if nothing was ever appended to it. An index that is found damaged on the way
-    /// is made anew, if nobody gives back space just now.
+    /// The log `id`; empty if nothing was ever appended to it. An index that turns out to be corrupt is
+    /// rebuilt, unless space is being reclaimed at the moment.
     ///
     /// # Errors
     /// An index cannot be read.
     pub(crate) fn log(&self, id: LogId) -> io::Result<Arc<Log>> {
         match self.load_log(id) {
             Err(error) if is_rebuildable(&error) => {
-                // Others that cannot be made anew are no matter of this log.
+                // A failure to rebuild other indexes does not concern this log.
                 let _ = self.rebuild_suspects();
                 self.load_log(id)
             }
@@ -53,16 +53,16 @@ impl SealedHistory {
             }
             let dropped = self.evictions.load(Ordering::Acquire);
             let sought = self.lookup_log(id)?;
-            // Whoever gives up holds the manifest until each log that is in memory knows of it.
+            // A change of the log start holds the manifest until each loaded log has the change.
             let manifest = self.manifest.lock();
             let mut logs = self.logs.write();
-            // What was found is old if the log was here meanwhile, and went.
+            // The result is stale if the log was loaded and evicted meanwhile.
             if logs.contains_key(&id) || self.evictions.load(Ordering::Acquire) != dropped {
                 continue;
             }
             let horizon = manifest.horizon(id);
             let reached = resolve_log_tip(id, sought, &horizon)?;
-            // One with a base stays in memory.
+            // A log with a compacted prefix stays in memory.
             let base = self.unloaded_prefixes.lock().remove(&id);
             assert!(
                 base.is_some() == (horizon.compacted_generation > 0),
@@ -75,7 +75,7 @@ impl SealedHistory {
     }
 
     fn lookup_log(&self, id: LogId) -> io::Result<LogLookup> {
-        // Tables first: all that they cover is in the list of parts that is read behind them.
+        // Tables first: the list of sealed segments, read after them, has all that they cover.
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
         let parts = self.sealed_segments.all();
@@ -87,7 +87,7 @@ impl SealedHistory {
         }
         for table in tables.iter().rev() {
             match table.latest_run(id) {
-                // The indexes say the same, wherever the disk fails.
+                // The indexes have the same information if the disk fails here.
                 Err(error) => {
                     self.drop_table(table, &error);
                     return self.lookup_log(id);
@@ -99,7 +99,7 @@ impl SealedHistory {
         Ok(LogLookup::NotFound)
     }
 
-    /// Goes on without a damaged table, and those behind it: a later one is made of what they covered.
+    /// Drops a corrupt table, and those after it: a later table replaces them.
     fn drop_table(&self, damaged: &Arc<LatestRunTable>, error: &io::Error) {
         tracing::warn!(%error, "a latest-run table cannot be read, and is rebuilt");
         let mut tables = self.latest_run_tables.write();
@@ -109,18 +109,18 @@ impl SealedHistory {
         }
     }
 
-    /// Writes a head table if many parts have none.
+    /// Writes a latest-run table if many sealed segments have none.
     pub(super) fn merge_latest_run_tables(&self) -> io::Result<()> {
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
-        // One that was merged over the end of the tables is among those without.
+        // A segment that was merged across the end of the tables counts as uncovered.
         let first_of =
             |parts: &[Arc<SealedSegment>]| parts.partition_point(|part| part.end <= covered);
         let parts = self.sealed_segments.all();
         if parts.len() - first_of(&parts) <= self.uncovered_segments_max {
             return Ok(());
         }
-        // Of a log that is forgotten from here on, the parts that there are then have nothing.
+        // The segments that exist now have nothing of a log that is removed from here on.
         let manifest = self.manifest.lock().clone();
         let parts = self.sealed_segments.all();
         let uncovered = &parts[first_of(&parts)..];
@@ -141,7 +141,7 @@ impl SealedHistory {
         let is_kept = |head: &LatestRun| head.end > manifest.horizon(head.log).released_tip.end;
         let written = write_latest_runs(&*self.disk, stretch.clone(), &sources, is_kept);
         if let Err(error) = written {
-            // It takes room that may be what is missing.
+            // A partial file takes space that may be what is missing.
             let _ = self.disk.remove(&latest_runs_name(&stretch));
             let is_whole =
                 |table: &LatestRunTable| table.corrupt_blocks().is_ok_and(|bad| bad.is_empty());
@@ -159,13 +159,13 @@ impl SealedHistory {
         })?;
         *self.latest_run_tables.write() = kept.iter().cloned().chain([Arc::new(table)]).collect();
         for table in merged {
-            // Whoever reads it has it open. One that stays is removed at the next start.
+            // Readers have it open. If it is not removed now, the next start removes it.
             let _ = self.disk.remove(table.name());
         }
         Ok(())
     }
 
-    /// Drops logs that nobody uses, down to half of how many may be in memory, if there are more.
+    /// Evicts unused logs if too many are in memory, down to half of the limit.
     pub(super) fn evict_idle_logs(&self) {
         let is_idle = |log: &Arc<Log>| Arc::strong_count(log) == 1 && log.is_idle();
         let idle = {
@@ -181,7 +181,7 @@ impl SealedHistory {
         let mut surplus = idle - self.idle_logs_max / 2;
         let mut logs = self.logs.write();
         self.evictions.fetch_add(1, Ordering::AcqRel);
-        // Nobody can take one from the map meanwhile.
+        // Nobody can take a log from the map meanwhile.
         logs.retain(|_, log| {
             let goes = surplus > 0 && is_idle(log);
             surplus -= usize::from(goes);
@@ -194,12 +194,12 @@ impl SealedHistory {
     }
 }
 
-/// Whether something may be made anew that is damaged.
+/// Whether an error means that something is corrupt that may be rebuilt.
 fn is_rebuildable(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// The run of a head.
+/// The run that an entry of a latest-run table names.
 fn lookup_latest_run(parts: &[Arc<SealedSegment>], head: LatestRun) -> io::Result<LogLookup> {
     let run = match segment_at(parts, head.segment) {
         Some(part) => part.run_near(head.log, head.number)?,
@@ -211,7 +211,7 @@ fn lookup_latest_run(parts: &[Arc<SealedSegment>], head: LatestRun) -> io::Resul
     }))
 }
 
-/// How far a log had come, by what was found and what was given up.
+/// The tip of a log, from what the lookup found and its horizon.
 fn resolve_log_tip(id: LogId, sought: LogLookup, horizon: &LogHorizon) -> io::Result<IndexedTip> {
     match sought {
         LogLookup::Found(reached) if reached.tip.end > horizon.released_tip.end => Ok(reached),
@@ -229,7 +229,7 @@ fn resolve_log_tip(id: LogId, sought: LogLookup, horizon: &LogHorizon) -> io::Re
     }
 }
 
-/// The head tables that are there, as far as they follow one another from the beginning.
+/// The latest-run tables on disk, as far as they follow one another from the beginning.
 pub(crate) fn open_latest_run_tables(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -237,7 +237,7 @@ pub(crate) fn open_latest_run_tables(
 ) -> io::Result<Vec<Arc<LatestRunTable>>> {
     let names = disk.list()?;
     let mut stretches: Vec<_> = names.iter().filter_map(|name| latest_runs_range(name)).collect();
-    // Of those that begin at one place, the longest was made of the others.
+    // Of tables that begin at the same position, the longest was made from the others.
     stretches.sort_by_key(|stretch| (stretch.start, std::cmp::Reverse(stretch.end)));
     let (mut tables, mut covered) = (Vec::new(), 0);
     for stretch in stretches {

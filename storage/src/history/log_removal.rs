@@ -1,15 +1,16 @@
-//! Forgetting logs of which nothing is left: the manifest names every log of which something was given up,
-//! and would for ever.
+//! Removing logs of which nothing is left: the manifest names every log with a horizon, and would do so for
+//! ever.
 //!
-//! What holds true of it:
-//! - A log is forgotten only if nobody can ever ask for it again, by what the store's user says, and nobody
+//! Invariants:
+//! - A log is removed only if nobody can ever use it again, according to the store's user, and nobody
 //!   holds it.
-//! - No file knows of it then: no index has a run of it, no data file has frames of it, no head table has its
-//!   head. A frame without its horizon would be taken for one that is kept, and a hole for damage, when an
-//!   index is made anew. What a data file has of it without a run, its index says ([`IndexHeader::gone_to`]).
+//! - No file refers to it then: no index has a run of it, no data file has its frames, no latest-run table
+//!   names it. Without its horizon, a rebuilt index would take a frame for one that is kept, and a hole for
+//!   corruption. If a data file has frames of a log without a run, its index says so
+//!   ([`IndexHeader::hidden_to`]).
 //! - All of it is indexed: nothing of it is read back from the journal at the next start.
 //!
-//! [`IndexHeader::gone_to`]: crate::index::IndexHeader::gone_to
+//! [`IndexHeader::hidden_to`]: crate::index::IndexHeader::hidden_to
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,28 +22,28 @@ use crate::index::latest_runs_range;
 use crate::log::{Log, LogId};
 use crate::manifest::{LogHorizon, Manifest, ManifestChange, ManifestEdit};
 
-/// Parts are looked into for so many logs at the least,
+/// Sealed segments are searched for at least this many logs,
 const REMOVABLE_LOGS_MIN: usize = 64;
-/// and for this part of all that the manifest names.
+/// and for at least this share of all that the manifest names.
 const REMOVABLE_SHARE_DIVISOR: usize = 4;
 
-/// When parts were last looked into.
+/// The state of things when sealed segments were last searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogRemovalAttempt {
-    /// How many logs were left that could not be forgotten.
+    /// How many logs were left that could not be removed.
     remaining: usize,
-    /// How often parts had changed.
+    /// How often sealed segments had changed.
     segment_changes: u64,
 }
 
 impl SealedHistory {
-    /// Forgets the logs that are not known any more, as far as no file knows of them; how many. It is done
-    /// once there are enough of them.
+    /// Removes unknown logs to which no file refers; returns how many. It waits until there are enough of
+    /// them.
     ///
     /// # Errors
-    /// The disk fails; then nothing has changed here.
+    /// The disk fails; then nothing has changed in memory.
     pub(crate) fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
-        // No part is filed, merged or removed meanwhile, and no index is made anew.
+        // No segment is sorted, merged or removed meanwhile, and no index is rebuilt.
         let mut reclaiming = self.reclaim_state.lock();
         self.ensure_manifest_committed()?;
         let mut gone = {
@@ -62,26 +63,26 @@ impl SealedHistory {
         }
         self.exclude_logs_in_segments(&mut gone)?;
         self.exclude_logs_in_tables(&mut gone)?;
-        // One that is damaged is out of use, and may be read at the next start.
+        // A corrupt table is not in use now, but the next start may read it.
         if self.has_unused_tables()? {
             gone.clear();
         }
         let forgotten = if gone.is_empty() { 0 } else { self.remove_unheld(&mut gone)? };
-        // What is freed is looked for by these.
+        // Reclaiming looks up logs by these entries.
         reclaiming.reclaimable.retain(|log, _| !gone.contains(log));
         reclaiming.log_removal =
             LogRemovalAttempt { remaining: look.remaining - forgotten, ..look };
         Ok(forgotten)
     }
 
-    /// How often parts were made, replaced or removed.
+    /// How often sealed segments were made, replaced or removed.
     fn segment_changes(&self) -> u64 {
         let stats = &self.stats;
         let counts = [&stats.indexed, &stats.sorted, &stats.removed_files, &stats.rebuilt];
         counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes the logs out of `gone` that a part has a run of, or may have frames of.
+    /// Takes out of `gone` the logs of which a sealed segment has a run, or may have frames.
     fn exclude_logs_in_segments(&self, gone: &mut BTreeSet<LogId>) -> io::Result<()> {
         for part in self.sealed_segments.all().iter() {
             let index = part.index();
@@ -98,7 +99,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Takes the logs out of `gone` that a head table names.
+    /// Takes out of `gone` the logs that a latest-run table names.
     fn exclude_logs_in_tables(&self, gone: &mut BTreeSet<LogId>) -> io::Result<()> {
         for table in self.latest_run_tables.read().clone().iter() {
             for number in 0..table.count {
@@ -111,7 +112,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Whether there are head tables that are not in use.
+    /// Whether there are latest-run tables that are not in use.
     fn has_unused_tables(&self) -> io::Result<bool> {
         let tables = self.latest_run_tables.read().clone();
         let names = self.disk.list()?;
@@ -119,14 +120,14 @@ impl SealedHistory {
         Ok(others.any(|name| tables.iter().all(|table| table.name() != name)))
     }
 
-    /// Forgets those of `gone` that nobody holds, and leaves them in it; how many.
+    /// Removes those of `gone` that nobody holds, and retains only these in `gone`; returns how many.
     fn remove_unheld(&self, gone: &mut BTreeSet<LogId>) -> io::Result<usize> {
-        // Whoever loads a log waits for it.
+        // Loading a log waits for the manifest.
         let mut manifest = self.manifest.lock();
         let mut logs = self.logs.write();
         let is_unheld = |log: &Arc<Log>| Arc::strong_count(log) == 1 && log.is_idle();
         gone.retain(|id| logs.get(id).is_none_or(is_unheld));
-        // Those who look for one now find what is there then.
+        // A lookup that is running repeats, and finds the new state.
         self.evictions.fetch_add(1, Ordering::AcqRel);
         gone.iter().for_each(|id| drop(logs.remove(id)));
         drop(logs);
@@ -137,7 +138,7 @@ impl SealedHistory {
     }
 }
 
-/// The logs that are not known any more, and whose space was given back as far as they were given up.
+/// Unknown logs whose space was reclaimed as far as they were released.
 fn reclaimed_logs(manifest: &Manifest, is_known: &dyn Fn(LogId) -> bool) -> BTreeSet<LogId> {
     let is_reclaimed = |horizon: &LogHorizon| {
         horizon.compacted_generation == 0

@@ -1,4 +1,4 @@
-//! Giving up the beginning of logs, and giving back its space.
+//! Advancing the log start, and reclaiming the space in front of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -14,16 +14,16 @@ use crate::manifest::{LogHorizon, ManifestChange, ManifestEdit};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SORTED_PREFIX_BYTES, index_name};
 
-/// What a round of freeing did.
+/// The result of a round of reclaiming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimStats {
     /// Data files removed.
     pub removed_files: u64,
-    /// Bytes given back inside of files that stay.
+    /// Bytes reclaimed inside files that stay.
     pub reclaimed_bytes: u64,
 }
 
-/// What is kept of logs once everything in front of `starts` was given up, where that is another than
+/// The horizons of logs once everything in front of `starts` is removed, for those that differ from
 /// `before`.
 fn horizons_after(
     starts: &[(LogId, Offset)],
@@ -40,7 +40,7 @@ fn horizons_after(
         }
         let lost_to = match log.entry_at(Offset(start.0 - 1))? {
             Some(last_lost) if last_lost.base < start => last_lost.stamp,
-            // What held it was compacted away.
+            // Compaction removed the entry that held it.
             _ => log.current_sealed_log().tip_before_offset(start)?.stamp,
         };
         horizon.start = start;
@@ -49,7 +49,7 @@ fn horizons_after(
         if freed.end > horizon.released_tip.end {
             horizon.released_tip = freed;
         }
-        // A base has nothing behind what is freed.
+        // A compacted prefix has nothing after the released tip.
         if horizon.compacted_generation > 0
             && start >= log.compacted_prefix().map_or(Offset(0), |base| base.run.tip.end)
         {
@@ -61,15 +61,15 @@ fn horizons_after(
 }
 
 impl SealedHistory {
-    /// Gives up everything in front of the offsets named. Its space is given back two rounds of
-    /// [`SealedHistory::free`] later.
+    /// Advances the log start of each named log. The space is reclaimed two rounds of
+    /// [`SealedHistory::reclaim`] later.
     ///
     /// # Errors
     /// The disk fails; then nothing has changed.
     pub(crate) fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
         let logs = self.logs_of(starts.iter().map(|(id, _)| *id))?;
         let (mut manifest, changed) = loop {
-            // Indexes are read before: whoever loads a log waits for the manifest.
+            // Indexes are read before the manifest is locked: loading a log waits for the manifest.
             let before: HashMap<LogId, LogHorizon> =
                 logs.iter().map(|(id, log)| (*id, log.horizon())).collect();
             let changed = horizons_after(starts, &logs, &before)?;
@@ -77,7 +77,7 @@ impl SealedHistory {
                 return Ok(());
             }
             let manifest = self.manifest.lock();
-            // Compaction may have been here meanwhile.
+            // A compaction may have changed a horizon meanwhile.
             if logs.iter().all(|(id, log)| log.horizon() == before[id]) {
                 break (manifest, changed);
             }
@@ -97,13 +97,13 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Some logs, in memory for as long as this is held: who changes what the manifest says of a log tells
-    /// it, and does not look for it while the manifest is held.
+    /// Loads some logs, which stay in memory as long as the result is held. A change of a log's horizon in
+    /// the manifest updates the log too, and must not load it while the manifest is locked.
     fn logs_of(&self, ids: impl Iterator<Item = LogId>) -> io::Result<HashMap<LogId, Arc<Log>>> {
         ids.map(|id| Ok((id, self.log(id)?))).collect()
     }
 
-    /// A log, for work that is done again later.
+    /// A log, for work that is retried later.
     fn readable_log(&self, id: LogId) -> Option<Arc<Log>> {
         let log = self.log(id);
         log.inspect_err(
@@ -112,7 +112,7 @@ impl SealedHistory {
         .ok()
     }
 
-    /// Has files removed in the round after the next.
+    /// Queues files for removal in the round after the next.
     pub(super) fn remove_files_later(&self, data_files: impl IntoIterator<Item = String>) {
         self.unreferenced_files.lock().extend(data_files);
     }
@@ -152,8 +152,8 @@ impl SealedHistory {
         Ok(freed)
     }
 
-    /// What was given up while it was in the open segment may have been sealed since: then parts need
-    /// not be looked into for it any more.
+    /// Entries that were removed while they were in the open segment may have been sealed since: then lookups
+    /// in sealed segments can skip them.
     fn advance_released(&self) -> io::Result<()> {
         let behind: Vec<LogId> = {
             let manifest = self.manifest.lock();
@@ -183,7 +183,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Up to where each log can be freed that has something to free.
+    /// Up to where each log with something to reclaim can be reclaimed.
     fn reclaim_targets(&self, settled: &BTreeMap<LogId, Offset>) -> BTreeMap<LogId, Offset> {
         let manifest = self.manifest.lock();
         settled
@@ -193,83 +193,111 @@ impl SealedHistory {
             .collect()
     }
 
-    /// Frees what is due, as far as it is proved; the data files that are not named any more.
+    /// Reclaims what is due, as far as it is proved; returns the data files that nothing names any more.
     fn reclaim_runs(
         &self,
         due: &mut BTreeMap<LogId, Offset>,
-        freed: &mut ReclaimStats,
+        stats: &mut ReclaimStats,
     ) -> io::Result<Vec<String>> {
-        let mut touched: HashSet<u64> = HashSet::new();
-        let parts = self.sealed_segments.all();
-        for (id, to) in due.iter_mut() {
-            // One that cannot be read keeps no other from being freed.
-            let Some(log) = self.readable_log(*id) else {
-                *to = Offset(0);
-                continue;
-            };
-            for found in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
-                let SegmentRun { segment: part, run, .. } = &found;
-                if !self.is_proved(part) {
-                    // Without its frames there would be no proof of it, and the chain would end here.
-                    *to = run.base;
-                    break;
-                }
-                touched.insert(part.start);
-                part.set_needs_no_sorting(false);
-                freed.reclaimed_bytes += reclaim_run(&found)?;
-            }
-        }
+        let touched = self.punch_runs(due, stats)?;
+        self.stats.reclaimed_bytes.fetch_add(stats.reclaimed_bytes, Ordering::Relaxed);
         let readable = due.keys().filter_map(|id| Some((*id, self.readable_log(*id)?)));
         let logs: HashMap<LogId, Arc<Log>> = readable.collect();
         due.retain(|id, to| logs.get(id).is_some_and(|log| *to > log.horizon().reclaimed_to));
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        // The last part has what the stage remembers, and stays. Once it was filed it is empty, and goes
-        // when there is another behind it.
-        let mut gone = Vec::new();
-        for part in parts.iter().rev().skip(1) {
-            let may_go = touched.contains(&part.start) || part.index().header.entries == 0;
-            if may_go && self.is_proved(part) && !self.is_referenced(part, due)? {
-                gone.push(Arc::clone(part));
-            }
-        }
-        self.stats.reclaimed_bytes.fetch_add(freed.reclaimed_bytes, Ordering::Relaxed);
-        {
-            let mut manifest = self.manifest.lock();
-            let punched = |(id, to): (&LogId, &Offset)| {
-                let horizon = manifest.horizon(*id);
-                let punched_to = horizon.reclaimed_to.max(*to);
-                ManifestChange::Log(*id, LogHorizon { reclaimed_to: punched_to, ..horizon })
-            };
-            let removed = gone.iter().map(|part| ManifestChange::SegmentRemoved(part.start));
-            let edit = ManifestEdit(due.iter().map(punched).chain(removed).collect());
-            self.commit_manifest(&mut manifest, &edit)?;
-            self.sealed_segments.change(|parts| {
-                parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
-            });
-            for (id, to) in due.iter() {
-                let log = &logs[id];
-                let horizon = log.horizon();
-                let punched_to = horizon.reclaimed_to.max(*to);
-                let horizon = LogHorizon { reclaimed_to: punched_to, ..horizon };
-                log.set_prefix(LogPrefix { horizon, compacted_prefix: log.compacted_prefix() });
-            }
-        }
-        // Their proofs stay, for the chain runs through them, but not their leaves.
-        if !gone.is_empty() {
-            let (parts, proved_to) =
-                (self.sealed_segments.all(), self.proved_to.load(Ordering::Acquire));
-            if let Err(error) = merge_pruned_proofs(&*self.disk, &parts, proved_to, &mut || Ok(()))
-            {
+        let removed = self.unreferenced_segments(due, &touched)?;
+        self.commit_reclaimed(due, &logs, &removed)?;
+        // The proofs of removed segments stay, because the chain runs through them. Their leaves go.
+        if !removed.is_empty() {
+            let segments = self.sealed_segments.all();
+            let proved_to = self.proved_to.load(Ordering::Acquire);
+            let pruned = merge_pruned_proofs(&*self.disk, &segments, proved_to, &mut || Ok(()));
+            if let Err(error) = pruned {
                 self.schedule_proof_pruning();
-                tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
+                tracing::warn!(%error, "proofs of removed segments are not pruned; it is retried");
             }
         }
-        Ok(gone.iter().map(|part| part.data().name.clone()).collect())
+        Ok(removed.iter().map(|segment| segment.data().name.clone()).collect())
     }
 
-    /// Whether anything of a part is still looked for.
+    /// Punches holes for the runs that are due, and lowers what is due to what is proved. Returns where the
+    /// segments begin that had such runs.
+    fn punch_runs(
+        &self,
+        due: &mut BTreeMap<LogId, Offset>,
+        stats: &mut ReclaimStats,
+    ) -> io::Result<HashSet<u64>> {
+        let mut touched = HashSet::new();
+        for (id, to) in due.iter_mut() {
+            // A log that cannot be read does not keep the others from being reclaimed.
+            let Some(log) = self.readable_log(*id) else {
+                *to = Offset(0);
+                continue;
+            };
+            for found in log.current_sealed_log().runs_in(log.horizon().reclaimed_to..*to)? {
+                let SegmentRun { segment, run, .. } = &found;
+                if !self.is_proved(segment) {
+                    // Without its frames there would be no proof of it, and the chain would end here.
+                    *to = run.base;
+                    break;
+                }
+                touched.insert(segment.start);
+                segment.set_needs_no_sorting(false);
+                stats.reclaimed_bytes += reclaim_run(&found)?;
+            }
+        }
+        Ok(touched)
+    }
+
+    /// The segments that no log needs once it is reclaimed as far as is due. The last segment has the snapshot
+    /// of the stage, and stays: when it is sorted it is empty, and goes when another follows it.
+    fn unreferenced_segments(
+        &self,
+        due: &BTreeMap<LogId, Offset>,
+        touched: &HashSet<u64>,
+    ) -> io::Result<Vec<Arc<SealedSegment>>> {
+        let mut removed = Vec::new();
+        for segment in self.sealed_segments.all().iter().rev().skip(1) {
+            let may_go = touched.contains(&segment.start) || segment.index().header.entries == 0;
+            if may_go && self.is_proved(segment) && !self.is_referenced(segment, due)? {
+                removed.push(Arc::clone(segment));
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Puts into the manifest, and then into memory, how far each log is reclaimed and which segments are gone.
+    fn commit_reclaimed(
+        &self,
+        due: &BTreeMap<LogId, Offset>,
+        logs: &HashMap<LogId, Arc<Log>>,
+        removed: &[Arc<SealedSegment>],
+    ) -> io::Result<()> {
+        let reclaimed = |horizon: LogHorizon, to: Offset| LogHorizon {
+            reclaimed_to: horizon.reclaimed_to.max(to),
+            ..horizon
+        };
+        let mut manifest = self.manifest.lock();
+        let horizons = due
+            .iter()
+            .map(|(id, to)| ManifestChange::Log(*id, reclaimed(manifest.horizon(*id), *to)));
+        let removals = removed.iter().map(|segment| ManifestChange::SegmentRemoved(segment.start));
+        let edit = ManifestEdit(horizons.chain(removals).collect());
+        self.commit_manifest(&mut manifest, &edit)?;
+        self.sealed_segments.change(|segments| {
+            segments.retain(|segment| !removed.iter().any(|gone| gone.start == segment.start));
+        });
+        for (id, to) in due {
+            let log = &logs[id];
+            let horizon = reclaimed(log.horizon(), *to);
+            log.set_prefix(LogPrefix { horizon, compacted_prefix: log.compacted_prefix() });
+        }
+        Ok(())
+    }
+
+    /// Whether lookups still need anything of a sealed segment.
     fn is_referenced(
         &self,
         part: &SealedSegment,
@@ -287,7 +315,7 @@ impl SealedHistory {
         Ok(false)
     }
 
-    /// Removes data files with their indexes; takes those from the list that are gone.
+    /// Removes data files with their indexes; takes those that are gone from the list.
     fn remove_files(&self, names: &mut Vec<String>, freed: &mut ReclaimStats) -> io::Result<()> {
         if names.is_empty() {
             return Ok(());
@@ -311,7 +339,7 @@ fn remove_if_exists(disk: &dyn Disk, name: &str) -> io::Result<()> {
     }
 }
 
-/// Gives back the space of a run, where it stands in one piece.
+/// Reclaims the space of a run, if it is contiguous.
 fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> io::Result<u64> {
     const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
     if part.layout == SegmentLayout::Journal || run.count == 0 {

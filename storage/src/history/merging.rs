@@ -1,9 +1,9 @@
-//! Merging: adjacent small parts become one larger part, sorted by log. So how many parts there are grows
-//! with how much is kept, and not with how many segments there were; and what is left of parts that lost
-//! most of what they held comes together again.
+//! Merging: adjacent small sealed segments become one larger segment, sorted by log. So the number of
+//! segments grows with how much is kept, and not with how many segments there were. What remains of
+//! segments that lost most of their entries is brought together again.
 //!
-//! Parts are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the part that it
-//! stands in becomes at least four times as large.
+//! Segments are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the segment
+//! that it belongs to becomes at least four times as large.
 
 use std::io;
 use std::ops::Range;
@@ -14,20 +14,20 @@ use super::SealedHistory;
 use super::sorting::is_corruption;
 use crate::sealed_segment::SealedSegment;
 
-/// No part is merged into one that is much larger: as large as a segment is.
+/// No segment is merged into one that is much larger than a journal segment.
 const MERGED_BYTES_MAX: u64 = 256 << 20;
-/// How many times as large a part becomes by merging, at the least.
+/// The least factor by which merging makes a segment larger.
 const GROWTH: u64 = 4;
-/// A part is no larger than this share of all: what was given up of it is given back when all of it was.
+/// A segment is no larger than this share of all: its space is reclaimed when all of its entries are removed.
 const SIZE_SHARE_DIVISOR: u64 = 16;
-/// So many parts are merged at once.
+/// How many segments are merged at once.
 const SOURCES_MAX: usize = 64;
 
 impl SealedHistory {
-    /// Merges the first parts that would gain by it; whether there were any.
+    /// Merges the first segments that are worth it; returns whether there were any.
     ///
     /// # Errors
-    /// The disk fails; nothing has changed then.
+    /// The disk fails; then nothing has changed.
     pub(super) fn merge_next(&self) -> io::Result<bool> {
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
         let parts = self.sealed_segments.all();
@@ -40,9 +40,9 @@ impl SealedHistory {
                 self.stats.merged.fetch_add(sources.len() as u64, Ordering::Relaxed);
                 Ok(true)
             }
-            // Its index is made anew first.
+            // Its index is rebuilt first.
             Err(_) if sources.iter().any(|part| part.is_suspect()) => Ok(false),
-            // What is damaged is left where it stands, for whoever can mend it.
+            // A corrupt segment stays where it is: it may still be repaired from a copy.
             Err(error) if is_corruption(&error) => {
                 tracing::error!(%error, "some segments are not merged");
                 sources.iter().for_each(|part| part.exclude_from_merge());
@@ -52,16 +52,16 @@ impl SealedHistory {
         }
     }
 
-    /// How much room a part takes; `None` if it cannot be merged now.
+    /// How much space a segment takes; `None` if it cannot be merged now.
     fn mergeable_bytes(&self, part: &SealedSegment) -> io::Result<Option<u64>> {
-        // It is proved and filed by itself first, if it is to be.
+        // It is proved and sorted by itself first, if it is to be.
         let may = part.needs_no_sorting() && self.is_proved(part) && !part.is_excluded_from_merge();
         if may { part.bytes().map(Some) } else { Ok(None) }
     }
 }
 
-/// The oldest parts of the lowest level that can be merged. `sizes` are those of all parts, in order;
-/// `None` stands for one that cannot.
+/// The oldest segments of the lowest level that can be merged. `sizes` are those of all segments, in order;
+/// `None` stands for one that cannot be merged.
 fn merge_window(sizes: &[Option<u64>], bytes_min: u64) -> Option<Range<usize>> {
     if bytes_min == 0 {
         return None;
@@ -74,7 +74,7 @@ fn merge_window(sizes: &[Option<u64>], bytes_min: u64) -> Option<Range<usize>> {
         .find_map(|level| window_of_level(sizes, level))
 }
 
-/// The oldest neighbours that are at most `level` each, and make a part of four times that.
+/// The oldest neighbours of at most `level` bytes each whose sum is four times that.
 fn window_of_level(sizes: &[Option<u64>], level: u64) -> Option<Range<usize>> {
     let (mut from, mut sum) = (0, 0);
     for (place, size) in sizes.iter().enumerate() {
@@ -90,7 +90,7 @@ fn window_of_level(sizes: &[Option<u64>], level: u64) -> Option<Range<usize>> {
     None
 }
 
-/// The parts of `window` as one.
+/// The journal range that the segments `sources` cover.
 pub(super) fn journal_range_of(sources: &[Arc<SealedSegment>]) -> Range<u64> {
     let first = sources.first().map_or(0, |part| part.start);
     first..sources.last().map_or(first, |part| part.end)
@@ -100,7 +100,7 @@ pub(super) fn journal_range_of(sources: &[Arc<SealedSegment>]) -> Range<u64> {
 mod tests {
     use super::*;
 
-    /// Merges until nothing gains by it; how many bytes were copied.
+    /// Merges until no merge is worth it; returns how many bytes were copied.
     fn merge_all(sizes: &mut Vec<Option<u64>>, bytes_min: u64) -> u64 {
         let mut copied = 0;
         while let Some(window) = merge_window(sizes, bytes_min) {

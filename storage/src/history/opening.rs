@@ -1,4 +1,4 @@
-//! Opening what is sealed: the manifest, and the parts that it names.
+//! Opening the sealed part of the store: the manifest, and the segments that it names.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -29,13 +29,13 @@ use crate::sorted_segment::{
 use crate::space_reserve::SpaceReserve;
 use crate::store::Options;
 
-/// Why what is sealed cannot be opened.
+/// Why sealed segments cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The manifest cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A file that the manifest names is not there, or is no such file.
+    /// A file that the manifest names is missing, or is not a file of its kind.
     #[error(
         "a file of the journal is missing, or its header is corrupt. file={file}; nothing was changed. Restore it from a backup or a replica"
     )]
@@ -43,7 +43,7 @@ pub enum HistoryError {
         /// The file.
         file: String,
     },
-    /// An index says that its stretch ends before the one in front of it does.
+    /// The last stamp in an index lies below that of the index before it.
     #[error(
         "an index is older than the one before it: its last stamp lies below. file={file}; nothing was changed. It is soft: remove it, and start again"
     )]
@@ -67,20 +67,20 @@ pub(crate) struct HistoryBuilder {
     manifest_writer: ManifestWriter,
 }
 
-/// What the stage remembered, if that is known, and the parts that it had not seen.
+/// The stage's last known state, if any, and the sealed segments that it does not cover.
 pub(crate) type StageSnapshot = (Option<Vec<u8>>, Vec<Arc<SealedSegment>>);
 
-/// A part whose index may have to be made anew.
+/// A sealed segment whose index may have to be rebuilt.
 type SegmentWithoutIndex = (ManifestSegment, Arc<DataFile>, Option<Arc<SealedSegment>>);
 
 impl HistoryBuilder {
-    /// Opens the parts that the manifest names; makes indexes anew that are lost.
+    /// Opens the segments that the manifest names; rebuilds indexes that are lost.
     pub(crate) fn read(
         disk: &dyn Disk,
         cache: Arc<BlockCache>,
     ) -> Result<HistoryBuilder, HistoryError> {
         let manifest = Manifest::read(disk)?;
-        if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".filed")) {
+        if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".sorted")) {
             return Err(HistoryError::MissingFile { file: MANIFEST_FILE.to_owned() });
         }
         let tables = open_latest_run_tables(disk, &manifest, &cache)?;
@@ -106,7 +106,7 @@ impl HistoryBuilder {
         Ok(opened)
     }
 
-    /// Parts are told apart by their stamps.
+    /// Lookups tell segments apart by their stamps.
     fn check_order(&self) -> Result<(), HistoryError> {
         let is_wrong = |pair: &&[Arc<SealedSegment>]| pair[0].last_stamp > pair[1].last_stamp;
         match self.segments.windows(2).find(is_wrong) {
@@ -212,13 +212,13 @@ impl HistoryBuilder {
             }
             run => (index, run?),
         };
-        // Cuts end with its last entry, which is where parts are looked into from.
+        // Cuts end with its last entry, where lookups in sealed segments begin.
         let whole = |run: &IndexRun| run.count > 0 && run.tip.end == horizon.released_tip.end;
         let run = run.filter(whole).ok_or(HistoryError::MissingFile { file: name })?;
         Ok(CompactedPrefix::new(SegmentFiles { data, index: Arc::new(index) }, run))
     }
 
-    /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
+    /// The stage's last known state, and the segments that it does not cover; their indexes are intact.
     pub(crate) fn stage_snapshot(
         &mut self,
         disk: &dyn Disk,
@@ -236,11 +236,11 @@ impl HistoryBuilder {
         Ok((state, self.segments[unseen..].to_vec()))
     }
 
-    /// Makes the indexes of bases anew that are damaged.
+    /// Rebuilds the corrupt indexes of compacted prefixes.
     fn rebuild_prefix_indexes(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
         for (log, base) in self.compacted_prefixes.clone() {
             if !base.files.index.check(disk)?.is_empty() {
-                // It may be gone already.
+                // The file may be gone already.
                 let _ = disk.remove(base.files.index.name());
                 let horizon = self.manifest.horizon(log);
                 let mended = self.open_compacted_prefix(disk, log, &horizon)?;
@@ -250,12 +250,12 @@ impl HistoryBuilder {
         Ok(())
     }
 
-    /// The last stamp in the parts.
+    /// The last stamp in the sealed segments.
     pub(crate) fn last_stamp(&self) -> Hlc {
         self.segments.last().map_or(Hlc::ZERO, |part| part.last_stamp)
     }
 
-    /// What the stage last remembered, and from which part on it has seen nothing.
+    /// The stage's last known state, and the first segment that it does not cover.
     fn latest_stage_state(&self) -> io::Result<(Option<Vec<u8>>, usize)> {
         for (place, part) in self.segments.iter().enumerate().rev() {
             match part.index().state() {
@@ -270,8 +270,8 @@ impl HistoryBuilder {
         Ok((None, 0))
     }
 
-    /// Puts the manifest on stable storage as it was read: the life before may have died before its last
-    /// write was, and what is done from here on relies on it.
+    /// Puts the manifest on stable storage as it was read. The previous incarnation may have died before its
+    /// last write was synced, and everything from here on relies on it.
     pub(crate) fn persist_manifest(
         &mut self,
         disk: &dyn Disk,
@@ -283,7 +283,7 @@ impl HistoryBuilder {
         match reserve
             .retry_with_reserve(|| self.manifest_writer.write_snapshot(disk, &self.manifest))
         {
-            // There is room for what is there.
+            // The file that exists needs no more space.
             Err(error) if is_full(&error) => {
                 disk.open(MANIFEST_FILE)?.sync()?;
                 disk.sync_directory()
@@ -292,8 +292,8 @@ impl HistoryBuilder {
         }
     }
 
-    /// Removes the files that nothing names: steps that a crash broke off, and what was about to be
-    /// removed.
+    /// Removes the files that nothing names: those of steps that a crash interrupted, and those that were
+    /// about to be removed.
     pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> io::Result<()> {
         let mut named: HashSet<String> = HashSet::new();
         let files = self.segments.iter().map(|part| &part.data().name);
@@ -307,7 +307,7 @@ impl HistoryBuilder {
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
             let is_ours =
-                [".index", ".heads", ".filed", ".new"].iter().any(|kind| name.ends_with(kind));
+                [".index", ".latest", ".sorted", ".new"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
             if (is_ours || is_old) && !named.contains(&name) {
                 disk.remove(&name)?;
@@ -318,7 +318,7 @@ impl HistoryBuilder {
             disk.sync_directory()?;
         }
         remove_superseded(disk)?;
-        // Where a crash came between. A full disk has no room for less, either.
+        // Finishes what a crash interrupted. A full disk has no space even for a shorter file.
         if let Err(error) =
             merge_pruned_proofs(disk, &self.segments, self.manifest.indexed_to, &mut || Ok(()))
         {
@@ -327,7 +327,7 @@ impl HistoryBuilder {
         Ok(())
     }
 
-    /// Goes on with what was opened.
+    /// Makes the history of what was opened.
     pub(crate) fn into_history(
         self,
         disk: Arc<dyn Disk>,
@@ -372,7 +372,7 @@ impl HistoryBuilder {
             foreground_bytes: AtomicU64::new(0),
             throttled_to: AtomicU64::new(0),
         };
-        // What was given up in an earlier life may be freed in the first round.
+        // What an earlier incarnation released may be reclaimed in the first round.
         let settled =
             history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.released_tip.end)).collect();
         history.reclaim_state.lock().reclaimable = settled;

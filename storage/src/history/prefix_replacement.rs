@@ -1,4 +1,4 @@
-//! Putting what compaction left in place of the beginning of a log.
+//! Replacing the beginning of a log with its compacted prefix.
 
 use std::io;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::sorted_segment::{
     index_name,
 };
 
-/// After how many bytes other work goes first.
+/// After this many bytes, other work goes first.
 const THROTTLE_BYTES: usize = 1 << 20;
 
-/// An entry that compaction leaves: as it was, with another payload.
+/// An entry that compaction keeps: the original, with another payload.
 #[derive(Clone, Debug)]
 pub struct CompactedEntry {
     /// The entry as it was.
     pub entry: Entry,
-    /// Its payload now.
+    /// Its new payload.
     pub payload: Bytes,
 }
 
-/// What is true of a log whose beginning was replaced.
+/// The properties of a log whose beginning was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionHorizon {
     /// Cuts below this bound are errors from then on.
@@ -42,20 +42,20 @@ pub struct CompactionHorizon {
     pub clean_to: Offset,
 }
 
-/// Takes an entry that stays.
+/// Receives an entry that stays.
 pub type EntrySink<'a> = &'a mut dyn FnMut(CompactedEntry) -> io::Result<()>;
 
-/// Emits what stays of the beginning of a log.
+/// Emits the entries that stay of the beginning of a log.
 pub type CompactionSource<'a> = &'a mut dyn FnMut(EntrySink<'_>) -> io::Result<CompactionHorizon>;
 
-/// Says that a base of a log is being written, until it is dropped.
+/// Marks that a compacted prefix of a log is being written, until it is dropped.
 struct PrefixReplacementGuard<'a> {
     history: &'a SealedHistory,
     log: LogId,
 }
 
 impl PrefixReplacementGuard<'_> {
-    /// It ends here, and not when somebody has left `reclaiming`.
+    /// Ends it here, where `reclaiming` is locked already.
     fn finish(self, reclaiming: &mut ReclaimState) {
         reclaiming.replacing.remove(&self.log);
         std::mem::forget(self);
@@ -69,16 +69,16 @@ impl Drop for PrefixReplacementGuard<'_> {
 }
 
 impl SealedHistory {
-    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
-    /// it ends ([`crate::Store::replaceable_prefix`]). Changes nothing if `confirm` says so, which is asked once
-    /// all of it is on stable storage; if there is a base already that reaches further, or all below
-    /// `until` was given up meanwhile; or if the log is being replaced already.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of it
+    /// ends ([`crate::Store::replaceable_prefix`]). Nothing changes if `confirm` returns false (it is called
+    /// once all of it is on stable storage), if a compacted prefix reaches further already, if the log start
+    /// has passed `until` meanwhile, or if another replacement of the log is running.
     ///
-    /// Other logs are replaced, parts are filed, and space is given back meanwhile. What `fill` finds
-    /// while it reads stays readable as for any reader: it looks for each stretch anew.
+    /// Meanwhile other logs are replaced, segments are sorted, and space is reclaimed. What `fill` finds
+    /// while it reads stays readable as for any reader: it looks up each range again.
     ///
     /// # Errors
-    /// The disk fails, or `fill` does; nothing has changed then.
+    /// The disk fails, or `fill` does; then nothing has changed.
     pub(crate) fn replace_prefix(
         &self,
         id: LogId,
@@ -95,8 +95,8 @@ impl SealedHistory {
         };
         let written = self.write_compacted_prefix(&log, until, generation, fill);
         if let Ok(Some((base, compacted))) = &written {
-            // Nothing is freed from here on. This is waited for before `confirm` is asked, and not again:
-            // that may hold what others wait for.
+            // Nothing is reclaimed from here on. This lock is taken before `confirm` is called, and not
+            // again: `confirm` may hold what others wait for.
             let mut reclaiming = self.reclaim_state.lock();
             replacing.finish(&mut reclaiming);
             if confirm(compacted)
@@ -109,14 +109,14 @@ impl SealedHistory {
         written.map(|_| false)
     }
 
-    /// The generation of a new base of a log; `None` if one is being written.
+    /// The generation of a new compacted prefix of a log; `None` if one is being written.
     fn begin_prefix_replacement(&self, id: LogId) -> Option<(PrefixReplacementGuard<'_>, u64)> {
         let mut reclaiming = self.reclaim_state.lock();
         if !reclaiming.replacing.insert(id) {
             return None;
         }
-        // No name comes twice: one that is not named any more may still have to be removed, and one
-        // that could not be named may yet turn out to be.
+        // No name is used twice: a file that is not named any more may still have to be removed, and a file
+        // whose naming failed may yet turn out to be named.
         let manifest = self.manifest.lock();
         let last = reclaiming.last_generation.max(manifest.sequence);
         let generation = last.max(manifest.horizon(id).compacted_generation) + 1;
@@ -124,7 +124,7 @@ impl SealedHistory {
         Some((PrefixReplacementGuard { history: self, log: id }, generation))
     }
 
-    /// Writes what is to stand in for the beginning of a log; `None` if that was given up meanwhile.
+    /// Writes the compacted prefix of a log; `None` if the log start has passed `until` meanwhile.
     fn write_compacted_prefix(
         &self,
         log: &Log,
@@ -161,7 +161,7 @@ impl SealedHistory {
             let header = frame_of(id, &entry).encode(entry.frame());
             builder.add_entry(writer.add(&entry, &header, &kept.payload)?)
         });
-        // Who fills it finds nothing any more then, and may take it for damage.
+        // `fill` finds nothing any more then, and may take it for corruption.
         if log.start() >= until {
             return Ok(None);
         }
@@ -175,8 +175,8 @@ impl SealedHistory {
         Ok(Some((self.open_compacted_prefix_file(id, &name)?, compacted)))
     }
 
-    /// Puts a base in the place of what it stands in for; or not, if that was given up meanwhile.
-    /// `reclaiming` is held: what is looked for here is not freed before it is found.
+    /// Installs a compacted prefix in place of what it replaces; or not, if that was removed meanwhile.
+    /// `reclaiming` is held: what is looked up here is not reclaimed before it is found.
     fn install_compacted_prefix(
         &self,
         log: &Log,
@@ -189,8 +189,8 @@ impl SealedHistory {
         if horizon.start >= until || horizon.released_tip.end > until {
             return Ok(false);
         }
-        // The part where that run ends may be gone, if the base before ends there too; and the run may
-        // have been merged with the next.
+        // The segment where that run ends may be gone, if the previous compacted prefix ends there too; and
+        // the run may have been merged with the next.
         let freed = match horizon.released_tip {
             freed if freed.end == until => freed,
             _ => log.current_sealed_log().tip_of_whole(|run| run.tip.end <= until)?,
@@ -201,7 +201,7 @@ impl SealedHistory {
         let old = log.compacted_prefix();
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
-        // A horizon never falls: what lies below `until` is neither to be found nor asked for.
+        // A horizon never falls: entries below `until` can neither be found nor requested.
         if !horizon.admits_compacted_prefix(until) {
             return Ok(false);
         }
@@ -212,7 +212,7 @@ impl SealedHistory {
             compacted_generation: generation,
             ..horizon
         };
-        // The disk may have either manifest then: the file stays until one of them is settled.
+        // The disk may have either manifest then: the file stays until it is known which one.
         let name = &base.files.data.name;
         let edit = ManifestEdit::of_logs([(&log.id, &horizon)]);
         self.commit_manifest(&mut manifest, &edit)
@@ -239,12 +239,12 @@ impl SealedHistory {
     }
 }
 
-/// What stands in a base for all that was given up before its first entry: an entry of no offsets. A
-/// cut can end there, and then its end and its chain are those that it always had.
+/// The entry that stands in a compacted prefix for all that was removed before its first entry: an entry
+/// without offsets. A cut can end there, and then its end and its chain are the original ones.
 fn prefix_marker(sealed: &SealedLog, first: &Entry, start: Offset) -> io::Result<Option<Entry>> {
     let before = sealed.tip_before_offset(first.base)?;
-    // One behind the start would be found by who looks for what follows the start; and no cut that
-    // ends there is whole: what lay between has been compacted away.
+    // A lookup of what follows the start would find a marker after the start; and no cut that ends there is
+    // complete: what lay between has been compacted away.
     if before == LogTip::NONE || before.end > start || before.stamp >= first.stamp {
         return Ok(None);
     }
@@ -287,7 +287,7 @@ fn frame_of(log: LogId, entry: &Entry) -> FrameHeader {
     }
 }
 
-/// Makes the index of a base anew, which ends at `end`.
+/// Rebuilds the index of a compacted prefix that ends at `end`.
 pub(super) fn rebuild_compacted_prefix_index(
     disk: &dyn Disk,
     log: LogId,

@@ -1,5 +1,5 @@
-//! Proofs of what is gone: leaves of frames that are not kept are taken out, and what is left of the proofs of
-//! one part, or of a stretch without any, becomes one file. So what proofs take follows what is kept.
+//! Pruning proofs: the leaves of frames that are not kept are removed. What is left of the proofs of one
+//! segment, or of a range without any segment, becomes one file. So the size of proofs follows what is kept.
 
 use std::io;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::proof::{
 };
 use crate::sealed_segment::{SealedSegment, SegmentLayout, segment_at};
 
-/// Proofs of a stretch of which nothing is kept stand in at most so many files.
+/// The proofs of a range of which nothing is kept are in at most this many files.
 const PRUNED_FILES_MAX: usize = 16;
 
 impl SealedHistory {
-    /// Says that there may be something to take out of proofs.
+    /// Marks that there may be something to prune from proofs.
     pub(super) fn schedule_proof_pruning(&self) {
         self.proof_pruning_due.store(true, Ordering::Release);
     }
 
-    /// Takes the leaves out of proofs whose frames are gone. `reclaim_state` is held: what is filed meanwhile
-    /// would be taken for gone.
+    /// Removes the leaves from proofs whose frames are gone. `reclaim_state` is held: frames that are being
+    /// sorted meanwhile would be taken for gone.
     ///
     /// # Errors
-    /// The disk fails, or the store is being closed; what was not done is tried again.
+    /// The disk fails, or the store is closing; unfinished work is retried.
     pub(super) fn prune_proofs(&self) -> io::Result<()> {
         if !self.proof_pruning_due.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -44,8 +44,8 @@ impl SealedHistory {
             let place = |bound| starts.partition_point(|start| *start < bound);
             let own = &starts[place(part.start)..place(part.end)];
             if !part.has_pruned_proofs() && part.end <= proved_to {
-                // What is sealed meanwhile is held in memory. If it cannot be indexed, that is told by
-                // whoever tries next.
+                // Segments sealed meanwhile are held in memory. If they cannot be indexed, the next attempt
+                // reports it.
                 while self.index_next().unwrap_or(false) {}
                 self.prune_segment_proofs(part, own)?;
                 part.set_has_pruned_proofs();
@@ -72,8 +72,8 @@ impl SealedHistory {
     }
 }
 
-/// Cuts the proofs of all of which nothing is kept, before position `until`, and folds them where they are
-/// many.
+/// Shortens the proofs of ranges of which nothing is kept, before position `until`, and merges them where
+/// they are many.
 ///
 /// # Errors
 /// The disk fails.
@@ -84,7 +84,7 @@ pub(super) fn merge_pruned_proofs(
     pace: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
     let starts = starts_below(disk, until)?;
-    // Those between the same parts.
+    // The proofs between the same segments.
     let before = |start: u64| parts.partition_point(|part| part.start <= start);
     for stretch in starts.chunk_by(|a, b| before(*a) == before(*b)) {
         let is_gone = |start: &&u64| segment_at(parts, **start).is_none();
@@ -108,7 +108,7 @@ fn starts_below(disk: &dyn Disk, until: u64) -> io::Result<Vec<u64>> {
     Ok(starts)
 }
 
-/// How many hashes the proofs in some files have; `None` if one cannot be used.
+/// How many hashes the proofs in some files have; `None` if one is unusable.
 fn entries_of(disk: &dyn Disk, starts: &[u64]) -> io::Result<Option<u64>> {
     let mut entries = 0;
     for start in starts {

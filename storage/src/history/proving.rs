@@ -1,5 +1,6 @@
-//! Proofs of what is sealed: written in the order of the journal, before a stretch is filed. What this life of
-//! the store wrote is proved from leaves in memory; only what an earlier one left is read for it.
+//! Proving sealed segments: proofs are written in the order of the journal, before a segment is sorted. What
+//! this incarnation of the store wrote is proved from leaves in memory. Only what an earlier one left is
+//! read for it.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -14,12 +15,12 @@ use crate::proof::{
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 
 impl SealedHistory {
-    /// Whether a part has its proof, or none is to be had.
+    /// Whether a segment has its proof, or needs none.
     pub(super) fn is_proved(&self, part: &SealedSegment) -> bool {
         !self.proves || part.start < self.proved_to.load(Ordering::Acquire)
     }
 
-    /// Writes the proof of the first part that has none; whether there was one.
+    /// Writes the proof of the first segment that has none; returns whether there was one.
     ///
     /// # Errors
     /// The disk fails.
@@ -35,7 +36,7 @@ impl SealedHistory {
         Ok(true)
     }
 
-    /// Keeps the leaves of a segment that was sealed, for its proof.
+    /// Caches the leaves of a segment that was rolled, for its proof.
     pub(crate) fn cache_leaves(&self, span: Range<u64>, leaves: FrameLeaves) {
         let mut unproved = self.unproved.lock();
         let (end, leaves) = (span.end, Arc::new(leaves));
@@ -45,7 +46,7 @@ impl SealedHistory {
         }
     }
 
-    /// The leaves of a part's frames, if this life of the store wrote all of them.
+    /// The leaves of a segment's frames, if this incarnation of the store wrote all of them.
     fn cached_leaves(&self, part: &SealedSegment) -> Option<Arc<FrameLeaves>> {
         let unproved = self.unproved.lock();
         let known = unproved.get(&part.start).filter(|known| known.end == part.end)?;
@@ -61,7 +62,7 @@ impl SealedHistory {
         let before = self.chain_before(part)?;
         let (disk, span) = (&*self.disk, part.start..part.end);
         let written = match self.cached_leaves(part) {
-            // Another life of the store may have begun.
+            // Another incarnation of the store may have begun.
             Some(_) if self.is_closing() => return Err(io::ErrorKind::Interrupted.into()),
             Some(leaves) => write_proof_from_leaves(disk, span, &leaves, before, key),
             None => write_proof(disk, span, before, key, &mut progress),
@@ -73,7 +74,7 @@ impl SealedHistory {
             }
             Err(WriteProofError::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
             Err(WriteProofError::Disk(error)) => Err(error),
-            // Nothing can be vouched for here; what follows can.
+            // This segment cannot be vouched for; later ones can.
             Err(error @ WriteProofError::Corrupt { .. }) => {
                 tracing::error!(%error, "a segment of the journal stays without a proof");
                 Ok(())
@@ -81,8 +82,8 @@ impl SealedHistory {
         }
     }
 
-    /// Where the chain stands in front of a part. The proof before it is asked, and not the part
-    /// before: that may have been given up. Where nothing was proved, a chain begins.
+    /// The chain value in front of a segment. It comes from the proof before it, and not from the segment
+    /// before, which may have been removed. If nothing was proved, a chain begins.
     fn chain_before(&self, part: &SealedSegment) -> io::Result<Digest> {
         match chain_before(&*self.disk, part.start) {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
@@ -94,7 +95,7 @@ impl SealedHistory {
         }
     }
 
-    /// What the proof of a part says, if it has a whole one.
+    /// The header of a segment's proof, if it has an intact one.
     fn proof_of(&self, part: &SealedSegment) -> io::Result<Option<ProofHeader>> {
         let file = match self.disk.open(&proof_name(part.start)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

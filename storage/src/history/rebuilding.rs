@@ -1,5 +1,5 @@
-//! Making an index anew that is lost or damaged: from its data file, the runs before it, and what was given
-//! up.
+//! Rebuilding an index that is lost or corrupt: from its data file, the runs before it, and the log
+//! horizons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,12 +22,12 @@ use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SortedSegmentScanner, index_name};
 
 impl SealedHistory {
-    /// Makes the indexes anew that were found damaged; how many.
+    /// Rebuilds the indexes that were found corrupt; returns how many.
     ///
     /// # Errors
-    /// The disk fails, or the data itself is damaged. The others were made anew all the same.
+    /// The disk fails, or the data itself is corrupt. The others were rebuilt all the same.
     pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
-        // Whoever gives back space may hold it for long, and indexing must not wait for that.
+        // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(0) };
         let parts = self.sealed_segments.all();
         let suspects: Vec<usize> =
@@ -54,9 +54,9 @@ impl SealedHistory {
         failed.map(|_| rebuilt)
     }
 
-    /// Makes the index of a log's base anew, if it is damaged.
+    /// Rebuilds the index of a log's compacted prefix, if it is corrupt.
     fn rebuild_prefix_index(&self, log: &Log) -> io::Result<usize> {
-        // Both of one moment.
+        // Both are of one moment.
         let LogPrefix { horizon, compacted_prefix: base } = log.prefix();
         let Some(base) = base.filter(|base| base.is_suspect()) else { return Ok(0) };
         let data = &base.files.data;
@@ -79,18 +79,18 @@ impl SealedHistory {
     }
 }
 
-/// What indexes are made anew from, besides their data.
+/// What indexes are rebuilt from, besides their data.
 pub(super) struct IndexRebuilder<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) cache: &'a Arc<BlockCache>,
     pub(super) manifest: &'a Manifest,
 }
 
-/// The newest run of each log before a part, and how many indexes were made anew to find them.
+/// The newest run of each log before a segment, and how many indexes were rebuilt to find them.
 type PreviousRuns = (BTreeMap<LogId, (RunLocation, IndexRun)>, usize);
 
 impl IndexRebuilder<'_> {
-    /// Makes the index of a part anew, and of those before it whose damage it comes upon; how many.
+    /// Rebuilds the index of a segment, and corrupt ones before it that it needs; returns how many.
     pub(super) fn rebuild_in_place(
         &self,
         parts: &[Arc<SealedSegment>],
@@ -105,8 +105,8 @@ impl IndexRebuilder<'_> {
         Ok(mended)
     }
 
-    /// Makes the index of a part anew, under the name [`anew`]; how many that makes with those before it
-    /// that were found damaged. It counts once it is [confirmed](IndexRebuilder::confirm).
+    /// Rebuilds the index of a segment, under the name [`rebuilt_name`]. Returns how many were rebuilt, with
+    /// corrupt ones before it. It counts once it is [confirmed](IndexRebuilder::confirm).
     pub(super) fn rebuild(
         &self,
         listed: ManifestSegment,
@@ -120,7 +120,7 @@ impl IndexRebuilder<'_> {
             SegmentLayout::Journal => journal_entries(listed, data, &mut found)?,
             SegmentLayout::Sorted { .. } => sorted_entries(data, self.manifest, &mut found)?,
         }
-        // Of a run whose space was given back, or that something stands in for, rests may be left.
+        // Remains may be left of a run whose space was reclaimed, or that a compacted prefix replaces.
         let mut gone_to = self.last_hidden_log(listed.layout);
         found.retain(|log, entries| {
             let freed = self.manifest.horizon(*log).released_tip.end;
@@ -141,7 +141,7 @@ impl IndexRebuilder<'_> {
             };
             add_run(&mut builder, listed.layout, data, log, (links, tip), entries)?;
         }
-        // The next stretch begins behind the stamps of this one, also when nothing is left in it.
+        // The next segment begins after the stamps of this one, even if nothing is left in it.
         if let (Some(before), true) = (before.last(), builder.is_empty()) {
             builder.widen_stamps(before.last_stamp, before.last_stamp);
         }
@@ -149,15 +149,15 @@ impl IndexRebuilder<'_> {
         Ok(1 + mended)
     }
 
-    /// The last log of which a data file may have had frames that do not show any more. In a segment all
-    /// show; elsewhere space was given back.
+    /// The last log of which a data file may have had frames that are not visible any more. In a journal
+    /// segment all are visible; elsewhere space was reclaimed.
     fn last_hidden_log(&self, layout: SegmentLayout) -> Option<LogId> {
         let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.reclaimed_to > Offset(0));
         (layout != SegmentLayout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
     }
 
-    /// Puts an index that was made anew in its place, if the runs behind it go on where those in it end:
-    /// what a rotten data file lost of the end of a run, nothing else would tell.
+    /// Puts a rebuilt index in its place, if the runs after it continue where its runs end. Nothing else
+    /// would tell that a corrupt data file lost the end of a run.
     pub(super) fn confirm<'p>(
         &self,
         listed: ManifestSegment,
@@ -169,7 +169,7 @@ impl IndexRebuilder<'_> {
         if listed.layout != SegmentLayout::Journal {
             for part in behind {
                 match self.check_follows(&index, part, data) {
-                    // A damaged one is no witness, and is compared with this one when it is made anew.
+                    // A corrupt index is no witness. It is compared with this one when it is rebuilt.
                     Err(error) if part.is_suspect() => tracing::debug!(%error, "no witness"),
                     checked => checked?,
                 }
@@ -209,7 +209,7 @@ impl IndexRebuilder<'_> {
         Ok(())
     }
 
-    /// The newest runs before a part of the logs in it that have any which was not given up.
+    /// The newest runs before a segment, for the logs in it that have an earlier run which was not removed.
     fn runs_before(
         &self,
         before: &[Arc<SealedSegment>],
@@ -248,7 +248,7 @@ impl IndexRebuilder<'_> {
     }
 }
 
-/// Adds the entries of a log, which had come as far as `tip`.
+/// Adds the entries of a log whose tip was `tip`.
 fn add_run(
     builder: &mut IndexBuilder,
     layout: SegmentLayout,
@@ -265,8 +265,8 @@ fn add_run(
         }
         entry.bytes = tip.bytes + u64::from(entry.length);
         let chain = Entry::link(tip.chain, entry);
-        // Bytes of a payload beside a hole may look like a frame, and were made to: what they cannot
-        // know is the chain of a log.
+        // Payload bytes next to a hole may look like a frame, and may be crafted to: but they cannot contain
+        // the chain of a log.
         if layout != SegmentLayout::Journal && entry.chain != chain {
             return Err(data.corruption_error(placed.at, "the chain of a frame"));
         }
@@ -277,13 +277,13 @@ fn add_run(
     Ok(())
 }
 
-/// The name of an index that is made anew, until it was compared with what must follow it: a start
-/// must not find one that was refused.
+/// The name of a rebuilt index, until it was compared with what must follow it: a start must not find an
+/// index that was refused.
 pub(super) fn rebuilt_name(index: &str) -> String {
     format!("{index}.new")
 }
 
-/// Puts an index that was made anew in place of the one before.
+/// Puts a rebuilt index in place of the previous one.
 pub(super) fn promote(disk: &dyn Disk, index: &str) -> io::Result<()> {
     disk.rename(&rebuilt_name(index), index)?;
     disk.sync_directory()
@@ -301,13 +301,13 @@ fn sorted_entries(
     while let Some(filed) = walk.next()? {
         let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
         entry.chain = filed.chain;
-        // Of a frame that was given up the header may be left over: what follows it is what is left of a
-        // hole, which may be too short to be told for one.
+        // The header of a removed frame may be left over: what follows it is the rest of a hole, which may be
+        // too short to be recognized as one.
         damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))?;
         before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).released_tip.end;
         found.entry(filed.frame.log).or_default().push(IndexEntry { entry, at: filed.at });
     }
-    // It may have been the last of a run: nothing behind it would tell.
+    // It may have been the last of a run: nothing after it would tell.
     damaged(walk.corrupt_at.take().filter(|_| !before_is_freed))
 }
 

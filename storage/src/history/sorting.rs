@@ -1,5 +1,5 @@
-//! Filing: a stretch of the journal, rewritten sorted by log, so that each log's share of it stands in
-//! one piece. It is one part, or several that are merged.
+//! Sorting: a sealed segment is rewritten in the order of logs, so that the entries of each log are
+//! contiguous. It can also merge several segments into one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -21,24 +21,24 @@ use crate::sorted_segment::{
     SortedSegmentHeader, SortedSegmentWriter, index_name, sorted_segment_name,
 };
 
-/// Where the pieces of a stretch are longer than this on average, filing gains nothing.
+/// If the extents of a segment are longer than this on average, sorting gains nothing.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
-/// How much of a stretch is gathered at once.
+/// How much of a segment is gathered at once.
 const BATCH_BYTES: usize = 64 << 20;
 const BATCH_STEPS: usize = 64 << 10;
 /// How much is read at once.
 const READ_BYTES: usize = 1 << 20;
-/// How long filing pauses after each read while there is other work: it takes 64 MiB/s then.
+/// How long sorting pauses after each read while there is other work: it reads 64 MiB/s then.
 const PAUSE: Duration = Duration::from_millis(16);
 
-/// What is to be written next, in the order of logs.
+/// What is written next, in the order of logs.
 enum SortStep {
     Begin(IndexRun),
-    /// An entry, and in which source it stands.
+    /// An entry, and the source that holds it.
     Entry(usize, IndexEntry),
 }
 
-/// What is written after one pass over the stretch.
+/// What is written after one pass over the segment.
 #[derive(Default)]
 struct SortBatch {
     steps: Vec<SortStep>,
@@ -51,11 +51,11 @@ impl SortBatch {
     }
 }
 
-/// What is filed: parts that follow one another, with their indexes as they were at first.
+/// The input of sorting: segments that follow one another, with their indexes as they were at first.
 struct SortSources<'a> {
     segments: &'a [Arc<SealedSegment>],
     indexes: Vec<Arc<SegmentIndex>>,
-    /// The next run of each, by log, and of one log the oldest first.
+    /// The next run of each source, by log; of one log the oldest first.
     next: BinaryHeap<Reverse<(LogId, usize, u64)>>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> SortSources<'a> {
         Ok(())
     }
 
-    /// All runs of the next log, oldest first, each with its source; none at the end.
+    /// All runs of the next log, oldest first, each with its source; empty at the end.
     fn next_log(&mut self) -> io::Result<Vec<(usize, IndexRun)>> {
         let mut runs: Vec<(usize, IndexRun)> = Vec::new();
         while let Some(Reverse((log, source, number))) = self.next.peek().copied() {
@@ -100,22 +100,22 @@ impl<'a> SortSources<'a> {
     }
 }
 
-/// The files that a stretch is filed to.
+/// The files that a segment is sorted into.
 struct SortOutput {
     writer: SortedSegmentWriter,
     builder: IndexBuilder,
-    /// The frames of one pass, in memory that is used again: new pages cost more than what is read to them.
+    /// The frames of one pass, in memory that is reused: new pages cost more than what is read into them.
     frames: Vec<u8>,
     window: LoadBuffer,
 }
 
 impl SealedHistory {
-    /// Files the first part that would gain by it, and is not `given_up`, by itself; whether there was one.
+    /// Sorts the first segment that is worth it, and is not in `given_up`; returns whether there was one.
     ///
     /// # Errors
-    /// The disk fails; nothing has changed then, and the part is given up.
+    /// The disk fails; then nothing has changed, and the segment is added to `given_up`.
     pub(crate) fn sort_next(&self, given_up: &mut HashSet<u64>) -> io::Result<bool> {
-        // Whoever gives back space may hold it for long, and indexing must not wait for that.
+        // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
         for part in self.sealed_segments.all().iter() {
             if part.needs_no_sorting() || !self.is_proved(part) || given_up.contains(&part.start) {
@@ -124,9 +124,9 @@ impl SealedHistory {
             match self.sort_if_worthwhile(part) {
                 Ok(true) => return Ok(true),
                 Ok(false) => part.set_needs_no_sorting(true),
-                // Its index is made anew first.
+                // Its index is rebuilt first.
                 Err(_) if part.is_suspect() => {}
-                // What is damaged is left where it stands, for whoever can mend it.
+                // A corrupt segment stays where it is: it may still be repaired from a copy.
                 Err(error) if is_corruption(&error) => {
                     tracing::error!(%error, "a segment stays unsorted");
                     part.set_needs_no_sorting(true);
@@ -148,7 +148,7 @@ impl SealedHistory {
         Ok(gains)
     }
 
-    /// Whether filing a part brings together what stands apart, or gives back much space.
+    /// Whether sorting a segment brings scattered entries together, or reclaims much space.
     fn is_worth_sorting(&self, part: &SealedSegment) -> io::Result<bool> {
         let index = part.index();
         if part.layout != SegmentLayout::Journal {
@@ -170,8 +170,8 @@ impl SealedHistory {
         Ok((is_scattered && runs > 1) || (dead > 0 && dead >= live))
     }
 
-    /// Whether at least half of the entries of a filed part were given up: the space of their payloads was
-    /// given back, and that of their entries was not.
+    /// Whether at least half of the entries of a sorted segment were removed: the space of their payloads was
+    /// reclaimed, but that of their index entries was not.
     fn is_mostly_dead(&self, part: &SealedSegment, index: &SegmentIndex) -> io::Result<bool> {
         let mut dead = 0_u64;
         for number in 0..index.header.runs {
@@ -185,10 +185,10 @@ impl SealedHistory {
         run.tip.end <= self.manifest.lock().horizon(run.log).released_tip.end
     }
 
-    /// Files parts that follow one another as one.
+    /// Sorts adjacent segments into one.
     pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> io::Result<()> {
-        // No name comes twice: if the manifest could not be written, the one on the disk may name a
-        // file of an earlier attempt.
+        // No name is used twice: if the manifest could not be written, the one on the disk may name a file of
+        // an earlier attempt.
         let generation = parts[0].next_generation();
         let name = sorted_segment_name(parts[0].start, generation);
         let written = self.write_sorted(parts, &name, generation);
@@ -221,7 +221,7 @@ impl SealedHistory {
             let runs = sources.next_log()?;
             let Some((_, newest)) = runs.last() else { break };
             let horizon = self.manifest.lock().horizon(newest.log);
-            // No links lead to it any more, nor through it to what is to be freed.
+            // No links lead to it any more, nor through it to what is to be reclaimed.
             if newest.tip.end <= horizon.reclaimed_to {
                 continue;
             }
@@ -240,7 +240,7 @@ impl SealedHistory {
         }
         self.write_batch(parts, &mut gathering, &mut filing)?;
         let written = filing.writer.finish()?;
-        // Parts are told apart by their stamps, also when nothing is left in one.
+        // Lookups tell segments apart by their stamps, even if nothing is left in one.
         let stamps = sources.indexes.iter().map(|index| index.header);
         let first = stamps.clone().map(|header| header.first_stamp).min();
         let last = stamps.map(|header| header.last_stamp).max();
@@ -260,8 +260,8 @@ impl SealedHistory {
         gathering: &mut SortBatch,
         filing: &mut SortOutput,
     ) -> io::Result<()> {
-        // What is sealed meanwhile is held in memory, and many parts take a while. If it cannot be
-        // indexed, that is told by whoever tries next.
+        // Segments sealed meanwhile are held in memory, and sorting many takes a while. If they cannot be
+        // indexed, the next attempt reports it.
         while self.index_next().unwrap_or(false) {}
         let SortBatch { steps, .. } = std::mem::take(gathering);
         self.read_frames(parts, &steps, filing)?;
@@ -285,8 +285,8 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Reads the frames of the entries among some steps, to stand one after the other; in the order in which
-    /// they stand in the files.
+    /// Reads the frames of the entries among some steps, to place them one after the other. It reads them in
+    /// the order of the files.
     fn read_frames(
         &self,
         parts: &[Arc<SealedSegment>],
@@ -336,7 +336,7 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Puts a filed part in place of those that it was made from.
+    /// Puts a sorted segment in place of those that it was made from.
     fn replace_segments(
         &self,
         parts: &[Arc<SealedSegment>],
@@ -365,18 +365,18 @@ impl SealedHistory {
     }
 }
 
-/// The runs of a log in parts that become one, which begins at `start`; the first `dead` of them are left
+/// The runs of a log in segments that become one, which begins at `start`. The first `dead` runs are left
 /// out.
 fn merged_run(runs: &[(usize, IndexRun)], dead: usize, start: u64) -> IndexRun {
     let (oldest, newest) = (&runs[0].1, &runs[runs.len() - 1].1);
     let first = runs.get(dead).map_or(oldest, |(_, run)| run);
-    // One that leads into a part between them leads to what is not there any more.
+    // A link into a segment between them leads to something that is gone.
     let is_before = oldest.links.previous.is_none_or(|place| place.segment < start);
     let links = if is_before { oldest.links } else { RunLinks::FIRST };
     IndexRun { base: first.base, tip: newest.tip, links, ..*newest }
 }
 
-/// What is damaged must not be filed, in place of what may still be mended.
+/// A corrupt frame must not be sorted, in place of one that may still be repaired.
 fn check_frame(
     data: &DataFile,
     placed: &IndexEntry,

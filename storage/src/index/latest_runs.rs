@@ -19,12 +19,12 @@ use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::log::{LogId, Offset};
 use crate::sealed_segment::SealedSegment;
 
-const MAGIC: &[u8; 8] = b"FFHEADS1";
+const MAGIC: &[u8; 8] = b"FFLATEST";
 const VERSION: u32 = 1;
 const LATEST_RUN_BYTES: usize = 32;
 /// How many heads a block holds.
 const LATEST_RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / LATEST_RUN_BYTES) as u64;
-const SUFFIX: &str = ".heads";
+const SUFFIX: &str = ".latest";
 
 /// Where the newest run of a log stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

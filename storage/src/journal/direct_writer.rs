@@ -1,17 +1,17 @@
 //! Writing a large group around the page cache.
 //!
-//! The disk takes whole blocks, and a group begins and ends anywhere. So its first and last bytes,
-//! less than a block each, go through the page cache, and what lies between goes to the disk from a
-//! buffer that is used again and again. No block is written that holds bytes of an earlier group.
+//! The disk takes whole blocks, but a group begins and ends anywhere. So its first and last bytes, less
+//! than a block each, go through the page cache. The bytes between go to the disk from a buffer that is
+//! reused. No block is written that holds bytes of an earlier group.
 
 use std::io;
 
 use crate::disk::{BLOCK_BYTES, DiskFile};
 
-/// How much is handed to the disk at once.
+/// How much one write passes to the disk.
 const BUFFER_BYTES: usize = 2 << 20;
 
-/// The buffer; made at its first use.
+/// The buffer; allocated at its first use.
 #[derive(Default)]
 pub(crate) struct DirectWriter {
     memory: Vec<u8>,
@@ -31,7 +31,7 @@ impl DirectWriter {
         let from = self.memory.as_ptr().align_offset(BLOCK_BYTES);
         let stage = &mut self.memory[from..from + BUFFER_BYTES];
         let into_block = (position % BLOCK_BYTES as u64) as usize;
-        // Up to the first whole block, then by the stage.
+        // Up to the first whole block, then one buffer at a time.
         let mut filling = if into_block == 0 { BUFFER_BYTES } else { BLOCK_BYTES - into_block };
         let (mut filled, mut position) = (0, position);
         for mut slice in slices {

@@ -42,19 +42,19 @@ pub(super) struct JournalFixture {
     pub(super) disk: MemoryDisk,
     pub(super) frames: Vec<FixtureFrame>,
     pub(super) starts: Vec<u64>,
-    /// The position behind the last frame.
+    /// The position after the last frame.
     pub(super) end: u64,
     segment: Option<Segment>,
 }
 
 impl JournalFixture {
-    /// One that begins at `start`, without a segment.
+    /// A journal that begins at `start`, without a segment.
     pub(super) fn new(start: u64) -> JournalFixture {
         let (frames, starts) = (Vec::new(), Vec::new());
         JournalFixture { disk: MemoryDisk::new(), frames, starts, end: start, segment: None }
     }
 
-    /// One with a segment for each of these rows of lengths of payloads.
+    /// A journal with one segment for each of these lists of payload lengths.
     pub(super) fn of(segments: &[&[usize]]) -> JournalFixture {
         let mut journal = JournalFixture::new(0);
         for lengths in segments {
@@ -92,7 +92,7 @@ impl JournalFixture {
         self.put(frame, payload);
     }
 
-    /// Writes that frame.
+    /// Writes the given frame.
     pub(super) fn put(&mut self, frame: FrameHeader, payload: Vec<u8>) {
         let segment = self.segment.as_ref().expect("a segment was begun");
         let header = frame.encode_salted(self.end, SALT);
@@ -109,7 +109,7 @@ impl JournalFixture {
     }
 }
 
-/// How a test damages a byte of a frame.
+/// The part of a frame in which a test corrupts a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CorruptionTarget {
     Magic,
@@ -119,7 +119,7 @@ pub(super) enum CorruptionTarget {
 }
 
 impl CorruptionTarget {
-    /// What the byte `at` of this frame is.
+    /// The part of this frame to which the byte `at` belongs.
     pub(super) fn of(frame: &FrameHeader, at: usize) -> CorruptionTarget {
         match at {
             0..4 => CorruptionTarget::Magic,

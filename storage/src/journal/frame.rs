@@ -7,21 +7,21 @@ use crate::log::{LogId, Offset};
 
 /// The length of a frame's header.
 pub const FRAME_BYTES: usize = 80;
-/// Where the seal stands.
+/// Where the salted checksum is.
 const SALTED_CRC_AT: usize = 76;
 /// Frames begin at multiples of this.
 pub const PAYLOAD_ALIGN: u64 = 8;
-/// No payload is longer than this: a longer length is damage, not a reason to allocate.
+/// No payload is longer than this: a longer length is corruption, not a reason to allocate.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 
-/// What the header of a frame says.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Length of the payload in bytes.
     pub length: u32,
     /// CRC-32C of the payload.
     pub payload_crc: u32,
-    /// When it was accepted.
+    /// When the service accepted it.
     pub stamp: Hlc,
     /// The log that it belongs to.
     pub log: LogId,
@@ -29,7 +29,7 @@ pub struct FrameHeader {
     pub base: Offset,
     /// How many offsets it takes.
     pub count: u32,
-    /// What the log's user says of it: a leader epoch.
+    /// A leader epoch, set by the log's user.
     pub epoch: u32,
     /// The smallest user time in it.
     pub user_min: UserTime,
@@ -37,11 +37,11 @@ pub struct FrameHeader {
     pub user_max: UserTime,
     /// Everything below this position was on stable storage when the frame was written.
     pub synced_to: u64,
-    /// What the log's user says of it: a kind of entry.
+    /// A kind of entry, set by the log's user.
     pub kind: u8,
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// No magic number: usually the zeros after the last frame.
@@ -53,7 +53,7 @@ pub enum FrameError {
     /// The payload's checksum does not match.
     #[error("the payload's checksum does not match")]
     Payload,
-    /// The header of the segment is not whole, although frames were written behind it.
+    /// The header of the segment is incomplete, although frames were written after it.
     #[error("the segment's header is not whole")]
     Segment,
     /// The file ends before the frame does.
@@ -70,12 +70,13 @@ impl FrameHeader {
     /// The first four bytes of each frame.
     pub const MAGIC: [u8; 4] = *b"FFJ1";
 
-    /// The bytes of the header of a frame that begins at `position`, without a seal: in a base.
+    /// The header bytes of a frame that begins at `position`, without a salted checksum: in a compacted
+    /// prefix.
     pub fn encode(&self, position: u64) -> [u8; FRAME_BYTES] {
         self.encode_with(position, |_| 0)
     }
 
-    /// The bytes of the header of a frame that begins at `position` in a segment of this salt.
+    /// The header bytes of a frame that begins at `position` in a segment with this salt.
     pub fn encode_salted(&self, position: u64, salt: u64) -> [u8; FRAME_BYTES] {
         self.encode_with(position, |bytes| salted_crc(bytes, position, salt))
     }
@@ -111,10 +112,10 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads the header of a frame that begins at `position`.
+    /// Decodes the header of a frame that begins at `position`.
     ///
     /// # Errors
-    /// The bytes are no header, or that of a frame of another position.
+    /// The bytes are not a header, or that of a frame at another position.
     pub fn decode(bytes: &[u8; FRAME_BYTES], position: u64) -> Result<FrameHeader, FrameError> {
         let u32_at = |at: usize| {
             u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes of eighty"))
@@ -143,8 +144,8 @@ impl FrameHeader {
         })
     }
 
-    /// Reads the header of a frame that begins at `position` in a segment of this salt. Nobody who does not
-    /// know the salt can make bytes that are one.
+    /// Decodes the header of a frame that begins at `position` in a segment with this salt. Nobody can make
+    /// bytes that pass without knowing the salt.
     ///
     /// # Errors
     /// As [`FrameHeader::decode`].
@@ -158,7 +159,7 @@ impl FrameHeader {
         if is_sealed { Ok(frame) } else { Err(FrameError::Header) }
     }
 
-    /// The offset behind its last; none is behind the largest.
+    /// The offset after its last one; saturates at the largest offset.
     pub fn end_offset(&self) -> Offset {
         Offset(self.base.0.saturating_add(u64::from(self.count)))
     }
@@ -174,7 +175,7 @@ impl FrameHeader {
     }
 }
 
-/// What the salt makes of a header.
+/// The checksum of a header and the salt.
 fn salted_crc(bytes: &[u8; FRAME_BYTES], position: u64, salt: u64) -> u32 {
     let crc = crc32c::crc32c(&salt.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &position.to_le_bytes());
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Whoever does not know the salt can make a header's checksum, and not its seal.
+    /// Without the salt one can make a header's checksum, but not its salted checksum.
     #[test]
     fn a_salted_checksum_covers_all_of_the_header_and_where_it_stands() {
         let sealed = frame().encode_salted(800, 5);

@@ -1,8 +1,8 @@
-//! Reading one file of the journal from front to back, past what is damaged in it.
+//! Reading one file of the journal from beginning to end, past corrupt places.
 //!
-//! For whoever looks at everything: the check, the inspection, and the writer of proofs. Large
-//! aligned reads go around the page cache, so that foreground work keeps what it has there; memory
-//! is bounded by the chunk, however long a payload claims to be.
+//! It serves full scans: the check, the inspection, and the writer of proofs. Large aligned reads go around
+//! the page cache, so that foreground work keeps its pages there. Memory is bounded by the chunk, however
+//! long a payload claims to be.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -14,47 +14,47 @@ use crate::proof::{Digest, LeafHasher};
 
 /// How much is read at once.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How many of a payload's first bytes are kept for whoever wants to show them.
+/// How many of a payload's first bytes are kept for display.
 pub const PAYLOAD_PREVIEW_BYTES_MAX: usize = 256;
 
-/// What stands at a place of the journal.
+/// An item at a position of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalScanItem {
-    /// A frame whose header is whole.
+    /// A frame whose header is intact.
     Frame(ScannedFrame),
-    /// Bytes that are no frame, up to the next one or the end of the file.
+    /// Bytes that are not a frame, up to the next frame or the end of the file.
     Corrupt {
         /// Where they begin.
         position: u64,
         /// Where they end.
         until: u64,
-        /// What is wrong with the frame that was to begin there.
+        /// What is wrong with the frame that should begin there.
         reason: FrameError,
     },
 }
 
-/// A frame as it stands in a file.
+/// A frame as it is stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFrame {
     /// Where in the journal it begins.
     pub position: u64,
     /// The bytes of its header.
     pub header: [u8; FRAME_BYTES],
-    /// What they say.
+    /// The decoded header.
     pub frame: FrameHeader,
     /// Whether the payload matches its checksum.
     pub payload_is_whole: bool,
-    /// Its leaf in a proof, if leaves were asked for.
+    /// Its leaf in a proof, if leaves were requested.
     pub leaf: Option<Digest>,
 }
 
-/// Told how many bytes were read, for every chunk; what it answers is whether to go on.
+/// Called with how many bytes were read, for every chunk; it returns whether to go on.
 pub type ScanProgress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
-/// Reads the frames of one file in which they stand by position and without gaps.
+/// Reads the frames of one file that is in journal order, without gaps.
 pub struct FrameReader {
     chunks: FrameChunkReader,
-    /// What has to be added to a position to find it in the file is `at - start`.
+    /// A position lies at `position + (at - start)` in the file.
     start: u64,
     at: u64,
     position: u64,
@@ -79,19 +79,19 @@ impl FrameReader {
         }
     }
 
-    /// Makes the leaf of each frame too.
+    /// Also computes the leaf of each frame.
     #[must_use]
     pub fn with_leaves(mut self) -> FrameReader {
         self.chunks.leaves = Some(LeafHasher::default());
         self
     }
 
-    /// The first bytes of the payload of the frame that was found last, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
+    /// The first bytes of the payload of the last frame, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
     pub fn payload_preview(&self) -> &[u8] {
         &self.chunks.payload_preview
     }
 
-    /// The next frame or damaged place; `None` at the end.
+    /// The next frame or corrupt place; `None` at the end.
     ///
     /// # Errors
     /// The disk fails.
@@ -99,10 +99,10 @@ impl FrameReader {
         self.next_item_with(&mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same, telling `progress` of each chunk.
+    /// The same, and calls `progress` for each chunk.
     ///
     /// # Errors
-    /// The disk fails; `Interrupted` if `progress` ends it.
+    /// The disk fails; `Interrupted` if `progress` ends the scan.
     pub fn next_item_with(
         &mut self,
         progress: &mut ScanProgress<'_>,
@@ -154,8 +154,8 @@ impl FrameReader {
         })
     }
 
-    /// Where the first frame at or behind `position` begins; the limit if there is none. A frame's
-    /// checksum covers its position, so what merely looks like one is not taken for one.
+    /// Where the first frame at or after `position` begins; the limit if there is none. A frame's checksum
+    /// covers its position, so bytes that merely look like a frame are not taken for one.
     fn next_header(
         &mut self,
         mut position: u64,
@@ -183,7 +183,7 @@ impl FrameReader {
     }
 }
 
-/// A file in chunks, and frames out of them: their payloads are never held whole.
+/// Reads a file in chunks and decodes frames: payloads are never held whole.
 pub(crate) struct FrameChunkReader {
     chunk: FileWindow,
     leaves: Option<LeafHasher>,
@@ -196,12 +196,12 @@ impl FrameChunkReader {
         FrameChunkReader { chunk: FileWindow::new(file), leaves, payload_preview: Vec::new() }
     }
 
-    /// The first bytes of the payload that was read last, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
+    /// The first bytes of the last payload, up to [`PAYLOAD_PREVIEW_BYTES_MAX`].
     pub(crate) fn payload_preview(&self) -> &[u8] {
         &self.payload_preview
     }
 
-    /// What is held of the file from `at` on: at least `count` bytes, unless the file ends before.
+    /// The buffered bytes of the file from `at` on: at least `count` bytes, unless the file ends before.
     pub(crate) fn get(
         &mut self,
         at: u64,
@@ -225,7 +225,7 @@ impl FrameChunkReader {
         while left > 0 {
             let bytes = self.chunk.get(at, 1, progress)?;
             if bytes.is_empty() {
-                // What was hashed of a payload that breaks off belongs to no leaf.
+                // The hash of an incomplete payload belongs to no leaf.
                 self.leaves.iter_mut().for_each(LeafHasher::clear);
                 return Ok(Err(FrameError::Short));
             }
@@ -251,7 +251,7 @@ struct FileWindow {
     memory: Vec<u8>,
     /// Where the memory's first whole block begins.
     lead: usize,
-    /// Which bytes of the file are held.
+    /// The range of the file that is buffered.
     held: Range<u64>,
 }
 
@@ -262,7 +262,7 @@ impl FileWindow {
         FileWindow { file, memory, lead, held: 0..0 }
     }
 
-    /// What is held from `at` on: at least `count` bytes, unless the file ends before.
+    /// The buffered bytes from `at` on: at least `count` bytes, unless the file ends before.
     fn get(&mut self, at: u64, count: usize, progress: &mut ScanProgress<'_>) -> io::Result<&[u8]> {
         let is_held = self.held.start <= at && at + count as u64 <= self.held.end;
         if !is_held {

@@ -1,8 +1,8 @@
 //! Reading the journal back: at start, and when it is checked.
 //!
-//! A journal ends at its first bad frame. Whether that is the lawful end of what a crash left, or
-//! damage to what had been acknowledged, is decided by what later frames (and the bound file) knew
-//! to be on stable storage.
+//! A journal ends at its first bad frame. Later frames (and the bound file) say what was on stable storage.
+//! That decides whether the bad frame is the legal result of a crash, or corruption of acknowledged
+//! entries.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// How much is read at once after a frame too long for the window.
 const PEEK_BYTES: usize = 4 << 10;
 
-/// A place in the journal that was on stable storage and cannot be read.
+/// A place of the journal that was on stable storage and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalCorruption {
     /// The file.
@@ -47,15 +47,15 @@ impl std::fmt::Display for JournalCorruption {
 /// Why a journal cannot be read back.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// What was acknowledged cannot be read.
+    /// Acknowledged entries cannot be read.
     #[error("{0}; nothing was changed. Restore the file from a backup or a replica")]
     Corrupt(JournalCorruption),
-    /// A segment is missing, or one too many is there.
+    /// A segment is missing, or there is one too many.
     #[error(
         "segment files do not follow one another: expected one that begins at {expected}, found {found}; nothing was changed. Put the missing file back"
     )]
     Gap {
-        /// Where the next was to begin.
+        /// Where the next segment should begin.
         expected: u64,
         /// Where it begins.
         found: u64,
@@ -63,14 +63,14 @@ pub enum RecoverError {
     /// Stamps do not rise.
     #[error("stamps do not rise in the journal. position={position}, stamp={stamp}, last={last}")]
     Order {
-        /// Where.
+        /// The position.
         position: u64,
         /// The stamp there.
         stamp: Hlc,
         /// The stamp before it.
         last: Hlc,
     },
-    /// A log does not go on where it ended.
+    /// A log does not continue where it ended.
     #[error(
         "offsets of a log do not follow one another: what lies between is lost. log={}, position={position}, expected={}, found={}. Restore the whole data directory from a backup",
         log.0, expected.0, found.0
@@ -80,7 +80,7 @@ pub enum RecoverError {
         position: u64,
         /// Its log.
         log: LogId,
-        /// The offset behind the last before it.
+        /// The offset after the last one before it.
         expected: Offset,
         /// Its first offset.
         found: Offset,
@@ -90,12 +90,12 @@ pub enum RecoverError {
     Disk(#[from] io::Error),
 }
 
-/// What recovery hands on, frame by frame, in stamp order.
+/// Receives the frames that recovery finds, in stamp order.
 pub trait FrameVisitor {
     /// A frame at `position`. `start` holds the first bytes of its payload, up to
     /// [`PAYLOAD_HEADER_BYTES_MAX`]; the whole is in `segment`.
     ///
-    /// # Errors
+    /// The frame is unusable; the walk ends.
     /// What was found cannot be used; the walk ends.
     fn frame(
         &mut self,
@@ -106,44 +106,44 @@ pub trait FrameVisitor {
     ) -> Result<(), RecoverError>;
 }
 
-/// What was found.
+/// The result of recovery.
 #[derive(Debug)]
 pub struct RecoveredJournal {
     /// The segments that stay.
     pub segments: Vec<Arc<Segment>>,
-    /// The position behind the last good frame.
+    /// The position after the last good frame.
     pub end: u64,
     /// The last stamp in the journal.
     pub last: Hlc,
-    /// How many bytes of torn tail were cut off.
+    /// How many bytes of torn tail were truncated.
     pub torn_bytes: u64,
 }
 
 /// Where a walk over the journal ended.
 #[derive(Debug)]
 pub struct JournalWalk {
-    /// All segments whose header is whole, by position.
+    /// All segments whose header is intact, by position.
     pub segments: Vec<Arc<Segment>>,
-    /// Names of files that are segments by name, and have no whole header.
+    /// Names of files that are segments by name, but have no intact header.
     pub headerless: Vec<String>,
-    /// The position behind the last good frame.
+    /// The position after the last good frame.
     pub end: u64,
     /// The last stamp.
     pub last: Hlc,
     /// The bad frame that ended the walk before the last file's end, if one did.
     pub bad_frame: Option<(Arc<Segment>, FrameError)>,
-    /// The position behind the last file's last byte.
+    /// The position after the last file's last byte.
     pub limit: u64,
 }
 
 impl JournalWalk {
-    /// Whether there is not even the beginning of a journal.
+    /// Whether not even the beginning of a journal exists.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.headerless.is_empty()
     }
 
-    /// How many bytes a crash left behind the last good frame: up to the last that is not zero, for
-    /// zeros are written ahead of frames.
+    /// How many bytes a crash left after the last good frame, up to the last that is not zero: zeros are
+    /// written ahead of frames.
     ///
     /// # Errors
     /// The disk fails.
@@ -158,7 +158,7 @@ impl JournalWalk {
     }
 }
 
-/// The position of the last byte of `segment` at or behind `from` that is not zero.
+/// The position of the last byte of `segment` at or after `from` that is not zero.
 fn last_written(segment: &Segment, from: u64) -> io::Result<Option<u64>> {
     let mut until = segment.limit()?;
     let mut bytes = vec![0; WINDOW_BYTES];
@@ -174,9 +174,9 @@ fn last_written(segment: &Segment, from: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Walks over all frames from position `from` on, where a segment begins and stamps lie above `last`,
-/// up to the first bad one. Payloads that begin below `trusted_to` are not read, only their headers; later ones are checked
-/// whole.
+/// Walks over all frames from position `from` on, where a segment begins and stamps lie above `last`, up to
+/// the first bad one. Of payloads that begin below `trusted_to` only the headers are read; later ones are
+/// verified whole.
 ///
 /// # Errors
 /// [`RecoverError`], and what `visit` returns.
@@ -228,7 +228,7 @@ pub fn walk(
         };
         let bad = scan(&segment, limit, trusted_to, &mut walked, visit)?;
         match (bad, next) {
-            // A sealed segment reaches up to the next one.
+            // A rolled segment reaches up to the next one.
             (None, Some(next)) if walked.end != next => {
                 walked.bad_frame = Some((segment, FrameError::Short));
             }
@@ -241,7 +241,7 @@ pub fn walk(
     Ok(walked)
 }
 
-/// Visits the frames of a segment that was sealed at `end`; their headers are checked, and not their
+/// Visits the frames of a segment that was rolled at `end`. It verifies their headers, but not their
 /// payloads.
 pub(crate) fn scan_sealed(
     segment: &Arc<Segment>,
@@ -266,7 +266,7 @@ pub(crate) fn scan_sealed(
     }
 }
 
-/// Visits the good frames of one segment; the reason why the next one is bad, unless it ends there.
+/// Visits the good frames of one segment; returns why the next one is bad, unless the segment ends there.
 fn scan(
     segment: &Arc<Segment>,
     limit: u64,
@@ -310,7 +310,7 @@ fn scan(
     Ok(None)
 }
 
-/// A moving read-ahead over one segment: large while frames are small, small behind large ones.
+/// A moving read-ahead over one segment: large while frames are small, small after large ones.
 struct ReadAheadWindow<'a> {
     segment: &'a Segment,
     limit: u64,
@@ -350,12 +350,12 @@ impl<'a> ReadAheadWindow<'a> {
     }
 }
 
-/// Whether anything behind a bad frame knew it to be on stable storage: the largest `synced_to` of
-/// the frames that can still be read there.
+/// Whether anything after a bad frame says that it was on stable storage: the largest `synced_to` of the
+/// frames that can still be read there.
 fn synced_behind(walked: &JournalWalk) -> io::Result<u64> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
-        // A later segment exists only once its predecessor was sealed.
+        // A later segment exists only once its predecessor was rolled.
         synced_to = synced_to.max(scan_for_synced(segment, segment.start)?);
     }
     if let Some((segment, _)) = &walked.bad_frame {
@@ -371,7 +371,7 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     while let Some(bytes) = window.get(position, FRAME_BYTES)? {
         let header = bytes.try_into().expect("a window gives what it was asked for");
         match FrameHeader::decode_salted(header, position, segment.salt()) {
-            // No frame knows more to be synced than stands before it: bytes of a payload may.
+            // No frame claims to be synced beyond its own position: payload bytes may.
             Ok(frame) if frame.synced_to <= position => {
                 synced_to = synced_to.max(frame.synced_to);
                 position = frame.end(position);
@@ -382,9 +382,9 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     Ok(synced_to)
 }
 
-/// Writes once more what stands in a range. If the life before ended with a failed sync, the kernel
-/// gives its bytes to readers, takes them for clean, and would sync nothing: only what is written again
-/// reaches the disk.
+/// Writes a range again. If the previous incarnation ended with a failed sync, the kernel serves the
+/// range's bytes to readers, takes them for clean, and would sync nothing. Only bytes that are written again
+/// reach the disk.
 fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
     let mut bytes = vec![0; WINDOW_BYTES];
     let mut position = range.start;
@@ -398,8 +398,8 @@ fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<(
     Ok(())
 }
 
-/// Does `act`, and if there is no room for that, once more with the space that the life before kept: some
-/// file systems write nothing over in place.
+/// Calls `act`. If there is no space for it, releases the space that the previous incarnation reserved, and
+/// calls it once more: some file systems overwrite nothing in place.
 fn with_reserve(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     match act() {
         Err(error) if is_full(&error) && disk.remove(RESERVE_FILE).is_ok() => {
@@ -410,13 +410,13 @@ fn with_reserve(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io:
     }
 }
 
-/// Cuts off what a crash left unfinished behind the last good frame of a journal that was walked
-/// over, and puts the rest on stable storage.
+/// Truncates what a crash left unfinished after the last good frame of a journal that was walked, and puts
+/// the rest on stable storage.
 ///
-/// `synced_to` is what the bound file knew to be on stable storage.
+/// The bound file says that everything below `synced_to` is on stable storage.
 ///
 /// # Errors
-/// [`RecoverError`]; nothing was changed then, unless it is the disk that failed.
+/// [`RecoverError`]; then nothing has changed, unless the disk failed.
 pub fn finish_recovery(
     disk: &dyn Disk,
     walked: JournalWalk,
@@ -442,7 +442,7 @@ fn truncate_torn_tail(
 ) -> Result<RecoveredJournal, RecoverError> {
     let torn_bytes = walked.torn_bytes()?;
     let JournalWalk { mut segments, headerless: headless, end, last, .. } = walked;
-    // A segment whose header is torn was being created when the machine stopped: nothing is in it.
+    // A segment with a torn header was being created when the machine stopped: nothing is in it.
     for name in headless {
         disk.remove(&name)?;
     }
@@ -451,14 +451,14 @@ fn truncate_torn_tail(
             disk.remove(segment.name())?;
         }
     }
-    // Always: the life before may have ended between creating a file and syncing its name.
+    // Always: the previous incarnation may have ended between creating a file and syncing its name.
     disk.sync_directory()?;
     if let Some(segment) = segments.last() {
-        // Zeros written ahead are cut off with the rest.
+        // Zeros written ahead are truncated too.
         with_reserve(disk, || segment.file().truncate(segment.at(end)))?;
     }
-    // What was found readable may still be only in the page cache of the life before, in sealed
-    // segments as well as in the last: from here on it counts as synced.
+    // What was readable may still be only in the page cache of the previous incarnation, in rolled segments
+    // as well as in the last. From here on it counts as synced.
     for (index, segment) in segments.iter().enumerate() {
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {

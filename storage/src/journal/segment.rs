@@ -1,4 +1,4 @@
-//! Segment files, and the row that they form.
+//! Segment files, and their sequence.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, DiskFile, is_out_of_descriptors};
 
-/// The length of a segment's header; positions begin behind it.
+/// The length of a segment's header; positions begin after it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
 const MAGIC: &[u8; 8] = b"FFSEGMNT";
 const VERSION: u32 = 2;
@@ -27,17 +27,17 @@ pub fn segment_start(name: &str) -> Option<u64> {
     is_number.then(|| digits.parse().ok()).flatten()
 }
 
-/// What the first bytes of a segment say.
+/// The header of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The position of its first frame.
     pub start: u64,
-    /// What seals its frames. Whoever writes payloads does not know it.
+    /// The salt of its frames' checksums. Writers of payloads do not know it.
     pub salt: u64,
 }
 
 impl SegmentHeader {
-    /// That of a segment which begins at `start`, in a life of the store with this secret.
+    /// The header of a segment that begins at `start`, in an incarnation of the store with this secret.
     pub(crate) fn salted(start: u64, secret: u64) -> SegmentHeader {
         let bytes = [secret.to_le_bytes(), start.to_le_bytes()].concat();
         let derived = blake3::derive_key("freezeframe journal segment salt", &bytes);
@@ -57,7 +57,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Reads a header; `None` if the bytes are none.
+    /// Decodes a header; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Option<SegmentHeader> {
         let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
         let version = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
@@ -77,9 +77,9 @@ pub struct Segment {
     /// The file.
     pub data: Arc<DataFile>,
     salt: u64,
-    /// Why it could not be synced, if so: from then on it cannot be.
+    /// Why its sync failed, if it did: it is never synced again.
     sync_failed: Mutex<Option<String>>,
-    /// Whether it was sealed, and is on stable storage.
+    /// Whether it was rolled and is on stable storage.
     is_sealed_synced: AtomicBool,
 }
 
@@ -89,9 +89,9 @@ impl Segment {
         Segment { start, data, salt, sync_failed: Mutex::default(), is_sealed_synced: is_settled }
     }
 
-    /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
-    /// what it could not write, and says so only once. Where there was no descriptor to open the file again, nothing has
-    /// failed: the kernel was not asked.
+    /// Puts it on stable storage. Nothing retries a failed sync: the kernel forgets what it could not write,
+    /// and says so only once. Running out of descriptors to open the file is no failure, because the kernel
+    /// was not asked to sync.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let mut failed = self.sync_failed.lock();
         if let Some(why) = &*failed {
@@ -104,7 +104,7 @@ impl Segment {
         })
     }
 
-    /// The same of a segment that was sealed: of which nothing more is written. Until then its file is held open, so
+    /// The same for a rolled segment, to which nothing more is written. Until then its file is held open, so
     /// that it never waits for a descriptor.
     pub(crate) fn sync_sealed(&self) -> io::Result<()> {
         if !self.is_sealed_synced() {
@@ -115,12 +115,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether it was sealed, and is on stable storage.
+    /// Whether it was rolled and is on stable storage.
     pub(crate) fn is_sealed_synced(&self) -> bool {
         self.is_sealed_synced.load(Ordering::Acquire)
     }
 
-    /// Creates a segment, its header and name on stable storage.
+    /// Creates a segment; its header and name are on stable storage.
     pub(crate) fn create(disk: &dyn Disk, header: SegmentHeader) -> io::Result<Segment> {
         let name = segment_name(header.start);
         let file = disk.create(&name)?;
@@ -132,13 +132,13 @@ impl Segment {
         Ok(Segment::new(header, Arc::new(data)))
     }
 
-    /// Opens a segment; `None` if its header is not whole.
+    /// Opens a segment; `None` if its header is not intact.
     pub(crate) fn open(disk: &dyn Disk, name: &str, start: u64) -> io::Result<Option<Segment>> {
         let data = Arc::new(DataFile::new(name.to_owned(), disk.open(name)?));
         Segment::read(data, start)
     }
 
-    /// The segment that begins at `start`, in a file that is open; `None` if its header is not whole.
+    /// The segment that begins at `start`, in an open file; `None` if its header is not intact.
     pub(crate) fn read(data: Arc<DataFile>, start: u64) -> io::Result<Option<Segment>> {
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
         if data.file().read_at(&mut bytes, 0)? < bytes.len() {
@@ -148,7 +148,7 @@ impl Segment {
         Ok(header.map(|header| Segment::new(header, data)))
     }
 
-    /// What seals its frames.
+    /// The salt of its frames' checksums.
     pub(crate) fn salt(&self) -> u64 {
         self.salt
     }
@@ -167,7 +167,7 @@ impl Segment {
         self.data.file()
     }
 
-    /// The position behind the file's last byte.
+    /// The position after the file's last byte.
     pub(crate) fn limit(&self) -> io::Result<u64> {
         Ok(self.start + self.file().length()?.saturating_sub(SEGMENT_HEADER_BYTES))
     }
@@ -177,7 +177,8 @@ impl Segment {
     }
 }
 
-/// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of the one that they need.
+/// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of the one
+/// that they need.
 #[derive(Debug, Default)]
 pub struct JournalSegments(RwLock<Vec<Arc<Segment>>>);
 
@@ -191,7 +192,7 @@ impl JournalSegments {
         self.0.write().push(segment);
     }
 
-    /// Lets go of the segments that begin below `position`: they are found elsewhere now.
+    /// Drops the segments that begin below `position`: their entries are found in index files now.
     pub(crate) fn remove_below(&self, position: u64) {
         self.0.write().retain(|segment| segment.start >= position);
     }
@@ -199,7 +200,7 @@ impl JournalSegments {
     /// The segment that holds `position`.
     ///
     /// # Panics
-    /// If none does: positions come from the index, and the index from the journal.
+    /// If there is none: positions come from the index, and the index from the journal.
     pub fn segment_at(&self, position: u64) -> Arc<Segment> {
         let segments = self.0.read();
         let after = segments.partition_point(|segment| segment.start <= position);
@@ -207,7 +208,7 @@ impl JournalSegments {
         Arc::clone(&segments[after - 1])
     }
 
-    /// The newest.
+    /// The newest segment.
     pub(crate) fn last(&self) -> Option<Arc<Segment>> {
         self.0.read().last().cloned()
     }
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// As a header of another version would be, or that of another file.
+    /// Such a header could be that of another version, or of another file.
     #[test]
     fn a_header_of_another_kind_is_none_though_its_checksum_is_right() {
         for at in [0, 8] {

@@ -11,7 +11,7 @@ use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
 use crate::space_reserve::{SpaceReserve, no_space_error};
 use crate::tail::Payload;
 
-/// Rests shorter than this are copied beside their header; a slice of their own would cost more.
+/// Rests shorter than this are copied next to their header; a slice of their own would cost more.
 const COPY_BYTES_MAX: usize = 2 << 10;
 /// How far zeros are written ahead of small durable groups. A sync after an overwrite commits no
 /// metadata of the file, which makes it several times quicker.
@@ -19,8 +19,8 @@ const ZERO_AHEAD_BYTES: u64 = 1 << 20;
 /// Groups larger than this are bound by bandwidth, not by the latency of a sync: no zeros for them.
 const ZERO_AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
 
-/// Groups from this size on are written around the page cache: to fill it costs more processor time
-/// than all the rest, and readers of what was just written find it in memory.
+/// Groups from this size on are written around the page cache: filling it costs more processor time
+/// than all the rest, and readers of recent entries find them in memory.
 const DIRECT_WRITE_BYTES_MIN: u64 = 256 << 10;
 
 /// A group could not be written.
@@ -28,16 +28,16 @@ const DIRECT_WRITE_BYTES_MIN: u64 = 256 << 10;
 pub(crate) enum JournalWriteError {
     /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be opened.
     Refused(io::Error),
-    /// What is on the disk is not known any more: no write may follow.
+    /// The content of the disk is unknown: no write may follow.
     Broken { doing: &'static str, source: io::Error },
 }
 
-/// When a segment is sealed.
+/// When a segment is rolled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalWriterOptions {
     pub(crate) segment_bytes_max: u64,
     pub(crate) segment_frames_max: u64,
-    /// What the salts of segments are made of.
+    /// The secret from which the salts of segments are derived.
     pub(crate) salt: u64,
     /// Whether the leaves of frames are kept for a proof.
     pub(crate) proofs: bool,
@@ -53,14 +53,14 @@ pub(crate) struct JournalWriter {
     synced_to: u64,
     zeroed_to: u64,
     segment_bytes_max: u64,
-    /// Sealed segments that the page cache may still hold alone.
+    /// Rolled segments that may still be only in the page cache.
     unsynced: Vec<Arc<Segment>>,
-    /// The headers, heads, short rests and paddings of the group being laid out.
+    /// The headers, payload headers, short rests and paddings of the group being laid out.
     scratch: Vec<u8>,
     slices: Vec<GroupSlice>,
     buffered_to: u64,
     direct_writer: DirectWriter,
-    /// How many frames the current segment holds, and how many it may.
+    /// How many frames the current segment holds, and how many it may hold.
     frames: u64,
     frames_max: u64,
     salt: u64,
@@ -70,12 +70,12 @@ pub(crate) struct JournalWriter {
     leaves: Option<FrameLeaves>,
 }
 
-/// A segment that was sealed.
+/// A segment that was rolled.
 pub(crate) struct RolledSegment {
     pub(crate) segment: Arc<Segment>,
-    /// The position behind its last frame.
+    /// The position after its last frame.
     pub(crate) end: u64,
-    /// The leaves of its frames, where all are known.
+    /// The leaves of its frames, if all are known.
     pub(crate) leaves: Option<FrameLeaves>,
 }
 
@@ -117,28 +117,28 @@ impl JournalWriter {
             salt: limits.salt,
             proofs: limits.proofs,
             hasher: LeafHasher::default(),
-            // A life before may have begun the segment: its leaves are not known here.
+            // An earlier incarnation may have begun the segment: its leaves are not known here.
             leaves: None,
         }
     }
 
-    /// The position behind the last frame written.
+    /// The position after the last frame written.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Everything below is on stable storage.
+    /// Everything below this position is on stable storage.
     pub(crate) fn synced_to(&self) -> u64 {
         self.synced_to
     }
 
-    /// The position behind what has been laid out.
+    /// The position after what has been laid out.
     pub(crate) fn buffered_to(&self) -> u64 {
         self.buffered_to
     }
 
-    /// Lays out one more frame of the group, and returns the position of its payload. The lengths
-    /// and the checksum in `frame` are those of `payload`, and so is `body`, if it is known.
+    /// Lays out one more frame of the group, and returns the position of its payload. The lengths and the
+    /// checksum in `frame` are those of `payload`, and so is `body`, if it is known.
     pub(crate) fn buffer_frame(
         &mut self,
         mut frame: FrameHeader,
@@ -184,8 +184,8 @@ impl JournalWriter {
         }
     }
 
-    /// Makes room for a group of `bytes`. Called with nothing laid out. What was sealed is given to
-    /// `sealed`. A group that is to make space may take what is kept for that.
+    /// Makes room for a group of `bytes`. Called with nothing laid out. `sealed` receives a segment that was
+    /// rolled. A group that leads to space being reclaimed may use the reserve.
     pub(crate) fn make_room(
         &mut self,
         bytes: u64,
@@ -211,7 +211,7 @@ impl JournalWriter {
         }
     }
 
-    /// Has zeros stand where the next group goes: to write over them takes no more space.
+    /// Writes zeros where the next group goes: overwriting them takes no more space.
     fn preallocate_group(&mut self, bytes: u64) -> Result<(), JournalWriteError> {
         let current = Arc::clone(self.current.as_ref().expect("a segment was begun"));
         let (from, to) = (self.zeroed_to.max(self.end), self.end + bytes);
@@ -220,7 +220,7 @@ impl JournalWriter {
         }
         let (zeros, at) = (vec![0; (to - from) as usize], current.at(from));
         current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).map_err(|error| {
-            // Of what fitted, nothing is counted on.
+            // Nothing relies on the part that was written.
             let _ = current.file().truncate(at);
             JournalWriteError::Refused(error)
         })?;
@@ -228,7 +228,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Begins a new segment if `bytes` more do not fit into this one, or it holds as many frames as it
+    /// Begins a new segment if `bytes` more do not fit into this one, or if it holds as many frames as it
     /// may.
     fn begin_segment(
         &mut self,
@@ -245,11 +245,11 @@ impl JournalWriter {
         self.roll_segment(sealed)?;
         let header = SegmentHeader::salted(self.end, self.salt);
         let segment = Segment::create(&*self.disk, header).map_err(|error| {
-            // Half a segment must not stand in the way of the next attempt.
+            // A partial segment must not block the next attempt.
             let _ = self.disk.remove(&super::segment_name(self.end));
             JournalWriteError::Refused(error)
         })?;
-        // To take a write back must not depend on a descriptor.
+        // Withdrawing a write must not depend on a descriptor.
         segment.file().hold_open(true);
         let segment = Arc::new(segment);
         self.segments.push(Arc::clone(&segment));
@@ -260,7 +260,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Ends the current segment, if there is anything in it. Called with nothing laid out.
+    /// Rolls the current segment, if there is anything in it. Called with nothing laid out.
     pub(crate) fn roll_segment(
         &mut self,
         sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
@@ -280,7 +280,7 @@ impl JournalWriter {
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
         sealed(RolledSegment { segment, end, leaves }).map_err(JournalWriteError::Refused)?;
         self.current = None;
-        // Whoever indexes a segment syncs it.
+        // Indexing a segment syncs it.
         self.unsynced.retain(|segment| !segment.is_sealed_synced());
         if self.synced_to < self.end {
             self.unsynced.push(current);
@@ -290,7 +290,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Writes what was laid out, and syncs it if asked to.
+    /// Writes what was laid out, and syncs it if `durable`.
     pub(crate) fn write(&mut self, durable: bool) -> Result<(), JournalWriteError> {
         let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
         let (file, at) = (current.file(), current.at(self.end));
@@ -338,13 +338,13 @@ impl JournalWriter {
         // Only an optimization: without room for it the next writes append.
         match current.file().write_at(&mut [io::IoSlice::new(&zeros)], at) {
             Ok(()) => self.zeroed_to = to,
-            // What fitted would take the last room on the disk from what needs it.
+            // A partial write would take the last space on the disk from what needs it.
             Err(_) => drop(current.file().truncate(at)),
         }
     }
 
-    /// Takes back a group that could not be written: none of its frames may be found later, for
-    /// their stamps lie in cuts that are answered without them.
+    /// Withdraws a group that could not be written. None of its frames may be found later, because their
+    /// stamps lie in cuts that are answered without them.
     fn roll_back_group(&mut self, error: io::Error) -> JournalWriteError {
         let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
         self.discard_group();
@@ -352,9 +352,9 @@ impl JournalWriter {
         self.zeroed_to = self.end;
         let broken =
             |source| JournalWriteError::Broken { doing: "withdraw a failed write", source };
-        // Where nothing is written over in place, to cut a file off takes room too.
+        // On a file system that does not overwrite in place, truncating a file takes space too.
         let cut = self.reserve.retry_with_reserve(|| current.file().truncate(at)).map_err(broken);
-        // SegmentEnd segments with it: else it would be no truth that everything below is synced.
+        // Rolled segments with it: otherwise it would be false that everything below is synced.
         match cut.and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;
@@ -364,7 +364,7 @@ impl JournalWriter {
         }
     }
 
-    /// Forgets what was laid out.
+    /// Discards what was laid out.
     pub(crate) fn discard_group(&mut self) {
         self.buffered_to = self.end;
         if let Some(leaves) = &mut self.leaves {
@@ -381,7 +381,7 @@ impl JournalWriter {
         }
     }
 
-    /// Syncs what was written without.
+    /// Syncs what was written without a sync.
     pub(crate) fn sync(&mut self) -> Result<(), JournalWriteError> {
         if self.synced_to < self.end {
             self.sync_files()?;

@@ -1,8 +1,9 @@
-//! What of a log is sealed: found by following links over indexes, nothing of which is held.
+//! The sealed part of a log: found by following links over indexes, none of which is held in memory.
 //!
-//! First comes the base, if the log was compacted: one file with what is left of its beginning. Then
-//! come the runs of the log in parts, each of which knows where earlier ones stand; the newest is the
-//! *head*. What lies below `freed` is not looked for in parts: the base has it, or it was given up.
+//! First comes the compacted prefix, if the log was compacted: one file with what is left of its beginning.
+//! Then come the runs of the log in sealed segments, each with links to earlier ones; the newest is the
+//! *latest run*. Entries below `released_tip` are not looked up in sealed segments: the compacted prefix has
+//! them, or they were removed.
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use crate::sealed_segment::{IndexedRun, SealedSegment, SegmentFiles, segment_at}
 pub(crate) struct CompactedPrefix {
     pub(crate) files: SegmentFiles,
     pub(crate) run: IndexRun,
-    /// Whether a block of its index was found damaged.
+    /// Whether a block of its index was found corrupt.
     is_suspect: AtomicBool,
 }
 
@@ -29,12 +30,12 @@ impl CompactedPrefix {
         CompactedPrefix { files, run, is_suspect: AtomicBool::new(false) }
     }
 
-    /// Whether its index has to be made anew.
+    /// Whether its index has to be rebuilt.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Acquire)
     }
 
-    /// Remembers it if `result` says that the index is damaged.
+    /// Remembers it if `result` says that the index is corrupt.
     fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() == io::ErrorKind::InvalidData
@@ -46,26 +47,26 @@ impl CompactedPrefix {
     }
 }
 
-/// What of a log is sealed, at one moment.
+/// The sealed part of a log, at one moment.
 pub(crate) struct SealedLog {
     pub(crate) log: LogId,
     pub(super) compacted_prefix: Option<Arc<CompactedPrefix>>,
     pub(crate) segments: Arc<Vec<Arc<SealedSegment>>>,
     pub(super) released_tip: LogTip,
-    /// How far the log had come where what is sealed ends.
+    /// The tip of the log where its sealed part ends.
     pub(super) tip: LogTip,
-    /// Where its newest run stands.
+    /// Its newest run.
     pub(super) latest_run: Option<RunLocation>,
 }
 
-/// The file in which something was found.
+/// The file that holds a run.
 #[derive(Clone)]
 enum RunSource {
     CompactedPrefix(Arc<CompactedPrefix>),
     Segment(Arc<SealedSegment>),
 }
 
-/// A run that was found, its part, and the index that it was read from.
+/// A run that was found, its segment, and the index that it was read from.
 pub(crate) struct SegmentRun {
     pub(crate) segment: Arc<SealedSegment>,
     pub(crate) index: Arc<SegmentIndex>,
@@ -77,13 +78,13 @@ impl SegmentRun {
         SegmentRun { segment: Arc::clone(part), index, run }
     }
 
-    /// The spot of its first entry.
+    /// The location of its first entry.
     fn first_entry(self) -> EntryLocation {
         let first = self.run.first;
         self.entry_at(first)
     }
 
-    /// The spot of an entry of it.
+    /// The location of one of its entries.
     fn entry_at(self, number: u64) -> EntryLocation {
         let files = SegmentFiles { data: Arc::clone(self.segment.data()), index: self.index };
         EntryLocation { source: RunSource::Segment(self.segment), files, run: self.run, number }
@@ -108,7 +109,7 @@ impl EntryLocation {
         }
     }
 
-    /// The entry that was found.
+    /// Reads the entry.
     pub(super) fn index_entry(&self) -> io::Result<IndexEntry> {
         self.entry(self.number)
     }
@@ -119,7 +120,7 @@ impl EntryLocation {
 }
 
 impl SealedLog {
-    /// The run at a place; `None` if it was given up since somebody wrote down its place.
+    /// The run at a location; `None` if it was removed since the location was recorded.
     fn run(&self, place: RunLocation) -> io::Result<Option<SegmentRun>> {
         let Some(part) = segment_at(&self.segments, place.segment) else { return Ok(None) };
         let found = part.run_near(self.log, place.number)?;
@@ -127,7 +128,7 @@ impl SealedLog {
         Ok(found.map(|found| SegmentRun::new(part, found)))
     }
 
-    /// The run at a place, which has to be there if the log had come to `end` behind it.
+    /// The run at a location; it has to exist if the log ended at `end` after it.
     fn run_that_ends(&self, place: RunLocation, end: Offset) -> io::Result<Option<SegmentRun>> {
         if end <= self.released_tip.end {
             return Ok(None);
@@ -135,7 +136,7 @@ impl SealedLog {
         if let Some(found) = self.run(place)?.filter(|found| found.run.tip.end == end) {
             return Ok(Some(found));
         }
-        // To take it for given up would be to answer as if nothing had been there.
+        // Taking it for removed would be an answer as if nothing had been there.
         let error = io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
@@ -165,13 +166,13 @@ impl SealedLog {
         }
     }
 
-    /// The oldest run that is not `whole`. Those of which that is true are older than those of which it
-    /// is not.
+    /// The oldest run for which `whole` is false. Runs for which it is true are older than those for which it
+    /// is false.
     fn oldest_not(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<SegmentRun>> {
         self.oldest_not_before(0, whole)
     }
 
-    /// The same, where all runs in parts before a position are known to be `whole`: these are not read.
+    /// The same, if all runs in segments before a position are known to be `whole`: these are not read.
     fn oldest_not_before(
         &self,
         position: u64,
@@ -201,18 +202,18 @@ impl SealedLog {
         }
     }
 
-    /// How far the log had come before the oldest run that is not `whole`.
+    /// The tip of the log before the oldest run that is not `whole`.
     pub(crate) fn tip_of_whole(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<LogTip> {
         self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
     }
 
-    /// How far the log had come before a run.
+    /// The tip of the log before a run.
     fn tip_before_run(&self, run: &IndexRun) -> io::Result<LogTip> {
         Ok(self.previous(run)?.map_or(self.released_tip, |previous| previous.run.tip))
     }
 
-    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first; also of
-    /// what is not looked for any more, as far as it is there.
+    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first. It includes
+    /// released runs, as far as they still exist.
     pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> io::Result<Vec<SegmentRun>> {
         let (from, to) = (offsets.start, offsets.end);
         let freed = LogTip { end: from, ..self.released_tip };
@@ -236,7 +237,7 @@ impl SealedLog {
             next = found.as_ref().and_then(|found| found.run.links.previous);
             runs.extend(found.filter(is_in));
         }
-        // An index that was made anew may lack a run that others led through.
+        // A rebuilt index may lack a run that links of others lead through.
         if runs.last().is_none_or(|oldest| oldest.run.base > from) {
             let older = self.segments.iter().filter(|part| part.start < reached);
             for part in older.rev() {
@@ -250,8 +251,8 @@ impl SealedLog {
         Ok(runs)
     }
 
-    /// The first entry that is not `before`. Entries of which that is true stand first, and `whole`
-    /// says whether it is true of all in a run.
+    /// The first entry for which `before` is false. Entries for which it is true come first, and `whole` says
+    /// whether it is true of all entries in a run.
     pub(super) fn find(
         &self,
         whole: impl Fn(&IndexRun) -> bool,
@@ -282,7 +283,8 @@ impl SealedLog {
         Ok(None)
     }
 
-    /// The first entry of the oldest run that is not `whole`, as [`SealedLog::find`] says. The run may have none.
+    /// The first entry of the oldest run that is not `whole`, as for [`SealedLog::find`]. The run may have
+    /// none.
     fn first_run(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<EntryLocation>> {
         if let Some(base) = &self.compacted_prefix
             && !whole(&base.run)
@@ -299,17 +301,17 @@ impl SealedLog {
         Ok(self.oldest_not(whole)?.map(SegmentRun::first_entry))
     }
 
-    /// The entry that holds `offset`, or the first behind it.
+    /// The entry that holds `offset`, or the first after it.
     pub(super) fn at_offset(&self, offset: Offset) -> io::Result<Option<EntryLocation>> {
         self.find(|run| run.tip.end <= offset, |placed| placed.entry.end() <= offset)
     }
 
-    /// How far the log had come before the entry that holds `offset`, or the first behind it.
+    /// The tip of the log before the entry that holds `offset`, or the first after it.
     pub(crate) fn tip_before_offset(&self, offset: Offset) -> io::Result<LogTip> {
         self.at_offset(offset)?.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
     }
 
-    /// How far the log had come before a spot.
+    /// The tip of the log before a location.
     fn tip_before(&self, spot: &EntryLocation) -> io::Result<LogTip> {
         if spot.number > spot.run.first {
             let entry = spot.entry(spot.number - 1)?.entry;
@@ -321,7 +323,7 @@ impl SealedLog {
         }
     }
 
-    /// How far the log had come in `cut`.
+    /// Where the log ended in `cut`.
     pub(super) fn tip_at(&self, cut: Cut) -> io::Result<LogTip> {
         let is_in = |placed: &IndexEntry| cut.admits(placed.entry.stamp);
         if let Some(base) = &self.compacted_prefix
@@ -335,7 +337,7 @@ impl SealedLog {
             let entry = base.note_corruption(index.entry(number - 1))?.entry;
             return Ok(LogTip::of(&entry, entry.user_time_max));
         }
-        // Stamps rise over all logs: what ends in the cut is known without a look at it.
+        // Stamps rise over all logs: a segment that ends in the cut need not be read.
         let behind = self.segments.partition_point(|part| cut.admits(part.last_stamp));
         let position = self.segments.get(behind).map_or(u64::MAX, |part| part.start);
         let found = self.oldest_not_before(position, |run| cut.admits(run.tip.stamp))?;
@@ -346,17 +348,17 @@ impl SealedLog {
             },
             None => self.tip,
         };
-        // Of a moment that everything before was given up of, nothing is known.
+        // If everything before a moment was removed, nothing is known of that moment.
         Ok(if cut.admits(tip.stamp) { tip } else { LogTip::NONE })
     }
 
-    /// How far the log had come where the last epoch that is not above `epoch` ended.
+    /// The tip of the log where the last epoch that is not above `epoch` ended.
     pub(super) fn tip_of_epoch(&self, epoch: u32) -> io::Result<LogTip> {
         let spot = self.find(|run| run.tip.epoch <= epoch, |placed| placed.entry.epoch <= epoch)?;
         spot.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
     }
 
-    /// The first entry in which some user time is `time` or later, among those that end behind
+    /// The first entry that holds a user time of `time` or later, among those that end after
     /// `from`.
     pub(super) fn first_reaching(
         &self,
@@ -387,12 +389,12 @@ impl SealedLog {
         }
     }
 
-    /// The first entry of a run, from a spot on, in which some user time is `time` or later.
+    /// The first entry of a run, from a location on, that holds a user time of `time` or later.
     fn reaching_in(&self, spot: &EntryLocation, time: hlc::UserTime) -> io::Result<Option<u64>> {
         let end = spot.run.entries().end;
         let peak = |placed: &IndexEntry| placed.entry.user_time_max < time;
         let mut number = spot.files.index.partition_point(spot.number..end, peak)?;
-        // Where the run had reached it before the spot, its maximum says nothing: look at each.
+        // If the run reached `time` before the location, its maximum says nothing: examine each entry.
         while number < end {
             if spot.entry(number)?.entry.user_max >= time {
                 return Ok(Some(number));
@@ -412,15 +414,16 @@ impl SealedLog {
         Ok(next.map(SegmentRun::first_entry))
     }
 
-    /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first
-    /// of equals.
+    /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first of
+    /// equals.
     pub(super) fn latest_by_user_time(
         &self,
         from: Offset,
         until: Offset,
     ) -> io::Result<Option<(EntryLocation, IndexEntry)>> {
         let mut best: Option<(EntryLocation, IndexEntry)> = None;
-        // The mark in front of a base holds nothing, and so lies wholly in any range that it touches.
+        // The marker in front of a compacted prefix holds nothing, so it lies wholly in any range that it
+        // touches.
         let before = |placed: &IndexEntry| placed.entry.base < from || placed.entry.end() <= from;
         let mut next = self.find(|run| run.tip.end <= from, before)?;
         while let Some(spot) = next {
@@ -444,7 +447,7 @@ impl SealedLog {
     }
 }
 
-/// How far the log had come at the last entry of a run that is `before`.
+/// The tip of the log at the last entry of a run for which `before` is true.
 fn last_in(found: &SegmentRun, before: impl Fn(&IndexEntry) -> bool) -> io::Result<Option<LogTip>> {
     let SegmentRun { segment: part, index, run } = found;
     let number = part.note_corruption(index.partition_point(run.entries(), before))?;
@@ -455,7 +458,7 @@ fn last_in(found: &SegmentRun, before: impl Fn(&IndexEntry) -> bool) -> io::Resu
     Ok(Some(LogTip::of(&entry, entry.user_time_max)))
 }
 
-/// The entry with the largest user time among some of a run; the first of equals.
+/// The entry with the largest user time among some entries of a run; the first of equals.
 fn latest_in(spot: &EntryLocation, entries: std::ops::Range<u64>) -> io::Result<(u64, IndexEntry)> {
     let last = spot.entry(entries.end - 1)?;
     if entries.start == spot.run.first {
@@ -514,8 +517,8 @@ mod tests {
         Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
     }
 
-    /// An index that is made anew has nothing of what was given up, so its entries have other numbers. Who
-    /// found a run in the one before must not look up its entries in the new one.
+    /// A rebuilt index has nothing of what was removed, so its entries have other numbers. A reader that
+    /// found a run in the previous index must not look up its entries in the new one.
     #[test]
     fn a_run_and_its_entries_are_of_one_index() {
         let disk = MemoryDisk::new();
@@ -534,7 +537,7 @@ mod tests {
             latest_run: Some(RunLocation { segment: 0, number }),
         };
         let whole = |run: &IndexRun| {
-            // Somebody else has found damage in the index, and has made it anew just now.
+            // Another reader has found corruption in the index, and it was rebuilt just now.
             part.set_index(Arc::clone(&anew));
             run.tip.end <= Offset(1)
         };

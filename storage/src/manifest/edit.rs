@@ -1,8 +1,8 @@
 //! An edit of the manifest: what changed, and the pages in which it is appended to the file.
 //!
-//! A page lies within one sector, which a crash leaves as it was or as it was to be. So a page that is
-//! neither zero nor whole is damage, and an edit that lacks pages is one that was being appended when
-//! the machine stopped: nothing relied on it.
+//! A page lies within one sector, and after a crash a sector has either its old or its new content. So a page
+//! that is neither zero nor intact is corrupt. An edit that lacks pages was being appended when the machine
+//! stopped: nothing relied on it.
 
 use super::{
     LOG_BYTES, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment, u64_at,
@@ -17,18 +17,18 @@ const CONTENT_BYTES: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
 const IS_FIRST: u8 = 1;
 const IS_LAST: u8 = 2;
 
-/// One thing that an edit changes.
+/// One change of an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestChange {
-    /// Parts stand for everything below this position.
+    /// Everything below this position is in sealed segments.
     IndexedTo(u64),
-    /// A part, in place of the one that begins where it does, if there is one.
+    /// A sealed segment. It replaces the one that begins at the same position, if there is one.
     Segment(ManifestSegment),
-    /// The part that begins there is not listed any more.
+    /// The sealed segment that begins there is not listed any more.
     SegmentRemoved(u64),
-    /// What was given up of a log, or compacted.
+    /// The horizon of a log.
     Log(LogId, LogHorizon),
-    /// Nothing is said of a log any more.
+    /// The log is not listed any more.
     LogRemoved(LogId),
 }
 
@@ -81,12 +81,12 @@ impl ManifestChange {
     }
 }
 
-/// What one write of the manifest changes.
+/// The changes of one write of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestEdit(pub(crate) Vec<ManifestChange>);
 
 impl ManifestEdit {
-    /// Says what was given up of some logs, or compacted.
+    /// An edit that sets the horizons of some logs.
     pub(crate) fn of_logs<'a>(logs: impl IntoIterator<Item = (&'a LogId, &'a LogHorizon)>) -> Self {
         let changes = logs.into_iter().map(|(log, horizon)| ManifestChange::Log(*log, *horizon));
         ManifestEdit(changes.collect())
@@ -100,8 +100,8 @@ impl ManifestEdit {
         Some(ManifestEdit(changes))
     }
 
-    /// The pages of the edit that is write `sequence`, from page `number` on, behind the snapshot that
-    /// was write `snapshot`.
+    /// The pages of the edit that is write `sequence`, from page `number` on, after the snapshot that was
+    /// write `snapshot`.
     pub(super) fn encode(&self, snapshot: u64, number: u64, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
         self.0.iter().for_each(|change| change.encode(&mut content));
@@ -123,7 +123,7 @@ impl ManifestEdit {
     }
 }
 
-/// A page that belongs elsewhere is none.
+/// The checksum of a page. It covers the page's place, so a page at another place is not valid.
 fn page_crc(snapshot: u64, number: u64, page: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&snapshot.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
@@ -146,18 +146,18 @@ fn decode_page(snapshot: u64, number: u64, page: &[u8]) -> Option<EditPage<'_>> 
     Some(EditPage { sequence: u64_at(page, 8), is_first, is_last, content })
 }
 
-/// What is being read of the edits behind a snapshot.
+/// The state of reading the edits after a snapshot.
 enum ManifestEditScan {
-    /// The edit before is whole.
+    /// The previous edit is complete.
     Between,
     /// Some pages of an edit were read.
     Within(u64, Vec<u8>),
-    /// A page is missing; of which write, if that is known. Nothing but other pages of it may follow.
+    /// A page is missing; of which write, if that is known. Only other pages of that write may follow.
     Torn(Option<u64>),
 }
 
-/// Applies the edits in `pages` to the snapshot before them. `None` if anything there is damage; what
-/// was applied by then was whole.
+/// Applies the edits in `pages` to the snapshot before them. `None` if anything there is corrupt; the edits
+/// applied by then were intact.
 pub(super) fn apply_edits(manifest: &mut Manifest, pages: &[u8]) -> Option<()> {
     let snapshot = manifest.sequence;
     let mut reading = ManifestEditScan::Between;
@@ -195,7 +195,7 @@ pub(super) fn apply_edits(manifest: &mut Manifest, pages: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Applies what can be read of the edits in `pages`, whatever their checksums say.
+/// Applies the edits in `pages` that can be read, whatever their checksums say.
 pub(super) fn apply_readable(manifest: &mut Manifest, pages: &[u8]) {
     let mut content = Vec::new();
     for page in pages.chunks_exact(PAGE_BYTES) {
@@ -247,7 +247,7 @@ mod tests {
         ]
     }
 
-    /// The bytes of a file, the manifest that it is after each edit, and where each ends.
+    /// The bytes of a file, the manifest after each edit, and where each edit ends.
     fn written() -> (Vec<u8>, Vec<(usize, Manifest)>) {
         let mut held = manifest();
         let mut bytes = held.encode();
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// Of an edit that was being appended, any sectors may be there: then it is as if it was not.
+    /// Of an edit that was being appended, any sectors may exist: then it counts as not made.
     #[test]
     fn an_edit_that_was_torn_was_not_made() {
         let (bytes, states) = written();
@@ -297,7 +297,7 @@ mod tests {
             let mut bad = bytes.clone();
             bad[at] ^= 0x10;
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
-            // For a person, the last edit is read, unless the damage is in front of all or in it.
+            // For a person, the last edit is read, unless the corruption is before all edits or in it.
             let read = Manifest::decode_corrupt(&bad);
             if (64..last).contains(&at) {
                 let read = read.expect("it begins as one");
@@ -313,14 +313,14 @@ mod tests {
         }
     }
 
-    /// Pages of a file behind the snapshot, each of some edit: of which sequence, and which of its pages.
+    /// Pages of a file after the snapshot, each of some edit: of which sequence, and which of its pages.
     fn with_pages(pages: &[(u64, usize)]) -> Option<Manifest> {
         let held = manifest();
         let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), LogHorizon::default()));
         let edit = ManifestEdit(logs.collect());
         let mut bytes = held.encode();
         for (number, (sequence, nth)) in pages.iter().enumerate() {
-            // As if the edit had begun so that its page stands here.
+            // As if the edit had begun such that its page is here.
             let begins = (number - nth) as u64;
             let encoded = edit.encode(held.sequence, begins, *sequence);
             bytes.extend_from_slice(&encoded[nth * PAGE_BYTES..][..PAGE_BYTES]);
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(sequence(&edit(last + 1)), Some(last + 1));
         let both = [edit(last + 1), edit(last + 3)].concat();
         assert_eq!(sequence(&both), Some(last + 3));
-        // One that was torn, with nothing behind it.
+        // A torn edit, with nothing after it.
         assert_eq!(sequence(&both[..count + 1]), Some(last + 1));
         for (damage, pages) in [
             ("the snapshot's own", edit(last)),

@@ -1,4 +1,4 @@
-//! Writing the manifest: a snapshot, then edits behind it, each synced before it counts.
+//! Writing the manifest: a snapshot, then edits after it, each synced before it counts.
 
 use std::io;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use super::{MANIFEST_FILE, Manifest};
 use crate::disk::{Disk, DiskFile, create_or_replace};
 
 const NEW_FILE: &str = "manifest.new";
-/// Edits may take so many bytes more than the snapshot before them: then there is another snapshot. So
-/// what is written stays in proportion to what changes.
+/// Edits may take this many bytes more than the snapshot before them; then there is another snapshot. So
+/// the bytes written stay in proportion to what changes.
 const EDIT_BYTES: u64 = 64 << 10;
 
 /// Appends edits to the manifest.
 #[derive(Default)]
 pub(crate) struct ManifestWriter {
-    /// The file that edits are appended to. None before the first write, and after one that failed: a
-    /// file whose sync failed is never synced again.
+    /// The file that edits are appended to. `None` before the first write, and after one that failed: a file
+    /// whose sync failed is never synced again.
     appended: Option<ManifestFile>,
 }
 
 struct ManifestFile {
     file: Arc<dyn DiskFile>,
-    /// Which write its snapshot was, and its length.
+    /// The sequence number of its snapshot, and its length.
     snapshot: u64,
     snapshot_bytes: u64,
     edit_bytes: u64,
 }
 
 impl ManifestWriter {
-    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has the
-    /// manifest with the edit or without.
+    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has the manifest
+    /// either with or without the edit.
     pub(crate) fn write(
         &mut self,
         disk: &dyn Disk,
@@ -50,13 +50,13 @@ impl ManifestWriter {
         Ok(())
     }
 
-    /// Puts the whole manifest on stable storage, in place of the file before. If that fails, either of
+    /// Puts the whole manifest on stable storage, in place of the previous file. If that fails, either of
     /// them may be found later.
     pub(crate) fn write_snapshot(&mut self, disk: &dyn Disk, next: &Manifest) -> io::Result<()> {
         self.appended = None;
         let bytes = next.encode();
         let file = replace(disk, &bytes).map_err(|error| {
-            // What of it was written takes room that may be what is missing.
+            // A partial file takes space that may be what is missing.
             let _ = disk.remove(NEW_FILE);
             full_of("write", bytes.len(), &error)
         })?;
@@ -100,7 +100,7 @@ mod tests {
     use crate::manifest::edit::ManifestChange;
     use crate::manifest::tests::manifest;
 
-    /// An update costs what it changes, and the file stays about as long as what it says.
+    /// An update costs what it changes, and the file stays about as long as its content.
     #[test]
     fn edits_are_appended_until_they_outgrow_the_snapshot_and_none_is_lost() {
         let (disk, mut writer) = (MemoryDisk::new(), ManifestWriter::default());
@@ -108,7 +108,7 @@ mod tests {
         let (mut rewritten, mut before) = (0, 0);
         for nth in 1..1000 {
             let edit = ManifestEdit(vec![ManifestChange::IndexedTo(held.indexed_to + 8)]);
-            // Sequences may leave some out.
+            // Sequence numbers may have gaps.
             let sequence = held.sequence + 1 + nth % 2;
             writer.write(&disk, &held, &edit, sequence).unwrap();
             held.apply(&edit);

@@ -1,30 +1,33 @@
-//! Opening a store: what is sealed, then the journal behind it, then the threads.
+//! Opening a store: sealed segments, then the journal after them, then the threads.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hlc::{Hlc, WallClock};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::{
     AbortOnPanic, AppendStage, Options, ReplayCollector, ReplayHandler, Store, StoreContext,
-    StoreRequestQueue, StoreRequestQueueState, StoreStats, StoreWriter, check_continuation,
-    replay_segments,
+    StoreRequestQueue, StoreStats, StoreWriter, check_continuation, replay_segments,
 };
 use crate::data_cache::DataCache;
 use crate::disk::Disk;
-use crate::history::{HistoryBuilder, HistoryError};
+use crate::history::{HistoryBuilder, HistoryError, SealedHistory};
 use crate::index::BlockCache;
 use crate::journal::{
-    JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, finish_recovery, walk,
+    JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, RecoveredJournal,
+    finish_recovery, walk,
 };
+use crate::log::{Entry, LogId};
 use crate::manifest::ManifestError;
 use crate::refusal_reporter::RefusalReporter;
 use crate::space_reserve::SpaceReserve;
 use crate::tail::PayloadTail;
-use crate::timekeeper::{BoundError, BoundFile, BoundRenewer, DurableState, Timekeeper};
+use crate::timekeeper::{
+    BoundError, BoundFile, BoundRecord, BoundRenewer, DurableState, Timekeeper,
+};
 
 /// Why a store does not open.
 #[derive(Debug, thiserror::Error)]
@@ -37,17 +40,17 @@ pub enum OpenError {
         "journal/bound is missing or empty although there is a journal: promises about the past are not known any more; nothing was changed. Restore the whole data directory from a backup"
     )]
     BoundLost,
-    /// The bound file is not the one that was written beside this journal.
+    /// The bound file is not the one that was written with this journal.
     #[error(
         "journal/bound is older than the journal: promises about the past are not known any more. bound={bound}, stamp={stamp}; nothing was changed. Restore the whole data directory from a backup, not single files"
     )]
     BoundStale {
-        /// What it says.
+        /// The bound in the file.
         bound: Hlc,
         /// The last stamp in the journal, which should lie below.
         stamp: Hlc,
     },
-    /// What is sealed cannot be opened.
+    /// Sealed segments cannot be opened.
     #[error(transparent)]
     History(#[from] HistoryError),
     /// The bound file cannot be read.
@@ -58,13 +61,74 @@ pub enum OpenError {
     Disk(#[from] io::Error),
 }
 
+/// Opens the sealed part. It refuses a manifest or a bound file that is older than the other.
+fn read_history(
+    disk: &dyn Disk,
+    bound: Option<BoundRecord>,
+    index_bytes_max: usize,
+) -> Result<HistoryBuilder, OpenError> {
+    let opened = HistoryBuilder::read(disk, Arc::new(BlockCache::new(index_bytes_max)))?;
+    let (found, known) = (opened.manifest.sequence, bound.unwrap_or_default().manifest_sequence);
+    if bound.is_none() && found > 0 {
+        return Err(OpenError::BoundLost);
+    }
+    if found < known {
+        return Err(HistoryError::Manifest(ManifestError::Stale { found, known }).into());
+    }
+    Ok(opened)
+}
+
+/// Walks the journal after the indexed part, and truncates a torn tail.
+fn recover_journal<R: ReplayHandler>(
+    disk: &dyn Disk,
+    bound: Option<BoundRecord>,
+    opened: &HistoryBuilder,
+    found: &mut ReplayCollector<'_, R>,
+) -> Result<RecoveredJournal, OpenError> {
+    let newest = bound.unwrap_or_default();
+    let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
+    let walked = walk(disk, from, last, newest.synced_to, found)?;
+    // The bound is written before the first segment is created.
+    if bound.is_none() && !walked.is_empty() {
+        return Err(OpenError::BoundLost);
+    }
+    if walked.last >= newest.bound && walked.last > Hlc::ZERO {
+        return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
+    }
+    let recovered = finish_recovery(disk, walked, newest.synced_to)?;
+    if recovered.torn_bytes > 0 {
+        tracing::warn!(
+            bytes = recovered.torn_bytes,
+            end = recovered.end,
+            "cut off a torn tail: bytes behind everything that is known to have been synced"
+        );
+    }
+    Ok(recovered)
+}
+
+/// Publishes the entries of unindexed segments in their logs.
+fn publish_entries(
+    history: &SealedHistory,
+    entries: HashMap<LogId, Vec<Entry>>,
+) -> Result<(), OpenError> {
+    for (id, entries) in entries {
+        let log = history.log(id)?;
+        for entry in entries {
+            // An assertion is for our own mistakes, and not for what a disk does to our files.
+            check_continuation(&log.tip(), id, &entry)?;
+            log.publish(entry, None);
+        }
+    }
+    Ok(())
+}
+
 impl<S: AppendStage> Store<S> {
-    /// Reads the journal back, handing every entry to `replay`, and starts the writer.
+    /// Reads the journal back, calls `replay` with every entry, and starts the writer.
     ///
     /// `advanced` is called whenever the frontier may have moved.
     ///
     /// # Errors
-    /// [`OpenError`]; nothing was changed then.
+    /// [`OpenError`]; then nothing has changed.
     pub fn open<R: ReplayHandler>(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -74,44 +138,19 @@ impl<S: AppendStage> Store<S> {
         advanced: impl Fn() + Send + Sync + 'static,
     ) -> Result<Store<S>, OpenError> {
         let bound = BoundFile::read(&*disk)?;
-        let newest = bound.unwrap_or_default();
-        let mut opened =
-            HistoryBuilder::read(&*disk, Arc::new(BlockCache::new(options.index_bytes_max)))?;
-        if bound.is_none() && opened.manifest.sequence > 0 {
-            return Err(OpenError::BoundLost);
-        }
-        let (found_manifest, known) = (opened.manifest.sequence, newest.manifest_sequence);
-        if found_manifest < known {
-            let stale = ManifestError::Stale { found: found_manifest, known };
-            return Err(HistoryError::Manifest(stale).into());
-        }
+        let mut opened = read_history(&*disk, bound, options.index_bytes_max)?;
         let (state, unseen) = opened.stage_snapshot(&*disk)?;
         replay_segments(state, &unseen, &opened, replay)?;
-        let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
         let mut found = ReplayCollector::new(replay);
-        let walked = walk(&*disk, from, last, newest.synced_to, &mut found)?;
-        // The bound is written before the first segment is made.
-        if bound.is_none() && !walked.is_empty() {
-            return Err(OpenError::BoundLost);
-        }
-        if walked.last >= newest.bound && walked.last > Hlc::ZERO {
-            return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
-        }
-        let recovered = finish_recovery(&*disk, walked, newest.synced_to)?;
+        let recovered = recover_journal(&*disk, bound, &opened, &mut found)?;
         let manifest_bytes = opened.manifest.encode().len() as u64;
         let reserve = Arc::new(SpaceReserve::open(Arc::clone(&disk), manifest_bytes));
         opened.persist_manifest(&*disk, &reserve)?;
         opened.remove_unreferenced_files(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
-        if recovered.torn_bytes > 0 {
-            tracing::warn!(
-                bytes = recovered.torn_bytes,
-                end = recovered.end,
-                "cut off a torn tail: bytes behind everything that is known to have been synced"
-            );
-        }
-        let (entries, sealed, frames, open_since) = found.finish(&recovered);
-        let segments = Arc::new(JournalSegments::new(recovered.segments));
+        let (entries, rolled, frames, open_since) = found.finish(&recovered);
+        let RecoveredJournal { segments, end, torn_bytes, .. } = recovered;
+        let segments = Arc::new(JournalSegments::new(segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
         let history = Arc::new(opened.into_history(
             Arc::clone(&disk),
@@ -120,16 +159,9 @@ impl<S: AppendStage> Store<S> {
             &options,
             Arc::clone(&manifest_sequence),
         ));
-        for (id, entries) in entries {
-            let held = history.log(id)?;
-            for entry in entries {
-                // An assertion is for our own mistakes, and not for what a disk makes of our files.
-                check_continuation(&held.tip(), id, &entry)?;
-                held.publish(entry, None);
-            }
-        }
-        for sealed in sealed {
-            history.push_unindexed(sealed);
+        publish_entries(&history, entries)?;
+        for segment in rolled {
+            history.push_unindexed(segment);
         }
         let limits = JournalWriterOptions {
             salt: options.salt,
@@ -137,34 +169,39 @@ impl<S: AppendStage> Store<S> {
             segment_frames_max: options.segment_frames_max,
             proofs: options.proofs,
         };
-        let journal = JournalWriter::new(disk, reserve, segments, recovered.end, limits, frames);
-        let (timekeeper, keeper) = Timekeeper::start(
+        let journal = JournalWriter::new(disk, reserve, segments, end, limits, frames);
+        let (timekeeper, renewer) = Timekeeper::start(
             bound_file,
-            DurableState { synced_to: recovered.end, manifest: manifest_sequence },
+            DurableState { synced_to: end, manifest: manifest_sequence },
             wall,
             options.clock,
             Box::new(advanced),
         )?;
-        let queue = StoreRequestQueue {
-            state: Mutex::new(StoreRequestQueueState {
-                requests: VecDeque::new(),
-                wants_roll: false,
-                closing: false,
-                stopped: None,
-            }),
-            filled: Condvar::new(),
-        };
         let stats = StoreStats::default();
-        stats.journal_end.store(recovered.end, Ordering::Relaxed);
-        stats.synced_to.store(recovered.end, Ordering::Relaxed);
+        stats.journal_end.store(end, Ordering::Relaxed);
+        stats.synced_to.store(end, Ordering::Relaxed);
         stats.open_since.store(open_since.bits(), Ordering::Relaxed);
-        let shared = Arc::new(StoreContext { queue, history, stats });
+        let shared = Arc::new(StoreContext { queue: StoreRequestQueue::new(), history, stats });
+        let clock = (timekeeper, renewer);
+        Store::start(shared, journal, clock, stage(replay), torn_bytes, options)
+            .map_err(OpenError::Disk)
+    }
+
+    /// Starts the writer and the other threads, unless they are stepped.
+    fn start(
+        shared: Arc<StoreContext<S>>,
+        journal: JournalWriter,
+        (timekeeper, renewer): (Arc<Timekeeper>, BoundRenewer),
+        stage: S,
+        torn_bytes: u64,
+        options: Options,
+    ) -> io::Result<Store<S>> {
         let data_cache = Arc::new(DataCache::new(options.tail_bytes_max));
         let writer = StoreWriter {
             shared: Arc::clone(&shared),
             timekeeper: Arc::clone(&timekeeper),
             journal,
-            stage: stage(replay),
+            stage,
             tail: PayloadTail::new(Arc::clone(&data_cache)),
             durability: options.durability,
             refusals: RefusalReporter::default(),
@@ -175,13 +212,13 @@ impl<S: AppendStage> Store<S> {
             timekeeper,
             threads: Mutex::new(Vec::new()),
             stepped_writer: Mutex::new(None),
-            torn_bytes: recovered.torn_bytes,
+            torn_bytes,
         };
         if options.manual_stepping {
-            store.timekeeper.set_manual_renewer(keeper);
+            store.timekeeper.set_manual_renewer(renewer);
             *store.stepped_writer.lock() = Some(writer);
         } else {
-            store.spawn(writer, keeper, options.manual_maintenance)?;
+            store.spawn(writer, renewer, options.manual_maintenance)?;
         }
         Ok(store)
     }

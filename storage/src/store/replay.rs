@@ -1,4 +1,4 @@
-//! Reading back what the last life of the store left.
+//! Reading back what the previous incarnation of the store left.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use crate::tail::PAYLOAD_HEADER_BYTES_MAX;
 pub struct ReplayedEntry<'a> {
     /// Its log.
     pub log: LogId,
-    /// The entry; its peak and chain are not filled in.
+    /// The entry; its `user_time_max` and chain are not filled in.
     pub entry: &'a Entry,
     /// The first bytes of its payload.
     pub start: &'a [u8],
@@ -34,16 +34,16 @@ impl ReplayedEntry<'_> {
     /// The whole payload.
     ///
     /// # Errors
-    /// The disk fails, or gives other bytes than were written.
+    /// The disk fails, or returns other bytes than were written.
     pub fn payload(&self) -> io::Result<Bytes> {
         read_checked(self.file, self.at, self.entry)
     }
 }
 
-/// Told at start of what the last life of the store had seen.
+/// Receives at start what the previous incarnation of the store had seen.
 pub trait ReplayHandler {
-    /// What a [`AppendStage`](crate::AppendStage) remembered; entries that it had not seen yet follow. Not called if nothing is
-    /// remembered: then all entries follow.
+    /// The saved state of an [`AppendStage`](crate::AppendStage); entries that it does not cover follow. Not
+    /// called if no state is saved: then all entries follow.
     ///
     /// # Errors
     /// The state cannot be used; the store does not open.
@@ -55,11 +55,11 @@ pub trait ReplayHandler {
     /// The entry cannot be used; the store does not open.
     fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> io::Result<()>;
 
-    /// What a [`AppendStage`](crate::AppendStage) that has seen the same would remember.
+    /// The state that an [`AppendStage`](crate::AppendStage) would have after the same entries.
     fn state(&self) -> Vec<u8>;
 }
 
-/// Hands on what the stage remembered, and the entries of the parts that it had not seen.
+/// Replays the stage's state, and the entries of the sealed segments that it does not cover.
 pub(super) fn replay_segments<R: ReplayHandler>(
     state: Option<Vec<u8>>,
     unseen: &[Arc<SealedSegment>],
@@ -77,7 +77,7 @@ pub(super) fn replay_segments<R: ReplayHandler>(
         let files = part.files();
         for number in 0..files.index.header.runs {
             let run = files.index.run_at(number)?;
-            // What was freed may be gone; what is left of it is in the base.
+            // Released entries may be gone; what is left of them is in the compacted prefix.
             if run.tip.end > opened.manifest.horizon(run.log).released_tip.end {
                 replay_run(&files, &run, from, replay)?;
             }
@@ -86,7 +86,7 @@ pub(super) fn replay_segments<R: ReplayHandler>(
     Ok(())
 }
 
-/// Hands on the entries of a run that stood in the journal at `from` or behind it.
+/// Replays the entries of a run that were written to the journal at `from` or after it.
 fn replay_run<R: ReplayHandler>(
     files: &SegmentFiles,
     run: &IndexRun,
@@ -106,7 +106,7 @@ fn replay_run<R: ReplayHandler>(
     Ok(())
 }
 
-/// What the walk over the journal finds behind what is indexed.
+/// What the walk over the journal finds after the indexed part.
 pub(super) struct ReplayCollector<'a, R> {
     replay: &'a mut R,
     logs: HashMap<LogId, Vec<Entry>>,
@@ -130,8 +130,8 @@ impl<'a, R: ReplayHandler> ReplayCollector<'a, R> {
         }
     }
 
-    /// The entries, the segments that are sealed, and of the last segment how many frames it has and
-    /// the first stamp in it.
+    /// The entries, the segments that are rolled, and of the last segment how many frames it has and the
+    /// first stamp in it.
     pub(super) fn finish(
         mut self,
         recovered: &RecoveredJournal,
@@ -168,7 +168,7 @@ impl<R: ReplayHandler> FrameVisitor for ReplayCollector<'_, R> {
     }
 }
 
-/// Whether an entry that was found goes on where its log ended.
+/// Checks that an entry continues where its log ended.
 pub(super) fn check_continuation(
     tip: &LogTip,
     log: LogId,

@@ -1,4 +1,4 @@
-//! What is appended, and what becomes of it.
+//! Requests to append, and their results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::proof::Digest;
 use crate::tail::Payload;
 use crate::timekeeper::TimeError;
 
-/// To combine two checksums takes as long as to make one of about so many bytes.
+/// Combining two checksums takes as long as checksumming about this many bytes.
 const COMBINE_BYTES_MIN: usize = 8 << 10;
 
-/// Where an append must have arrived before it is complete.
+/// Where an append must be stored before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// In the page cache: it survives this process, not the machine.
@@ -28,9 +28,9 @@ pub enum Durability {
 /// Something to append.
 #[derive(Debug)]
 pub struct LogAppend<N> {
-    /// To which log.
+    /// The log.
     pub log: LogId,
-    /// A kind of entry, for its user.
+    /// A kind of entry, defined by the store's user.
     pub kind: u8,
     /// A leader epoch.
     pub epoch: u32,
@@ -40,10 +40,10 @@ pub struct LogAppend<N> {
     pub user: (UserTime, UserTime),
     /// Its bytes.
     pub payload: Payload,
-    /// The CRC-32C of the payload's bytes from an index on, where its user knows it: that part is
-    /// then not read again.
+    /// The CRC-32C of the payload's bytes from an index on, if the caller knows it: then these bytes are not
+    /// read again.
     pub crc_from: Option<(usize, u32)>,
-    /// What the stage wants to know of it.
+    /// What the stage needs to know of it.
     pub note: N,
 }
 
@@ -61,7 +61,7 @@ impl<N> LogAppend<N> {
     }
 }
 
-/// What appends mean to the user of a store. Called on the writer's thread, in append order.
+/// The meaning of appends to the store's user. Called on the writer's thread, in append order.
 pub trait AppendStage: Send + 'static {
     /// What an append carries for the stage.
     type Note: Send + 'static;
@@ -82,22 +82,22 @@ pub trait AppendStage: Send + 'static {
     /// All appends staged since the last call are visible now.
     fn commit(&mut self);
 
-    /// None of the appends staged since the last call will ever be.
+    /// None of the appends staged since the last call will ever be visible.
     fn rollback(&mut self);
 
-    /// What it remembers of all appends that were committed, for [`ReplayHandler::restore`](crate::ReplayHandler::restore). Called when a
-    /// segment is sealed.
+    /// The state after all committed appends, for
+    /// [`ReplayHandler::restore`](crate::ReplayHandler::restore). Called when a segment is rolled.
     fn state(&self) -> Vec<u8>;
 }
 
-/// Where an append went.
+/// The place of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendReceipt {
     /// Its first offset.
     pub base: Offset,
     /// Its stamp.
     pub stamp: Hlc,
-    /// The position behind it in the journal.
+    /// The position after it in the journal.
     pub journal_end: u64,
 }
 
@@ -107,13 +107,13 @@ pub enum AppendError<R> {
     /// The stage refused it.
     #[error("the append was refused")]
     Refused(R),
-    /// No stamp can be given.
+    /// No stamp can be assigned.
     #[error("{0}")]
     Time(TimeError),
-    /// The disk did not take it; reads go on, and so will writes once there is room.
+    /// The disk did not take it. Reads go on, and writes will too once there is room.
     #[error("the disk refused a write: {0}")]
     Disk(Arc<str>),
-    /// How far the log has come cannot be read.
+    /// Where the log ends cannot be read.
     #[error("an index cannot be read: {0}; a corrupt index is rebuilt: try again")]
     Index(Arc<str>),
     /// The store takes no more writes.
@@ -128,12 +128,12 @@ pub(super) struct StoreRequest<S: AppendStage> {
     pub(super) appends: Vec<LogAppend<S::Note>>,
     /// The log of each.
     pub(super) logs: Vec<Arc<Log>>,
-    /// The digest of each payload behind its first bytes, if proofs are written.
+    /// The digest of each payload after its first bytes, if proofs are written.
     pub(super) bodies: Vec<Digest>,
     pub(super) durability: Durability,
-    /// Whether it asks for a sync although the store does without.
+    /// Whether it asks for a sync although the store does not sync by default.
     pub(super) must_sync: bool,
-    /// Whether it may take the space that is kept for what makes space.
+    /// Whether it may use the space that is reserved for appends that free space.
     pub(super) uses_reserve: bool,
     pub(super) done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
 }
@@ -171,6 +171,18 @@ pub(super) struct StoreRequestQueue<S: AppendStage> {
     pub(super) filled: Condvar,
 }
 
+impl<S: AppendStage> StoreRequestQueue<S> {
+    pub(super) fn new() -> StoreRequestQueue<S> {
+        let state = StoreRequestQueueState {
+            requests: VecDeque::new(),
+            wants_roll: false,
+            closing: false,
+            stopped: None,
+        };
+        StoreRequestQueue { state: Mutex::new(state), filled: Condvar::new() }
+    }
+}
+
 pub(super) struct StoreRequestQueueState<S: AppendStage> {
     pub(super) requests: VecDeque<StoreRequest<S>>,
     pub(super) wants_roll: bool,
@@ -185,7 +197,7 @@ mod tests {
     use super::*;
     use crate::PayloadHeader;
 
-    /// What its user knows of a payload is taken for it; what is read anew is the same.
+    /// A known checksum of a part of a payload is used for it; computing it gives the same.
     #[test]
     fn a_checksum_that_is_known_from_an_index_on_is_that_of_the_whole() {
         let bytes = |length: usize, first: u8| -> Vec<u8> {
@@ -221,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Or the body would be read once more for nothing.
+    /// Otherwise the body would be read once more for nothing.
     #[test]
     fn a_checksum_that_is_known_of_all_is_taken_as_it_is() {
         let append = |crc_from, rest: usize| LogAppend {
@@ -235,7 +247,7 @@ mod tests {
             note: (),
         };
         assert_eq!(append(Some((0, 77)), 5).payload_crc(), 77);
-        // A long body is not read; a short one is sooner read than combined.
+        // A long body is not read; reading a short one is faster than combining checksums.
         let body = COMBINE_BYTES_MIN + 1;
         let (known, other) = (append(Some((8, 77)), body), append(Some((8, 78)), body));
         assert_ne!(known.payload_crc(), other.payload_crc());

@@ -35,7 +35,7 @@ pub(super) struct StoreWriter<S: AppendStage> {
     pub(super) refusals: RefusalReporter,
 }
 
-/// An append that has its frame, and is not visible yet.
+/// An append whose frame is laid out, and that is not visible yet.
 struct BufferedAppend {
     log: Arc<Log>,
     entry: Entry,
@@ -46,12 +46,12 @@ pub(super) type AppendCompletion<R> = (Box<dyn FnOnce(AppendResults<R>) + Send>,
 
 impl<S: AppendStage> StoreWriter<S> {
     pub(super) fn run(mut self) {
-        // A panic on this thread is an invariant lost: the process must not go on answering.
+        // A panic on this thread is a broken invariant: the process must not continue to answer.
         let abort = AbortOnPanic;
         while let Some(gathered) = self.wait_for_group() {
             self.process(gathered);
         }
-        // After a failed sync the next one says that all is well, and it is not.
+        // After a failed sync the next one reports success, and that is false.
         if self.stop_reason().is_none()
             && let Err(error) = self.journal.sync()
         {
@@ -61,7 +61,7 @@ impl<S: AppendStage> StoreWriter<S> {
         std::mem::forget(abort);
     }
 
-    /// Acts on what has gathered, and waits for nothing; whether there was anything.
+    /// Handles what is queued, without waiting; returns whether there was anything.
     pub(super) fn step(&mut self) -> bool {
         let state = self.shared.queue.state.lock();
         if state.requests.is_empty() && !state.wants_roll {
@@ -81,7 +81,7 @@ impl<S: AppendStage> StoreWriter<S> {
         }
     }
 
-    /// Waits for requests, and takes what has gathered.
+    /// Waits for requests, and takes those that are queued.
     fn wait_for_group(&self) -> Option<AppendGroup<S>> {
         let queue = &self.shared.queue;
         let mut state = queue.state.lock();
@@ -108,7 +108,7 @@ impl<S: AppendStage> StoreWriter<S> {
     }
 
     fn write_group(&mut self, group: Vec<StoreRequest<S>>) {
-        // What was queued before the store stopped is not written after it.
+        // Requests queued before the store stopped are not written after it.
         if let Some(why) = self.stop_reason() {
             let error = AppendError::Stopped(why);
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
@@ -125,7 +125,7 @@ impl<S: AppendStage> StoreWriter<S> {
         let makes_space = group.iter().any(|request| request.uses_reserve);
         if let Err(error) = self.make_room(room, makes_space) {
             let mut error = self.handle_write_error(error);
-            // What was asked for besides appends does not depend on room for them.
+            // Requests other than appends do not depend on space for appends.
             if durable
                 && self.stop_reason().is_none()
                 && let Err(unsynced) = self.journal.sync()
@@ -149,21 +149,21 @@ impl<S: AppendStage> StoreWriter<S> {
         let written = if !laid.is_empty() {
             self.journal.write(durable)
         } else if durable {
-            // Refused as known already: what it repeats may have been written without a sync.
+            // Refused as a duplicate: the original may have been written without a sync.
             self.journal.sync()
         } else {
             Ok(())
         };
         if let Err(error) = written {
-            // A group that is broken off may be found at the next start: its stamps must never be
-            // closed by a promise, so the frontier stays below them for the rest of this life.
+            // The next start may find an interrupted group: no promise may ever close its stamps. So the
+            // frontier stays below them for the rest of this incarnation.
             let is_gone = matches!(error, JournalWriteError::Refused(_));
             let error = self.handle_write_error(error);
             self.stage.rollback();
             if is_gone {
                 self.timekeeper.end_group(self.journal.synced_to());
             }
-            // Refusals too: they were made in the light of appends that are no more.
+            // Refusals too: they took appends into account that are gone now.
             for result in done.iter_mut().flat_map(|(_, results)| results) {
                 *result = Err(error.clone());
             }
@@ -260,14 +260,14 @@ impl<S: AppendStage> StoreWriter<S> {
     }
 }
 
-/// A group, and whether the segment in front of it is to be sealed.
+/// A group, and whether the segment before it is to be rolled.
 type AppendGroup<S> = (Vec<StoreRequest<S>>, bool);
 
 fn take_group<S: AppendStage>(
     mut state: MutexGuard<'_, StoreRequestQueueState<S>>,
 ) -> AppendGroup<S> {
     let (mut group, mut bytes) = (Vec::new(), 0);
-    // What may take the space that is kept comes alone.
+    // A request that may use the reserve forms a group of its own.
     let ends = |group: &[StoreRequest<S>], next: &StoreRequest<S>| {
         next.uses_reserve || group.last().is_some_and(|last| last.uses_reserve)
     };
@@ -284,7 +284,7 @@ fn take_group<S: AppendStage>(
     (group, std::mem::take(&mut state.wants_roll))
 }
 
-/// Gives a sealed segment to those who index it, once there are not too many.
+/// Queues a rolled segment for indexing, once there are not too many.
 fn queue_for_indexing<S: AppendStage>(
     shared: &StoreContext<S>,
     stage: &S,
@@ -327,7 +327,7 @@ pub(super) fn complete<R>(done: Vec<AppendCompletion<R>>) {
     }
 }
 
-/// Held by a thread that others cannot go on without: a panic there ends the process.
+/// Held by a thread that others depend on: a panic there ends the process.
 pub struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

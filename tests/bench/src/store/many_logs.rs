@@ -105,7 +105,7 @@ pub(super) fn scatter(directory: &Path, logs: u64) -> Result<Value> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.ends_with(".index") || name.ends_with(".heads") {
+        if name.ends_with(".index") || name.ends_with(".latest") {
             index_bytes += entry.metadata()?.len();
         }
     }
