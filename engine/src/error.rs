@@ -105,7 +105,7 @@ pub enum EngineError {
         /// The largest user time of the partition.
         last: UserTime,
     },
-    /// The plug-in or rule that extracts the topic's user time cannot be loaded.
+    /// The extractor of a topic's user time cannot be made, for example because its plug-in is missing.
     #[error("{0}")]
     UserTime(Arc<str>),
     /// The clock cannot be trusted, or its bound cannot be written.

@@ -1,19 +1,21 @@
-//! Files with overwrites: names, attributes and bytes, as they are and as they were at any moment.
+//! Files with overwrites: names, attributes and bytes, now and as of any moment.
 //!
-//! A file's bytes are a log of their own: a write is an entry, whatever its length and place, and the
-//! file is what the entries make in their order. Over it stands a file interval tree
-//! ([`storage::interval_tree`]), saved in the same log every [`FileOptions::checkpoint_entries`] entries and when
-//! the file leaves memory. Names and attributes are events in one log for all files.
+//! A file's bytes are a log of their own: a write is an entry, whatever its length and offset, and
+//! the file is the result of its entries in order. A file interval tree indexes it
+//! ([`storage::interval_tree`]). The tree is saved in the same log every
+//! [`FileOptions::checkpoint_entries`] entries and when the file leaves memory. Names and
+//! attributes are events in one log for all files.
 //!
-//! What holds true of it:
-//! - Each change is one entry, so it has one stamp, and a cut has all of it or nothing. Rename is one.
-//! - A name is resolved at the moment that is asked for, and so are its bytes: what was renamed,
-//!   overwritten or deleted since is found by the name that it had.
-//! - Index and names are soft: made from the entries, by whoever looks first, and made anew where a
-//!   checkpoint is damaged.
+//! Invariants:
+//! - Each change is one entry, so it has one stamp, and a cut has all of it or nothing. A rename is
+//!   one entry.
+//! - A name is resolved as of the requested moment, and so are its bytes: a file that was renamed,
+//!   overwritten or deleted since is found by its old name.
+//! - Index and names are soft: the first reader builds them from the entries, and rebuilds them
+//!   where a checkpoint is corrupt.
 //!
-//! Reading a moment that is not past yet is refused: settle it first ([`crate::Engine::wait_until_closed`]).
-//! [`Cut::ALL`] is the present.
+//! A read at a moment that is not past yet is refused: call [`crate::Engine::wait_until_closed`]
+//! first. [`Cut::ALL`] is the present.
 
 mod attributes;
 mod change;
@@ -57,13 +59,15 @@ use names::FileNames;
 pub(crate) use names::FileNamesFill;
 use open_files::OpenFileTable;
 
-/// How files are kept.
+/// Options of files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
-    /// After how many entries of a file its index is saved. A read of the past replays at most about
-    /// as many, from the first 16 bytes of each, which may each be a read of the disk. The more, the
-    /// less is written: of 10^5 random writes to one file, each costs 400 bytes of checkpoint where
-    /// that is 64, 330 for 128, 260 for 256 and 145 for 1024. Sequential ones cost 6.
+    /// After how many entries of a file its index is saved.
+    ///
+    /// A read of the past replays at most about as many, from the first 16 bytes of each, and each
+    /// may be a read of the disk. A larger number writes less: of 10^5 random writes to one file,
+    /// each costs 400 bytes of checkpoint at 64 entries, 330 at 128, 260 at 256 and 145 at 1024.
+    /// Sequential ones cost 6.
     pub checkpoint_entries: u64,
     /// How many closed files stay in memory.
     pub closed_max: usize,
@@ -80,7 +84,7 @@ impl Default for FileOptions {
 struct FileSystemInner {
     store: Arc<Store<EngineAppendStage>>,
     names: FileNames,
-    /// Held from looking at names until the change that follows is in the log.
+    /// Held from the first read of names until the change that follows is in the log.
     change_lock: Arc<tokio::sync::Mutex<()>>,
     in_flight: Arc<Semaphore>,
     in_flight_units: usize,
@@ -124,13 +128,14 @@ impl FileSystem {
         })))
     }
 
-    /// Holds up who looks for names, and says which event of files is the next to be applied.
+    /// Locks the names against readers. The guard holds the offset of the next event of files to
+    /// apply.
     pub(crate) fn lock_names(&self) -> parking_lot::MutexGuard<'_, Offset> {
         self.0.names.lock_next()
     }
 
     /// Saves the index of every file in memory. Called before the store is closed, which completes
-    /// what is on its way.
+    /// what is in flight.
     pub(crate) fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
         for contents in self.0.open_files.all() {
@@ -138,18 +143,18 @@ impl FileSystem {
         }
     }
 
-    /// What files have cost since the start.
+    /// Counters of the cost of files since the start.
     pub fn counters(&self) -> &FileCounters {
         &self.0.counters
     }
 
-    /// Bytes of memory that indexes hold: of files in memory, and of saved nodes.
+    /// The memory of indexes: of files in memory, and of saved nodes.
     pub fn index_bytes(&self) -> usize {
         let own: usize = self.0.open_files.all().iter().map(|file| file.memory_bytes()).sum();
         own + self.0.nodes.bytes()
     }
 
-    /// Names as of `cut`, complete.
+    /// The names as of `cut`, after all events are applied.
     fn names(&self, cut: Cut) -> Result<&FileNames, FileError> {
         if cut != Cut::ALL {
             let frontier = self.0.store.timekeeper().frontier();
@@ -161,8 +166,8 @@ impl FileSystem {
         Ok(&self.0.names)
     }
 
-    /// Everything that was written before, to any file or name, is on stable storage: also where the
-    /// store does without syncs otherwise.
+    /// Syncs everything that was written before, to any file or name, to stable storage, even if
+    /// the store omits syncs otherwise.
     ///
     /// # Errors
     /// The disk fails, or the service is stopping.
@@ -180,7 +185,7 @@ impl FileSystem {
 }
 
 impl FileSystemInner {
-    /// A checkpoint that cannot be made now is made later: it only saves time.
+    /// A failed checkpoint is retried later: it only saves time.
     fn save_checkpoint(&self, contents: &Arc<FileContents>, entries: u64) {
         if let Err(error) = contents.save_checkpoint(&self.store, entries) {
             tracing::warn!(%error, inode = contents.inode.0, "a file's index is not saved");

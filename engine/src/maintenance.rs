@@ -253,7 +253,7 @@ impl Engine {
         .await
     }
 
-    /// Indexes and sorts rolled segments under manual stepping, where no thread does it.
+    /// Indexes and sorts rolled segments. Called where no background thread does it.
     ///
     /// # Errors
     /// The disk fails. What was not done is tried again.

@@ -1,12 +1,12 @@
-//! Reading the past: from what a reader asks to the offsets that it may see.
+//! Reading the past: from a requested moment to the offsets that a reader may see.
 //!
-//! What holds true of every answer here, for a cut by system time:
-//! - It is given only once the frontier has closed the cut, so nothing can enter it any more: the
-//!   same question gets the same answer for ever.
-//! - It is never silently less: where records that belong to it have been given up, the answer is an
-//!   error that names each such partition.
+//! Invariants of every answer here, for a cut by system time:
+//! - It is given only once the frontier has closed the cut, so nothing can enter the cut any more:
+//!   the same query always gets the same answer.
+//! - It is never silently incomplete: where records that belong to it have been removed, the answer
+//!   is an error that names each such partition.
 //!
-//! The table of TIME.md 3 is [`Engine::wait_until_closed`].
+//! [`Engine::wait_until_closed`] implements the table of TIME.md 3.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,70 +22,70 @@ use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 use crate::user_time::NO_TIMES;
 
-/// What to do about a moment that is not past yet.
+/// What to do if the requested moment is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// Wait for it, if it is no further ahead than this.
+    /// Wait for it, if it is not further ahead than this.
     Wait(Duration),
-    /// Refuse, and say how far the frontier is.
+    /// Refuse, and return the frontier.
     Refuse,
-    /// Answer at the frontier instead, and say so.
+    /// Answer at the frontier instead, and say so in the answer.
     AtFrontier,
 }
 
 /// Why a moment cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SeekError {
-    /// It is not past yet.
+    /// The moment is not past yet.
     #[error(
         "the moment is not past yet: ask again in {retry_ms} ms, or wait for it. moment={}, now={}",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {
-        /// What was asked for.
+        /// The requested cut.
         cut: Cut,
-        /// How far the frontier is.
+        /// The frontier.
         frontier: Hlc,
-        /// When it will be.
+        /// In how many milliseconds the moment is past.
         retry_ms: u64,
     },
-    /// It lies further ahead than anybody would wait.
+    /// The moment is further ahead than the caller's patience.
     #[error(
         "the moment lies in the future. moment={}, now={}",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     FarFuture {
-        /// What was asked for.
+        /// The requested cut.
         cut: Cut,
-        /// How far the frontier is.
+        /// The frontier.
         frontier: Hlc,
     },
-    /// Records that belong to it have been given up.
+    /// Records that belong to the moment have been removed.
     #[error("history before the moment has been removed. {}", list(.lost))]
     BeforeHistory {
-        /// Each such partition, and the earliest moment at which it can be read.
+        /// Each such partition, and its earliest readable moment.
         lost: Vec<TruncatedPartition>,
     },
-    /// Offsets and groups of that moment have been given up.
+    /// Offsets and groups of that moment have been removed.
     #[error(
         "offsets and groups before the moment have been removed. they begin at {}",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeOffsets {
-        /// The earliest bound that a cut of them may have.
+        /// The bound of their earliest readable cut.
         earliest: Hlc,
     },
-    /// A topic that was there at the moment may be forgotten, because nothing of it was kept; or the events
-    /// of pins of that moment were given up.
+    /// A topic of the moment may have been removed, because none of its records were left; or the
+    /// events of pins of that moment have been removed.
     #[error(
         "what topics and pins there were at the moment is not known any more. it is from {} on",
         Moment::Sys(Cut::below(*.earliest))
     )]
     BeforeNames {
-        /// The bound of the first later cut of which it is known.
+        /// The bound of the first later cut at which topics and pins are known.
         earliest: Hlc,
     },
-    /// There was no such topic at that moment.
+    /// No such topic existed at that moment.
     #[error("there was no such topic at that moment. topic={topic}, moment={selector}")]
     NoTopic {
         /// The topic.
@@ -93,7 +93,7 @@ pub enum SeekError {
         /// The moment.
         selector: MomentSelector,
     },
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -111,7 +111,7 @@ pub struct TruncatedPartition {
     pub topic: Arc<str>,
     /// The partition.
     pub partition: u32,
-    /// The earliest bound that a cut of it may have.
+    /// The bound of its earliest readable cut.
     pub earliest: Hlc,
 }
 
@@ -131,14 +131,14 @@ fn list(lost: &[TruncatedPartition]) -> String {
     text.join(", ")
 }
 
-/// What a reader may see of one partition: `[start, end)`.
+/// The range of one partition that a reader may see: `[start, end)`.
 #[derive(Clone, Debug)]
 pub struct PartitionView {
     /// The partition.
     pub partition: Arc<Partition>,
     /// The first offset.
     pub start: Offset,
-    /// The offset behind the last; `None` while it is the present, which grows.
+    /// The offset after the last; `None` for the present, which grows.
     pub end: Option<Offset>,
 }
 
@@ -153,16 +153,16 @@ impl PartitionView {
         self.start.max(self.partition.start())
     }
 
-    /// The offset behind the last that can be read.
+    /// The offset after the last that can be read.
     pub fn end(&self) -> Offset {
         self.end.unwrap_or_else(|| self.partition.end())
     }
 
-    /// The batches from the one that holds `from`, whole, up to `bytes_max`; the first whatever its
-    /// length. None at the end of the view, which may lie inside of a batch.
+    /// The batches from the one that holds `from`, whole, up to `bytes_max`; the first one whatever
+    /// its length. Empty at the end of the view, which may be inside a batch.
     ///
     /// # Errors
-    /// `from` lies outside of what can be read.
+    /// `from` is outside of the readable range.
     pub fn read(&self, from: i64, bytes_max: usize) -> Result<Vec<EntryPayload>, EngineError> {
         let (start, end) = (self.start(), self.end());
         let inside = u64::try_from(from).is_ok_and(|from| from >= start.0 && from <= end.0);
@@ -174,7 +174,8 @@ impl PartitionView {
             return Ok(Vec::new());
         }
         let pieces = read_log_from(log, offset, || log.read(offset, end, bytes_max))?;
-        // Given up meanwhile: what was found begins behind what was asked for.
+        // The log start may have advanced meanwhile: then the batches begin after the requested
+        // offset.
         let start = self.start();
         if (from as u64) < start.0 {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
@@ -186,17 +187,17 @@ impl PartitionView {
 /// What a reader may see of a topic.
 #[derive(Clone, Debug)]
 pub struct TopicView {
-    /// The topic as it was.
+    /// The topic as of the moment.
     pub topic: Arc<Topic>,
-    /// What was asked, made absolute.
+    /// The requested moment, as an absolute one.
     pub selector: MomentSelector,
     /// Its partitions, in order.
     pub partitions: Vec<PartitionView>,
 }
 
 impl TopicView {
-    /// Whether everything that belongs to the view is still kept. Asked anew at each use: records may
-    /// be given up after a view was made.
+    /// Checks that everything that belongs to the view is still retained. Called at each use,
+    /// because records may be removed after a view was made.
     ///
     /// # Errors
     /// [`SeekError::BeforeHistory`].
@@ -206,7 +207,7 @@ impl TopicView {
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
 
-    /// [`TopicView::check_retained`], of the `nth` of its partitions alone: a topic may have many.
+    /// [`TopicView::check_retained`] for the `nth` partition alone, because a topic may have many.
     ///
     /// # Errors
     /// [`SeekError::BeforeHistory`].
@@ -217,7 +218,7 @@ impl TopicView {
         }
     }
 
-    /// Whether something that belongs to the view of a partition is not kept any more.
+    /// The partition of a view, if something that belongs to the view is not retained any more.
     fn truncation_of(&self, view: &PartitionView) -> Option<TruncatedPartition> {
         let horizon = view.partition.log.horizon();
         let is_whole = match self.selector {
@@ -245,14 +246,14 @@ impl TopicView {
     }
 }
 
-/// Whether a log's history reaches back to `cut`: the cut holds everything that was given up, and
+/// Whether a log's history reaches back to `cut`: the cut admits everything that was removed, and
 /// everything that superseded what compaction dropped.
 pub(crate) fn is_retained(horizon: &LogHorizon, cut: Cut) -> bool {
     let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
     !given_up && is_uncompacted(horizon, Some(cut))
 }
 
-/// Whether a prefix by user time that ends at `end` is still what it was.
+/// Whether a prefix by user time that ends at `end` still reads as before.
 pub(crate) fn is_retained_by_user_time(
     horizon: &LogHorizon,
     before: UserTime,
@@ -264,9 +265,11 @@ pub(crate) fn is_retained_by_user_time(
         && is_user_time_retained(horizon, before)
 }
 
-/// Whether the first record at or after a user time can be found. Where one as late is gone, it may
-/// have been the first: then the prefix ended among what is gone, and what is left of it, or the first
-/// one that is left, would be another answer than was given before.
+/// Whether the first record at or after a user time can still be found.
+///
+/// A removed record with that time or a later one may have been the first such record. Then the
+/// prefix ended within the removed range, and the first remaining record would be another answer
+/// than before.
 fn is_user_time_retained(horizon: &LogHorizon, time: UserTime) -> bool {
     let is_whole = horizon.start == Offset(0) && horizon.compacted_to == Hlc::ZERO;
     is_whole || time > horizon.released_user_time_max()
@@ -287,28 +290,29 @@ pub struct OffsetAndTimestamp {
     pub epoch: u32,
 }
 
-/// The first user time. The number below it is the largest of a batch in which no record has any.
+/// The smallest user time of a record. The number below it is the largest user time of a batch
+/// without any.
 const USER_TIME_MIN: UserTime = UserTime(NO_TIMES.1.0 + 1);
 
-/// How long an answer may wait for a later bound of the clock to be on the disk.
+/// How long an answer may wait until a later bound of the clock is on the disk.
 const BOUND_RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long an answer may wait for appends and events that are on their way.
+/// How long an answer may wait for appends and events in flight.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl Engine {
-    /// The frontier: every event that will ever appear has a stamp above it. What is closed to readers is
-    /// judged by this and by nothing else.
+    /// The frontier: every event that will ever appear has a stamp above it. It alone decides what
+    /// is closed to readers.
     pub fn frontier(&self) -> Hlc {
         self.store.timekeeper().frontier()
     }
 
-    /// The frontier as of now. Where nobody has asked for a while it lies at the clock's bound until a later
-    /// one is on the disk: that is waited for.
+    /// The frontier as of now. If nobody has read it for a while, it is at the clock's bound until
+    /// a later bound is on the disk; this call waits for that.
     pub async fn present_frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
         timekeeper.frontier();
         if !timekeeper.is_held_by_bound() {
-            // Asked again: a later bound may have come in between.
+            // Read again, because a later bound may have been written in between.
             return timekeeper.frontier();
         }
         let deadline = tokio::time::Instant::now() + BOUND_RENEWAL_WAIT_MAX;
@@ -322,8 +326,8 @@ impl Engine {
         }
     }
 
-    /// Makes sure that nothing can enter `cut` any more; returns the cut that this is true of, which
-    /// is another one only for [`WaitPolicy::AtFrontier`], and the frontier.
+    /// Waits until nothing can enter `cut` any more. Returns the closed cut, which differs from
+    /// `cut` only for [`WaitPolicy::AtFrontier`], and the frontier.
     ///
     /// # Errors
     /// [`SeekError::NotYet`], [`SeekError::FarFuture`].
@@ -338,14 +342,14 @@ impl Engine {
         }
         let deadline = match when {
             WaitPolicy::Wait(patience) => {
-                // A wall clock that was set back does not make the past a future.
+                // A wall clock that was set back does not make a past moment a future one.
                 let frontier = timekeeper.frontier();
                 if !cut.is_closed_by(frontier) && timekeeper.time_until(cut) > patience {
                     return Err(SeekError::FarFuture { cut, frontier });
                 }
                 patience.max(Duration::from_secs(1))
             }
-            // Only for what is on its way already.
+            // Only to let appends in flight complete.
             _ => CLOSE_WAIT_MAX,
         };
         let deadline = tokio::time::Instant::now() + deadline;
@@ -367,8 +371,8 @@ impl Engine {
             if when == WaitPolicy::Refuse && !closed {
                 return Err(not_yet());
             }
-            // Either the wall clock closes the cut, or an append that is in flight ends, or the
-            // clock's bound is renewed; the last two say so.
+            // The wall clock closes the cut, an append in flight ends, or the clock's bound is
+            // renewed. The last two notify.
             let pause = ahead.clamp(Duration::from_millis(1), Duration::from_millis(500));
             if tokio::time::Instant::now() >= deadline {
                 return Err(not_yet());
@@ -377,11 +381,11 @@ impl Engine {
         }
     }
 
-    /// The topic `name` as `ask` sees it.
+    /// The topic `name` as of `ask`.
     ///
     /// A moment of user time is served as a prefix of each partition, up to the first record at or
-    /// after it. As known when it does not say: as of the frontier of this call, which is in the
-    /// answer's `ask`.
+    /// after it, among the records known at a system time. If `ask` does not give that system time,
+    /// it is the frontier of this call. The answer's `selector` contains it.
     ///
     /// # Errors
     /// [`SeekError`].
@@ -394,7 +398,7 @@ impl Engine {
         self.view_partitions(name, 0..u32::MAX, ask, when).await
     }
 
-    /// [`Engine::view`], of these partitions alone: a topic may have many.
+    /// [`Engine::view`] for these partitions alone, because a topic may have many.
     ///
     /// # Errors
     /// [`SeekError`].
@@ -410,7 +414,7 @@ impl Engine {
             MomentSelector::At(moment) => (None, moment),
             MomentSelector::Window(first, last) => (Some(first), last),
         };
-        // A window is seen as known at one moment: the later of those that its ends name.
+        // A window is read as known at one moment: the later of those that its ends name.
         if let (Some(Moment::User { known: Some(earlier), .. }), Moment::User { known, .. }) =
             (first, &mut last)
         {
@@ -440,7 +444,8 @@ impl Engine {
         Ok(view)
     }
 
-    /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
+    /// Waits until a moment is closed. Returns the moment as an absolute one, and the cut of system
+    /// time that bounds it.
     pub(crate) async fn resolve_moment(
         &self,
         moment: Moment,
@@ -459,7 +464,7 @@ impl Engine {
         }
     }
 
-    /// As known when: what was asked, or now.
+    /// The system time as of which records are known: the requested one, or now.
     pub(crate) async fn known_or_now(&self, known: Option<Cut>) -> Cut {
         match known {
             Some(known) => known,
@@ -467,7 +472,8 @@ impl Engine {
         }
     }
 
-    /// The first offset of a partition that is not in the moment, as known in `known`.
+    /// The first offset of a partition that is not in the moment, among the records known in
+    /// `known`.
     pub(crate) fn end_at(
         &self,
         partition: &Partition,
@@ -484,7 +490,7 @@ impl Engine {
         }
     }
 
-    /// The first record of a view whose user time is `time` or later: exact, also where times are out
+    /// The first record of a view whose user time is `time` or later. Exact, even if times are out
     /// of order.
     ///
     /// # Errors
@@ -506,7 +512,7 @@ impl Engine {
     ) -> Result<Option<OffsetAndTimestamp>, EngineError> {
         let mut from = from;
         let log = &partition.log;
-        // The present needs no look into the past.
+        // A shortcut that reads no history: no record has such a time.
         if log.tip().user_time_max < time {
             return Ok(None);
         }
@@ -519,13 +525,14 @@ impl Engine {
             if let Some((offset, time)) = record {
                 return Ok(Some(OffsetAndTimestamp { offset, time, epoch: piece.entry.epoch }));
             }
-            // The batch reaches the time only before `from`, or says more than its records do.
+            // The batch reaches the time only before `from`, or its header claims a later time than
+            // its records have.
             from = piece.entry.end();
         }
         Ok(None)
     }
 
-    /// The record of a view with the largest user time; the first of equals (KIP-734).
+    /// The record of a view with the largest user time; the first one of equals (KIP-734).
     ///
     /// # Errors
     /// A stored batch cannot be read.
@@ -538,7 +545,7 @@ impl Engine {
         if start >= end {
             return Ok(None);
         }
-        // A view may begin and end inside of a batch: there only the records can tell.
+        // A view may begin and end inside a batch: there the records have to be read.
         let pieces = read_log_from(log, start, || -> std::io::Result<_> {
             let edges = [log.payload_at(start)?, log.payload_at(Offset(end.0 - 1))?];
             Ok(edges.into_iter().chain([log.latest_by_user_time(start, end)?]))
@@ -555,8 +562,8 @@ impl Engine {
                 }
             }
         }
-        // Of a batch that was compacted, the record with the largest time may be gone: then another may
-        // hold a later one than was found.
+        // In a compacted batch, the record with the largest time may be gone. Then another batch
+        // may hold a later record than the one found.
         let mut later =
             best.map_or(Some(USER_TIME_MIN), |best| best.time.0.checked_add(1).map(UserTime));
         while let Some(time) = later
@@ -568,13 +575,13 @@ impl Engine {
         Ok(best)
     }
 
-    /// Where the wall clock stands.
+    /// The reading of the wall clock.
     pub fn wall_now(&self) -> SysTime {
         self.store.timekeeper().wall_now()
     }
 }
 
-/// The smallest bound of a cut to which a log's history reaches back.
+/// The bound of the earliest cut to which a log's history reaches back.
 pub(crate) fn earliest_bound(horizon: &LogHorizon) -> Hlc {
     let given_up = match horizon.start {
         Offset(0) => Hlc::ZERO,

@@ -1,11 +1,12 @@
-//! Where a topic's user time comes from, and came from.
+//! The source of a topic's user time, now and in the past.
 //!
-//! A change of the setting does not rewrite the past: each batch is read by the rule that was in force at its
-//! stamp. So that this is also the rule by which it was taken in, the writer's thread holds each batch against
-//! the rule of that very place in the journal (`ActiveRules`).
+//! A change of the setting does not rewrite the past: each batch is read by the rule that was in
+//! force at its stamp. To guarantee that it was also accepted by this rule, the writer's thread
+//! checks each batch against the rule in force at that position of the journal (`ActiveRules`).
 //!
-//! A record can have no user time, where the topic takes such records. It is found by no user time, belongs to
-//! no exact set of one, and does not count for the smallest and the largest of its batch.
+//! A record can have no user time, if the topic accepts such records. It is found by no user time,
+//! belongs to no exact set of one, and does not count for the smallest and the largest of its
+//! batch.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -24,34 +25,34 @@ use crate::error::EngineError;
 use crate::files::{FileError, FileSystem};
 use crate::namespace::{Partition, Topic};
 
-/// The setting that says where user time comes from: a [`UserTimeSpec`].
+/// The setting for the source of user time: a [`UserTimeSpec`].
 pub const USER_TIME: &str = "freezeframe.user.time";
-/// The setting that says whether user time may fall.
+/// The setting that says whether user time may decrease.
 pub const USER_TIME_ORDER: &str = "freezeframe.user.time.order";
-/// The setting that says what becomes of records without one.
+/// The setting that says what happens to records without a user time.
 pub const USER_TIME_UNREADABLE: &str = "freezeframe.user.time.unreadable";
 
-/// Where the modules of plug-ins are, among the service's files.
+/// The directory of plug-in modules, among the service's files.
 pub const PLUGINS_DIRECTORY: &str = "/plugins";
 
-/// Where the module of a plug-in is.
+/// The path of a plug-in's module.
 pub fn plugin_path(name: &str) -> String {
     format!("{PLUGINS_DIRECTORY}/{name}.wasm")
 }
 
-/// What a topic's settings say of user time, from one moment on.
+/// A topic's settings for user time, from one stamp on.
 #[derive(Debug)]
 pub struct UserTimeRule {
     since: Hlc,
     spec: UserTimeSpec,
     is_strict: bool,
     keeps_unreadable: bool,
-    /// Made when it is first needed.
+    /// Created when it is first needed.
     extractor: OnceLock<UserTimeExtractor>,
 }
 
 impl UserTimeRule {
-    /// What settings ask for that hold from `since` on; none for what holds of a topic that says nothing.
+    /// The rule of settings that hold from `since` on; `None` for the defaults.
     pub(crate) fn from_config(config: &TopicConfig, since: Hlc) -> Option<Arc<UserTimeRule>> {
         let set = |key: &str| config.overrides().get(key).map(String::as_str);
         let spec =
@@ -65,17 +66,17 @@ impl UserTimeRule {
         (!says_nothing).then(|| Arc::new(rule))
     }
 
-    /// From when on it holds.
+    /// The stamp from which it holds.
     pub fn since(&self) -> Hlc {
         self.since
     }
 
-    /// Where user time comes from.
+    /// The source of user time.
     pub fn spec(&self) -> &UserTimeSpec {
         &self.spec
     }
 
-    /// Whether a record's user time must not fall below the one before it.
+    /// Whether a record's user time must not be below that of the record before it.
     pub fn is_strict(&self) -> bool {
         self.is_strict
     }
@@ -96,7 +97,8 @@ impl UserTimeRule {
     }
 }
 
-/// The rule of a new version of a topic: that of the version before, if the settings say the same.
+/// The rule of a new version of a topic: the rule of the version before, if the settings say the
+/// same.
 pub(crate) fn next_rule(
     before: Option<&Arc<UserTimeRule>>,
     config: &TopicConfig,
@@ -109,7 +111,7 @@ pub(crate) fn next_rule(
     }
 }
 
-/// All rules that a topic has had. Its partitions share it.
+/// All rules that a topic has had. Its partitions share them.
 #[derive(Debug, Default)]
 pub(crate) struct UserTimeRules(RwLock<Vec<(Hlc, Option<Arc<UserTimeRule>>)>>);
 
@@ -127,19 +129,19 @@ impl UserTimeRules {
         }
     }
 
-    /// Whether none of them looks into records.
+    /// Whether none of them reads the content of records.
     pub(crate) fn are_all_timestamps(&self) -> bool {
         let looks =
             |rule: &Option<Arc<UserTimeRule>>| rule.as_ref().is_some_and(|r| !r.is_timestamp());
         !self.0.read().iter().any(|(_, rule)| looks(rule))
     }
 
-    /// Whether any of them asks a plug-in.
+    /// Whether any of them uses a plug-in.
     pub(crate) fn any_plugin(&self) -> bool {
         self.0.read().iter().any(|(_, rule)| rule.as_ref().is_some_and(|r| is_plugin(&r.spec)))
     }
 
-    /// The rule for what has this stamp.
+    /// The rule for a batch with this stamp.
     pub(crate) fn at(&self, stamp: Hlc) -> Option<Arc<UserTimeRule>> {
         let rules = self.0.read();
         let count = rules.partition_point(|(since, _)| *since <= stamp);
@@ -147,30 +149,31 @@ impl UserTimeRules {
     }
 }
 
-/// What a change of the namespace does to rules: known before its stamp is.
+/// What a change of the namespace does to rules. It is known before the change has a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleChange {
-    /// The logs get one of their own, from the stamp on.
+    /// The logs get a new rule, from the stamp of the change on.
     FromStamp,
-    /// They get one that holds already.
+    /// The logs get a rule that already holds.
     Since(Hlc),
-    /// They get none.
+    /// The logs get no rule.
     Removed,
 }
 
-/// The rules in force at the place in the journal where the writer's thread stands.
+/// The rules in force at the journal position of the writer's thread.
 ///
-/// Only that thread changes it, so what it decides here is decided in the order of appends.
+/// Only that thread changes it, so its decisions follow the order of appends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ActiveRules(Arc<Mutex<ActiveRulesState>>);
 
 #[derive(Debug, Default)]
 struct ActiveRulesState {
-    /// Since when a log's rule holds. Logs without a rule are not in it.
+    /// The stamp from which a log's rule holds. Logs without a rule are absent.
     rules: HashMap<LogId, Hlc>,
-    /// The largest user time of logs with strict rules, of what was staged and not only of what is visible.
+    /// The largest user time of logs with strict rules, including staged batches that are not
+    /// visible yet.
     user_time_max: HashMap<LogId, UserTime>,
-    /// What is to be put back if the group of appends never is.
+    /// What to restore if the group of appends is rolled back.
     undo: Vec<RuleUndo>,
 }
 
@@ -181,12 +184,12 @@ enum RuleUndo {
 }
 
 impl ActiveRules {
-    /// A rule that was in force when the journal was opened.
+    /// Restores a rule that was in force when the journal was opened.
     pub(crate) fn restore(&self, log: LogId, rule: &UserTimeRule) {
         self.0.lock().rules.insert(log, rule.since);
     }
 
-    /// A change of rules takes its place in the journal.
+    /// Applies a change of rules at its position in the journal.
     pub(crate) fn change(&self, logs: &[LogId], change: RuleChange, stamp: Hlc) {
         let ActiveRulesState { rules, user_time_max: peaks, undo } = &mut *self.0.lock();
         for log in logs {
@@ -196,21 +199,21 @@ impl ActiveRules {
                 RuleChange::Removed => rules.remove(log),
             };
             undo.push(RuleUndo::Rule(*log, before));
-            // Whoever comes under the new rule sees in the log what came before it.
+            // A batch under the new rule finds earlier times in the log itself.
             if let Some(peak) = peaks.remove(log) {
                 undo.push(RuleUndo::UserTimeMax(*log, Some(peak)));
             }
         }
     }
 
-    /// Whether a batch was taken in by the rule in force.
+    /// Checks that a batch was accepted by the rule in force.
     pub(crate) fn check(&self, log: LogId, rule: Hlc) -> Result<(), EngineError> {
         let in_force = self.0.lock().rules.get(&log).copied().unwrap_or(Hlc::ZERO);
         if rule == in_force { Ok(()) } else { Err(EngineError::UserTimeChanged) }
     }
 
-    /// A batch of a strict topic takes its place, with these user times, unless they fall below the largest
-    /// so far. `seen` is the largest that was visible when the batch was queued.
+    /// Stages a batch of a strict topic with these user times, unless they are below the largest so
+    /// far. `seen` is the largest that was visible when the batch was queued.
     pub(crate) fn advance_user_time_max(
         &self,
         log: LogId,
@@ -228,12 +231,12 @@ impl ActiveRules {
         Ok(())
     }
 
-    /// What was staged is visible.
+    /// The staged appends are visible.
     pub(crate) fn commit(&self) {
         self.0.lock().undo.clear();
     }
 
-    /// What was staged will never be.
+    /// The staged appends are discarded.
     pub(crate) fn rollback(&self) {
         let ActiveRulesState { rules, user_time_max: peaks, undo } = &mut *self.0.lock();
         for undo in undo.drain(..).rev() {
@@ -248,7 +251,7 @@ impl ActiveRules {
 }
 
 impl Engine {
-    /// What finds the user times of records under `rule`.
+    /// The extractor of user times under `rule`.
     ///
     /// # Errors
     /// The plug-in that it names cannot be read.
@@ -267,11 +270,11 @@ impl Engine {
         Ok(rule.extractor.get_or_init(|| made))
     }
 
-    /// The user times of the records of a stored batch, by rising offset: by the rule that was in force at its
-    /// stamp, and so the same for ever.
+    /// The user times of the records of a stored batch, by rising offset. The rule that was in
+    /// force at its stamp finds them, so they never change.
     ///
     /// # Errors
-    /// The batch cannot be read from the disk, or the plug-in of its time cannot be.
+    /// The batch cannot be read from the disk, or the plug-in of its rule cannot be read.
     pub fn user_times(
         &self,
         partition: &Partition,
@@ -283,7 +286,7 @@ impl Engine {
             Some(rule) if !rule.is_timestamp() => {
                 let extractor = self.extractor(&rule)?;
                 let extract = || self.format.user_times(&batch, extractor);
-                // A plug-in may take its time.
+                // A plug-in may take long.
                 if is_plugin(&rule.spec) { block_in_place(extract) } else { extract() }
             }
             _ => self.format.times(&batch).map(|times| {
@@ -291,15 +294,16 @@ impl Engine {
             }),
         };
         Ok(times.unwrap_or_else(|why| {
-            // A producer wrote it so, and no reader will see its records. What its header claims
-            // leads past it, so that one broken batch does not spoil every lookup behind it.
+            // A producer wrote the batch like that, and no reader will see its records. The largest
+            // time that its header claims lets a lookup continue after it, so that one broken batch
+            // does not break every later lookup.
             tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
             vec![(entry.base, (entry.user_max != NO_TIMES.1).then_some(entry.user_max))]
         }))
     }
 
-    /// Whether a plug-in that settings name is there and can be used, if `topic` does not name it already;
-    /// and that no plug-in stands beside compaction.
+    /// Checks that a plug-in named by settings exists and can be used, unless `topic` names it
+    /// already; and that a topic with a plug-in is not compacted.
     pub(crate) fn check_plugin(
         &self,
         config: &TopicConfig,
@@ -329,10 +333,10 @@ impl Engine {
         })
     }
 
-    /// The plug-in of a name, as it is now.
+    /// The current plug-in of that name.
     ///
     /// # Errors
-    /// There is none, or it cannot be used.
+    /// It does not exist, or it cannot be used.
     pub fn load_plugin(&self, name: &str) -> Result<Plugin, EngineError> {
         let refused = |why: String| EngineError::UserTime(why.into());
         check_plugin_name(name).map_err(|error| refused(error.to_string()))?;
@@ -343,8 +347,8 @@ impl Engine {
     }
 }
 
-/// What a plug-in says of a record may hang on those before it in the batch. Without them it would say
-/// something else of the past.
+/// A plug-in's result for a record may depend on earlier records of the batch. Without them it
+/// would give another result for the past.
 fn compaction_conflict(config: &TopicConfig) -> ConfigError {
     let (key, why) = ("cleanup.policy", "not compact where a plug-in finds, or found, user times");
     let value = config.overrides().get(key).map_or("compact", String::as_str);
@@ -358,7 +362,7 @@ fn is_plugin(spec: &UserTimeSpec) -> bool {
     matches!(spec.kind(), UserTimeKind::Wasm { .. })
 }
 
-/// The bytes of a plug-in's module, as they were.
+/// The bytes of a plug-in's module, as of `at`.
 fn read_module(files: &FileSystem, name: &str, at: Cut) -> Result<Vec<u8>, String> {
     let path = plugin_path(name);
     let view = files.open_at(path.as_str(), at).map_err(|error| match error {

@@ -1,4 +1,5 @@
-//! A catalog that fails: it is soft, so service goes on, and what is read is right or not there yet.
+//! A failing catalog: it is soft, so the service goes on. A read returns the right result, or an
+//! error to retry.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the thing itself, up to a bound")]
@@ -19,7 +20,7 @@ use storage::disk::MemoryDisk;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An engine with a catalog on disk, and what goes wrong with that.
+/// An engine with a catalog on disk, and the faults of that catalog.
 struct FaultyCatalogFixture {
     fixture: EngineFixture,
     faults: CatalogFaults,
@@ -44,7 +45,7 @@ impl FaultyCatalogFixture {
         FaultyCatalogFixture { fixture: EngineFixture::with(disk, clock, options), faults, catalog }
     }
 
-    /// The process dies, and another one begins.
+    /// The process dies, and another one starts.
     fn crash(self) -> FaultyCatalogFixture {
         let FaultyCatalogFixture { fixture: rig, catalog, .. } = self;
         let (disk, clock) = (rig.disk.after_kill(), Arc::clone(&rig.clock));
@@ -53,7 +54,7 @@ impl FaultyCatalogFixture {
         FaultyCatalogFixture::on(disk, clock, catalog)
     }
 
-    /// Who is told to ask again is answered in the end.
+    /// Retries until the catalog is rebuilt.
     fn retry<T>(&self, ask: impl Fn() -> Result<T, EngineError>) -> T {
         let begun = Instant::now();
         loop {
@@ -86,7 +87,7 @@ impl FaultyCatalogFixture {
         loop {
             match self.fixture.engine.files().create(name, 0o644).await {
                 Err(FileError::Loading(_)) => assert!(begun.elapsed() < PATIENCE),
-                // It was made, and could not be looked at.
+                // It was created, and could not be read back.
                 Ok(_) | Err(FileError::Exists(_)) => return,
                 Err(error) => panic!("{error}"),
             }
@@ -146,7 +147,7 @@ async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
         assert!(frail.has_file(&format!("/f{round}")) && !frail.has_file("/g"));
         frail.fixture.advance_clock(10);
         history.insert(frail.fixture.now(), round);
-        // What a failure left undone, the next life finds undone.
+        // The next incarnation starts with what the failure left undone.
         if round % 10 == 9 {
             rebuilds += frail.fixture.engine.catalog_rebuilds().0;
             frail = frail.crash();
@@ -170,7 +171,7 @@ async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place(
         assert_eq!(frail.committed("g", "t"), Some(offset));
     }
     assert_eq!(frail.fixture.engine.catalog_rebuilds(), (1, true));
-    // The next life finds room.
+    // The next incarnation finds room.
     let frail = frail.crash();
     assert_eq!(frail.fixture.engine.catalog_rebuilds(), (0, false));
     assert_eq!(frail.committed("g", "t"), Some(49));

@@ -1,5 +1,5 @@
-//! Compaction against a log that is never compacted (TIME.md 6): the state by key is the same from the
-//! horizon on, and nobody who reads on from anywhere misses a last value.
+//! Compaction against a log that is never compacted (TIME.md 6): the state by key is the same from
+//! the horizon on, and a reader that continues from any offset misses no last value.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use hlc::{Cut, Hlc, SysTime, UserTime};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// A record: offset, key, and value; a tombstone has none.
+/// A record: offset, key, and value; a tombstone has no value.
 type CompactionRecord = (u64, Option<Vec<u8>>, Option<u32>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -126,7 +126,7 @@ impl BatchListLog {
             .collect()
     }
 
-    /// What a cut holds, and where it ends.
+    /// The content of a cut, and where it ends.
     fn cut(&self, cut: Cut) -> (BatchListLog, Offset) {
         let log = BatchListLog(
             self.0.iter().filter(|stored| cut.admits(stored.stamp)).cloned().collect(),
@@ -208,7 +208,7 @@ fn step() -> impl Strategy<Value = CompactionStep> {
     ]
 }
 
-/// A log that is compacted now and then, and the same that never is.
+/// A log that is compacted repeatedly, and the same log without compaction.
 #[derive(Default)]
 struct CompactionModel {
     now: u64,
@@ -217,7 +217,7 @@ struct CompactionModel {
     full: BatchListLog,
     first_dirty: Offset,
     compacted_to: Hlc,
-    /// Until when each tombstone stays that a run has seen as the last of its key.
+    /// Until when each tombstone stays that a run has seen as the last record of its key.
     tombstones: BTreeMap<u64, u64>,
 }
 
@@ -245,7 +245,7 @@ impl CompactionModel {
         assert!(outcome.until >= self.first_dirty && outcome.unreadable == 0);
         assert!(outcome.compacted_to <= horizon.max(self.compacted_to));
         if slots >= 16 {
-            // All twelve keys fit, so the run goes as far as the horizon lets it.
+            // All twelve keys fit, so the run goes as far as the horizon allows.
             let (_, reach) = self.full.cut(Cut::below(horizon));
             assert_eq!(outcome.until, reach.max(self.first_dirty));
         }
@@ -262,7 +262,7 @@ impl CompactionModel {
 
     fn check(&self) {
         let (log, full) = (self.log.records(), self.full.records());
-        // Survivors are what they were.
+        // The remaining records are unchanged.
         assert!(log.iter().all(|record| full.contains(record)));
         assert!(log.is_sorted_by(|a, b| a.0 < b.0));
         self.check_prefix(&log);
@@ -276,8 +276,8 @@ impl CompactionModel {
                 assert_eq!(ours.1, theirs.1, "the end at {moment}");
             }
         }
-        // Who reads on, from wherever, sees the last of each key; of a key without a value at least
-        // until its tombstone's time.
+        // A reader that continues from any offset sees the last record of each key. For a key
+        // without a value, this holds at least until its tombstone expires.
         for (key, (offset, value)) in last_of_each_key(&self.full, self.full.end()) {
             let is_there = log.contains(&(offset, Some(key), value));
             let may_be_gone =
@@ -286,7 +286,7 @@ impl CompactionModel {
         }
     }
 
-    /// Below what was compacted, each key is there at most once, and none is missing.
+    /// Below the compacted offset, each key occurs at most once, and none is missing.
     fn check_prefix(&self, log: &[CompactionRecord]) {
         let prefix: Vec<_> =
             log.iter().filter(|(offset, ..)| *offset < self.first_dirty.0).collect();
@@ -308,7 +308,7 @@ proptest! {
     fn the_state_by_key_is_exact_from_the_horizon_on(steps in proptest::collection::vec(step(), 1..60)) {
         let mut model = CompactionModel { now: 1000, ..CompactionModel::default() };
         steps.into_iter().for_each(|step| model.step(step));
-        // And in the end: all is compacted, and every tombstone that has had its time is gone.
+        // In the end everything is compacted, and every expired tombstone is dropped.
         model.now += 1;
         model.compact(0, 40);
         model.now += RETENTION;
@@ -385,7 +385,7 @@ fn the_last_batch_stays_to_hold_the_end_and_goes_when_another_holds_it() {
     log.append(at(300), &[put(2, 0)]);
     let fourth = run(&mut log, &options(third.until, 400, 400)).unwrap();
     assert_eq!((offsets(&log), log.0.len()), (vec![2], 1));
-    // A cut before the last append would end elsewhere than it did.
+    // A cut before the last append would have another end than before.
     assert_eq!(fourth.compacted_to, at(300).next());
 }
 
@@ -402,7 +402,7 @@ fn a_run_that_has_no_room_for_more_keys_ends_there_and_the_next_goes_on() {
         let options = CompactionOptions { memory_bytes: 5 * 24, ..options(first_dirty, 100, 100) };
         let outcome = run(&mut log, &options).unwrap();
         assert_eq!(outcome.until, Offset(until));
-        // The batch that no longer fitted has superseded the first key, and stays.
+        // The batch that did not fit has superseded the first key, and stays.
         assert_eq!(outcome.compacted_to, at((until / 2).min(9)).next());
         first_dirty = outcome.until;
     }
@@ -425,7 +425,7 @@ fn a_batch_whose_keys_never_fit_is_named_and_the_log_stays_as_it_is() {
     assert_eq!(log.0.last(), before.last());
 }
 
-/// Behind a batch that cannot be read now, a tombstone may be what keeps its keys from coming back.
+/// A tombstone after a batch that cannot be read may be what keeps its keys from coming back.
 #[test]
 fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
     let mut log = BatchListLog::default();
@@ -441,7 +441,7 @@ fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
     }
     assert_eq!(offsets(&log), [3, 5]);
     assert!(log.0.contains(&broken));
-    // One day it can be read, and is not dirty any more: its own tombstone was in no index.
+    // Later it can be read, and is not dirty any more: its own tombstone was in no index.
     let batch =
         CompactionTestBatch { delete_horizon: None, records: vec![(2, Some(vec![9]), None)] };
     log.0.insert(0, SourceBatch { batch: batch.to_bytes(), ..broken.clone() });
@@ -453,7 +453,7 @@ fn an_unreadable_batch_stays_and_so_does_every_tombstone_behind_it() {
     assert_eq!(offsets(&log), [2, 3, 5]);
 }
 
-/// A pin below what an earlier run has compacted, where it took nothing from any moment.
+/// A pin below what an earlier run has compacted, where that run dropped nothing from any moment.
 #[test]
 fn a_horizon_that_is_lower_than_that_of_an_earlier_run_is_kept_too() {
     let mut log = BatchListLog::default();

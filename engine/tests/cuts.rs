@@ -1,4 +1,4 @@
-//! The answers to cuts that are kept (F15, F38).
+//! The cache of answers to cuts (F15, F38).
 
 mod rig;
 
@@ -36,7 +36,7 @@ async fn f15_user_time_3_and_system_time_5_0_share_one_snapshot() {
     let view = rig.engine.view("t", ask, NOW).await.unwrap();
     let end = view.partitions[0].end();
     assert_eq!((end, by_system.partitions[0].end), (engine::Offset(4), end));
-    // As a cut it is the one below that record; and so is each moment since the one before it.
+    // As a cut it is the one below that record, and so is each moment since the record before it.
     for same in [Cut::below(accepted[4]), Cut::through(accepted[3])] {
         let answer = rig.engine.cut(same, None, NOW).await.unwrap();
         assert_eq!(answer.hash, by_system.hash);
@@ -64,12 +64,12 @@ async fn f15_the_second_read_of_a_cut_is_a_hit_and_says_the_same() {
         let after = rig.engine.cut_cache_stats();
         assert_eq!((after.hits - before.hits, after.misses - before.misses), (1, 1));
     }
-    // In whatever order they are named.
+    // The order of the names does not matter.
     let sorted: Vec<String> = ["t", "u"].map(str::to_owned).into();
     let before = rig.engine.cut_cache_stats().hits;
     rig.engine.cut(at, Some(&sorted), NOW).await.unwrap();
     assert_eq!(rig.engine.cut_cache_stats().hits, before + 1);
-    // Topics are named in a hash: those that exist all, and all by name, hold the same.
+    // The topics are part of the hash: all topics, and all of them by name, have the same content.
     assert_eq!(rig.engine.cut_cache_stats().snapshots, 2);
 }
 
@@ -111,7 +111,7 @@ async fn a_cached_cut_becomes_durable_when_what_it_holds_is_synced() {
     assert_eq!((first.hash, rig.engine.cut_cache_stats().hits), (second.hash, 1));
 }
 
-/// F38: 10⁵ distinct moments, each with a content of its own or shared, in whatever order: the weight
+/// F38: 10⁵ distinct moments, each with its own content or a shared one, in any order: the weight
 /// stays below its bound.
 #[tokio::test]
 async fn f38_a_hundred_thousand_moments_leave_the_memory_bounded() {
@@ -128,7 +128,7 @@ async fn f38_a_hundred_thousand_moments_leave_the_memory_bounded() {
     rig.advance_clock(1);
     let mut most = 0;
     for nth in 0..MOMENTS {
-        // Each once, and far apart: the step is coprime to the count.
+        // Each moment once, and far apart: the step is coprime to the count.
         let ms = from + 1 + (nth * 62_137) % MOMENTS;
         let answer = rig.engine.cut(Cut::before(SysTime(ms)), None, NOW).await.unwrap();
         let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();

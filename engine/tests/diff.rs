@@ -1,4 +1,4 @@
-//! What differs between two moments, against a replay of all that happened (F3).
+//! Differences between two moments, against a replay of the whole history (F3).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -18,10 +18,11 @@ const NOW: WaitPolicy = WaitPolicy::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 const GROUPS: [&str; 2] = ["g", "h"];
 
-/// A record of a batch of the rig is eight bytes, and so is what stands before them.
+/// A record in a batch of the rig has eight bytes, and so has the header of the batch.
 const WORD: u64 = 8;
 
-/// A topic as the replay knows it: its id, settings, and where each partition ends, in records and bytes.
+/// The replay's view of a topic: its id, settings, and where each partition ends, in records and
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReplayTopic {
     id: u8,
@@ -32,11 +33,11 @@ struct ReplayTopic {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ReplayState {
     topics: BTreeMap<String, ReplayTopic>,
-    /// Topics that were deleted, as they were last.
+    /// Deleted topics, in their last state.
     deleted: Vec<(String, ReplayTopic)>,
     offsets: BTreeMap<(String, String, u32), i64>,
     groups: BTreeMap<String, Vec<u8>>,
-    /// How often pins were set, and removed.
+    /// Each time that a pin was set or removed.
     pins: Vec<String>,
 }
 
@@ -178,7 +179,7 @@ impl DiffWorld {
     }
 }
 
-/// What differs, in one line each.
+/// The differences, one line each.
 fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let was_there = |id: u8| before.topics.values().any(|topic| topic.id == id);
@@ -261,7 +262,7 @@ async fn diff(
     diff_of(rig, from, until, limit, pins_before, None).await
 }
 
-/// All pages of a difference, each of at most `limit`, in the same words.
+/// All pages of a difference, each of at most `limit`, in the same format.
 async fn diff_of(
     rig: &EngineFixture,
     from: Cut,
@@ -281,7 +282,7 @@ async fn diff_of(
             lines.push(line(difference, &mut pins));
         }
         match page.next {
-            // As a client gives it back.
+            // As a client sends it back.
             Some(next) => after = Some(next.to_string().parse().unwrap()),
             None => return lines,
         }
@@ -372,7 +373,7 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
     assert_eq!(diff(&rig, from, gone, 10, 0).await, Vec::<String>::new());
     assert_eq!(diff(&rig, from, until, 10, 0).await, ["created a 2"]);
     assert_eq!(diff(&rig, within, until, 10, 0).await, ["deleted a 1", "created a 2"]);
-    // Asked for by its name, it is no mistake.
+    // Requesting it by name is not an error.
     let topics = ["a".to_owned()];
     let ask = DiffPageRequest {
         from,
@@ -385,7 +386,7 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
     assert!(rig.engine.diff(ask, NOW).await.unwrap().differences.is_empty());
 }
 
-/// Makes a topic of one partition.
+/// Creates a topic with one partition.
 async fn engine_topic(rig: &EngineFixture, name: &str, id: u8) -> Arc<engine::Topic> {
     rig.engine.create_topic(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
 }
@@ -405,7 +406,7 @@ async fn what_was_deleted_is_an_error_and_not_less() {
     let refused = rig.engine.diff(ask, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
-    // From then on, and of other topics, it can be said.
+    // From that moment on, and for other topics, the query can be answered.
     assert_eq!(
         rig.engine
             .diff(DiffPageRequest { from: middle, ..ask }, NOW)
@@ -418,7 +419,7 @@ async fn what_was_deleted_is_an_error_and_not_less() {
     let other = ["u".to_owned()];
     let page = rig.engine.diff(DiffPageRequest { topics: Some(&other), ..ask }, NOW).await.unwrap();
     assert_eq!(page.differences.len(), 1);
-    // What is kept longer can be asked for by itself.
+    // Sections with a longer retention can be requested by themselves.
     let only = [DiffSection::Topics, DiffSection::Pins, DiffSection::Offsets, DiffSection::Groups];
     let page = rig.engine.diff(DiffPageRequest { only: Some(&only), ..ask }, NOW).await.unwrap();
     assert!(page.differences.is_empty() && page.next.is_none(), "{page:?}");
@@ -450,7 +451,8 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
     let after = first.next.as_ref();
     let second = rig.engine.diff(DiffPageRequest { after, ..ask }, NOW).await.unwrap();
     assert_eq!(second.differences.len(), 1);
-    // All that lay between the moments, and its space is given back: both end there by now.
+    // Everything between the moments was removed, and its space is reclaimed: both moments end
+    // there now.
     for partition in 0..3 {
         rig.append(&topic, partition, &[1]).await.unwrap();
     }

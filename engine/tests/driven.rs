@@ -1,4 +1,4 @@
-//! An engine without threads: whoever drives it decides what comes when.
+//! An engine without threads: the caller decides the order of everything.
 
 mod rig;
 
@@ -45,7 +45,7 @@ async fn what_was_queued_is_written_when_it_is_closed() {
     assert_eq!(next.engine.topic("t").expect("it is there").partitions[0].end(), Offset(1));
 }
 
-/// Stamps outrun the bound on disk, and nobody but the writer is there to renew it.
+/// Stamps reach the bound on disk, and only the writer can renew it.
 #[tokio::test]
 async fn the_clock_s_bound_is_renewed_where_it_is_needed() {
     let rig = manually_stepped();
@@ -58,7 +58,7 @@ async fn the_clock_s_bound_is_renewed_where_it_is_needed() {
     assert!(appended.stamp.time().0 >= START + 60_000, "stamped now: {}", appended.stamp);
 }
 
-/// It waits for the bound that holds it back, and for nothing else.
+/// It waits for the bound that limits it, and for nothing else.
 #[tokio::test]
 async fn the_present_frontier_is_there_once_a_later_bound_is() {
     let rig = manually_stepped();

@@ -1,8 +1,8 @@
-//! Random histories of files, directories and links on a whole engine, beside a plain model of them
-//! (`F20`, `G2`, `G16`; TIME.md 9, 11.9): every answer, and every past moment again and again, over stops,
-//! kills, crashes and rebuilds.
+//! Random histories of files, directories and links on a whole engine, against a plain model
+//! (`F20`, `G2`, `G16`; TIME.md 9, 11.9). The test checks every answer, and every past moment
+//! repeatedly, across stops, kills, crashes and rebuilds.
 //!
-//! More of them: `FILES_FUZZ_SEEDS=0..500 cargo test --release -p engine --test files_fuzz`.
+//! To run more seeds: `FILES_FUZZ_SEEDS=0..500 cargo test --release -p engine --test files_fuzz`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -43,7 +43,7 @@ impl FilesFuzzRng {
     }
 }
 
-/// A moment, what the model was then, and all attributes as they were given when it was first looked at.
+/// A moment, the model at that moment, and all attributes as first read.
 struct FuzzMoment {
     cut: Cut,
     model: FileModel,
@@ -59,15 +59,15 @@ struct FilesFuzz {
     model: FileModel,
     /// The inode of each node of the model.
     inodes: Vec<Inode>,
-    /// Some that are held open, with or without a name.
+    /// Some open files, with or without a name.
     open: Vec<(usize, OpenFile)>,
     moments: Vec<FuzzMoment>,
-    /// Views that were taken, and what they show.
+    /// Views that were taken, and their expected content.
     views: Vec<(FileView, ModelBytes)>,
 }
 
-/// So that little history goes everywhere: to several checkpoints, out of all caches, and into
-/// segments that are sealed, indexed and filed while it goes on.
+/// Options by which a short history goes everywhere: through several checkpoints, out of all
+/// caches, and into segments that are rolled, indexed and sorted meanwhile.
 fn options(random: &mut FilesFuzzRng, catalog: &Path) -> EngineOptions {
     let storage = storage::Options {
         segment_bytes_max: 16 << 10 << random.below(6),
@@ -133,7 +133,7 @@ impl FilesFuzz {
         (!from.is_empty()).then(|| from[self.random.below(from.len() as u64) as usize].clone())
     }
 
-    /// A name in a directory that is, or was, or in something else.
+    /// A name in a directory that exists, existed, or is something else.
     fn place(&mut self) -> ModelName {
         let directories: Vec<usize> =
             (0..self.model.nodes.len()).filter(|n| self.model.nodes[*n].is_directory()).collect();
@@ -147,7 +147,7 @@ impl FilesFuzz {
         (parent, NAMES[self.random.below(4) as usize].to_owned())
     }
 
-    /// A name that there is, mostly.
+    /// A name that exists, usually.
     fn named(&mut self) -> ModelName {
         let names: Vec<ModelName> = self.model.names.keys().cloned().collect();
         let name = self.pick(&names);
@@ -158,7 +158,7 @@ impl FilesFuzz {
         (self.inodes[place.0], place.1.as_bytes())
     }
 
-    /// A path to a directory, where it has one.
+    /// A path to a directory, if it has one.
     fn path(&self, directory: usize, model: &FileModel) -> Option<String> {
         if directory == 0 {
             return Some(String::new());
@@ -230,7 +230,7 @@ impl FilesFuzz {
         }
     }
 
-    /// A file: open already, or by its number.
+    /// A file: one that is open already, or opened by inode.
     fn file(&mut self) -> Option<(usize, OpenFile)> {
         if self.random.one_in(3) && !self.open.is_empty() {
             let nth = self.random.below(self.open.len() as u64) as usize;
@@ -242,7 +242,7 @@ impl FilesFuzz {
         let is_file = |node: &ModelNode| matches!(node.kind, ModelKind::File(_));
         let all: Vec<usize> =
             (0..self.model.nodes.len()).filter(|n| is_file(&self.model.nodes[*n])).collect();
-        // Two of them get most, so that they have a history.
+        // Two of them get most operations, so that they have a history.
         let node = match self.random.below(4) {
             0 => self.pick(&all)?,
             _ => self.pick(&all[..all.len().min(2)])?,
@@ -254,7 +254,7 @@ impl FilesFuzz {
         Some((node, file))
     }
 
-    /// Somewhere at the beginning, or at the very end of what a file can be.
+    /// A range near the beginning, or at the very end of the largest file.
     fn range(&mut self) -> std::ops::Range<u64> {
         let reach = [600, 5000, 100 << 10][self.random.below(3) as usize];
         let length = match self.random.below(12) {
@@ -280,7 +280,7 @@ impl FilesFuzz {
                 file.truncate(range.start, WRITTEN).await.unwrap();
             }
             2 | 3 => {
-                // Also over the great emptiness in the middle.
+                // Also across the huge gap in the middle.
                 let to = if nth.is_multiple_of(5) { END } else { range.end };
                 bytes.zero(range.start..to);
                 file.punch_hole(range.start..to, WRITTEN).await.unwrap();
@@ -331,7 +331,7 @@ impl FilesFuzz {
         }
     }
 
-    /// Ends, somehow, and begins again.
+    /// Ends the engine in one of several ways, and starts it again.
     async fn restart(&mut self) {
         self.open.clear();
         self.views.clear();
@@ -348,7 +348,7 @@ impl FilesFuzz {
             }
         };
         let clock = Arc::clone(&self.fixture.clock);
-        // The catalog is let go of before another one opens it.
+        // The catalog is released before another engine opens it.
         self.fixture.engine.close();
         let aside =
             EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), EngineOptions::default());
@@ -369,7 +369,7 @@ impl FilesFuzz {
         self.moments.push(FuzzMoment { cut, model, inodes, seen: BTreeMap::new() });
     }
 
-    /// All that there was, or is, is what the model says.
+    /// Checks that everything present and past matches the model.
     fn check(
         &mut self,
         cut: Cut,
@@ -501,7 +501,8 @@ impl FilesFuzz {
     }
 }
 
-/// Right, or an error that says that it cannot be read: never anything else.
+/// Checks that a result is right, or an error that says that it cannot be read: never anything
+/// else.
 fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
     found: Result<T, FileError>,
     expected: &T,
@@ -516,7 +517,8 @@ fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
 }
 
 impl FilesFuzz {
-    /// How many looks there were at the files on `rig`, whose disk is damaged, and how many were refused.
+    /// How many reads were made of the files on `rig`, whose disk is corrupt, and how many were
+    /// refused.
     fn check_corrupted(
         &self,
         rig: &EngineFixture,
@@ -577,7 +579,7 @@ impl FilesFuzz {
             if of_catalog {
                 let file = catalog.join("1/db");
                 let mut bytes = std::fs::read(&file).unwrap();
-                // The rest of it was never written.
+                // The rest of the file was never written.
                 let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
                 bytes[self.random.below(used as u64) as usize] ^= bit;
                 std::fs::write(&file, bytes).unwrap();
@@ -589,7 +591,8 @@ impl FilesFuzz {
         }
     }
 
-    /// How many of the damaged stores were opened, how many looks there were, and how many were refused.
+    /// How many of the corrupt stores were opened, how many reads were made, and how many were
+    /// refused.
     async fn run_corrupted(mut self) -> [usize; 3] {
         let (catalog, copy) =
             (self.catalog.with_extension("whole"), self.catalog.with_extension("corrupt"));

@@ -1,4 +1,4 @@
-//! How far back offsets and groups can be read, against a model that forgets nothing (TIME.md 6).
+//! How far back offsets and groups can be read, against a model that keeps everything (TIME.md 6).
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -23,7 +23,7 @@ use storage::disk::{DiskFault, MemoryDisk};
 
 const RETENTION: Duration = Duration::from_millis(100);
 
-/// Group, topic and partition to offset and stamp.
+/// From group, topic and partition to offset and stamp.
 type OffsetStamps = BTreeMap<(String, String, u32), (i64, Hlc)>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ struct GroupHorizonState {
     snapshots: BTreeMap<String, Vec<u8>>,
 }
 
-/// A directory for a catalog, gone with the test.
+/// A directory for a catalog, removed after the test.
 struct CatalogTestDirectory(PathBuf);
 
 impl CatalogTestDirectory {
@@ -70,12 +70,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What the next life finds of the catalog.
+/// The catalog that the next incarnation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CatalogFate {
     Kept,
     Lost,
-    /// As an earlier life left it.
+    /// As an earlier incarnation left it.
     Old,
 }
 
@@ -88,10 +88,10 @@ struct GroupHorizonWorld {
     restated_bytes_max: usize,
     state: GroupHorizonState,
     topics: BTreeMap<String, TopicId>,
-    /// What was there at each moment.
+    /// The state at each moment.
     history: Vec<(Cut, GroupHorizonState)>,
     horizon_moves: u64,
-    /// How many topics were forgotten.
+    /// How many topics were removed.
     topics_removed: u64,
 }
 
@@ -114,7 +114,7 @@ fn open(
     Arc::new(opened.expect("the engine opens"))
 }
 
-/// Some offsets have a retention of their own.
+/// The own retention of an offset; only some have one.
 fn own_retention_ms(offset: i64) -> Option<u64> {
     (offset % 4 == 3).then_some(offset as u64 * 100)
 }
@@ -143,7 +143,7 @@ impl GroupHorizonWorld {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    /// Remembers what is there now.
+    /// Records the current state.
     fn record_moment(&mut self) {
         self.history.push((Cut::through(self.engine.frontier()), self.state.clone()));
     }
@@ -173,7 +173,8 @@ impl GroupHorizonWorld {
         self.record_moment();
     }
 
-    /// Has all offsets expire that were committed so long ago, or as long ago as they say themselves. Of one group one is committed again in between.
+    /// Expires all offsets that are this old, or older than their own retention. With `is_beaten`,
+    /// one offset of one group is committed again before its removal.
     async fn expire(&mut self, ms: u64, is_beaten: bool) {
         let expiry = OffsetExpiry::new(self.engine.wall_now(), Duration::from_millis(ms));
         let is_old = |offset: i64, stamp: Hlc| match own_retention_ms(offset) {
@@ -226,7 +227,7 @@ impl GroupHorizonWorld {
         self.record_moment();
     }
 
-    /// Deletes a topic, or makes it again.
+    /// Deletes the topic if it exists, otherwise creates it.
     async fn recreate_topic(&mut self, topic: &str) {
         if let Some(id) = self.topics.remove(topic) {
             self.engine.delete_topic(id).await.unwrap();
@@ -253,7 +254,7 @@ impl GroupHorizonWorld {
         self.reopen(found, &catalog);
     }
 
-    /// The machine stops at an operation of the disk, while the house is kept. Whether it was.
+    /// Crashes the machine at an operation of the disk during maintenance; whether it was reached.
     async fn crash(
         &mut self,
         at: u64,
@@ -270,7 +271,8 @@ impl GroupHorizonWorld {
         is_down
     }
 
-    /// The next life has a catalog of its own: the last one may still write to its own.
+    /// The next incarnation has its own catalog directory: the last one may still write to its
+    /// directory.
     fn reopen(&mut self, found: CatalogFate, last: &CatalogTestDirectory) {
         self.engine.close();
         match found {
@@ -295,8 +297,8 @@ impl GroupHorizonWorld {
         Ok(offsets.collect())
     }
 
-    /// Every moment near the horizon, and some others, read as they were, or say that they cannot be
-    /// read; and what is there now is there.
+    /// Checks every moment near the horizon, and some others: each reads as it was, or is an error.
+    /// Checks the current state too.
     async fn check(&self) {
         let horizon = self.engine.offsets_horizon();
         let at = self.history.partition_point(|(cut, _)| cut.bound() < horizon);
@@ -330,7 +332,7 @@ impl GroupHorizonWorld {
         }
     }
 
-    /// Gives up what it can, of a log that is long enough for it.
+    /// Commits many offsets, so that the log is long enough for retention.
     async fn commit_many(&mut self, count: i64) {
         for offset in 0..count {
             self.commit("much", "t", 0, offset).await;
@@ -354,7 +356,7 @@ enum GroupHorizonStep {
 }
 
 const GROUPS: [&str; 3] = ["g", "g\0", "gg"];
-/// So long that they are worth to be forgotten.
+/// The second name is so long that removing the topic is worth it.
 const TOPICS: [&str; 2] = [
     "t",
     "tt................................................................................................",
@@ -483,7 +485,7 @@ fn a_horizon_change_that_is_interrupted_at_any_operation_of_the_disk_loses_nothi
                 world.commit("g", "t", partition, 5).await;
             }
             world.advance_clock(200);
-            // Part of it is within the retention, and the topic's end too.
+            // Some commits, and the deletion of the topic, are within the retention.
             world.commit_many(4).await;
             world.recreate_topic("t").await;
             world.commit("g", "t", 7, 5).await;
@@ -518,7 +520,7 @@ async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
         horizons.push(world.engine.offsets_horizon());
     }
     world.check().await;
-    // What is committed within the retention, and as much again.
+    // The commits within the retention, and as much again.
     let most = *bytes.iter().max().unwrap();
     let per_retention = bytes[0];
     assert!(most <= 3 * per_retention, "{bytes:?}");
@@ -567,7 +569,7 @@ async fn what_is_not_worth_rewriting_the_rest_stays() {
     world.advance_clock(500);
     world.run_maintenance().await;
     assert!(world.engine.offsets_horizon() > Hlc::ZERO);
-    // What is left is what is there: saying it again gains nothing.
+    // What remains is the current state: another restatement gains nothing.
     let kept = world.engine.offsets_bytes().unwrap();
     for _ in 0..5 {
         world.advance_clock(500);
@@ -604,11 +606,11 @@ async fn what_was_removed_since_a_restatement_does_not_come_back_with_a_lost_cat
         }
         world.commit_many(60).await;
         world.advance_clock(50);
-        // It restates what was removed only after the horizon.
+        // The horizon is before the removal: the restatement has what was removed later.
         world.run_maintenance().await;
         world.restart(CatalogFate::Lost);
         world.check().await;
-        // The horizon passes the removal, but not the restatement before.
+        // The horizon passes the removal, but not the earlier restatement.
         world.advance_clock(60);
         world.run_maintenance().await;
         assert_eq!(world.horizon_moves, 2, "{removal}");

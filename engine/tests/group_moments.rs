@@ -47,7 +47,7 @@ async fn seek(engine: &Engine, moment: Moment) -> GroupSetResult {
     engine.seek_group("g", moment, None, NOW, GroupSetMode::Commit).await.unwrap()
 }
 
-/// Two topics, five batches, a group that has committed something for one partition of each.
+/// Two topics, five batches, and a group that has committed an offset for one partition of each.
 async fn world() -> (EngineFixture, Vec<Cut>) {
     let rig = EngineFixture::new();
     let (t, u) = (rig.topic("t", 2).await, rig.topic("u", 1).await);
@@ -79,7 +79,7 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
     ] {
         let set = seek(&rig.engine, Moment::Sys(moments[nth])).await;
         assert_eq!(now(&rig.engine), offsets(expected));
-        // It is what a cut says.
+        // It matches the cut.
         let cut = rig.engine.cut(moments[nth], None, NOW).await;
         let ends = cut.unwrap().partitions.iter().map(|one| one.end.0 as i64).collect::<Vec<_>>();
         if nth > 0 {
@@ -88,8 +88,8 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
         assert_eq!(set.at, Moment::Sys(moments[nth]));
     }
     assert_eq!(at(&rig.engine, before).await, offsets([("t", 0, 4), ("u", 0, 3)]));
-    // By user time: each partition up to the first record at or after it, and the answer says as
-    // known when.
+    // By user time: each partition up to the first record at or after it. The answer contains the
+    // system time as of which records are known.
     let set = seek(&rig.engine, user(12)).await;
     assert_eq!(now(&rig.engine), offsets([("t", 0, 1), ("t", 1, 0), ("u", 0, 3)]));
     let Moment::User { known: Some(_), .. } = set.at else { panic!("{set:?}") };
@@ -127,13 +127,14 @@ async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_to
     assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 0);
     assert_eq!(rig.engine.committed_offset("g", "t", 4).unwrap(), None);
     assert_eq!(rig.engine.committed_offset("other", "t", 2).unwrap(), None);
-    // What is committed from now on is what counts.
+    // Later commits take precedence.
     rig.engine.commit_offsets("g", vec![commit("t", 2, 2)]).await.unwrap();
     assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 2);
-    // One that was there, and whose offset was removed, has none: only later ones begin so.
+    // A partition of the moment whose offset was removed has none: only later partitions have an
+    // implied one.
     rig.engine.delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
     assert_eq!(rig.engine.committed_offset("g", "t", 1).unwrap(), None);
-    // A topic of that name that is made anew is another one.
+    // A topic that is created again under that name is another one.
     let id = rig.engine.topic("t").unwrap().id;
     rig.engine.delete_topic(id).await.unwrap();
     rig.topic("t", 9).await;
@@ -156,19 +157,20 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
         let partitions = partitions.iter().map(|(topic, index)| ((*topic).to_owned(), *index));
         rig.engine.delete_offsets("g", partitions.collect()).await.unwrap();
     };
-    // Of those that came later, one; it has none, and its neighbours begin where they did.
+    // One of the later partitions: it has no offset then, and its neighbours keep their implied
+    // offsets.
     delete(&[("t", 3)]).await;
     assert_eq!(rig.engine.committed_offset("g", "t", 3).unwrap(), None);
     let left = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
     assert_eq!(now(&rig.engine), offsets(left));
-    // What comes later still does too.
+    // Partitions that are added afterwards still have an implied offset.
     rig.engine.add_partitions("t", 6, false).await.unwrap();
     assert_eq!(rig.engine.committed_offset("g", "t", 5).unwrap().unwrap().offset, 0);
-    // Again, one of those that were there, and one that has none already.
+    // Again: one of the original partitions, and one that has no offset already.
     delete(&[("t", 1), ("t", 3), ("no", 0)]).await;
     let left = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
     assert_eq!(now(&rig.engine), offsets(left));
-    // A topic of which all goes is read no more, whatever comes later.
+    // A topic that loses all offsets is not read any more, whatever partitions are added.
     delete(&[("u", 0), ("t", 0), ("t", 2), ("t", 4), ("t", 5)]).await;
     rig.engine.add_partitions("t", 7, false).await.unwrap();
     rig.engine.add_partitions("u", 2, false).await.unwrap();
@@ -177,7 +179,7 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     assert_eq!(now(&rig.engine), PartitionOffsets::new());
     let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
     assert!(groups.iter().all(|group| group.seek_moments.is_empty()), "{groups:?}");
-    // And before that it was what it was.
+    // At the earlier moment the offsets are unchanged.
     rig.engine.restore_group("g", then, NOW, GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
 }
@@ -199,7 +201,7 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     assert_eq!((kept.leader_epoch, kept.metadata.as_str()), (3, "m"), "all of what was committed");
     let removed = set.offsets.iter().find(|one| (&*one.topic, one.partition) == ("t", 1)).unwrap();
     assert_eq!((removed.before, removed.after), (Some(2), None));
-    // An offset of a topic that is gone, or was made anew, means nothing.
+    // An offset of a topic that was deleted, or created again, means nothing.
     rig.engine.delete_topic(rig.engine.topic("u").unwrap().id).await.unwrap();
     let anew = rig.engine.create_topic("u", 1, BTreeMap::new(), [99; 16], false);
     anew.await.unwrap();
@@ -208,13 +210,13 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let skipped: Vec<_> =
         set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
     assert_eq!(skipped, [("u", 0, 3)]);
-    // What the group committed in the new one since is left as it was, as is said.
+    // What the group has committed since for the new topic stays, and is reported as skipped.
     rig.engine.commit_offsets("g", vec![commit("u", 0, 7)]).await.unwrap();
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 7)]));
     assert_eq!(set.skipped.len(), 1);
     assert!(set.offsets.iter().all(|one| one.topic == "t"), "{:?}", set.offsets);
-    // Also a group that was deleted since.
+    // Also for a group that was deleted since.
     rig.engine.delete_group("g").await.unwrap();
     restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
@@ -309,7 +311,7 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
     };
     assert_eq!(lost.len(), 1);
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]), "nothing was changed");
-    // Named topics may be read by a group that has committed nothing.
+    // A group that has committed nothing may be set in named topics.
     let set = seek("new", sys, Some(&["u", "u"])).await.unwrap();
     assert_eq!(set.offsets.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Committed offsets: as they are, and as they were.
+//! Committed offsets, present and past.
 
 mod rig;
 

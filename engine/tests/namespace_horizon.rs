@@ -1,4 +1,4 @@
-//! Topics that were deleted, and of which nothing is kept, are forgotten; and nothing else is (TIME.md 6).
+//! Deleted topics without records are removed, and nothing else is (TIME.md 6).
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -21,7 +21,7 @@ use storage::manifest::Manifest;
 
 const RETENTION: Duration = Duration::from_millis(1000);
 
-/// A name so long that it is worth to be forgotten.
+/// A name so long that removing the topic is worth it.
 const GONE: &str = "gone.................................................................................................";
 const OTHER: &str = "other................................................................................................";
 
@@ -105,7 +105,7 @@ impl NamespaceWorld {
         self.engine.append(batches, Durability::Synced).await.remove(0).unwrap();
     }
 
-    /// A topic comes, gets a record, and goes.
+    /// Creates a topic, appends a record, and deletes the topic.
     async fn create_and_delete(&mut self, name: &str) -> (Hlc, Hlc) {
         let topic = self.create(name).await;
         self.advance_clock(1);
@@ -183,7 +183,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A topic with other settings and more partitions from moment to moment, and what it was like at each.
+/// A topic whose settings and partitions change from moment to moment, and its state at each.
 async fn eventful(
     world: &mut NamespaceWorld,
     moments: &mut Vec<(Cut, u64, usize, Option<String>)>,
@@ -246,7 +246,7 @@ fn a_thousand_topics_that_came_and_went_leave_little_and_change_no_moment() {
                 world.restart();
             }
         }
-        // A hundred lie within the retention.
+        // A hundred are within the retention.
         assert!(forgotten > 800, "{forgotten} were removed");
         assert!(most.0 < 600, "{most:?}: versions in memory");
         assert!(most.1 < 40_000, "{most:?}: bytes of log 0");
@@ -290,12 +290,12 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
         let hash_before = world.hash(before).await.unwrap();
         let (first, empty, full, deleted) = then[4];
         assert_eq!(world.names(full).await.unwrap(), [GONE, "stays"]);
-        // Given up, and not forgotten: this is what is said of it.
+        // The records are removed, and the topic is not: then the error names the partition.
         assert_eq!(world.engine.apply_retention().await.unwrap(), 10);
         assert!(matches!(world.hash(empty).await, Err(SeekError::BeforeHistory { .. })));
         assert!(world.hash(full).await.is_ok());
         assert!(world.engine.has_current_or_past_topic(GONE));
-        // These answers are kept.
+        // These answers are cached.
         let cached = world.hash(deleted).await.unwrap();
         let both = [GONE.to_owned(), "stays".to_owned()];
         world.engine.cut(full, Some(&both), WaitPolicy::Refuse).await.unwrap();
@@ -315,7 +315,7 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
                 let refused = world.engine.cut(cut, Some(&both), WaitPolicy::Refuse).await;
                 assert!(is_before_names(&refused));
                 let named = ["stays".to_owned()];
-                // Also where the answer is kept.
+                // The second answer comes from the cache.
                 for _ in 0..2 {
                     world.engine.cut(cut, Some(&named), WaitPolicy::Refuse).await.unwrap();
                 }
@@ -326,7 +326,7 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
                     matches!(refused, Err(PinError::Seek(SeekError::BeforeNames { .. })));
                 assert!(is_refused, "{refused:?}");
             }
-            // Between two of them nothing was there that is not known.
+            // No removed topic existed between the two topics.
             assert_eq!(world.hash(deleted).await.unwrap(), cached);
             assert_eq!(world.names(deleted).await.unwrap(), ["stays"]);
             assert_eq!(world.hash(before).await.unwrap(), hash_before);
@@ -334,7 +334,7 @@ fn what_was_at_a_moment_is_refused_only_where_a_removed_topic_may_have_been() {
                 let answer = world.view(GONE, cut).await;
                 assert!(matches!(answer, Err(SeekError::NoTopic { .. })), "{answer:?}");
             }
-            // A difference needs both moments, and of pins their events.
+            // A difference needs both moments, and needs the events of pins.
             let some = [DiffSection::Topics, DiffSection::Records];
             assert!(is_before_names(&world.diff(full, late, None, Some(&some)).await));
             assert!(is_before_names(&world.diff(first, full, None, Some(&some)).await));
@@ -363,7 +363,7 @@ fn a_topic_without_records_is_known_for_as_long_as_deleted_topics_are_kept() {
         assert_eq!(world.run_maintenance().await, 0);
         assert_eq!(world.names(cut).await.unwrap(), ["empty"]);
         world.advance_clock(200);
-        // A clock that cannot be trusted makes nothing old.
+        // While the clock cannot be trusted, nothing expires by age.
         world.clock.step_to(SysTime(START + 86_400_000));
         world.engine.frontier();
         assert_eq!(world.engine.remove_deleted_topics().await.unwrap(), 0);
@@ -417,14 +417,14 @@ fn a_pin_keeps_what_its_moment_shows_and_what_it_names() {
     });
 }
 
-/// What the end of a topic did to committed offsets is done again when the catalog is made anew: here at each
+/// A deletion of a topic ends its committed offsets again when the catalog is rebuilt: here at each
 /// start.
 #[test]
 fn offsets_of_a_removed_topic_do_not_come_back() {
     run(async {
         let mut world = NamespaceWorld::new();
         world.create("stays").await;
-        // What is committed here holds the horizon of offsets back for ever: it is most of their log.
+        // This snapshot holds the horizon of offsets back: it is most of their log.
         world.engine.save_group("g", vec![0; 50_000]).await.unwrap();
         world.commit("g", "stays").await;
         world.advance_clock(1);
@@ -448,7 +448,7 @@ fn offsets_of_a_removed_topic_do_not_come_back() {
             assert_eq!(held(&world), ["stays"]);
             world.restart();
         }
-        // Once offsets were restated since, nobody needs its deletion.
+        // Once offsets were restated, the deletion is not needed any more.
         world.engine.save_group("g", vec![0; 10]).await.unwrap();
         world.advance_clock(2000);
         for _ in 0..20 {
@@ -491,19 +491,19 @@ fn what_is_not_worth_rewriting_the_rest_stays() {
         assert_eq!(world.run_maintenance().await, 0);
         world.restart();
         assert_eq!(world.engine.topics().len(), 50);
-        // Nothing else says how many logs there were.
+        // Only the restatement says how many logs were allocated.
         assert!(world.create("later").await.partitions[0].log.id > log, "a log is allocated once");
     });
 }
 
-/// Every operation of the disk while topics are forgotten, and their logs.
+/// A crash at every operation of the disk while topics and their logs are removed.
 #[test]
 fn a_crash_while_topics_are_removed_loses_nothing() {
     run(async {
         let mut forgotten = 0;
         for at in 0.. {
             let (mut world, mut moments) = (NamespaceWorld::with(150), Vec::new());
-            // It can be forgotten only once its pin is gone, and was deleted before the others.
+            // It can be removed only after its pin, and was deleted before the others.
             let pinned = world.create("pinned").await;
             let (now, names) = (world.now(), ["pinned".to_owned()]);
             let expires = SysTime(START + 100_000);
@@ -535,12 +535,12 @@ fn a_crash_while_topics_are_removed_loses_nothing() {
             for round in 0..2 {
                 assert_eq!(world.engine.pins().len(), 1, "{at}");
                 assert_eq!(world.names(world.now()).await.unwrap(), ["before", "stays"], "{at}");
-                // Either it is known, or that it is not is.
+                // The topic is known, or its span is known as removed.
                 let gone = world.view(GONE, cut).await;
                 assert!(matches!(gone, Err(SeekError::NoTopic { .. })), "{at}: {gone:?}");
                 if round == 0 {
                     world.run_maintenance().await;
-                    // A restatement of before the crash may have it, and be whole.
+                    // A complete restatement from before the crash may contain it.
                     let is_known = world.engine.has_current_or_past_topic("pinned");
                     forgotten += u64::from(!is_known);
                     world.restart();
@@ -560,7 +560,7 @@ fn a_crash_while_topics_are_removed_loses_nothing() {
     });
 }
 
-/// Without what was restated for its start, log 0 is not what it was.
+/// Without the restatement for its log start, log 0 is incomplete.
 #[test]
 fn a_log_start_that_advanced_without_a_restatement_is_refused() {
     run(async {

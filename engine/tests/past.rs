@@ -78,7 +78,7 @@ async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late(
     assert_eq!(ends(&rig, "t", user(500)).await, [2], "as known now");
 }
 
-/// B4: FFFS binary-searched user times that were not sorted.
+/// B4: FFFS used binary search on user times that were not sorted.
 #[tokio::test]
 async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
     let rig = EngineFixture::new();
@@ -126,7 +126,7 @@ async fn a_window_holds_what_happened_between_its_ends() {
     assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
 }
 
-/// F12, B13: the name is resolved at the moment that is asked for.
+/// F12, B13: the name is resolved as of the requested moment.
 #[tokio::test]
 async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_name_is_another() {
     let rig = EngineFixture::new();
@@ -165,8 +165,8 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
-/// Nobody has asked for hours, so the clock's bound lies as far back: an error or an answer that names the
-/// frontier names that of now.
+/// Nobody has read the frontier for hours, so the clock's bound is as far back. An error or an
+/// answer that names the frontier names the current one.
 #[tokio::test]
 async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle() {
     let rig = EngineFixture::new();
@@ -193,7 +193,8 @@ async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle(
     assert!(rig.engine.cut(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
 }
 
-/// What is closed stays answered, also by a clock that was set back so far that it issues nothing.
+/// A closed moment stays readable, even under a clock that was set back so far that it issues
+/// nothing.
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {
     let rig = EngineFixture::new();
@@ -230,7 +231,7 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
     assert_eq!(lost[0].earliest, kept.stamp.next());
 }
 
-/// F9: every cut's hash is the same after a crash, whatever of the unsynced the disk kept.
+/// F9: every cut's hash is the same after a crash, whatever unsynced data the disk kept.
 #[tokio::test]
 async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
     let mut rig = EngineFixture::new();
@@ -261,7 +262,8 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
     }
 }
 
-/// F3: a moment that nobody planned for: every cut agrees with a replay of what was appended.
+/// F3: every past moment can be read without preparation: every cut agrees with a replay of what
+/// was appended.
 #[tokio::test]
 async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
     let rig = EngineFixture::new();
@@ -298,7 +300,7 @@ async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_o
     assert!(rig.engine.topic("t").is_none());
 }
 
-/// KIP-734, on views that begin and end inside of a batch too.
+/// KIP-734, also on views that begin and end inside a batch.
 #[tokio::test]
 async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
     let rig = EngineFixture::new();
@@ -374,7 +376,7 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
     }
 }
 
-/// A client may go away while its change is on its way to the disk; the next change waits for it.
+/// A client may go away while its change is in flight to the disk; the next change waits for it.
 #[tokio::test]
 async fn a_change_whose_caller_went_away_is_completed_before_the_next_is_decided() {
     let rig = EngineFixture::new();

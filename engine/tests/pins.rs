@@ -1,4 +1,4 @@
-//! Pins: what they hold, and until when (TIME.md 6).
+//! What pins hold, and until when (TIME.md 6).
 
 mod rig;
 
@@ -54,7 +54,7 @@ async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed()
     assert!(matches!(&error, EngineError::Pinned { pin, .. } if &**pin == "p"), "{error}");
     assert!(error.to_string().contains("pin=p"), "{error}");
     assert!(rig.engine.delete_records(&a, 0, -1).await.is_err());
-    // What was never asked to go is no reason to refuse, and neither is another topic's pin.
+    // A request that removes nothing is not refused, and another topic's pin does not matter.
     assert_eq!(rig.engine.delete_records(&a, 0, 0).await.unwrap().0, 0);
     assert_eq!(rig.engine.delete_records(&b, 0, 2).await.unwrap().0, 2);
     rig.engine.unpin("p").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed()
     assert_eq!(rig.engine.delete_records(&a, 0, 1).await.unwrap().0, 1);
 }
 
-/// Else its moment could not be read: it would end below where the partition begins.
+/// Otherwise its moment could not be read: it would end below the log start.
 #[tokio::test]
 async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
     let rig = EngineFixture::new();
@@ -143,7 +143,7 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
     assert!(matches!(other, PinError::Taken { at: stands, .. } if stands == at), "{other}");
     let other = pin_topics(&rig, "p", at, &["t"]).await;
     assert!(matches!(other, Err(PinError::Taken { .. })), "{other:?}");
-    // Once it has expired, the name is free.
+    // Once the pin has expired, the name is free.
     rig.advance_clock(300);
     assert_eq!(names(&rig), [""; 0]);
     pin_topics(&rig, "p", at, &["t"]).await.unwrap();
@@ -159,7 +159,7 @@ async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
     rig.engine.pin("short", at, NOW, SysTime(START + 10), None).await.unwrap();
     pin(&rig, "long", at).await.unwrap();
     assert!(matches!(pin(&rig, "more", at).await, Err(PinError::TooMany(2))));
-    // One that stands can be extended all the same.
+    // An existing pin can be extended all the same.
     pin(&rig, "long", at).await.unwrap();
     rig.advance_clock(10);
     pin(&rig, "more", at).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it()
     assert_eq!(rig.engine.pin_holds(Some(&second.id)).latest, None);
 }
 
-/// A clock that jumped ahead would find every record old and every pin expired.
+/// To a clock that jumped ahead, every record would be old and every pin expired.
 #[tokio::test]
 async fn while_the_clock_is_fenced_there_is_no_retention_time() {
     let rig = EngineFixture::new();
@@ -234,7 +234,7 @@ async fn while_the_clock_is_fenced_there_is_no_retention_time() {
     assert_eq!(names(&rig), ["p"]);
 }
 
-/// What decides by pins what to give up holds this until the horizon is on stable storage.
+/// Code that decides by pins what to remove holds the lock until the horizon is on stable storage.
 #[tokio::test]
 async fn no_pin_is_set_while_changes_are_locked() {
     let rig = EngineFixture::new();
@@ -252,7 +252,8 @@ async fn no_pin_is_set_while_changes_are_locked() {
     assert_eq!(names(&rig), ["p"]);
 }
 
-/// A server that is started under a clock that is days ahead would find every record old and every pin over.
+/// To a server that starts under a clock that is days ahead, every record would be old and every
+/// pin expired.
 #[tokio::test]
 async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advances() {
     let rig = EngineFixture::new();
@@ -270,7 +271,7 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
         assert_eq!(engine.retention_time(), None);
         assert_eq!(engine.apply_retention().await.unwrap(), 0);
         assert_eq!(engine.remove_expired_pins().await.unwrap(), 0);
-        // Setting another one removes none either.
+        // Setting another pin removes none either.
         let expires = SysTime(START + 300 * HOUR);
         engine.pin("q", at, NOW, expires, None).await.unwrap();
         assert_eq!(engine.pins().len(), 2);
@@ -286,7 +287,7 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
     assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 2);
 }
 
-/// How large a partition is asks no clock: a disk must not fill up while nobody confirms the time.
+/// The size of a partition needs no clock: a disk must not fill up while nobody confirms the time.
 #[tokio::test]
 async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
     let rig = EngineFixture::new();

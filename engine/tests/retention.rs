@@ -1,4 +1,4 @@
-//! By which rules topics give up records (TIME.md 6).
+//! The rules by which records of topics are removed (TIME.md 6).
 
 mod rig;
 

@@ -1,5 +1,5 @@
-//! Cuts by user time, and as known at a moment (TIME.md 4), against a replay of all that was appended
-//! (F3, F9).
+//! Cuts by user time, among the records known at a moment (TIME.md 4), against a replay of all that
+//! was appended (F3, F9).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -15,17 +15,17 @@ use rig::EngineFixture;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const PARTITIONS: u32 = 3;
-/// User times are drawn from below this, so that they repeat and fall.
+/// User times are drawn from below this, so that they repeat and decrease.
 const TIMES: i64 = 12;
 
-/// What was appended to one partition: when, and the times of the records.
+/// The appends to one partition: the stamp, and the times of the records.
 type AppendHistory = Vec<(Hlc, Vec<i64>)>;
 
 fn moment(before: i64, known: Option<Cut>) -> Moment {
     Moment::User { before: UserTime(before), known }
 }
 
-/// What a replay says: the first record at or after the time, of those that were known.
+/// The replay's answer: the first known record at or after the time.
 fn replayed_end(appended: &AppendHistory, before: i64, known: Cut) -> u64 {
     let known = appended.iter().filter(|(stamp, _)| known.admits(*stamp));
     let times: Vec<i64> = known.flat_map(|(_, times)| times.clone()).collect();
@@ -72,7 +72,8 @@ async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
             first.push((asked, answer));
         }
     }
-    // The same content has one hash, and other content another, whatever the moment is called.
+    // The same content has one hash, and other content another, whatever the spelling of the
+    // moment.
     for pair in first.windows(2) {
         let [(_, one), (_, other)] = pair else { unreachable!("windows of two") };
         assert_eq!(one.hash == other.hash, ends(one) == ends(other), "{pair:?}");
@@ -140,7 +141,7 @@ async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
     let answer = rig.engine.cut_at(asked, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answer.at < soon && answer.moment != asked);
-    // A time of the future is one like any other: nothing that was known has it.
+    // A time in the future is no special case: no known record has it.
     assert_eq!(ends(&cut(&rig, moment(i64::MAX, None)).await), [1]);
 }
 
@@ -161,7 +162,7 @@ async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
     assert!(matches!(unknown, Err(SeekError::NoTopic { .. })), "{unknown:?}");
 }
 
-/// A cut by user time is named by what is in it, as one by system time is.
+/// The content of a cut by user time determines its hash, as for a cut by system time.
 #[tokio::test]
 async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
     let hashes = |times: [[i64; 2]; 3]| async move {
@@ -177,7 +178,7 @@ async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
             let answer = cut(&rig, moment(before, None)).await;
             assert_eq!(ends(&answer), [end]);
             hashes.push(answer.hash);
-            // Between two batches it holds what a cut by system time does.
+            // Between two batches it has the content of a cut by system time.
             let below = [0, 2, 4].iter().position(|base| *base == end).map(|nth| stamps[nth]);
             if let Some(below) = below {
                 let same = rig.engine.cut(Cut::below(below), None, NOW).await.unwrap();
@@ -188,7 +189,7 @@ async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
     };
     let first = hashes([[10, 20], [30, 40], [50, 60]]).await;
     assert_eq!(first, hashes([[10, 20], [30, 40], [50, 60]]).await, "for the same content");
-    // The second batch is another: so are all cuts that have something of it, and none before.
+    // The second batch differs: so do all cuts that have a part of it, and none before.
     let second = hashes([[10, 20], [31, 40], [50, 60]]).await;
     let same: Vec<bool> = first.iter().zip(&second).map(|(a, b)| a == b).collect();
     assert_eq!(same, [true, true, true, false, false, false, false]);

@@ -1,4 +1,4 @@
-//! What a view of a topic shows, and what it says once something of it is gone.
+//! What a view of a topic shows, and its errors once a part of it is gone.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -26,7 +26,7 @@ async fn view(rig: &EngineFixture, ask: MomentSelector) -> TopicView {
     rig.engine.view("t", ask, NOW).await.unwrap()
 }
 
-/// The first offsets of the batches that a read gives, or `None` if it is refused.
+/// The first offsets of the batches that a read returns, or `None` if it is refused.
 fn read(view: &PartitionView, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
     match view.read(from, bytes_max) {
         Ok(pieces) => Some(pieces.iter().map(|piece| piece.entry.base.0).collect()),
@@ -38,7 +38,7 @@ fn read(view: &PartitionView, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
     }
 }
 
-/// Three batches of two records each: 0 1 | 2 3 | 4 5, of these times.
+/// Three batches of two records each, with these times: 0 1 | 2 3 | 4 5.
 async fn six(rig: &EngineFixture) -> Arc<Topic> {
     let topic = rig.topic("t", 2).await;
     for times in [[10, 20], [30, 40], [50, 60]] {
@@ -62,7 +62,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
         assert_eq!(read(view, 1, LARGE), Some(bases.clone()), "the batch that holds it");
         assert_eq!(read(view, 2, LARGE), Some(bases[1..].to_vec()));
         assert_eq!(read(view, 2, 0), Some(vec![2]), "one at the least");
-        // Also where the end lies inside of a batch.
+        // Also where the end is inside a batch.
         assert_eq!(read(view, end as i64, LARGE), Some(vec![]));
         for outside in [-1, end as i64 + 1, i64::MAX, i64::MIN] {
             assert_eq!(read(view, outside, LARGE), None, "{outside}");
@@ -71,7 +71,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
     assert_eq!((present.start(), read(&present, 2, LARGE)), (Offset(3), None));
     assert_eq!(read(&present, 3, LARGE), Some(vec![2, 4]));
-    // Of the shorter views nothing is left but their end.
+    // Nothing is left of the shorter views but their end.
     for (view, left) in
         [(&past.partitions[0], Some(vec![2])), (&inside.partitions[0], Some(vec![]))]
     {
@@ -93,7 +93,7 @@ fn truncated_partitions(checked: Result<(), SeekError>) -> Vec<u32> {
     }
 }
 
-/// A view outlives what it shows; whoever uses it is told.
+/// A view outlives its records; a reader of it gets an error.
 #[tokio::test]
 async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
     let rig = EngineFixture::new();
@@ -103,13 +103,13 @@ async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
     let known = Some(rig.now());
     let sys = |ms| Moment::Sys(Cut::before(SysTime(START + ms)));
     let asks = [
-        // Records up to the offset 3 go, which is inside of the second batch.
+        // Records up to the offset 3 are deleted, which is inside the second batch.
         (MomentSelector::At(sys(1)), true),
         (MomentSelector::At(sys(2)), false),
         (MomentSelector::At(sys(4)), false),
         (MomentSelector::Window(sys(1), sys(4)), true),
         (MomentSelector::Window(sys(2), sys(4)), false),
-        // By user time what counts is where the prefix ends, or the window begins.
+        // By user time, the end of the prefix and the start of the window count.
         (MomentSelector::At(user(30, known)), true),
         (MomentSelector::At(user(40, known)), false),
         (MomentSelector::At(user(61, known)), false),
@@ -146,7 +146,7 @@ async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
     for ms in 1..4 {
         views.push(view(&rig, at(ms)).await);
     }
-    // One record of the second batch: moments in front of it are not what they were.
+    // One record of the second batch is deleted: earlier moments are incomplete.
     rig.engine.delete_records(&topic, 0, 3).await.unwrap();
     let is_lost: Vec<bool> = views.iter().map(|view| view.check_retained().is_err()).collect();
     assert_eq!(is_lost, [true, false, false]);
@@ -179,8 +179,7 @@ async fn of_many_lost_partitions_the_first_five_are_named() {
     }
 }
 
-/// After a while in which nobody asked the frontier lies at the bound that the disk has; an answer waits for
-/// a later one.
+/// After an idle time the frontier is at the bound on disk; an answer waits for a later bound.
 #[tokio::test]
 async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
     let rig = EngineFixture::new();
@@ -190,7 +189,7 @@ async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
         let present = rig.engine.present_frontier().await;
         assert_eq!(present.time(), rig.engine.wall_now());
     }
-    // A moment that is past is past, whoever asked before.
+    // A past moment is past, whether or not anybody read the frontier before.
     for _ in 0..20 {
         rig.clock.advance(Duration::from_secs(3600));
         let at = Cut::before(rig.engine.wall_now());
@@ -220,7 +219,7 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
     let found = |found: Option<engine::OffsetAndTimestamp>| {
         found.map(|found| (found.offset.0, found.time.0))
     };
-    // The first of the largest.
+    // The first one of the largest.
     let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
     assert_eq!(found(rig.engine.latest_by_user_time(&view).unwrap()), latest, "{gone}..{end}");
     for time in -1..=7 {
@@ -242,10 +241,11 @@ proptest! {
     }
 }
 
-/// A record that is gone may have been the first of its time: then a later one would be another answer.
+/// A removed record may have been the first one of its time: then a later one would be another
+/// answer.
 #[tokio::test]
 async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() {
-    // Each batch lies in a segment of its own.
+    // Each batch is in a segment of its own.
     let storage = storage::Options { segment_frames_max: 1, ..storage::Options::default() };
     let options = EngineOptions { storage, ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
@@ -272,7 +272,7 @@ async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() 
     let horizon = topic.partitions[0].log.horizon();
     assert_eq!(horizon.released_user_time_max(), UserTime(100));
     for (view, time) in views.iter().zip(times) {
-        // From 101 on it cannot have been among those that are gone.
+        // A record from 101 on cannot have been among the removed ones.
         assert_eq!(view.check_retained().is_err(), time <= 100, "{time}");
         let again = engine.view("t", MomentSelector::At(user(time, known)), NOW).await;
         assert_eq!(again.is_err(), time <= 100, "{time}");

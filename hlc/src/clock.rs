@@ -1,16 +1,16 @@
 //! The clock that issues stamps.
 //!
-//! What holds true of it, asserted here:
+//! Invariants, asserted here:
 //! - each stamp issued exceeds every stamp issued, received or promised before;
 //! - no stamp and no promise reaches the bound that was last persisted.
 //!
-//! What surprises: a *read* moves the clock. [`Clock::close`] promises that every later stamp is
-//! strictly greater, which is what makes an answer about the past final (TIME.md 2). A clock that
-//! cannot be trusted is *fenced*: it issues nothing, and says why. One that begins much later than the last
-//! time that was confirmed is in *doubt*: it issues stamps, but nothing may be given up by it.
+//! Note that a *read* moves the clock. [`Clock::close`] promises that every later stamp is strictly
+//! greater, which is what makes an answer about the past final (TIME.md 2). A clock that cannot be
+//! trusted is *fenced*: it issues nothing, and says why. A clock that starts much later than the
+//! last confirmed time is in *doubt*: it issues stamps, but nothing may be removed by its time.
 //!
-//! Whoever confirms the wall clock lifts both. If stamps ran ahead of it, they go on above themselves,
-//! counting, until it has caught up.
+//! Confirming the wall clock lifts both. If stamps ran ahead of it, they continue above the last
+//! stamp, by counting, until the wall clock has caught up.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::{ClockDoubt, ClockSample, Hlc, SysTime, WallMark};
 /// How far clocks may be wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockOptions {
-    /// The largest difference accepted between our stamps and a wall clock, ours or a peer's.
+    /// The largest accepted difference between our stamps and a wall clock, ours or a peer's.
     pub skew_max: Duration,
     /// How far ahead of the wall clock the persisted bound is put.
     pub bound_ahead: Duration,
-    /// By how much the wall clock may be ahead of the last time that was confirmed when a process starts,
+    /// How far the wall clock may be ahead of the last confirmed time when a process starts,
     /// without being in doubt.
     pub start_gap: Duration,
-    /// After running so long without a step, a clock in doubt is believed.
+    /// After this long without a step, a clock in doubt is trusted.
     pub trust_after: Duration,
 }
 
@@ -45,15 +45,17 @@ impl Default for ClockOptions {
 /// Why a clock issues no stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockFence {
-    /// The wall clock stands too far behind stamps already given out; or, where it was confirmed behind
-    /// them, behind itself. Lifts by itself once it has caught up to within half of the largest skew, or
-    /// when an operator confirms the time.
+    /// The wall clock is too far behind issued stamps; or, after a confirmation behind them, too
+    /// far behind its own largest reading.
+    ///
+    /// The fence lifts by itself once the clock has caught up to within half of the largest skew,
+    /// or when an operator confirms the time.
     Behind {
         /// By how many milliseconds.
         behind_ms: u64,
     },
-    /// The wall clock gained more than the time that passed. Holds until an operator confirms the
-    /// new time, or the clock comes back.
+    /// The wall clock gained more than the time that passed. The fence holds until an operator
+    /// confirms the new time, or the clock steps back.
     Jumped {
         /// By how many milliseconds.
         ahead_ms: u64,
@@ -75,13 +77,13 @@ impl fmt::Display for ClockFence {
     }
 }
 
-/// Why no stamp was given, or none merged.
+/// Why a stamp was not issued or not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClockError {
     /// The clock cannot be trusted.
     #[error("writes are fenced: {0}")]
     Fenced(ClockFence),
-    /// The stamp would reach the persisted bound: persist a later one, and ask again.
+    /// The stamp would reach the persisted bound: persist a later one, and retry.
     #[error("the persisted bound is used up. bound={bound}")]
     BoundReached {
         /// The bound in force.
@@ -90,11 +92,11 @@ pub enum ClockError {
     /// A peer's stamp is further ahead of our wall clock than we accept.
     #[error("peer clock is ahead. peer={peer}, ahead_ms={ahead_ms}, ahead_max_ms={ahead_max_ms}")]
     PeerAhead {
-        /// The stamp that we refused.
+        /// The refused stamp.
         peer: Hlc,
         /// How far ahead it was.
         ahead_ms: u64,
-        /// The limit that it broke.
+        /// The limit that it exceeds.
         ahead_max_ms: u64,
     },
 }
@@ -112,31 +114,33 @@ pub struct Clock {
     fence: Option<ClockFence>,
     /// The latest reading of the wall clock that was confirmed.
     confirmed_wall: SysTime,
-    /// The latest reading that was taken: what a wall clock that is catching up must not fall behind.
+    /// The largest reading: a wall clock that is catching up must not fall behind it.
     wall_max: SysTime,
-    /// Stamps run ahead of a wall clock that was confirmed.
+    /// Whether stamps run ahead of a wall clock that was confirmed.
     is_catching_up: bool,
-    /// The steady time of the first look.
+    /// The steady time of the first reading.
     first_steady: Option<Duration>,
-    /// Whether the clock of the life before was confirmed at its end.
+    /// Whether the clock of the previous incarnation was confirmed at its end.
     was_confirmed: bool,
-    /// Whether it was decided if this life begins in doubt: at the first reading that is not fenced.
+    /// Whether it is decided if this incarnation begins in doubt: at the first reading that is not
+    /// fenced.
     is_start_checked: bool,
     doubt: Option<ClockDoubt>,
-    /// The steady time since which there was no step.
+    /// The steady time of the last step.
     stable_since: Duration,
     carries: u64,
     peers_refused: u64,
 }
 
 impl Clock {
-    /// A clock whose stamps all lie above `floor`: the bound that an earlier life persisted, or
-    /// [`Hlc::ZERO`]. It issues nothing until [`Clock::extend_bound`] was called.
+    /// A clock whose stamps are all above `floor`: the bound that an earlier incarnation persisted,
+    /// or [`Hlc::ZERO`]. It issues nothing before the first call of [`Clock::extend_bound`].
     pub fn new(floor: Hlc, options: ClockOptions) -> Clock {
         Clock::resume(floor, WallMark::at(floor), options)
     }
 
-    /// [`Clock::new`], of a life that knows how far the wall clock was confirmed in those before.
+    /// [`Clock::new`] for an incarnation that knows how far the wall clock was confirmed in earlier
+    /// ones.
     pub fn resume(floor: Hlc, mark: WallMark, options: ClockOptions) -> Clock {
         let ms = |duration: Duration| duration.as_millis() as u64;
         let (skew_max_ms, bound_ahead_ms) = (ms(options.skew_max), ms(options.bound_ahead));
@@ -176,14 +180,14 @@ impl Clock {
         self.issue(stamp)
     }
 
-    /// Folds in a stamp that arrived with a message, and returns that of the event of receiving it.
+    /// Merges a stamp that arrived with a message, and returns the stamp of the receive event.
     ///
     /// # Errors
-    /// A stamp too far ahead is refused, and leaves no trace but a count: folding it in would drag
-    /// every node's clock with it. Else as [`Clock::now`].
+    /// A stamp too far ahead is refused, and changes only a counter: merging it would drag every
+    /// node's clock with it. Otherwise as [`Clock::now`].
     pub fn receive(&mut self, peer: Hlc, reading: ClockSample) -> Result<Hlc, ClockError> {
         let ahead_ms = peer.time().0.saturating_sub(reading.wall.0);
-        // What is not news drags nobody, however far ahead our own stamps are.
+        // A stamp at or below our last one changes nothing, however far ahead our own stamps are.
         if ahead_ms > self.skew_max_ms && peer > self.last {
             self.peers_refused += 1;
             return Err(ClockError::PeerAhead { peer, ahead_ms, ahead_max_ms: self.skew_max_ms });
@@ -198,11 +202,12 @@ impl Clock {
         self.issue(stamp)
     }
 
-    /// Promises that every later stamp is strictly greater than the answer, and consumes nothing:
-    /// asked again in the same millisecond it answers the same, if no stamp was issued meanwhile.
+    /// Promises that every later stamp is strictly greater than the result.
     ///
-    /// Where the wall clock has passed the persisted bound, the promise stops short of the bound. A
-    /// fenced clock promises what it has already given out.
+    /// It consumes no stamp: a second call in the same millisecond returns the same, if no stamp
+    /// was issued in between. If the wall clock has passed the persisted bound, the promise stays
+    /// below the bound. A fenced clock promises the last stamp that it issued, received or
+    /// promised.
     pub fn close(&mut self, reading: ClockSample) -> Hlc {
         self.observe(reading);
         if self.fence.is_none() {
@@ -224,15 +229,16 @@ impl Clock {
         Ok(stamp)
     }
 
-    /// Compares a reading with what went before, and fences or lifts a fence. Promises nothing.
+    /// Compares a reading with the earlier ones, and sets or lifts a fence. Promises nothing.
     pub fn observe(&mut self, reading: ClockSample) {
         self.first_steady.get_or_insert(reading.steady);
         self.fence = self.detect_fence(reading);
         match self.fence {
             None => self.accept_reading(reading),
             Some(ClockFence::Jumped { .. }) => self.stable_since = reading.steady,
-            // A life that begins behind has seen no reading to trust, but the last stamp was given out
-            // by one: the wall clock may come back to where that would be by now, and no further.
+            // An incarnation that begins behind has no trusted reading yet, but its last stamp came
+            // from one: the wall clock may return to where that reading would be by now, and no
+            // further.
             Some(ClockFence::Behind { .. }) => {
                 self.stable_since = reading.steady;
                 let came_back = ClockSample { wall: self.expected_wall(), ..reading };
@@ -257,12 +263,12 @@ impl Clock {
         (behind_ms > limit).then_some(ClockFence::Behind { behind_ms })
     }
 
-    /// What the wall clock must not be far behind.
+    /// The time that the wall clock must not be far behind.
     fn expected_wall(&self) -> SysTime {
         if self.is_catching_up { self.wall_max } else { self.last.time() }
     }
 
-    /// Takes a reading that is not fenced.
+    /// Accepts a reading that is not fenced.
     fn accept_reading(&mut self, reading: ClockSample) {
         self.last_reading = Some(reading);
         self.wall_max = self.wall_max.max(reading.wall);
@@ -278,7 +284,7 @@ impl Clock {
         }
     }
 
-    /// Decides whether this life begins in doubt. One without a past has nothing to give up.
+    /// Decides whether this incarnation begins in doubt. One without a past has nothing to remove.
     fn check_start(&mut self, reading: ClockSample) {
         let began = self.first_steady.unwrap_or(reading.steady);
         let passed = reading.steady.saturating_sub(began).as_millis() as u64;
@@ -289,8 +295,9 @@ impl Clock {
         self.doubt = (has_past && ahead_ms > self.start_gap_ms).then_some(ClockDoubt { ahead_ms });
     }
 
-    /// An operator says that the wall clock's present reading is right, however it came about: no fence
-    /// stays, and no doubt. Stamps that run ahead of it go on above themselves until it has caught up.
+    /// Confirms the wall clock's present reading on behalf of an operator, whatever it is. Ends
+    /// every fence and every doubt. Stamps that run ahead of it continue above the last stamp until
+    /// it has caught up.
     pub fn confirm(&mut self, reading: ClockSample) {
         self.last_reading = Some(reading);
         (self.fence, self.doubt, self.is_start_checked) = (None, None, true);
@@ -299,8 +306,8 @@ impl Clock {
         self.observe(reading);
     }
 
-    /// The wall clock's last reading is right, says somebody who watches it: the kernel. Ends a doubt, and
-    /// lifts no fence. Whether there was a doubt.
+    /// Confirms the wall clock's last reading on behalf of the kernel, which watches it. Ends a
+    /// doubt, and lifts no fence. Returns whether there was a doubt.
     pub fn trust(&mut self) -> bool {
         let doubted = self.doubt.take().is_some();
         if doubted {
@@ -309,8 +316,8 @@ impl Clock {
         doubted
     }
 
-    /// The bound that ought to be persisted now, by the last reading that was believed, if the one in force
-    /// is nearly used up: less than half of the span that it was given remains.
+    /// The bound that should be persisted now, by the last trusted reading, if the current bound is
+    /// nearly used up: less than half of its span remains.
     pub fn bound_due(&self) -> Option<Hlc> {
         let wall = self.last_reading.map_or(SysTime(0), |trusted| trusted.wall);
         let base = self.last.max(Hlc::at(wall));
@@ -320,19 +327,19 @@ impl Clock {
             .then_some(target)
     }
 
-    /// How far the wall clock is known to be right, to be persisted beside the bound.
+    /// How far the wall clock is known to be right, to be persisted with the bound.
     pub fn mark(&self) -> WallMark {
         let is_confirmed =
             if self.is_start_checked { self.doubt.is_none() } else { self.was_confirmed };
         WallMark { wall: self.confirmed_wall, is_confirmed }
     }
 
-    /// Says that `bound` is on stable storage: stamps and promises below it may be given out.
+    /// Records that `bound` is on stable storage: stamps and promises below it may be issued.
     pub fn extend_bound(&mut self, bound: Hlc) {
         self.bound = self.bound.max(bound);
     }
 
-    /// The bound in force.
+    /// The current bound.
     pub fn bound(&self) -> Hlc {
         self.bound
     }
@@ -342,12 +349,13 @@ impl Clock {
         self.last
     }
 
-    /// Why it issues nothing, if so.
+    /// Why it issues nothing, if it is fenced.
     pub fn fence(&self) -> Option<ClockFence> {
         self.fence
     }
 
-    /// Why nothing may be given up by this clock's time, if so: besides a fence.
+    /// Why nothing may be removed by this clock's time, if it is in doubt. A fence has the same
+    /// effect.
     pub fn doubt(&self) -> Option<ClockDoubt> {
         self.doubt
     }
@@ -375,7 +383,7 @@ mod tests {
     use super::*;
 
     fn at(ms: u64) -> ClockSample {
-        // Steady time that follows the wall: no jump, whatever the reading.
+        // Steady time follows the wall clock, so no reading is a jump.
         ClockSample { wall: SysTime(ms), steady: Duration::from_millis(ms) }
     }
 
@@ -389,8 +397,8 @@ mod tests {
         clock
     }
 
-    /// F4: Figure 4 of the paper. The name node's clock reads 101 and the data node's 100; the data
-    /// node's event d2 comes after it heard from the name node, so it must not be stamped below n2.
+    /// F4: Figure 4 of the paper. The name node's clock reads 101 and the data node's 100. The data
+    /// node's event d2 follows a message from the name node, so it must not be stamped below n2.
     #[test]
     fn f4_figure_4_number_by_number() {
         let (mut name_node, mut data_node) = (clock(), clock());
@@ -564,7 +572,8 @@ mod tests {
         assert!(clock().receive(stamp(601, 0), at(100)).is_err());
     }
 
-    /// Own stamps that run ahead of a confirmed clock come back with messages: they are no news.
+    /// Our own stamps that run ahead of a confirmed clock come back with messages: they change
+    /// nothing.
     #[test]
     fn a_peer_that_repeats_our_own_stamps_is_not_ahead() {
         let mut clock = clock();
@@ -599,7 +608,7 @@ mod tests {
         assert_eq!(clock.bound(), stamp(2000, 0), "it never falls");
     }
 
-    /// A bound by a reading that jumped would lift the next life's floor with it.
+    /// A bound by a reading that jumped would raise the next incarnation's floor with it.
     #[test]
     fn a_reading_that_is_not_believed_makes_no_bound_due() {
         let mut clock = Clock::new(Hlc::ZERO, ClockOptions::default());
@@ -612,7 +621,7 @@ mod tests {
     const HOUR: u64 = 3_600_000;
     const LONG_AGO: u64 = 1000 * HOUR;
 
-    /// The next life of a store that ended at [`LONG_AGO`].
+    /// The next incarnation of a store that ended at [`LONG_AGO`].
     fn later_incarnation() -> Clock {
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
         let mut clock = Clock::resume(stamp(LONG_AGO + 1000, 0), mark, ClockOptions::default());
@@ -678,7 +687,7 @@ mod tests {
         assert_eq!(clock.mark().wall, SysTime(begin + 47 * HOUR));
     }
 
-    /// A life that begins behind is judged when its clock comes back.
+    /// An incarnation that begins behind is checked when its clock comes back.
     #[test]
     fn a_clock_that_comes_back_to_where_it_was_wrong_is_in_doubt() {
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
@@ -706,7 +715,7 @@ mod tests {
         assert_eq!(clock.now(right(2)).unwrap(), last.next());
         assert_eq!(clock.ahead_of(right(2).wall), Duration::from_millis(8 * HOUR - 2));
         assert_eq!(clock.mark(), WallMark { wall: right(2).wall, is_confirmed: true });
-        // Stepping back from there is what it always was.
+        // A step back from there is fenced as usual.
         let back = ClockSample { wall: SysTime(2 * HOUR + 2 - 501), ..right(3) };
         assert!(matches!(
             clock.now(back),
@@ -736,14 +745,14 @@ mod tests {
         assert!(clock.doubt().is_some(), "ahead of the mark, although behind the stamps");
         let mut clock = life();
         assert!(clock.now(at(LONG_AGO - 501)).is_err(), "behind the mark");
-        // One of a life whose clock was never confirmed is fenced.
+        // A clock that was never confirmed in the last incarnation is fenced.
         let mark = WallMark { is_confirmed: false, ..mark };
         let mut clock = Clock::resume(floor, mark, ClockOptions::default());
         clock.observe(at(LONG_AGO + 10));
         assert!(matches!(clock.fence(), Some(ClockFence::Behind { .. })));
     }
 
-    /// A healthy clock puts the bound no further ahead than the span and the largest skew.
+    /// A healthy clock sets the bound no further ahead than the span and the largest skew.
     #[test]
     fn only_a_bound_that_no_healthy_clock_puts_there_says_that_stamps_ran_ahead() {
         let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
@@ -756,7 +765,7 @@ mod tests {
         assert_eq!(fence(LONG_AGO + 1501), None);
     }
 
-    /// Stamps that a peer drew ahead are no reason to go by the wall clock alone.
+    /// Stamps that a peer dragged ahead are no reason to trust the wall clock alone.
     #[test]
     fn a_clock_that_nobody_confirmed_is_held_against_its_stamps() {
         let mut clock = clock();

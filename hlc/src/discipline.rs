@@ -1,18 +1,19 @@
-//! What the kernel says of the wall clock's precision: `adjtimex`.
+//! The kernel's view of the wall clock's precision: `adjtimex`.
 
 use std::time::Duration;
 
-/// Whether somebody keeps the wall clock right, and how well, by the kernel's word.
+/// Whether the wall clock is synchronised, and how well, according to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockDiscipline {
-    /// A time daemon says that it is synchronised. In a container the kernel may always say that it is not.
+    /// A time daemon reports that it is synchronised. In a container the kernel may always report
+    /// that it is not.
     pub is_synchronised: bool,
-    /// The largest error that it may have, where that is known.
+    /// The largest error, where it is known.
     pub error_max: Option<Duration>,
 }
 
 impl ClockDiscipline {
-    /// Asks the kernel. It changes nothing.
+    /// Reads the kernel's state. It changes nothing.
     pub(crate) fn from_kernel() -> ClockDiscipline {
         // SAFETY: `timex` is plain integers, for which all zeros are a value.
         let mut timex: libc::timex = unsafe { std::mem::zeroed() };
@@ -21,8 +22,8 @@ impl ClockDiscipline {
         ClockDiscipline::from_adjtimex(state, timex.status, timex.maxerror)
     }
 
-    /// What the state that the kernel answered means, with the status and the largest error beside it. A state
-    /// below zero is that it did not.
+    /// Interprets the state that `adjtimex` returned, with the status and the largest error. A
+    /// state below zero means that the call failed.
     fn from_adjtimex(state: i32, status: i32, error_us: i64) -> ClockDiscipline {
         let is_error = state < 0 || state == libc::TIME_ERROR;
         let is_synchronised = !is_error && status & libc::STA_UNSYNC == 0;

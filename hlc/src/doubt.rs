@@ -1,32 +1,34 @@
-//! What is left of a wall clock's trust when a process ends, and the doubt in which the next one begins.
+//! What one process records about its wall clock, and the doubt in which the next one may begin.
 //!
-//! A wall clock that shows much later than it did when the last process ended may be right, after a long
-//! downtime; or it is wrong, and whatever goes by age would be gone. Nobody can tell from inside.
+//! A wall clock that is much later than at the end of the last process may be right, after a long
+//! downtime. Or it is wrong, and then retention by age would remove everything. The process cannot
+//! tell which.
 
 use std::fmt;
 
 use crate::{Hlc, SysTime};
 
-/// How far the wall clock was known to be right: kept on disk beside the bound.
+/// How far the wall clock was known to be right: persisted with the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WallMark {
-    /// The latest reading of the wall clock that was confirmed.
+    /// The latest confirmed reading of the wall clock.
     pub wall: SysTime,
-    /// Whether the clock was still confirmed when this was written. If not, later readings were in doubt.
+    /// Whether the clock was still confirmed when this was written. If not, later readings were in
+    /// doubt.
     pub is_confirmed: bool,
 }
 
 impl WallMark {
-    /// The mark of a process whose wall clock stood at its bound.
+    /// The mark of a process whose wall clock was at its bound.
     pub fn at(bound: Hlc) -> WallMark {
         WallMark { wall: bound.time(), is_confirmed: true }
     }
 }
 
-/// The wall clock may be wrong: nobody has confirmed it since the process started.
+/// The wall clock may be wrong: it has not been confirmed since the process started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockDoubt {
-    /// By how many milliseconds it was ahead of the last time that was confirmed.
+    /// By how many milliseconds it was ahead of the last confirmed time.
     pub ahead_ms: u64,
 }
 

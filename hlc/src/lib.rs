@@ -1,12 +1,12 @@
 //! Time: stamps, the two axes, cuts, moments and the clock.
 //!
-//! This crate knows what a hybrid logical clock stamp is, how a clock issues and folds them, what a
-//! cut of history admits, and how a person or a topic name spells a moment. It knows no I/O and no
-//! threads: readings of the wall clock arrive as arguments, and what must be on disk before a stamp
-//! may be given out is a number that the caller persists ([`Clock::extend_bound`]).
+//! This crate defines the hybrid logical clock stamp, how a clock issues and merges stamps, what a
+//! cut of history admits, and how a person or a topic name spells a moment. It does no I/O and has
+//! no threads: readings of the wall clock are arguments, and the bound that must be on disk before
+//! a stamp may be issued is a number that the caller persists ([`Clock::extend_bound`]).
 //!
-//! `docs/TIME.md` says what each read promises; the clock condition and the closed promise are kept
-//! in [`clock`].
+//! `docs/TIME.md` says what each read promises; [`clock`] upholds the clock condition and the
+//! closed promise.
 pub mod clock;
 mod cut;
 mod discipline;

@@ -1,4 +1,4 @@
-//! How a moment is spelled, wherever one is: a topic's name, a path, a flag.
+//! The spelling of a moment, wherever one is: in a topic's name, a path, a flag.
 //!
 //! ```text
 //! moment := axis time [ '@' 's' time ]       the second part only after axis u: bitemporal
@@ -6,8 +6,8 @@
 //! time   := milliseconds since 1970 | RFC 3339 | basic ISO (20261121T090000.123Z) | 'h' hex
 //! window := moment '..' moment               what happened in [first, second)
 //! ```
-//! In a topic's name a moment follows `@`, or the mark `.__at.` where a client accepts no `@`; after
-//! the mark, `.as.` stands for the second `@`.
+//! In a topic's name a moment follows `@`, or the mark `.__at.` where a client accepts no `@`;
+//! after the mark, `.as.` stands for the second `@`.
 
 use std::fmt;
 use std::ops::Range;
@@ -22,18 +22,19 @@ const KNOWN_MARK: &str = ".as.";
 /// A moment on one of the two axes of time. Both bounds are exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// What the service had accepted before it. Causally consistent across partitions.
+    /// Everything that the service accepted before it. Causally consistent across partitions.
     Sys(Cut),
-    /// What says of itself that it happened before it. Accurate, not causally closed.
+    /// Every record whose user time is before it. Accurate, not causally closed.
     User {
-        /// Records whose user time is below.
+        /// The exclusive bound on user time.
         before: UserTime,
-        /// As known at this moment of system time; the frontier of the first request if not said.
+        /// The system time as of which records are known; if `None`, the frontier of the first
+        /// request.
         known: Option<Cut>,
     },
 }
 
-/// What a reader asks to see: all before a moment, or what happened between two.
+/// The selection of a reader: everything before a moment, or what happened between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MomentSelector {
     /// Everything before it.
@@ -42,10 +43,10 @@ pub enum MomentSelector {
     Window(Moment, Moment),
 }
 
-/// Why a text is no moment.
+/// Why a text is not a moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MomentError {
-    /// Neither `s` nor `u`.
+    /// The axis is neither `s` nor `u`.
     #[error(
         "a moment begins with s (system time) or u (user time), as in s1795252948259. moment={0}"
     )]
@@ -55,33 +56,33 @@ pub enum MomentError {
         "not a time: give milliseconds since 1970, RFC 3339, 20261121T090000.123Z, or h and a stamp's 16 hex digits. time={0}"
     )]
     Time(String),
-    /// Not a time, where a person may also say one.
+    /// Not a time, where the text may also be relative.
     #[error(
         "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\". time={0}"
     )]
     HumanTime(String),
-    /// A number that was counted in another unit.
+    /// A number in a unit other than milliseconds.
     #[error(
         "times are milliseconds since 1970, and this looks like {unit}: did you mean {likely}? time={time}"
     )]
     Unit {
-        /// What was given.
+        /// The given number.
         time: String,
-        /// What it seems to be.
+        /// The unit that it seems to have.
         unit: &'static str,
-        /// The same in milliseconds.
+        /// The same time in milliseconds.
         likely: u64,
     },
-    /// A stamp where only a time makes sense.
+    /// A stamp where only a time is valid.
     #[error("a stamp (h…) belongs to system time, and user time was requested. time={0}")]
     StampOfUserTime(String),
     /// `s…@s…`
     #[error("only a moment of user time takes a second part, as in u…@s…. moment={0}")]
     KnownAtOfSysTime(String),
-    /// The two ends lie on different axes.
+    /// The two ends are on different axes.
     #[error("both ends of a window lie on one axis. window={0}")]
     MixedWindow(String),
-    /// Nothing can be in it.
+    /// The window is empty.
     #[error("the window is empty: its end does not come after its start. window={0}")]
     EmptyWindow(String),
 }
@@ -128,11 +129,11 @@ fn cut(time: &str) -> Result<Cut, MomentError> {
     }
 }
 
-/// What is a time of our days if it counts seconds: 2001 to 5138. As milliseconds, it is one of 1970 to
-/// 1973, which is spelled as a date.
+/// Numbers that are a present-day time if they count seconds: 2001 to 5138. As milliseconds, such a
+/// number is a time of 1970 to 1973, which is spelled as a date.
 const LIKE_SECONDS: Range<u64> = 1_000_000_000..100_000_000_000;
 
-/// A number that is far more likely to be a time in another unit.
+/// The error for a number that is far more likely to be a time in another unit.
 fn wrong_unit_error(time: &str) -> Option<MomentError> {
     let number: u64 = time.parse().ok()?;
     let found = |unit, likely| Some(MomentError::Unit { time: time.to_owned(), unit, likely });
@@ -148,7 +149,7 @@ fn wrong_unit_error(time: &str) -> Option<MomentError> {
     }
 }
 
-/// Milliseconds since 1970, within what a stamp can hold.
+/// Milliseconds since 1970, limited to what a stamp can hold.
 pub(crate) fn time_ms(text: &str) -> Result<u64, MomentError> {
     let bad = || MomentError::Time(text.to_owned());
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -166,7 +167,7 @@ pub(crate) fn time_ms(text: &str) -> Result<u64, MomentError> {
             return Err(bad());
         }
         let time: jiff::Timestamp = text.parse().map_err(|_| bad())?;
-        // A bound between two milliseconds admits the whole of the first.
+        // A bound between two milliseconds admits the whole of the first one.
         let ns = time.as_nanosecond();
         u64::try_from(ns.div_euclid(1_000_000) + i128::from(ns.rem_euclid(1_000_000) != 0))
             .map_err(|_| bad())?
@@ -203,8 +204,8 @@ fn write_cut(f: &mut fmt::Formatter<'_>, cut: Cut) -> fmt::Result {
     }
 }
 
-/// As a number; where that would be taken for seconds, as a date without signs that a topic's name cannot
-/// have.
+/// Writes a time as a number; where that would be read as seconds, as a date without signs that a
+/// topic's name cannot have.
 fn write_ms(f: &mut fmt::Formatter<'_>, ms: i64) -> fmt::Result {
     match jiff::Timestamp::from_millisecond(ms) {
         Ok(time) if u64::try_from(ms).is_ok_and(|ms| LIKE_SECONDS.contains(&ms)) => {
@@ -229,7 +230,7 @@ impl MomentSelector {
     /// What happened in `[first, second)`.
     ///
     /// # Errors
-    /// The ends lie on different axes, or nothing can be between them.
+    /// The ends are on different axes, or the window is empty.
     pub fn window(first: Moment, second: Moment) -> Result<MomentSelector, MomentError> {
         let ask = MomentSelector::Window(first, second);
         let empty = match (first, second) {
@@ -252,11 +253,11 @@ impl fmt::Display for MomentSelector {
     }
 }
 
-/// Takes a topic's name apart: `orders@s1795252948259` and `orders.__at.s1795252948259` ask for the
-/// topic `orders` as of a moment. `None` for a name with no moment in it.
+/// Splits a topic's name: `orders@s1795252948259` and `orders.__at.s1795252948259` mean the topic
+/// `orders` as of a moment. `None` for a name with no moment in it.
 ///
 /// # Errors
-/// The name has the mark of a moment, and what follows is none.
+/// The name has the mark of a moment, and what follows is not a moment.
 pub fn split_moment_topic(name: &str) -> Option<(&str, Result<MomentSelector, MomentError>)> {
     if let Some((topic, ask)) = name.split_once('@') {
         return Some((topic, ask.parse()));
@@ -360,7 +361,7 @@ mod tests {
         for ms in [0, 5, 999_999_999, 100_000_000_000, 1_795_251_600_123] {
             assert_eq!(format!("s{ms}").parse::<Moment>().unwrap(), sys(ms));
         }
-        // What such a number would be has a spelling all the same, and it is read back.
+        // The time of such a number has another spelling, which can be parsed back.
         for moment in [sys(1_795_251_600), user(1_000_000_000, Some(99_999_999_999))] {
             assert_eq!(moment.to_string().parse::<Moment>().unwrap(), moment);
         }

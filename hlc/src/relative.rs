@@ -1,7 +1,7 @@
-//! Moments as a person says them at a prompt: "5 minutes ago", "yesterday 14:00".
+//! Moments as a person types them at a prompt: "5 minutes ago", "yesterday 14:00".
 //!
-//! A relative time is resolved once, against a given now; what comes out is an absolute [`MomentSelector`],
-//! which the caller prints, so that the same question can be put again.
+//! A relative time is resolved once, against a given now. The result is an absolute
+//! [`MomentSelector`], which the caller prints, so that the same query can be repeated.
 
 use jiff::civil::{self, Weekday};
 use jiff::tz::TimeZone;
@@ -10,15 +10,17 @@ use jiff::{Span, Timestamp, ToSpan, Zoned};
 use crate::moment::time_ms;
 use crate::{Cut, Moment, MomentError, MomentSelector, SysTime, UserTime};
 
-/// Reads an ask as the command line takes it: everything that [`MomentSelector`] parses, and besides times
-/// without an axis (system time), relative times ("5 minutes ago", "an hour ago", "-90s"), local dates,
-/// days ("yesterday", "monday") and times of day ("10:30", "noon"), alone or behind a day, and `now`.
+/// Parses a selector from the command line.
 ///
-/// A question is about the past: a time of day or a weekday without a date is the last one before now. At
-/// the end of a window it is the first one after its start.
+/// It accepts everything that [`MomentSelector`] parses. It also accepts times without an axis
+/// (system time), relative times ("5 minutes ago", "an hour ago", "-90s"), local dates, days
+/// ("yesterday", "monday") and times of day ("10:30", "noon"), alone or after a day, and `now`.
+///
+/// A query is about the past: a time of day or a weekday without a date is the last one before now.
+/// At the end of a window it is the first one after its start.
 ///
 /// # Errors
-/// The text is no such thing.
+/// The text is none of these.
 pub fn parse_selector(
     text: &str,
     now: SysTime,
@@ -79,13 +81,13 @@ fn human_ms(text: &str, now: SysTime, after: Option<u64>, zone: &TimeZone) -> Op
     let found = day(&words, &now, zone)
         .or_else(|| text.parse::<Zoned>().ok())
         .or_else(|| text.parse::<civil::DateTime>().ok()?.to_zoned(zone.clone()).ok())
-        // A time of day before a span: "14:05:06" parses as both.
+        // A time of day is tried before a span: "14:05:06" parses as both.
         .or_else(|| recurring(&words, &now, after.as_ref(), zone))
         .or_else(|| now.checked_add(span(&words)?).ok())?;
     u64::try_from(found.timestamp().as_millisecond()).ok().filter(|ms| *ms <= SysTime::MAX.0)
 }
 
-/// A day that is named by how far it is from today.
+/// A day relative to today.
 fn day(text: &str, now: &Zoned, zone: &TimeZone) -> Option<Zoned> {
     let (word, time) = text.split_once(' ').unwrap_or((text, ""));
     if word == "now" && time.is_empty() {
@@ -101,7 +103,7 @@ fn day(text: &str, now: &Zoned, zone: &TimeZone) -> Option<Zoned> {
     date.to_datetime(time_after_day(time)?).to_zoned(zone.clone()).ok()
 }
 
-/// A time that comes again each day or week: the last before now, or the first after a moment.
+/// A time that recurs each day or week: the last one before now, or the first one after a moment.
 fn recurring(text: &str, now: &Zoned, after: Option<&Zoned>, zone: &TimeZone) -> Option<Zoned> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let (weekday, time) = match weekday(word) {
@@ -110,7 +112,7 @@ fn recurring(text: &str, now: &Zoned, after: Option<&Zoned>, zone: &TimeZone) ->
     };
     let origin = after.unwrap_or(now);
     let step = if after.is_some() { 1 } else { -1 };
-    // The day of the origin, or one of the eight beside it.
+    // The day of the origin, or one of the eight next to it.
     (0..=8).find_map(|nth: i64| {
         let date = origin.date().checked_add((step * nth).days()).ok()?;
         if weekday.is_some_and(|weekday| date.weekday() != weekday) {
@@ -149,7 +151,7 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
         "midnight" => return Some(civil::Time::midnight()),
         _ => {}
     }
-    // "9:30" too.
+    // Accepts "9:30" too.
     let hours = text.find(':')?;
     format!("{}{text}", if hours == 1 { "0" } else { "" }).parse().ok()
 }
@@ -158,7 +160,7 @@ fn span(text: &str) -> Option<Span> {
     // "an hour ago" is one.
     let one = text.strip_prefix("an ").or_else(|| text.strip_prefix("a "));
     let text = one.map_or_else(|| text.to_owned(), |unit| format!("1 {unit}"));
-    // A bare number is milliseconds since 1970 or nothing; a span has a unit.
+    // A bare number is milliseconds since 1970 or invalid; a span has a unit.
     text.chars().any(|char| char.is_ascii_alphabetic()).then(|| text.parse().ok()).flatten()
 }
 
@@ -264,7 +266,7 @@ mod tests {
         assert!(matches!(error, MomentError::HumanTime(_)), "{error:?}");
         let said = error.to_string();
         assert!(said.contains("time=a while ago"), "{said}");
-        // Every form that it names is one.
+        // Every form that the error message names is valid.
         let forms: Vec<&str> = said.split('"').skip(1).step_by(2).collect();
         assert_eq!(forms.len(), 6, "{said}");
         assert!(forms.iter().all(|form| ms(form).is_some()), "{forms:?}");

@@ -1,4 +1,4 @@
-//! Two kinds of time, and the stamp.
+//! The two kinds of time, and the stamp.
 //!
 //! *User time* is what the record says about itself; a client chose it, and it may be wrong.
 //! *System time* is when this service accepted the record. They are never compared with each other,
@@ -25,12 +25,12 @@ impl SysTime {
     /// The last millisecond that a stamp can hold: 48 bits, in the year 10889.
     pub const MAX: SysTime = SysTime((1 << 48) - 1);
 
-    /// So much later, or the last that there is.
+    /// The time `by` later, limited to [`SysTime::MAX`].
     pub fn saturating_add(self, by: Duration) -> SysTime {
         SysTime(self.0.saturating_add(millis(by)))
     }
 
-    /// So much earlier, or 1970.
+    /// The time `by` earlier, or 1970.
     pub fn saturating_sub(self, by: Duration) -> SysTime {
         SysTime(self.0.saturating_sub(millis(by)))
     }
@@ -46,12 +46,12 @@ fn millis(duration: Duration) -> u64 {
 pub struct Hlc(u64);
 
 impl Hlc {
-    /// Less than every stamp that a clock issues.
+    /// Below every stamp that a clock issues.
     pub const ZERO: Hlc = Hlc(0);
-    /// Not less than any stamp.
+    /// Not below any stamp.
     pub const MAX: Hlc = Hlc(u64::MAX);
 
-    /// The first stamp of the millisecond `t`. Times past [`SysTime::MAX`] are held there.
+    /// The first stamp of the millisecond `t`. Times above [`SysTime::MAX`] are limited to it.
     pub fn at(t: SysTime) -> Hlc {
         Hlc(t.0.min(SysTime::MAX.0) << 16)
     }
@@ -61,12 +61,12 @@ impl Hlc {
         Hlc(Hlc::at(t).0 | u64::from(logical))
     }
 
-    /// From its 64 bits, as they stand on disk and wire.
+    /// A stamp from its 64 bits, as on disk and on the wire.
     pub const fn from_bits(bits: u64) -> Hlc {
         Hlc(bits)
     }
 
-    /// Its 64 bits, as they stand on disk and wire.
+    /// Its 64 bits, as on disk and on the wire.
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -76,7 +76,7 @@ impl Hlc {
         SysTime(self.0 >> 16)
     }
 
-    /// What orders the events that share one millisecond.
+    /// The counter that orders events within one millisecond.
     pub fn logical(self) -> u16 {
         self.0 as u16
     }

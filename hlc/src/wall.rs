@@ -1,4 +1,4 @@
-//! The only way that this code reads a clock.
+//! The only way in which this code reads a clock.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::{ClockDiscipline, SysTime};
 
-/// One look at the machine's clocks.
+/// One reading of the machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSample {
     /// The wall clock, which people set and NTP corrects.
     pub wall: SysTime,
-    /// Time since some fixed moment, never set, and counting while the machine sleeps. What `wall`
-    /// gained beyond it is a jump.
+    /// Time since some fixed moment. It is never set, and continues while the machine sleeps. What
+    /// `wall` gained beyond it is a jump.
     pub steady: Duration,
 }
 
@@ -21,10 +21,10 @@ pub trait WallClock: Send + Sync + 'static {
     /// The time now.
     fn read(&self) -> ClockSample;
 
-    /// Blocks this thread for about `for_how_long`; a simulation moves its time instead.
+    /// Blocks this thread for about `for_how_long`; a simulation advances its time instead.
     fn sleep(&self, for_how_long: Duration);
 
-    /// What the kernel says of the wall clock.
+    /// The kernel's view of the wall clock.
     fn discipline(&self) -> ClockDiscipline;
 }
 
@@ -53,8 +53,8 @@ impl WallClock for OsClock {
     }
 }
 
-/// A clock that moves when it is told to: for tests and simulations. It is synchronised, without any error,
-/// until it is told otherwise.
+/// A manual clock for tests and simulations. It is synchronised, without any error, until it is set
+/// otherwise.
 #[derive(Debug)]
 pub struct ManualClock {
     wall: AtomicU64,
@@ -63,7 +63,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `wall`.
+    /// A clock that reads `wall`.
     pub fn at(wall: SysTime) -> ManualClock {
         let exact = ClockDiscipline { is_synchronised: true, error_max: Some(Duration::ZERO) };
         ManualClock {
@@ -73,18 +73,18 @@ impl ManualClock {
         }
     }
 
-    /// From now on the kernel says this of it.
+    /// Sets what the kernel reports about it from now on.
     pub fn set_discipline(&self, discipline: ClockDiscipline) {
         *self.discipline.lock().expect("no holder of this lock can panic") = discipline;
     }
 
-    /// Time passes: both clocks move.
+    /// Advances time: both clocks move.
     pub fn advance(&self, by: Duration) {
         self.wall.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
         *self.steady.lock().expect("no holder of this lock can panic") += by;
     }
 
-    /// Somebody sets the wall clock; no time passes.
+    /// Sets the wall clock; no time passes.
     pub fn step_to(&self, wall: SysTime) {
         self.wall.store(wall.0, Ordering::SeqCst);
     }
@@ -121,7 +121,7 @@ mod tests {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.expect("a clock behind 1970 is no clock").as_millis() as u64
         };
-        // One that is being set may stand elsewhere between two looks: then all are taken again.
+        // A clock may be set between two readings: then all readings are repeated.
         let is_between = || {
             let (before, now, after) = (std_ms(), OsClock.read().wall.0, std_ms());
             (before..=after).contains(&now)

@@ -1,7 +1,7 @@
-//! What it costs to make history verifiable (G15): leaves of frames in memory, by the size of their
-//! payload, beside CRC-32C over the same bytes; and the proof of a whole segment on a real disk.
+//! The cost of making history verifiable (G15): leaves of frames in memory, by the size of their payload,
+//! compared with CRC-32C over the same bytes; and the proof of a whole segment on a real disk.
 //!
-//! Beside criterion's own numbers, each prints CPU seconds a GB: hashing runs on one thread and waits
+//! In addition to criterion's numbers, each prints CPU seconds a GB: hashing runs on one thread and waits
 //! for nothing, so that is its time.
 
 #[path = "../tests/harness/mod.rs"]
@@ -81,7 +81,7 @@ fn segments(c: &mut Criterion) {
     group.finish();
 }
 
-/// Seals one segment of frames that long; where it ends.
+/// Fills one segment with frames of that length; returns where it ends.
 fn fill(directory: &StoreTestDirectory, payload_bytes: usize) -> u64 {
     let disk = RealDisk::open(directory.path()).expect("a directory opens");
     let options = Options {

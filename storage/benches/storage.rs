@@ -1,7 +1,7 @@
-//! What the journal costs beside plain `write(2)` of the same bytes, and whether the cost of a log
+//! The cost of the journal compared with plain `write(2)` of the same bytes, and whether the cost of a log
 //! depends on its length (F14: it must not).
 //!
-//! Beside criterion's own numbers, each comparison prints a ratio. A store hands each append to its
+//! In addition to criterion's numbers, each comparison prints a ratio. A store passes each append to its
 //! writer's thread and back; "one by one" pays for that, "many in flight" shows the throughput.
 
 #[path = "../tests/harness/mod.rs"]
@@ -20,14 +20,14 @@ use hlc::{Cut, Hlc, OsClock, WallClock};
 use storage::disk::RealDisk;
 use storage::{Durability, LogAppend, LogId, Options, Payload};
 
-/// The plain file is begun anew when it is this long, and the store too: benches share the disk.
+/// The plain file is created again at this length, and so is the store: benches share the disk.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 fn steady() -> Duration {
     OsClock.read().steady
 }
 
-/// A store on a real directory, made anew when it has grown too long.
+/// A store in a real directory, created again when it has grown too long.
 struct BenchStore {
     rig: Option<StoreFixture>,
     directory: StoreTestDirectory,
@@ -46,7 +46,7 @@ impl BenchStore {
         StoreFixture::open_on(Arc::new(disk), options, Arc::new(OsClock)).expect("a store opens")
     }
 
-    /// Appends `payload` `count` times with at most `window` in flight; how long that took.
+    /// Appends `payload` `count` times with at most `window` in flight; returns how long that took.
     fn run(&mut self, payload: &Bytes, how: Durability, count: u64, window: usize) -> Duration {
         let mut took = Duration::ZERO;
         let mut left = count;

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use hlc::{Cut, Hlc};
 
 use crate::disk::is_full;
-use crate::log::{LogId, Offset};
+use crate::entry::{LogId, Offset};
 
 pub use directory::CatalogDirectory;
 pub use faults::CatalogFaults;

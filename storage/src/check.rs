@@ -18,13 +18,13 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::entry::{LogId, Offset};
 use crate::history::{HistoryError, open_latest_run_tables};
 use crate::index::{BlockCache, latest_runs_range};
 use crate::journal::{
     FRAME_BYTES, FrameError, FrameReader, JournalCorruption, JournalScanItem, RecoverError,
     SEGMENT_HEADER_BYTES, ScannedFrame, SegmentHeader, segment_name, segment_start,
 };
-use crate::log::{LogId, Offset};
 use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
 use crate::proof::{VerifyingKey, proof_start};
 use crate::sealed_segment::SegmentLayout;

@@ -1,4 +1,4 @@
-//! Putting two checksums together.
+//! Combining two checksums.
 
 /// The polynomial of CRC-32C, its bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -7,8 +7,8 @@ const ONE: u32 = 1 << 31;
 /// x to the power of 2^n, modulo the polynomial: enough for the number of bits in any slice of memory.
 const POWERS: [u32; 67] = powers();
 
-/// The CRC-32C of some bytes followed by `length` others, from the checksums of both. Takes as long as to
-/// read some thousand bytes: one product for every bit that is set in `length`.
+/// The CRC-32C of some bytes followed by `length` others, from the checksums of both. It takes as long as
+/// reading some thousand bytes: one product for every bit that is set in `length`.
 pub(crate) fn combine_checksums(first: u32, second: u32, length: usize) -> u32 {
     let mut factor = ONE;
     let (mut left, mut power) = (length, 3);

@@ -1,12 +1,12 @@
 //! Blocks of data files in memory, shared by all readers.
 //!
 //! One budget holds the newest payloads (the tail) and these blocks. The blocks may fill what the tail
-//! does not use. The tail may take all of that back, but for a quarter of the budget. So a reader of
-//! old data never evicts the tail, and readers of the same old data read the disk once, also while
+//! does not use. The tail may reclaim all of that except a quarter of the budget. So a reader of
+//! old data never evicts the tail, and readers of the same old data read the disk once, even while
 //! many payloads arrive.
 //!
 //! Only one thread loads a block; others that want the same block wait for it. Eviction is CLOCK: a
-//! block that was used again stays for another round, one that a single reader passed by does not.
+//! block that was used again stays for another round; a block that a single reader used once does not.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,19 +19,19 @@ use parking_lot::{Condvar, Mutex};
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::disk::BLOCK_BYTES;
 
-/// The length of a block: what is read from the disk at once.
+/// The length of a block, the unit of reading from the disk.
 pub const DATA_BLOCK_BYTES: usize = 1 << 20;
-/// What a block takes besides its bytes: it begins at a page, and remembers checksums.
+/// The memory that a block takes besides its bytes: it is page-aligned, and remembers checksums.
 const OVERHEAD_BYTES: usize = BLOCK_BYTES + (2 << 10);
 /// What a block takes of the budget.
 const BLOCK_CHARGE_BYTES: usize = DATA_BLOCK_BYTES + OVERHEAD_BYTES;
-/// The tail leaves this part of the budget to blocks.
+/// The tail leaves this share of the budget to blocks.
 const BLOCKS_SHARE_DIVISOR: usize = 4;
-/// How many buffers of blocks that were evicted are kept for the next.
+/// How many buffers of evicted blocks are kept for reuse.
 const POOLED_BUFFERS_MAX: usize = 8;
-/// The checksum of a shorter range is computed each time: that is as quick as to look it up.
+/// The checksum of a shorter range is computed each time: that is as fast as a lookup.
 const CHECKSUM_MEMO_BYTES_MIN: usize = 4 << 10;
-/// A cache with less room than this loads nothing ahead of its reader.
+/// A cache with less room than this does not read ahead.
 const READ_AHEAD_BYTES_MIN: usize = 4 * BLOCK_CHARGE_BYTES;
 
 /// The number of the block of its file that holds the byte at `at`, and where in the block that is.
@@ -39,17 +39,17 @@ pub fn block_of(at: u64) -> (u64, usize) {
     (at / DATA_BLOCK_BYTES as u64, (at % DATA_BLOCK_BYTES as u64) as usize)
 }
 
-/// Memory of blocks that were evicted.
+/// Buffers of evicted blocks.
 type BufferPool = Mutex<Vec<LoadBuffer>>;
 
-/// A block of a data file, as it was read once.
+/// A block of a data file, as it was read.
 pub struct DataFileBlock {
     buffer: LoadBuffer,
     checksums: Mutex<Vec<RangeChecksum>>,
     pool: Weak<BufferPool>,
 }
 
-/// CRC-32C of what comes before a range and of the range.
+/// CRC-32C of the bytes before a range, and of them with the range.
 #[derive(Clone, Copy)]
 struct RangeChecksum {
     start: u32,
@@ -64,8 +64,8 @@ impl DataFileBlock {
         self.buffer.bytes()
     }
 
-    /// `before`, a CRC-32C, continued over `range` of the block. It is computed by the first reader that
-    /// asks and remembered for the others: these bytes do not change.
+    /// `before`, a CRC-32C, continued over `range` of the block. The first reader computes it, and it is
+    /// remembered for the others: these bytes do not change.
     ///
     /// # Panics
     /// If the block is shorter.
@@ -110,13 +110,13 @@ impl std::fmt::Debug for DataFileBlock {
     }
 }
 
-/// The number of a file among those of this process, and of a block in it.
+/// The number of a file in this process, and of a block in it.
 type BlockKey = (u64, u64);
 
 enum BlockEntry {
     /// A thread reads it from the disk.
     Loading(Arc<PendingBlock>),
-    /// It is here; whether it was used since the clock's hand passed.
+    /// It is in memory; whether it was used since the clock's hand passed.
     Cached(Arc<DataFileBlock>, AtomicBool),
 }
 
@@ -130,9 +130,9 @@ struct PendingBlock {
 #[derive(Default)]
 struct BlockSlots {
     by_key: HashMap<BlockKey, BlockEntry>,
-    /// The blocks that are held, in the order in which the clock's hand comes to them.
+    /// The blocks in memory, in the order in which the clock's hand reaches them.
     clock: VecDeque<BlockKey>,
-    /// What blocks that are held or being loaded take of the budget.
+    /// What blocks that are in memory or being loaded take of the budget.
     charged: usize,
 }
 
@@ -179,14 +179,14 @@ impl DataCache {
         &self.stats
     }
 
-    /// How much the tail may hold now.
+    /// How many bytes the tail may hold now.
     pub(crate) fn tail_bytes_max(&self) -> usize {
         let blocks =
             self.stats.bytes.load(Ordering::Relaxed).min(self.bytes_max / BLOCKS_SHARE_DIVISOR);
         self.bytes_max - blocks
     }
 
-    /// Says how much the tail holds. What it has taken back from blocks is evicted.
+    /// Sets how many bytes the tail holds. Blocks in the space that it reclaimed are evicted.
     pub(crate) fn set_tail_bytes(&self, bytes: usize) {
         self.tail_bytes.store(bytes, Ordering::Relaxed);
         if self.stats.bytes.load(Ordering::Relaxed) > self.blocks_bytes_max() {
@@ -212,23 +212,23 @@ impl DataCache {
         }
     }
 
-    /// Whether there is room for blocks at all, and for some ahead of their reader.
+    /// Whether there is room for blocks at all, and for some read-ahead.
     pub fn can_read_ahead(&self) -> bool {
         self.blocks_bytes_max() >= READ_AHEAD_BYTES_MIN
     }
 
-    /// Whether block `number` of `file` is in memory, or on its way there.
+    /// Whether block `number` of `file` is in memory, or being loaded.
     pub fn has(&self, file: &DataFile, number: u64) -> bool {
         self.slots.lock().by_key.contains_key(&(file.id, number))
     }
 
-    /// Whether to load block `number` of `file` before anybody asks for it: it is not here, there is
-    /// something in it, and there is room for it.
+    /// Whether to read block `number` of `file` ahead: it is not in memory, it has bytes, and there is
+    /// room for it.
     pub fn should_read_ahead(&self, file: &DataFile, number: u64) -> bool {
         self.can_read_ahead() && file.has_block(number) && !self.has(file, number)
     }
 
-    /// Block `number` of `file`, with the first `length` of its bytes at least: from memory, or from the
+    /// Block `number` of `file`, with at least the first `length` of its bytes: from memory, or from the
     /// disk. Blocks.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl DataCache {
         }
     }
 
-    /// [`DataCache::load`], if that needs no waiting for a disk or for another thread.
+    /// [`DataCache::load`], if that does not wait for a disk or for another thread.
     ///
     /// # Errors
     /// As for [`DataCache::load`].
@@ -279,8 +279,8 @@ impl DataCache {
         }
     }
 
-    /// Evicts block `number` of `file`: what was read is not what was written, and the disk may know
-    /// better.
+    /// Evicts block `number` of `file`, because the bytes read are not the ones written; reading it again may
+    /// help.
     pub fn evict_block(&self, file: &DataFile, number: u64) {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
         if matches!(slots.by_key.get(&key), Some(BlockEntry::Cached(..))) {
@@ -322,7 +322,7 @@ impl DataCache {
         }
     }
 
-    /// Evicts blocks until there is room for `more` bytes, or none is held.
+    /// Evicts blocks until there is room for `more` bytes, or none is in memory.
     fn evict(&self, slots: &mut BlockSlots, more: usize) {
         let limit = self.blocks_bytes_max();
         while slots.charged + more > limit {
@@ -337,16 +337,16 @@ impl DataCache {
     }
 }
 
-/// Who loads a block.
+/// Which thread loads a block.
 enum BlockLookup<'a> {
-    /// It is here.
+    /// It is in memory.
     Cached,
     /// Another thread.
     Pending(Arc<PendingBlock>),
     Assigned(BlockLoad<'a>),
 }
 
-/// A load under way. Whatever becomes of it, those who wait for it go on.
+/// A load in progress. Whether it succeeds or fails, the threads that wait for it continue.
 struct BlockLoad<'a> {
     cache: &'a DataCache,
     key: BlockKey,

@@ -1,4 +1,4 @@
-//! The data directory: whose it is, which version, and that one process uses it.
+//! The data directory: its owner, its format version, and the lock that lets only one process use it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -14,14 +14,14 @@ const LOCK_FILE: &str = "LOCK";
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirectoryError {
-    /// Another process has it.
+    /// Another process holds it.
     #[error(
         "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or use another directory"
     )]
     InUse {
         /// The directory.
         directory: PathBuf,
-        /// What the lock file says of its holder.
+        /// The process id in the lock file.
         pid: String,
     },
     /// It was written by another version.
@@ -34,7 +34,7 @@ pub enum DataDirectoryError {
         /// Its format.
         found: String,
     },
-    /// It is not ours.
+    /// It is not a data directory of ours.
     #[error(
         "directory is not empty and is no freezeframe data directory. directory={directory}; give an empty or a new one"
     )]
@@ -50,7 +50,7 @@ pub enum DataDirectoryError {
         /// The directory.
         directory: PathBuf,
     },
-    /// Its identity is not what was written.
+    /// Its identity file is corrupt.
     #[error(
         "the data directory's file FREEZEFRAME is corrupt. directory={directory}; restore it from a backup: `format {FORMAT_VERSION}` is its first line, `cluster` and a name its second"
     )]
@@ -58,7 +58,7 @@ pub enum DataDirectoryError {
         /// The directory.
         directory: PathBuf,
     },
-    /// A server has served from it, and what it wrote is not there.
+    /// A server has served from it, and its journal is gone.
     #[error(
         "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
     )]
@@ -88,11 +88,11 @@ pub struct DataDirectory {
 }
 
 impl DataDirectory {
-    /// Takes `directory`, and makes it a data directory if it is new or empty; `cluster_id` is then
-    /// its cluster's name.
+    /// Locks `directory`, and makes it a data directory if it is new or empty; then `cluster_id` gives the
+    /// name of its cluster.
     ///
     /// # Errors
-    /// [`DataDirectoryError`]; nothing was changed then.
+    /// [`DataDirectoryError`]; then nothing has changed.
     pub fn open(
         directory: &Path,
         cluster_id: impl FnOnce() -> String,
@@ -102,11 +102,12 @@ impl DataDirectory {
         Ok(home)
     }
 
-    /// The same, but a new directory gets its identity only with [`DataDirectory::commit_identity`]. One that has it,
-    /// has served or was about to; one whose first start was cut short is as good as new.
+    /// The same, but a new directory gets its identity only with [`DataDirectory::commit_identity`]. A
+    /// directory with an identity has served or was about to; one whose first start was interrupted is as
+    /// good as new.
     ///
     /// # Errors
-    /// [`DataDirectoryError`]; nothing was changed then.
+    /// [`DataDirectoryError`]; then nothing has changed.
     pub fn open_uncommitted(
         directory: &Path,
         cluster_id: impl FnOnce() -> String,
@@ -168,14 +169,14 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Whether a directory that has its identity has a journal too. The bound is on stable storage
-    /// before anything is promised to anybody; without it, what was written here is gone, and a
-    /// server would begin an empty history under the old name.
+    /// Checks that a directory with an identity has a journal too. The bound is on stable storage before
+    /// anything is promised to a client. Without it, what was written here is gone, and a server would begin
+    /// an empty history under the old name.
     ///
     /// # Errors
     /// [`DataDirectoryError::NoJournal`].
     pub fn require_journal(&self) -> Result<(), DataDirectoryError> {
-        // Where there is anything else, recovery says better what is missing.
+        // If anything else exists, recovery gives a better report of what is missing.
         let is_nothing = |entry: &fs::DirEntry| {
             entry.file_name() == BOUND_FILE && entry.metadata().is_ok_and(|bound| bound.len() == 0)
         };
@@ -189,8 +190,8 @@ impl DataDirectory {
         }
     }
 
-    /// Takes a data directory that is there, to look at it: nothing in it is changed, so it may lie on
-    /// a read-only file system. No server can take it meanwhile.
+    /// Opens an existing data directory for inspection. Nothing in it is changed, so it may be on a read-only
+    /// file system. No server can lock it meanwhile.
     ///
     /// # Errors
     /// [`DataDirectoryError`].
@@ -212,7 +213,7 @@ impl DataDirectory {
         }
         let lock = match File::open(directory.join(LOCK_FILE)) {
             Ok(file) => Some(lock_file(directory, file)?),
-            // A backup may have left it out.
+            // A backup may lack the lock file.
             Err(error) if is_absent(&error) => None,
             Err(error) => return Err(disk("lock the data directory")(error)),
         };
@@ -237,7 +238,7 @@ impl DataDirectory {
     }
 }
 
-/// Whether a directory holds nothing of anybody's.
+/// Whether a directory has no files of any user.
 fn is_vacant(directory: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
@@ -263,12 +264,12 @@ fn lock(directory: &Path) -> Result<File, DataDirectoryError> {
         .open(directory.join(LOCK_FILE))
         .map_err(disk)?;
     let mut file = lock_file(directory, file)?;
-    // The lock counts, and not what the file says: a full disk may have no room for that.
+    // The lock counts, and not the file's content: a full disk may have no space for that.
     let _ = write_pid(&mut file);
     Ok(file)
 }
 
-/// Writes over what is there before it cuts the rest off: that takes no room.
+/// Overwrites the old content before it truncates the rest: that takes no space.
 fn write_pid(file: &mut File) -> io::Result<()> {
     let pid = format!("{}\n", std::process::id());
     file.rewind()?;
@@ -294,7 +295,7 @@ fn lock_file(directory: &Path, mut file: File) -> Result<File, DataDirectoryErro
     }
 }
 
-/// The identity under the name that it has until it is settled.
+/// The name of the identity file until it is committed.
 fn uncommitted_identity(identity: &Path) -> PathBuf {
     identity.with_extension("new")
 }

@@ -1,9 +1,9 @@
-//! A file that payloads lie in: a segment of the journal, or what was filed from one.
+//! A file of payloads: a segment of the journal, a sorted segment, or a compacted prefix.
 //!
-//! Reading for someone far behind goes in whole blocks, around the page cache, into memory that is
-//! used again and again: to let the kernel fill its page cache first costs more processor time than
-//! the reading. What this life of the store wrote in small groups is in the page cache already, and
-//! is taken from there; and so are short reads, for which the kernel reads ahead.
+//! Reads for a consumer far behind go in whole blocks, around the page cache, into memory that is reused:
+//! filling the kernel's page cache first costs more processor time than the reading. What this incarnation
+//! of the store wrote in small groups is in the page cache already, and is read from there. So are short
+//! reads, for which the kernel reads ahead.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::disk::{BLOCK_BYTES, DiskFile, read_exact_at};
 /// Reads shorter than this go through the page cache.
 pub const DIRECT_READ_BYTES_MIN: usize = 128 << 10;
 
-/// The next number of a file among those of this process.
+/// The next file number of this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Memory to read into.
@@ -26,17 +26,17 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 pub struct LoadBuffer {
     memory: Vec<u8>,
     from: usize,
-    /// Where in the memory the bytes asked for are.
+    /// Where in the memory the requested bytes are.
     held: Range<usize>,
 }
 
 impl LoadBuffer {
-    /// The bytes that were asked for.
+    /// The requested bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.memory[self.held.clone()]
     }
 
-    /// Makes room for `length` bytes behind `lead`, and the rest of the block.
+    /// Makes room for `length` bytes after `lead`, and the rest of the block.
     fn prepare(&mut self, lead: usize, length: usize) -> &mut [u8] {
         let room = (lead + length).next_multiple_of(BLOCK_BYTES);
         if self.memory.len() < room + BLOCK_BYTES {
@@ -47,25 +47,25 @@ impl LoadBuffer {
         &mut self.memory[self.from..self.from + room]
     }
 
-    /// Has fewer bytes count than were prepared for.
+    /// Reduces the number of valid bytes to fewer than were prepared for.
     fn truncate(&mut self, length: usize) {
         self.held.end = self.held.end.min(self.held.start + length);
     }
 }
 
-/// A file that payloads lie in.
+/// A file of payloads.
 pub struct DataFile {
     /// Its name in the journal's directory.
     pub name: String,
-    /// Its number among the files of this process: names are used again.
+    /// Its number among the files of this process, because names are reused.
     pub(crate) id: u64,
     file: Arc<dyn DiskFile>,
-    /// The bytes in front of this are final. What lies behind may be written yet, or is not there.
+    /// The bytes in front of this are final. What follows may still be written, or does not exist.
     final_to: AtomicU64,
-    /// Where a read of a block came to the end of the file.
+    /// Where a read of a block met the end of the file.
     ends_at: AtomicU64,
-    /// The ranges that the page cache is likely to hold: what this life wrote through it. They rise;
-    /// the gaps between them were written around it.
+    /// The ranges that the page cache probably holds: what this incarnation wrote through it, in ascending
+    /// order. The gaps between them were written around it.
     cached: Mutex<Vec<Range<u64>>>,
 }
 
@@ -76,14 +76,14 @@ impl std::fmt::Debug for DataFile {
 }
 
 impl DataFile {
-    /// A file of which all is final, until [`DataFile::set_final`] says otherwise.
+    /// A file that is final as a whole, until [`DataFile::set_final`] limits that.
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>) -> DataFile {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let [final_to, ends_at] = [(); 2].map(|()| AtomicU64::new(u64::MAX));
         DataFile { name, id, file, final_to, ends_at, cached: Mutex::default() }
     }
 
-    /// Says that only the bytes in front of `end` are final yet.
+    /// Declares that only the bytes in front of `end` are final yet.
     pub(crate) fn set_final(&self, end: u64) {
         self.final_to.store(end, Ordering::Release);
     }
@@ -92,7 +92,7 @@ impl DataFile {
         &*self.file
     }
 
-    /// Says that `range`, which lies behind all earlier ones, was written through the page cache.
+    /// Records that `range`, which lies after all earlier ones, was written through the page cache.
     pub(crate) fn mark_cached(&self, range: Range<u64>) {
         let mut cached = self.cached.lock();
         match cached.last_mut() {
@@ -101,14 +101,14 @@ impl DataFile {
         }
     }
 
-    /// Whether the page cache is likely to hold what lies at `at`.
+    /// Whether the page cache probably holds the byte at `at`.
     fn is_cached(&self, at: u64) -> bool {
         let cached = self.cached.lock();
         let after = cached.partition_point(|range| range.end <= at);
         cached.get(after).is_some_and(|range| range.start <= at)
     }
 
-    /// Reads `length` bytes at `at` if that needs no waiting for a disk; whether it was done.
+    /// Reads `length` bytes at `at` if that does not wait for a disk; returns whether it did.
     ///
     /// # Errors
     /// The disk fails.
@@ -133,7 +133,7 @@ impl DataFile {
         self.load_direct(buffer, at, length)
     }
 
-    /// Reads `length` bytes at `at` in whole blocks, around the page cache where that can be done.
+    /// Reads `length` bytes at `at` in whole blocks, around the page cache if possible.
     pub(crate) fn load_direct(
         &self,
         buffer: &mut LoadBuffer,
@@ -146,8 +146,8 @@ impl DataFile {
         if read < lead + length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// Reads of `length` bytes at `at` the parts `ranges` alone, each by itself: for what cannot be read in
-    /// one go. Blocks.
+    /// Reads only the parts `ranges` of the `length` bytes at `at`, one by one, if they cannot be read in one
+    /// go. Blocks.
     ///
     /// # Errors
     /// The first part that cannot be read, and why.
@@ -165,31 +165,31 @@ impl DataFile {
         Ok(())
     }
 
-    /// Where block `number` lies, as far as its bytes are final.
+    /// The range of block `number`, as far as its bytes are final.
     fn block_range(&self, number: u64) -> Range<u64> {
         let start = number.saturating_mul(DATA_BLOCK_BYTES as u64);
         let end = start.saturating_add(DATA_BLOCK_BYTES as u64);
         start..end.min(self.final_to.load(Ordering::Acquire)).max(start)
     }
 
-    /// Whether there may be something in block `number`.
+    /// Whether block `number` may have any bytes.
     pub(crate) fn has_block(&self, number: u64) -> bool {
         let range = self.block_range(number);
         !range.is_empty() && range.start < self.ends_at.load(Ordering::Relaxed)
     }
 
-    /// Whether the page cache is likely to hold all of block `number`.
+    /// Whether the page cache probably holds all of block `number`.
     pub(crate) fn is_block_cached(&self, number: u64) -> bool {
         let range = self.block_range(number);
         !range.is_empty() && self.is_cached(range.start) && self.is_cached(range.end - 1)
     }
 
-    /// Reads what is final of block `number`; less at the end of the file. Blocks.
+    /// Reads the final bytes of block `number`; fewer at the end of the file. Blocks.
     pub(crate) fn read_block(&self, number: u64, mut buffer: LoadBuffer) -> io::Result<LoadBuffer> {
         let range = self.block_range(number);
         let length = (range.end - range.start) as usize;
         let room = buffer.prepare(0, length);
-        // What is in the page cache and not on the disk yet would have to be written first.
+        // Dirty pages in the page cache would have to be written to the disk first.
         let read = if self.overlaps_cached(&range) {
             self.file.read_at(&mut room[..length], range.start)?
         } else {
@@ -202,7 +202,7 @@ impl DataFile {
         Ok(buffer)
     }
 
-    /// [`DataFile::read_block`] of a whole block that is in the page cache.
+    /// [`DataFile::read_block`] for a whole block that is in the page cache.
     pub(crate) fn read_cached_block(
         &self,
         number: u64,
@@ -225,7 +225,7 @@ impl DataFile {
         read_exact_at(&*self.file, buffer, at)
     }
 
-    /// An error that says that what was read is not what was written.
+    /// An error that says that the bytes read are not the ones written.
     pub(crate) fn corruption_error(&self, at: u64, what: &str) -> io::Error {
         let name = &self.name;
         io::Error::new(

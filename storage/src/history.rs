@@ -29,9 +29,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
+use crate::entry::{LogId, Offset};
 use crate::index::{BlockCache, LatestRunTable};
 use crate::journal::{JournalSegments, Segment};
-use crate::log::{CompactedPrefix, IndexedTip, Log, LogId, LogPrefix, Offset};
+use crate::log::{CompactedPrefix, IndexedTip, Log, LogPrefix};
 use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::proof::{FrameLeaves, SigningKey};
 use crate::sealed_segment::SealedSegments;

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::log::LogId;
+use crate::entry::LogId;
 pub use blocks::BlockCache;
 use blocks::{
     BLOCK_HEADER_BYTES, CONTENT_BYTES, INDEX_BLOCK_BYTES, IndexBlockReader, verify_block_checksum,

@@ -34,7 +34,7 @@ pub use cache::NodeCache;
 pub use checkpoint::{CheckpointRoot, ROOT_BYTES, TreeCheckpoint};
 pub use node::{NodeId, TreeNode};
 
-use crate::log::Offset;
+use crate::entry::Offset;
 use insert::{ExtentInsertion, InsertResult};
 use node::NodeLink;
 

@@ -21,12 +21,14 @@ mod data_cache;
 mod data_dir;
 mod data_file;
 pub mod disk;
+mod entry;
 mod history;
 pub mod index;
 pub mod interval_tree;
 pub mod journal;
 pub mod log;
 pub mod manifest;
+mod payload;
 pub mod proof;
 mod read_range;
 mod refusal_reporter;
@@ -40,14 +42,17 @@ pub mod timekeeper;
 pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock, block_of};
 pub use data_dir::{DataDirectory, DataDirectoryError, FORMAT_VERSION};
 pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer};
+pub use entry::{Entry, LogId, Offset};
 pub use history::{
     CompactedEntry, CompactionHorizon, CompactionSource, EntrySink, HistoryError, HistoryStats,
     ReclaimStats,
 };
-pub use log::{Entry, EntryPayload, Log, LogId, Offset, PayloadLocation};
+pub use log::Log;
+pub use payload::{
+    EntryPayload, PAYLOAD_HEADER_BYTES_MAX, Payload, PayloadHeader, PayloadLocation,
+};
 pub use space_reserve::RESERVE_FILE;
 pub use store::{
     AbortOnPanic, AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend,
     LogSource, OpenError, Options, ReplayHandler, ReplayedEntry, Store, StoreStats,
 };
-pub use tail::{PAYLOAD_HEADER_BYTES_MAX, Payload, PayloadHeader};

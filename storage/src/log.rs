@@ -16,154 +16,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use hlc::{Cut, Hlc, UserTime};
+use hlc::{Cut, UserTime};
 use parking_lot::{Mutex, RwLock};
-use serde::{Deserialize, Serialize};
 
-use crate::data_file::DataFile;
+use crate::entry::{Entry, LogId, Offset};
 use crate::index::{IndexEntry, LogTip, RunLocation};
-use crate::journal::{FRAME_BYTES, FrameHeader, JournalSegments};
+use crate::journal::JournalSegments;
 use crate::manifest::LogHorizon;
+use crate::payload::{EntryPayload, Payload, PayloadLocation};
 use crate::sealed_segment::SealedSegments;
-use crate::tail::Payload;
 use sealed_log::EntryLocation;
 pub(crate) use sealed_log::{CompactedPrefix, SealedLog, SegmentRun};
-
-/// Names a log within its store.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
-)]
-pub struct LogId(pub u64);
-
-/// A record's place in its log.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
-)]
-pub struct Offset(pub u64);
-
-/// One entry of a log, as its index has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// When the service accepted it.
-    pub stamp: Hlc,
-    /// The first offset that it takes.
-    pub base: Offset,
-    /// How many offsets it takes.
-    pub count: u32,
-    /// Length of its payload in bytes.
-    pub length: u32,
-    /// Where its payload lies in the journal.
-    pub position: u64,
-    /// The smallest user time in it.
-    pub user_min: UserTime,
-    /// The largest user time in it.
-    pub user_max: UserTime,
-    /// The largest user time in the log up to and with this entry. For an entry that was found in an index,
-    /// the largest in its run.
-    pub user_time_max: UserTime,
-    /// Bytes of payload in the log up to and with it.
-    pub bytes: u64,
-    /// CRC-32C of its payload.
-    pub payload_crc: u32,
-    /// A leader epoch.
-    pub epoch: u32,
-    /// Its kind; the store's user defines what it means.
-    pub kind: u8,
-    /// Identifies the log's whole content up to and with this entry.
-    pub chain: u128,
-}
-
-impl Entry {
-    /// The offset after its last one.
-    pub fn end(&self) -> Offset {
-        Offset(self.base.0 + u64::from(self.count))
-    }
-
-    /// Where its frame begins in the journal. An empty payload begins where its frame ends, which may be in
-    /// another segment.
-    pub(crate) fn frame(&self) -> u64 {
-        self.position - FRAME_BYTES as u64
-    }
-
-    /// The chain value that follows `previous`.
-    pub(crate) fn link(previous: u128, entry: &Entry) -> u128 {
-        let mut bytes = [0; 48];
-        bytes[..16].copy_from_slice(&previous.to_le_bytes());
-        bytes[16..24].copy_from_slice(&entry.stamp.bits().to_le_bytes());
-        bytes[24..32].copy_from_slice(&entry.base.0.to_le_bytes());
-        bytes[32..36].copy_from_slice(&entry.count.to_le_bytes());
-        bytes[36..40].copy_from_slice(&entry.length.to_le_bytes());
-        bytes[40..44].copy_from_slice(&entry.payload_crc.to_le_bytes());
-        xxhash_rust::xxh3::xxh3_128(&bytes)
-    }
-}
-
-/// The bytes of an entry, in memory or in a file.
-#[derive(Clone, Debug)]
-pub struct EntryPayload {
-    /// The entry.
-    pub entry: Entry,
-    /// Its payload.
-    pub location: PayloadLocation,
-}
-
-/// Where a payload is.
-#[derive(Clone, Debug)]
-pub enum PayloadLocation {
-    /// In memory.
-    Memory(Payload),
-    /// In a file.
-    File {
-        /// The file.
-        file: Arc<DataFile>,
-        /// Where in it the payload begins.
-        at: u64,
-    },
-}
-
-impl EntryPayload {
-    /// The whole payload in one piece, read from the file if necessary.
-    ///
-    /// # Errors
-    /// The disk fails, or returns other bytes than were written.
-    pub fn read(&self) -> io::Result<Bytes> {
-        match &self.location {
-            PayloadLocation::Memory(payload) => Ok(payload.to_bytes()),
-            PayloadLocation::File { file, at } => read_checked(file, *at, &self.entry),
-        }
-    }
-}
-
-/// What a frame's header says of an entry whose payload begins at `position`. Publishing fills in its place
-/// in its log.
-pub(crate) fn entry_of(frame: &FrameHeader, position: u64) -> Entry {
-    Entry {
-        stamp: frame.stamp,
-        base: frame.base,
-        count: frame.count,
-        length: frame.length,
-        position,
-        user_min: frame.user_min,
-        user_max: frame.user_max,
-        user_time_max: frame.user_max,
-        bytes: 0,
-        payload_crc: frame.payload_crc,
-        epoch: frame.epoch,
-        kind: frame.kind,
-        chain: 0,
-    }
-}
-
-/// The payload of `entry`, from its file.
-pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Result<Bytes> {
-    let mut bytes = vec![0; entry.length as usize];
-    file.read_exact(&mut bytes, at)?;
-    if crc32c::crc32c(&bytes) != entry.payload_crc {
-        return Err(file.corruption_error(at, "a payload"));
-    }
-    Ok(bytes.into())
-}
 
 /// How many entries a long search examines under one lock.
 const ENTRIES_PER_LOCK: usize = 256;

@@ -19,8 +19,8 @@ use std::io;
 use hlc::{Hlc, UserTime};
 
 use crate::disk::{Disk, read_exact_at};
+use crate::entry::{LogId, Offset};
 use crate::index::LogTip;
-use crate::log::{LogId, Offset};
 use crate::sealed_segment::SegmentLayout;
 pub(crate) use edit::{ManifestChange, ManifestEdit};
 use edit::{PAGE_BYTES, apply_edits, apply_readable};

@@ -1,22 +1,22 @@
-//! Proofs: what makes the history of a store verifiable, frame by frame.
+//! Proofs, which make the history of a store verifiable, frame by frame.
 //!
-//! Of each sealed segment of the journal there is a proof. It holds a *leaf* for every frame, a hash over its
+//! Each sealed segment of the journal has a proof. It holds a *leaf* for every frame, a hash over its
 //! position, header and payload; the *root* of a tree of hashes over the leaves; and a *chain* through the
-//! roots of all segments from the journal's birth on, so that one hash stands for everything before it. A
-//! proof may be signed.
+//! roots of all segments from the beginning of the journal on, so that one hash stands for everything before
+//! it. A proof may be signed.
 //!
-//! What holds true of it:
-//! - A frame can be verified by itself, wherever it is filed and whatever became of its neighbours:
-//!   its leaf is made again and compared. The root is verified over the leaves alone. So history
-//!   stays verifiable while retention and compaction take frames away.
-//! - Of frames that are gone, leaves are taken out: one hash stands for as many of them as follow one another in
-//!   the tree, and the root stays what it was. So what proofs take follows what is kept.
-//! - Checksums notice accidents, and whoever changes a file can make them right again. Leaves notice
-//!   that too, unless the proofs are forged with them; then the signature does, or, without one, a
-//!   head (the newest chain value) that somebody wrote down elsewhere.
-//! - A proof of whose frames none is kept is cut down to its header. The chain goes on through it.
-//! - The newest proofs, taken away together with their segments, leave a shorter history that is whole.
-//!   Only a head known from elsewhere tells.
+//! Invariants:
+//! - A frame can be verified by itself, in whatever file it is and whatever happened to its neighbours:
+//!   its leaf is computed again and compared. The root is verified over the leaves alone. So history
+//!   stays verifiable while retention and compaction remove frames.
+//! - The leaves of removed frames are pruned: one hash stands for as many of them as are adjacent in
+//!   the tree, and the root stays the same. So the size of proofs follows what is kept.
+//! - Checksums detect accidents, but an attacker who changes a file can make them right again. Leaves detect
+//!   that too, unless the proofs are forged with them. Then the signature detects it, or, without one, a
+//!   chain head (the newest chain value) that was recorded elsewhere.
+//! - A proof none of whose frames is kept is reduced to its header. The chain continues through it.
+//! - If the newest proofs are removed together with their segments, what remains is a shorter history that is
+//!   consistent. Only a chain head known from elsewhere reveals that.
 
 mod builder;
 mod frame_leaves;
@@ -42,13 +42,13 @@ pub(crate) use write::write_proof_from_leaves;
 pub use write::{WriteProofError, chain_before, write_proof};
 
 use crate::journal::FRAME_BYTES;
-use crate::tail::{PAYLOAD_HEADER_BYTES_MAX, Payload};
+use crate::payload::{PAYLOAD_HEADER_BYTES_MAX, Payload};
 
-/// What keeps leaves apart from all other hashes, of ours and of others.
+/// Keeps leaves apart from all other hashes, of ours and of others.
 const LEAF_CONTEXT: &str = "freezeframe journal frame leaf, format 2";
 const SUFFIX: &str = ".proof";
 
-/// The name of the file of proofs of which the first is of the segment that begins at `start`.
+/// The name of a file of proofs, the first of which is of the segment that begins at `start`.
 pub fn proof_name(start: u64) -> String {
     format!("{start:020}{SUFFIX}")
 }
@@ -68,8 +68,8 @@ impl Digest {
     /// The chain before the journal's first frame.
     pub const BIRTH: Digest = Digest([0; 32]);
 
-    /// The chain's value after a segment whose root is `next`, if this was the one before; or the hash over
-    /// two subtrees that follow one another.
+    /// The chain's value after a segment whose root is `next`, if `self` was the one before; or the hash over
+    /// two adjacent subtrees.
     #[must_use]
     pub fn follow(self, next: Digest) -> Digest {
         let mut both = [0; 64];
@@ -92,24 +92,24 @@ impl fmt::Debug for Digest {
 }
 
 /// How many of a payload's first bytes a leaf covers as they are. The service fills some of them in when
-/// an append has its place; the rest of a payload never changes, so it is hashed before that.
+/// an append gets its offset. The rest of a payload never changes, so it is hashed before that.
 const LEAF_HEADER_BYTES: usize = PAYLOAD_HEADER_BYTES_MAX;
-/// What a leaf is made of at most: body digest, position, header, and the payload's first bytes.
+/// The input of a leaf at most: body digest, position, header, and the payload's first bytes.
 const LEAF_BYTES_MAX: usize = 32 + 8 + FRAME_BYTES + LEAF_HEADER_BYTES;
 
-/// The digest of a payload behind its first [`PAYLOAD_HEADER_BYTES_MAX`] bytes.
+/// The digest of a payload after its first [`PAYLOAD_HEADER_BYTES_MAX`] bytes.
 pub(crate) fn body_digest(payload: &Payload) -> Digest {
     let from = LEAF_HEADER_BYTES.saturating_sub(payload.header.as_slice().len());
     let body = payload.rest.get(from..).unwrap_or_default();
     Digest(*blake3::hash(body).as_bytes())
 }
 
-/// Makes leaves, one after the other.
+/// Computes leaves, one after the other.
 #[derive(Clone)]
 pub struct LeafHasher {
     leaf: blake3::Hasher,
     body: blake3::Hasher,
-    /// The first bytes of the payload that is being taken.
+    /// The first bytes of the payload that is being hashed.
     header: [u8; LEAF_HEADER_BYTES],
     header_length: usize,
 }
@@ -132,7 +132,7 @@ impl fmt::Debug for LeafHasher {
 }
 
 impl LeafHasher {
-    /// Takes the next bytes of a frame's payload.
+    /// Hashes the next bytes of a frame's payload.
     pub fn payload(&mut self, bytes: &[u8]) {
         let (head, body) = bytes.split_at(bytes.len().min(LEAF_HEADER_BYTES - self.header_length));
         self.header[self.header_length..self.header_length + head.len()].copy_from_slice(head);
@@ -142,7 +142,7 @@ impl LeafHasher {
         }
     }
 
-    /// The leaf of the frame whose payload was taken; the next one can begin.
+    /// The leaf of the frame whose payload was hashed; the next frame can begin.
     pub fn leaf(&mut self, position: u64, header: &[u8; FRAME_BYTES]) -> Digest {
         let body = Digest(*self.body.finalize().as_bytes());
         let (head, length) = (self.header, self.header_length);
@@ -151,7 +151,7 @@ impl LeafHasher {
         leaf
     }
 
-    /// The leaf of a frame of whose payload the [`body_digest`] is known.
+    /// The leaf of a frame whose [`body_digest`] is known.
     pub(crate) fn leaf_over(
         &mut self,
         position: u64,
@@ -184,7 +184,7 @@ impl LeafHasher {
         Digest(*self.leaf.finalize().as_bytes())
     }
 
-    /// Forgets what was taken.
+    /// Discards what was hashed.
     pub fn clear(&mut self) {
         self.body.reset();
         self.header_length = 0;

@@ -1,16 +1,15 @@
-//! Reading a part of a payload, for those who have their own checksums in it.
+//! Reading a part of a payload, for callers with their own checksums in it.
 
 use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::log::{EntryPayload, PayloadLocation};
+use crate::payload::{EntryPayload, PayloadLocation};
 
 impl EntryPayload {
-    /// The bytes `range` of the payload, without a look at the rest, and so without a look at the
-    /// payload's checksum: [`EntryPayload::read`] checks that. What is in memory is not copied where it
-    /// stands together.
+    /// The bytes `range` of the payload, without reading the rest, and so without verifying the payload's
+    /// checksum: [`EntryPayload::read`] does that. A contiguous range in memory is not copied.
     ///
     /// # Errors
     /// The disk fails, or the payload is shorter.

@@ -1,12 +1,12 @@
-//! Saying that the disk refuses writes: not once for each of them, for there may be thousands in a
-//! second, and what says so may stand on the same disk.
+//! Reporting that the disk refuses writes: not once for each of them, because there may be thousands in a
+//! second, and the report may be written to the same disk.
 
 use std::time::Duration;
 
-/// How long nothing more is said.
+/// The least time between two reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What was refused since the disk last took a write.
+/// The writes that were refused since the disk last accepted one.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalReporter {
     count: u64,
@@ -14,7 +14,7 @@ pub(crate) struct RefusalReporter {
 }
 
 impl RefusalReporter {
-    /// Takes note of a write that was refused, for `why`, at the steady time `now`.
+    /// Records a write that was refused because of `why`, at the steady time `now`.
     pub(crate) fn record_refusal(&mut self, why: &str, now: Duration) {
         self.count += 1;
         if self.last_reported.is_none_or(|said| now.saturating_sub(said) >= REPORT_INTERVAL) {
@@ -27,7 +27,7 @@ impl RefusalReporter {
         }
     }
 
-    /// Takes note of a write that was not. A full disk may still take one now and then.
+    /// Records a write that succeeded. A full disk may still accept one now and then.
     pub(crate) fn record_success(&mut self, now: impl FnOnce() -> Duration) {
         if self.last_reported.is_some_and(|said| now().saturating_sub(said) >= REPORT_INTERVAL) {
             tracing::info!(refused = self.count, "the disk takes writes again");

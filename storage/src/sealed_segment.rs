@@ -1,4 +1,4 @@
-//! A part: a sealed stretch of the journal, in one data file, with its index.
+//! A sealed segment of the journal: one data file, with its index.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,62 +8,62 @@ use hlc::Hlc;
 use parking_lot::RwLock;
 
 use crate::data_file::DataFile;
+use crate::entry::LogId;
 use crate::index::{IndexRun, SegmentIndex};
-use crate::log::LogId;
 
 /// The disk could not read (`errno`).
 const EIO: i32 = 5;
 
-/// How the frames of a part stand in its data file.
+/// The order of the frames of a segment in its data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentLayout {
-    /// In the order of the journal: a sealed segment.
+    /// In the order of the journal: a rolled segment.
     Journal,
     /// Sorted by log.
     Sorted {
-        /// Counts the times that the stretch was filed.
+        /// How many times the segment was sorted.
         generation: u32,
     },
 }
 
-/// A data file, and the index of what is in it.
+/// A data file, and its index.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentFiles {
     pub(crate) data: Arc<DataFile>,
     pub(crate) index: Arc<SegmentIndex>,
 }
 
-/// A run, and the index that it was read from: in one that is made anew meanwhile, its entries have other
+/// A run, and the index that it was read from: in an index that is rebuilt meanwhile, its entries have other
 /// numbers.
 pub(crate) struct IndexedRun {
     pub(crate) run: IndexRun,
     pub(crate) index: Arc<SegmentIndex>,
 }
 
-/// A sealed stretch of the journal.
+/// A sealed segment of the journal.
 #[derive(Debug)]
 pub struct SealedSegment {
     /// The position at which it begins.
     pub start: u64,
-    /// The position behind it.
+    /// The position after it.
     pub end: u64,
-    /// How its frames stand in the file.
+    /// The order of its frames in the file.
     pub layout: SegmentLayout,
     /// The last stamp in it.
     pub last_stamp: Hlc,
     data: Arc<DataFile>,
     index: RwLock<Arc<SegmentIndex>>,
-    /// Whether a block of the index was found damaged.
+    /// Whether a block of the index was found corrupt.
     is_suspect: AtomicBool,
-    /// Whether filing it was found to gain nothing, as things are.
+    /// Whether sorting it was found to gain nothing at present.
     needs_no_sorting: AtomicBool,
-    /// Whether it is not merged, because something in it is damaged, or near it.
+    /// Whether it is not merged, because something in it or near it is corrupt.
     is_excluded_from_merge: AtomicBool,
-    /// Whether its proofs are one file, and have few leaves of what it does not hold.
+    /// Whether its proofs are one file, with few leaves of frames that it does not hold.
     has_pruned_proofs: AtomicBool,
-    /// The last generation in which it was filed, or which was tried.
+    /// The last generation in which it was sorted, or an attempt was made.
     last_generation: AtomicU32,
-    /// How long its files are, once somebody asked.
+    /// The length of its files, once it was computed.
     bytes: OnceLock<u64>,
 }
 
@@ -104,7 +104,7 @@ impl SealedSegment {
         SegmentFiles { data: Arc::clone(&self.data), index: self.index() }
     }
 
-    /// Puts an index that was made anew in place of a damaged one.
+    /// Replaces a corrupt index with a rebuilt one.
     pub(crate) fn set_index(&self, index: Arc<SegmentIndex>) {
         *self.index.write() = index;
         self.is_suspect.store(false, Ordering::Release);
@@ -112,12 +112,12 @@ impl SealedSegment {
         self.is_excluded_from_merge.store(false, Ordering::Release);
     }
 
-    /// Whether filing it was found to gain nothing, as things are.
+    /// Whether sorting it was found to gain nothing at present.
     pub(crate) fn needs_no_sorting(&self) -> bool {
         self.needs_no_sorting.load(Ordering::Acquire)
     }
 
-    /// The generation that it is filed as next.
+    /// The generation of its next sorting.
     pub(crate) fn next_generation(&self) -> u32 {
         1 + self.last_generation.fetch_add(1, Ordering::Relaxed)
     }
@@ -135,7 +135,7 @@ impl SealedSegment {
         self.is_excluded_from_merge.store(true, Ordering::Release);
     }
 
-    /// Whether nothing is to be taken out of its proofs.
+    /// Whether there is nothing to prune from its proofs.
     pub(crate) fn has_pruned_proofs(&self) -> bool {
         self.has_pruned_proofs.load(Ordering::Acquire)
     }
@@ -144,7 +144,7 @@ impl SealedSegment {
         self.has_pruned_proofs.store(true, Ordering::Release);
     }
 
-    /// How long its files are: those of a part never change their length.
+    /// The length of its files, which never changes.
     pub(crate) fn bytes(&self) -> io::Result<u64> {
         if let Some(bytes) = self.bytes.get() {
             return Ok(*bytes);
@@ -153,19 +153,19 @@ impl SealedSegment {
         Ok(*self.bytes.get_or_init(|| bytes))
     }
 
-    /// Whether a position lies in it, of what was merged into it too.
+    /// Whether a position lies in it, or in a segment that was merged into it.
     pub(crate) fn covers(&self, position: u64) -> bool {
         (self.start..self.end).contains(&position)
     }
 
-    /// Whether its index has to be made anew.
+    /// Whether its index has to be rebuilt.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Acquire)
     }
 
-    /// Remembers it if `result` says that the index is damaged.
+    /// Remembers it if `result` says that the index is corrupt.
     pub(crate) fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        // A sector that cannot be read is another one once the index was made anew.
+        // A rebuilt index is not in the sector that cannot be read.
         if let Err(error) = &result
             && (error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(EIO))
             && !self.is_suspect.swap(true, Ordering::AcqRel)
@@ -180,7 +180,7 @@ impl SealedSegment {
         self.note_corruption(self.index().find_run(log))
     }
 
-    /// The run of `log` in it, which may be number `hint`.
+    /// The run of `log` in it, which is probably number `hint`.
     pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexedRun>> {
         let index = self.index();
         let run = self.note_corruption(index.run_near(log, hint))?;
@@ -188,17 +188,17 @@ impl SealedSegment {
     }
 }
 
-/// All parts, by position. Stretches of which nothing is kept are not among them.
+/// All sealed segments, by position. Segments of which nothing is kept are not among them.
 #[derive(Debug, Default)]
 pub struct SealedSegments(RwLock<Arc<Vec<Arc<SealedSegment>>>>);
 
-/// The part that holds what stood in the part that began at `start`, which may have been merged since.
+/// The segment that holds the frames of the one that began at `start`, which may have been merged since.
 pub(crate) fn segment_at(parts: &[Arc<SealedSegment>], start: u64) -> Option<&Arc<SealedSegment>> {
     let place = parts.partition_point(|part| part.start <= start).checked_sub(1)?;
     Some(&parts[place]).filter(|part| part.covers(start))
 }
 
-/// What holds of the list, and is bisected by.
+/// The invariants of the list, on which binary searches rely.
 fn assert_order(parts: &[Arc<SealedSegment>]) {
     assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
     assert!(
@@ -213,7 +213,7 @@ impl SealedSegments {
         SealedSegments(RwLock::new(Arc::new(parts)))
     }
 
-    /// Those that there are now.
+    /// The segments that exist now.
     pub fn all(&self) -> Arc<Vec<Arc<SealedSegment>>> {
         Arc::clone(&self.0.read())
     }

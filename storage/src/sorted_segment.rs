@@ -1,7 +1,7 @@
-//! Filed data files: frames of a stretch of the journal, sorted by log.
+//! Sorted segment files: the frames of a range of the journal, sorted by log.
 //!
-//! A frame in such a file says by itself where in the journal it stood and what its log's chain was,
-//! so that the index can be made again from the file alone. `docs/FORMAT.md` has the layout.
+//! A frame in such a file states its position in the journal and its log's chain, so that the index can
+//! be rebuilt from the file alone. `docs/FORMAT.md` has the layout.
 
 mod frames;
 
@@ -11,26 +11,26 @@ use std::sync::Arc;
 
 use crate::data_file::DataFile;
 use crate::disk::{BLOCK_BYTES, Disk, DiskFile, create_or_replace};
+use crate::entry::{Entry, LogId};
 use crate::index::IndexEntry;
 use crate::journal::{FRAME_BYTES, FrameHeader, PAYLOAD_ALIGN, StagedBlocks, padded};
-use crate::log::{Entry, LogId};
 pub use frames::{SortedFrameReader, SortedScanItem};
 
 /// The length of the file's header.
 pub const SORTED_HEADER_BYTES: u64 = 64;
-/// What stands before the header of each frame.
+/// What precedes the header of each frame.
 pub const SORTED_PREFIX_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"FFSORTED";
 const VERSION: u32 = 1;
-/// How much is handed to the disk at once.
+/// How much one write passes to the disk.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// The name of the filed part that begins at `start`.
+/// The name of the sorted segment that begins at `start`.
 pub fn sorted_segment_name(start: u64, generation: u32) -> String {
     format!("{start:020}.{generation}.sorted")
 }
 
-/// The name of the base of `log`.
+/// The name of the compacted prefix of `log`.
 pub fn compacted_prefix_name(log: LogId, generation: u64) -> String {
     format!("log-{:020}.{generation}.sorted", log.0)
 }
@@ -41,7 +41,7 @@ pub fn index_name(data: &str) -> String {
     format!("{stem}.index")
 }
 
-/// Whether a file of this name is a filed data file, or would be.
+/// Whether a file with this name is a sorted segment or a compacted prefix, by its name.
 pub fn is_sorted_segment_name(name: &str) -> bool {
     name.strip_suffix(".sorted").is_some_and(|stem| {
         let numbers = stem.strip_prefix("log-").unwrap_or(stem).split_once('.');
@@ -51,7 +51,7 @@ pub fn is_sorted_segment_name(name: &str) -> bool {
     })
 }
 
-/// Whether a file of this name is an index, or would be.
+/// Whether a file with this name is an index, by its name.
 pub fn is_index_name(name: &str) -> bool {
     name.strip_suffix(".index").is_some_and(|stem| {
         (stem.len() == 20 && is_number(stem)) || is_sorted_segment_name(&format!("{stem}.sorted"))
@@ -62,16 +62,16 @@ fn is_number(digits: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What the first bytes of a filed data file say.
+/// The header of a sorted segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortedSegmentHeader {
-    /// The position at which the stretch begins.
+    /// The position at which the range begins.
     pub start: u64,
-    /// The position behind it.
+    /// The position after it.
     pub end: u64,
     /// The generation, as in the file's name.
     pub generation: u64,
-    /// The log, if the file is a log's base.
+    /// The log, if the file is a log's compacted prefix.
     pub log: Option<LogId>,
 }
 
@@ -91,7 +91,7 @@ impl SortedSegmentHeader {
         bytes
     }
 
-    /// Reads a header; `None` if the bytes are none.
+    /// Decodes a header; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8; SORTED_HEADER_BYTES as usize]) -> Option<SortedSegmentHeader> {
         let u64_at = |at: usize| {
             u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth: usize| bytes[at + nth]))
@@ -111,7 +111,7 @@ impl SortedSegmentHeader {
     }
 }
 
-/// What stands before a frame: where it stood in the journal, and the chain up to and with it.
+/// The prefix of a frame: its position in the journal, and the chain up to and with it.
 pub(crate) fn encode_prefix(
     position: u64,
     chain: u128,
@@ -129,7 +129,7 @@ fn prefix_crc(prefix: &[u8; SORTED_PREFIX_BYTES], header: &[u8; FRAME_BYTES]) ->
     crc32c::crc32c_append(crc32c::crc32c(&prefix[..24]), &header[..8])
 }
 
-/// A frame of a filed file.
+/// A frame of a sorted segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortedFrame {
     /// The position of the frame in the journal.
@@ -142,7 +142,7 @@ pub struct SortedFrame {
     pub at: u64,
 }
 
-/// The bytes in front of a filed payload.
+/// The bytes in front of a payload in a sorted segment.
 pub(crate) const SORTED_FRAME_HEADER_BYTES: usize = SORTED_PREFIX_BYTES + FRAME_BYTES;
 
 pub(crate) fn decode_sorted_frame(
@@ -161,7 +161,7 @@ pub(crate) fn decode_sorted_frame(
     Some(SortedFrame { position, chain, frame, at: at + SORTED_FRAME_HEADER_BYTES as u64 })
 }
 
-/// Writes a filed data file.
+/// Writes a sorted segment file.
 pub(crate) struct SortedSegmentWriter {
     file: Arc<dyn DiskFile>,
     blocks: StagedBlocks,
@@ -170,7 +170,7 @@ pub(crate) struct SortedSegmentWriter {
 }
 
 impl SortedSegmentWriter {
-    /// Begins the file `name`. A file of that name is one that a crash left behind.
+    /// Creates the file `name`. An existing file of that name was left by a crash.
     pub(crate) fn create(
         disk: &dyn Disk,
         name: &str,
@@ -184,8 +184,8 @@ impl SortedSegmentWriter {
         })
     }
 
-    /// Adds a frame, whose header is given as it stood in the journal, or would; returns where its
-    /// payload stands now.
+    /// Adds a frame. Its header is as it is in the journal, or would be. Returns where its payload is
+    /// in the file.
     pub(crate) fn add(
         &mut self,
         entry: &Entry,
@@ -213,7 +213,7 @@ impl SortedSegmentWriter {
         Ok(())
     }
 
-    /// Writes the rest, and puts the file on stable storage; its name is not, yet.
+    /// Writes the rest, and puts the file on stable storage, but not its name.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         self.flush()?;
         self.file.sync()?;
@@ -221,8 +221,8 @@ impl SortedSegmentWriter {
     }
 }
 
-/// Bytes that are no frame. Space that was given back reads as zeros, in whole blocks, with rests of
-/// frames around it; what is not beside such a hole is damage.
+/// Bytes that are not a frame. Reclaimed space reads as zeros, in whole blocks, with remains of frames
+/// around it. Whatever is not next to such a hole is corruption.
 pub(crate) struct GapTracker {
     pub(crate) from: u64,
     zeros_from: u64,
@@ -234,7 +234,7 @@ impl GapTracker {
         GapTracker { from, zeros_from: from, is_hole: false }
     }
 
-    /// Takes the eight bytes at `at` for no frame's beginning.
+    /// Adds the eight bytes at `at`, which do not begin a frame.
     pub(crate) fn extend(&mut self, at: u64, is_zero: bool) {
         let end = at + PAYLOAD_ALIGN;
         if !is_zero {
@@ -244,13 +244,13 @@ impl GapTracker {
         self.is_hole |= self.zeros_from.next_multiple_of(block) + block <= end;
     }
 
-    /// What of it is damage.
+    /// The corrupt part of it.
     pub(crate) fn corrupt_range(&self, until: u64) -> Option<Range<u64>> {
         (!self.is_hole && until > self.from).then_some(self.from..until)
     }
 }
 
-/// Walks over the frames of a filed file, in the order in which they stand. What is no frame is
+/// Walks over the frames of a sorted segment, in file order. Bytes that are not a frame are
 /// skipped.
 pub(crate) struct SortedSegmentScanner<'a> {
     data: &'a DataFile,
@@ -258,9 +258,9 @@ pub(crate) struct SortedSegmentScanner<'a> {
     at: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// What was skipped just now.
+    /// The bytes skipped just now.
     gap: GapTracker,
-    /// Where the first damage was skipped.
+    /// Where the first corrupt bytes were skipped.
     pub(crate) corrupt_at: Option<u64>,
     /// Whether anything was skipped.
     pub(crate) has_gaps: bool,

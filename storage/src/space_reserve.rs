@@ -1,9 +1,9 @@
-//! Space that is kept for what makes space: without it, nothing could be given up once the disk is
-//! full, for that has to be written down first.
+//! Disk space that is reserved for freeing space. Without it, a log start could not advance once the disk is
+//! full, because that has to be written down first.
 //!
-//! A file of zeros takes it. Whoever gives up history, or says that a topic ends, removes that file when
-//! the disk is full, and tries again. From then on nothing else is appended until the file could be
-//! made again: it would take at once what was let go of.
+//! A file of zeros takes the space. An operation that advances a log start, or deletes a topic, removes that
+//! file when the disk is full, and tries again. From then on nothing else is appended until the file could be
+//! allocated again: other appends would take the released space at once.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::disk::{Disk, create_or_replace, is_full};
 
 /// The name of the file, in the journal's directory.
 pub const RESERVE_FILE: &str = "reserve";
-/// The least that is kept: for some events, in a segment of their own if need be.
+/// The minimum that is reserved: for some events, in a segment of their own if necessary.
 const BYTES_MIN: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReserveState {
     Available,
-    /// It was let go of, or there never was room for it.
+    /// It was released, or there never was space for it.
     Spent,
-    /// The disk cannot keep space.
+    /// The disk cannot reserve space.
     Unsupported,
 }
 
-/// Space that is kept.
+/// The reserve.
 pub(crate) struct SpaceReserve {
     disk: Arc<dyn Disk>,
     bytes: u64,
@@ -34,8 +34,8 @@ pub(crate) struct SpaceReserve {
 }
 
 impl SpaceReserve {
-    /// Sees to it that space is kept, if there is so much, where the manifest takes `manifest_bytes`: a
-    /// new one stands beside the old one for a while.
+    /// Reserves space, if there is enough. `manifest_bytes` is the size of the manifest: a new one exists
+    /// next to the old one for a while.
     pub(crate) fn open(disk: Arc<dyn Disk>, manifest_bytes: u64) -> SpaceReserve {
         let bytes = (BYTES_MIN + 2 * manifest_bytes).next_multiple_of(BYTES_MIN);
         let reserve = SpaceReserve { disk, bytes, state: Mutex::new(ReserveState::Spent) };
@@ -43,12 +43,12 @@ impl SpaceReserve {
         reserve
     }
 
-    /// Whether it was let go of, and there is still no room for it.
+    /// Whether it was released, and there is still no space for it.
     pub(crate) fn is_spent(&self) -> bool {
         *self.state.lock() == ReserveState::Spent && !self.renew()
     }
 
-    /// Does `act`, and if there is no room for that, once more with the space that was kept.
+    /// Calls `act`. If the disk is full, releases the reserve and calls it once more.
     pub(crate) fn retry_with_reserve<T>(
         &self,
         mut act: impl FnMut() -> io::Result<T>,
@@ -59,7 +59,7 @@ impl SpaceReserve {
         }
     }
 
-    /// Lets go of it; whether it was held.
+    /// Releases the reserve; returns whether it was held.
     pub(crate) fn spend(&self) -> bool {
         let mut state = self.state.lock();
         let is_spent = *state == ReserveState::Available && self.disk.remove(RESERVE_FILE).is_ok();
@@ -73,7 +73,7 @@ impl SpaceReserve {
         is_spent
     }
 
-    /// Takes the space again; whether it is held, or none can be.
+    /// Allocates the reserve again; returns whether it is held, or cannot exist.
     fn renew(&self) -> bool {
         let mut state = self.state.lock();
         if *state != ReserveState::Spent {
@@ -91,7 +91,7 @@ impl SpaceReserve {
     }
 
     fn take(&self) -> io::Result<()> {
-        // What an earlier life kept is kept still, unless the manifest has outgrown it.
+        // The file of an earlier incarnation still counts, unless the manifest has outgrown it.
         let file = match self.disk.open(RESERVE_FILE) {
             Ok(file) if file.length()? >= self.bytes => return Ok(()),
             Ok(file) => file,
@@ -103,7 +103,7 @@ impl SpaceReserve {
     }
 }
 
-/// Says that nothing is appended before there is more room.
+/// The error for an append that waits for more space.
 pub(crate) fn no_space_error() -> io::Error {
     let why = "the disk is full, and the remaining space is reserved for advancing log starts";
     io::Error::new(io::ErrorKind::StorageFull, why)

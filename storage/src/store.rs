@@ -19,11 +19,12 @@ use hlc::{ClockOptions, Cut, Hlc};
 use parking_lot::Mutex;
 
 use crate::data_cache::DataCache;
+use crate::entry::{LogId, Offset};
 use crate::history::{
     CompactionHorizon, CompactionSource, HistoryStats, ReclaimStats, SealedHistory,
 };
 use crate::index::{BlockCache, LogTip};
-use crate::log::{Log, LogId, Offset};
+use crate::log::Log;
 use crate::proof::{SigningKey, body_digest};
 use crate::sealed_segment::SealedSegment;
 use crate::timekeeper::Timekeeper;

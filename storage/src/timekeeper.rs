@@ -1,12 +1,12 @@
-//! The clock, the persisted bound, and what is in flight: everything that a frontier depends on.
+//! The clock, the persisted bound, and appends in flight: everything that a frontier depends on.
 //!
-//! What holds true of it:
+//! Invariants:
 //! - A stamp or a promise is given out only below a bound that is on stable storage.
-//! - While a group of appends is between its first stamp and being visible, the frontier stays below
+//! - Between a group's first stamp and the moment when its appends are visible, the frontier stays below
 //!   that stamp.
-//! - By a wall clock that is fenced or in doubt nothing is old ([`Timekeeper::confirmed_now`]).
+//! - While the wall clock is fenced or in doubt, nothing expires by it ([`Timekeeper::confirmed_now`]).
 //!
-//! A thread renews the bound ahead of need while stamps are being asked for; an idle store writes nothing.
+//! A thread renews the bound ahead of need while stamps are requested; an idle store writes nothing.
 
 mod bound_file;
 
@@ -23,15 +23,15 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use bound_file::{BOUND_FILE, BoundError, BoundFile, BoundRecord, BoundSlot, read_slots};
 
-/// What is on stable storage besides the bound, to be said in the bound file.
+/// What else is on stable storage, for the record in the bound file.
 pub(crate) struct DurableState {
     /// Everything in the journal below this position.
     pub(crate) synced_to: u64,
-    /// The manifest of this sequence. A newer one may be; an older one is not.
+    /// The manifest with this sequence. A newer one may be; an older one is not.
     pub(crate) manifest: Arc<AtomicU64>,
 }
 
-/// Why no stamp can be had.
+/// Why no stamp can be assigned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
     /// The clock cannot be trusted.
@@ -44,19 +44,19 @@ pub enum TimeError {
 
 struct TimekeeperState {
     clock: Clock,
-    /// The first stamp of the group that is on its way, if one is.
+    /// The first stamp of the group in flight, if any.
     in_flight: Option<Hlc>,
     renewal: BoundRenewal,
     synced_to: u64,
     closing: bool,
-    /// What is on stable storage of how far the wall clock was confirmed.
+    /// The confirmed reading of the wall clock that is on stable storage.
     durable_mark: WallMark,
-    /// After how long that is to be written again.
+    /// After how long the mark is written again.
     mark_interval: Duration,
     reported: ClockReport,
 }
 
-/// What was last said of the clock in the log.
+/// The state of the clock that the log reported last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ClockReport {
     is_fenced: bool,
@@ -64,8 +64,8 @@ struct ClockReport {
 }
 
 impl TimekeeperState {
-    /// Closes the clock. While the store closes, only repeats what was promised: the bound on disk
-    /// is about to fall to that.
+    /// Closes the clock. While the store closes, it only repeats what was promised: the bound on disk is
+    /// about to fall to that.
     fn promise(&mut self, reading: ClockSample) -> Hlc {
         if !self.closing {
             self.clock.close(reading);
@@ -74,7 +74,7 @@ impl TimekeeperState {
         self.clock.last()
     }
 
-    /// What ought to be written to the bound file now: a later bound, or a mark that says something else.
+    /// What should be written to the bound file now: a later bound, or a changed mark.
     fn bound_due(&self) -> Option<Hlc> {
         let mark = self.clock.mark();
         let passed_ms = mark.wall.0.saturating_sub(self.durable_mark.wall.0);
@@ -85,7 +85,7 @@ impl TimekeeperState {
         self.clock.bound_due().or(unchanged)
     }
 
-    /// Says it once when writes are fenced or the time is in doubt, and once when that is over.
+    /// Reports once when writes are fenced or the time is in doubt, and once when that is over.
     fn report(&mut self) {
         let (fence, doubt) = (self.clock.fence(), self.clock.doubt());
         let now = ClockReport { is_fenced: fence.is_some(), is_doubted: doubt.is_some() };
@@ -106,10 +106,10 @@ impl TimekeeperState {
     }
 }
 
-/// What is known of the clock's precision.
+/// The precision of the clock, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockPrecision {
-    /// How far the wall clock may be wrong, in milliseconds: by the kernel's word where it is synchronised,
+    /// How far the wall clock may be wrong, in milliseconds: the kernel's estimate if it is synchronised,
     /// and `skew_max_ms` at most.
     pub error_ms: u64,
     /// The largest skew that is accepted, in milliseconds.
@@ -130,19 +130,19 @@ enum BoundRenewal {
 /// Called when the frontier may have advanced.
 pub type FrontierCallback = Box<dyn Fn() + Send + Sync>;
 
-/// Gives out stamps, promises and frontiers.
+/// Assigns stamps, and gives out promises and frontiers.
 pub struct Timekeeper {
     state: Mutex<TimekeeperState>,
     changed: Condvar,
     wall: Arc<dyn WallClock>,
     options: ClockOptions,
     on_frontier: FrontierCallback,
-    /// Who renews the bound where no thread does.
+    /// Renews the bound if no thread does.
     manual_renewer: OnceLock<Mutex<BoundRenewer>>,
 }
 
 impl Timekeeper {
-    /// Starts from what the bound file and the journal say, and renews the bound once.
+    /// Starts from the state in the bound file and the journal, and renews the bound once.
     ///
     /// A store that crashed may have promised times up to a second ahead: this waits until the wall
     /// clock has passed them, so that its first stamps need not run ahead of it.
@@ -199,12 +199,12 @@ impl Timekeeper {
         Ok((timekeeper, BoundRenewer { file, manifest: reached.manifest }))
     }
 
-    /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_manually`].
+    /// From here on the bound is renewed when it is needed, and by [`Timekeeper::renew_manually`].
     pub(crate) fn set_manual_renewer(&self, keeper: BoundRenewer) {
         let _ = self.manual_renewer.set(Mutex::new(keeper));
     }
 
-    /// Renews the bound if that is wanted and no thread does it; whether it was.
+    /// Renews the bound if that is wanted and no thread does it; returns whether it did.
     pub(crate) fn renew_manually(&self) -> bool {
         let keeper = self.manual_renewer.get().filter(|_| self.is_renewing());
         keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
@@ -234,14 +234,14 @@ impl Timekeeper {
                     return Ok(stamp);
                 }
                 Err(ClockError::BoundReached { .. }) => {
-                    // A failure of long ago says nothing of the disk now: only one after asking.
+                    // An old failure says nothing of the disk now: only one after this request counts.
                     if let (true, BoundRenewal::Failed(why)) = (asked, &state.renewal) {
                         return Err(TimeError::Bound(why.clone()));
                     }
                     self.want_renewal(&mut state);
                     asked = true;
                     match self.manual_renewer.get() {
-                        // Not let go in between: whoever renews must not be missed.
+                        // The lock is not released in between: otherwise a renewal could be missed.
                         None => self.changed.wait(&mut state),
                         Some(_) => {
                             MutexGuard::unlocked(&mut state, || self.renew_manually());
@@ -257,7 +257,7 @@ impl Timekeeper {
         }
     }
 
-    /// Ends the group: its appends are visible, or will never be.
+    /// Ends the group: its appends are visible, or never will be.
     pub(crate) fn end_group(&self, synced_to: u64) {
         let mut state = self.state.lock();
         state.in_flight = None;
@@ -273,8 +273,8 @@ impl Timekeeper {
         }
     }
 
-    /// The frontier: every event that will ever appear has a stamp above it. Moves the clock (a
-    /// closed promise), and asks for a later bound if that is what holds it back.
+    /// The frontier: every event that will ever appear has a stamp above it. It advances the clock (a
+    /// closed promise), and requests a later bound if the bound holds it back.
     pub fn frontier(&self) -> Hlc {
         let mut state = self.state.lock();
         let reading = self.wall.read();
@@ -288,14 +288,14 @@ impl Timekeeper {
         }
     }
 
-    /// Whether the frontier stays below the present for no other reason than that a later bound is on its
-    /// way to the disk: after a while in which nobody asked.
+    /// Whether the frontier stays below the present only because a later bound is not on the disk yet. This
+    /// happens after a while without requests.
     pub fn is_held_by_bound(&self) -> bool {
         let state = self.state.lock();
         state.renewal == BoundRenewal::Wanted && state.clock.last().next() >= state.clock.bound()
     }
 
-    /// How long until the wall clock alone could close `cut`; zero if it has passed it, or stamps have.
+    /// How long until the wall clock alone could close `cut`; zero if the clock or stamps have passed it.
     pub fn time_until(&self, cut: Cut) -> Duration {
         let target = cut.bound().next().time().0;
         let ahead_ms = target.saturating_sub(self.wall.read().wall.0);
@@ -310,12 +310,12 @@ impl Timekeeper {
         self.wall.read().wall
     }
 
-    /// Steady time, for measuring.
+    /// Monotonic time, for measuring.
     pub fn steady_now(&self) -> Duration {
         self.wall.read().steady
     }
 
-    /// What is known of the clock's precision now.
+    /// The clock's precision now.
     pub fn precision(&self) -> ClockPrecision {
         let discipline = self.wall.discipline();
         let skew_max_ms = self.options.skew_max.as_millis() as u64;
@@ -332,21 +332,21 @@ impl Timekeeper {
         }
     }
 
-    /// Why no stamps are issued, if so.
+    /// Why no stamps are issued, if they are not.
     pub fn fence(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.promise(self.wall.read());
         state.clock.fence()
     }
 
-    /// Why nothing may be given up by the wall clock although it is not fenced, if so. Asks the kernel,
-    /// whose word ends a doubt.
+    /// Why nothing may expire by the wall clock although it is not fenced, if so. It consults the kernel,
+    /// whose confirmation ends a doubt.
     pub fn doubt(&self) -> Option<ClockDoubt> {
         self.with_reading(|state, _| state.clock.doubt())
     }
 
-    /// The wall clock's time, by which things may be found old and given up; `None` while it is fenced or in
-    /// doubt: a clock that is wrong would make everything look old.
+    /// The wall clock's time, for expiry; `None` while it is fenced or in doubt, because a wrong clock would
+    /// make everything look old.
     pub fn confirmed_now(&self) -> Option<SysTime> {
         self.with_reading(|state, reading| {
             let is_confirmed = state.clock.fence().is_none() && state.clock.doubt().is_none();
@@ -354,7 +354,7 @@ impl Timekeeper {
         })
     }
 
-    /// Looks at the clock, and asks the kernel where there is a doubt.
+    /// Reads the clock, and consults the kernel if there is a doubt.
     fn with_reading<T>(&self, ask: impl FnOnce(&TimekeeperState, ClockSample) -> T) -> T {
         let mut state = self.state.lock();
         let reading = self.wall.read();
@@ -368,7 +368,7 @@ impl Timekeeper {
         ask(&state, reading)
     }
 
-    /// An operator says that the wall clock is right. Why stamps are not issued all the same, if so.
+    /// An operator confirms the wall clock. Returns why stamps are still not issued, if they are not.
     pub fn confirm(&self) -> Option<ClockFence> {
         let mut state = self.state.lock();
         state.clock.confirm(self.wall.read());
@@ -382,20 +382,20 @@ impl Timekeeper {
         fence
     }
 
-    /// Whether a later bound was asked for and is not on stable storage yet. A simulation waits for
-    /// this to end before it goes on, so that its runs replay.
+    /// Whether a later bound was requested and is not on stable storage yet. A simulation waits for the end
+    /// of this before it continues, so that its runs are reproducible.
     pub fn is_renewing(&self) -> bool {
         self.state.lock().renewal == BoundRenewal::Wanted
     }
 
-    /// Counter overflows, and stamps of peers refused.
+    /// Counter overflows, and refused stamps of peers.
     pub fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.clock.carries(), state.clock.peers_refused())
     }
 }
 
-/// Renews the bound, on a thread of its own if not by hand.
+/// Renews the bound, on a thread of its own unless it is stepped manually.
 pub(crate) struct BoundRenewer {
     file: BoundFile,
     manifest: Arc<AtomicU64>,
@@ -406,7 +406,7 @@ impl BoundRenewer {
         self.manifest.load(Ordering::Acquire)
     }
 
-    /// Runs until [`Timekeeper::close`], then writes that the store was closed.
+    /// Runs until [`Timekeeper::close`], then records that the store was closed.
     pub(crate) fn run(mut self, timekeeper: &Timekeeper) {
         loop {
             let mut state = timekeeper.state.lock();
@@ -425,7 +425,7 @@ impl BoundRenewer {
     /// Puts a later bound on stable storage, if one is due.
     fn renew(&mut self, timekeeper: &Timekeeper) {
         let mut state = timekeeper.state.lock();
-        // A clock that jumped since somebody looked must not take the bound with it.
+        // A clock that jumped since it was last read must not take the bound with it.
         if !state.closing {
             state.clock.observe(timekeeper.wall.read());
             state.report();
@@ -463,10 +463,10 @@ impl BoundRenewer {
         (timekeeper.on_frontier)();
     }
 
-    /// Writes that the store was closed.
+    /// Records that the store was closed.
     fn close_bound_file(&mut self, timekeeper: &Timekeeper) {
         let mut state = timekeeper.state.lock();
-        // Nothing is promised by that: only how far the wall clock was right is to be known.
+        // This promises nothing: it only records how far the wall clock was right.
         state.clock.observe(timekeeper.wall.read());
         let (bound, mark) = (state.clock.last().next(), state.clock.mark());
         let synced_to = state.synced_to;
@@ -486,7 +486,7 @@ impl BoundRenewer {
 }
 
 impl Timekeeper {
-    /// No more stamps will be asked for, and no more promises given.
+    /// Ends the timekeeper: no more stamps and no more promises are requested.
     pub(crate) fn close(&self, synced_to: u64) {
         let mut state = self.state.lock();
         state.closing = true;

@@ -1,5 +1,5 @@
-//! A check compares indexes with everything that they repeat, and tells space that was given back from
-//! frames that are lost.
+//! A check compares indexes with everything that they repeat, and distinguishes reclaimed space from
+//! lost frames.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -15,7 +15,7 @@ use storage::{Durability, LogId, Offset, Options};
 
 const BLOCK: usize = 4096;
 const PAYLOAD: usize = 9000;
-/// The prefix and the header of a frame that was filed, and its payload.
+/// The prefix and the header of a frame in a sorted segment, and its payload.
 const SORTED_FRAME: usize = 112 + PAYLOAD;
 const LOGS: u64 = 3;
 const PER_SEGMENT: u64 = 12;
@@ -25,7 +25,7 @@ fn options() -> Options {
     Options { segment_bytes_max, manual_maintenance: true, proofs: false, ..Options::default() }
 }
 
-/// Three logs in turn, in three segments that are sealed and filed and one that is not.
+/// Three logs in turn, in three segments that are sealed and sorted and one that is open.
 fn a_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
@@ -36,7 +36,7 @@ fn a_store() -> MemoryDisk {
     rig.store.run_maintenance().unwrap();
     rig.store.close();
     drop(rig);
-    // What was replaced is removed at the next start.
+    // The next start removes what was replaced.
     StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     let report = checked(&disk);
     assert_eq!((report.problems, report.leftovers), (vec![], vec![]));
@@ -44,7 +44,7 @@ fn a_store() -> MemoryDisk {
     disk
 }
 
-/// The same, as it was sealed: one log, so that filing gains nothing.
+/// The same, unsorted: one log, so that sorting gains nothing.
 fn an_unsorted_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
@@ -92,7 +92,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Makes the checksum of each block of an index right again.
+/// Corrects the checksum of each block of an index.
 fn make_whole(bytes: &mut [u8], start: u64) {
     for (number, block) in bytes.chunks_mut(BLOCK).enumerate() {
         let crc = crc32c::crc32c(&start.to_le_bytes());
@@ -102,7 +102,7 @@ fn make_whole(bytes: &mut [u8], start: u64) {
     }
 }
 
-/// The one problem there is; it names `file`, and says that nothing is lost.
+/// Asserts that there is one problem; it names `file`, and says that nothing is lost.
 fn assert_soft(disk: &MemoryDisk, file: &str, what: &str) {
     let problems = checked(disk).problems;
     assert_eq!(problems.len(), 1, "{what}: {problems:?}");
@@ -128,7 +128,7 @@ fn every_byte_of_every_index_is_compared_and_a_wrong_one_is_a_problem_that_is_so
                 replace(&disk, &name, bad);
                 assert_soft(&disk, &name, "another");
             }
-            // A start makes a lost one anew.
+            // A start rebuilds a lost one.
             disk.remove(&name).unwrap();
             StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
             assert_eq!(checked(&disk).problems, [""; 0]);
@@ -144,13 +144,13 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
             let start = u64_at(&bytes, 24);
             let (entries, runs) = (u64_at(&bytes, 40) as usize, u64_at(&bytes, 48) as usize);
             assert!(entries == PER_SEGMENT as usize && runs <= LOGS as usize);
-            // Entries stand in block 1, runs in block 2. How much the stage remembers is its own affair,
-            // and between which stamps all is may be said with room to spare.
+            // Entries are in block 1, runs in block 2. The length of the stage's state is its own affair, and
+            // the range of stamps may be wider than necessary.
             let header = (8..56).filter(|at| !(20..24).contains(at));
             let entries =
                 (0..entries).flat_map(|nth| (0..97).map(move |at| BLOCK + 8 + nth * 104 + at));
-            // Of links, which part they lead to; not where in it or in its index that stands, nor how far
-            // away, which only say where to look first.
+            // Of links, the segment that they lead to; not the number there, nor the distance, which only say
+            // where to look first.
             let fields = || (0..92).chain(99..104).chain(115..120);
             let runs =
                 (0..runs).flat_map(|nth| fields().map(move |at| 2 * BLOCK + 8 + nth * 136 + at));
@@ -164,7 +164,7 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
                 replace(&disk, &name, &bad);
                 let problems = checked(&disk).problems;
                 assert!(!problems.is_empty(), "byte {at} of {name}");
-                // Where the index after it goes on from what is wrong, it may be that which is named.
+                // If the index after it continues from the wrong value, that one may be named.
                 for problem in &problems {
                     assert!(problem.contains("it is soft"), "byte {at} of {name}: {problems:?}");
                 }
@@ -173,7 +173,7 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
     }
 }
 
-/// A store in which log 1 was given up, so that the middle third of each filed file is a hole.
+/// A store in which log 1 was removed, so that the middle third of each sorted segment is a hole.
 fn a_store_with_holes() -> MemoryDisk {
     let disk = a_store();
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
@@ -207,14 +207,14 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
                 assert!(!problem.contains("soft"), "{problem}");
             }
         }
-        // Cut off behind a frame, so that every frame that is there is whole.
+        // Truncated after a frame, so that every remaining frame is intact.
         let disk = good.after_kill();
         let bytes = disk.bytes(&name);
         replace(&disk, &name, &bytes[..64 + 10 * SORTED_FRAME]);
         let problems = checked(&disk).problems;
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(&format!("at={}", 64 + 10 * SORTED_FRAME)), "{problems:?}");
-        // Without the index, a hole is still one, and what is zero elsewhere is not.
+        // Without the index, a hole is still recognized, and zeros elsewhere are not a hole.
         let index = name.replace(".sorted", ".index");
         let disk = good.after_kill();
         disk.corrupt(&index, BLOCK + 100, 1);
@@ -224,7 +224,7 @@ fn reclaimed_space_is_no_corruption_and_a_frame_lost_in_or_beside_it_is() {
         replace(&disk, &name, &bytes);
         assert_eq!(checked(&disk).problems.len(), 2, "{:?}", checked(&disk).problems);
     }
-    // Made anew, an index knows nothing of what was given up.
+    // A rebuilt index has nothing of what was removed.
     for index in names(&good, ".index") {
         good.remove(&index).unwrap();
     }
@@ -258,14 +258,14 @@ fn files_that_nothing_names_are_mentioned_and_no_problem() {
     let report = checked(&disk);
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.leftovers.iter().map(String::as_str).collect::<BTreeSet<_>>(), left.into());
-    // All but what is none of ours go at the next start.
+    // The next start removes all but the files that are not ours.
     StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     assert_eq!(checked(&disk).leftovers, ["x"]);
 }
 
 #[test]
 fn the_rest_of_a_frame_beside_a_short_hole_is_neither_corruption_nor_in_the_way_of_a_new_index() {
-    // Runs that are a little longer than a block: what is given back of them is one block.
+    // Runs that are a little longer than a block: one block of each is reclaimed.
     const SHORT: usize = 2600;
     let mut short_holes = 0;
     for lead in (0..4096).step_by(328) {
@@ -304,7 +304,7 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_corruption_nor_in_the_way_
     assert!(short_holes > 3, "{short_holes}");
 }
 
-/// A person who is told that nothing names a file may remove it.
+/// A user who reads that nothing names a file may remove it.
 #[test]
 fn files_are_not_said_to_be_left_over_while_the_manifest_cannot_be_believed() {
     let disk = a_store();

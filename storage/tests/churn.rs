@@ -1,8 +1,8 @@
-//! Thirty days of tiny batches, in a little time: what they leave behind follows what is kept, and not what
-//! there ever was.
+//! Thirty days of tiny batches, in a little time: what they leave behind is in proportion to what is kept,
+//! and not to what ever existed.
 //!
-//! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES` says how many a
-//! day has, and `STORAGE_CHURN_FRAMES` how many a segment; with `--nocapture` the numbers are told.
+//! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES` sets how many
+//! a day has, and `STORAGE_CHURN_FRAMES` how many a segment has. With `--nocapture` the numbers are printed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -40,7 +40,7 @@ fn options(frames: u64) -> Options {
     }
 }
 
-/// What of a log is younger than so many days, given up.
+/// Advances the log start past everything that is older than `days`.
 fn apply_retention(rig: &StoreFixture, log: LogId, days: u32, now: SysTime) {
     let from = SysTime(now.0.saturating_sub((DAY * days).as_millis() as u64));
     let held = rig.store.log(log).unwrap();
@@ -48,7 +48,7 @@ fn apply_retention(rig: &StoreFixture, log: LogId, days: u32, now: SysTime) {
     rig.store.advance_log_start(&[(log, start)]).unwrap();
 }
 
-/// Two topics of which each batch goes to one, and one that is made and deleted now and then.
+/// Two topics, each batch goes to one of them; and one that is created and deleted now and then.
 fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
     let mut random = StoreTestRng::new(1);
     let between = DAY / u32::try_from(batches).unwrap();
@@ -62,7 +62,7 @@ fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
             next_log += 1;
             appends.push(append(next_log, b"once"));
         }
-        // The bound is renewed as by its thread.
+        // The bound is renewed as its thread would.
         let durability = if nth % 50 == 0 { Durability::Synced } else { Durability::Written };
         rig.append(appends, durability).remove(0).unwrap();
         if is_short {
@@ -84,12 +84,12 @@ fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
     }
 }
 
-/// Whether anybody may ask for a log: nobody does for that of a topic which was deleted.
+/// Whether a log may still be used: that of a deleted topic is not.
 fn is_known(log: LogId) -> bool {
     [DAILY, WEEKLY].contains(&log)
 }
 
-/// Files of a kind, and the room that they take; without the reserve, which follows nothing.
+/// The number of files of a kind, and their space; without the reserve, whose size is independent.
 fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     let of_kind = files.filter(|file| {
@@ -101,7 +101,7 @@ fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
     })
 }
 
-/// The room that a store takes in which nothing else ever was.
+/// The space of a store in which nothing else ever existed.
 fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
     let directory = StoreTestDirectory::new("churn-new");
     let rig = StoreFixture::open_on(
@@ -123,12 +123,12 @@ fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClo
     space_of(directory.path(), "").1
 }
 
-/// Where a process that only opens a store finds it, and what time it is there.
+/// The directory for a process that only opens a store, and the time there.
 const OPENED: &str = "STORAGE_CHURN_OPENED";
-/// What a start takes at most, with all that the process of a test has besides.
+/// The memory that a start takes at most, with the rest of a test process.
 const START_BYTES_MAX: u64 = 64 << 20;
 
-/// Opens a store, as the first thing that this process does.
+/// Opens a store, as the first action of this process.
 fn start_alone(opened: &str, frames: u64) {
     let (directory, now) = opened.rsplit_once('@').unwrap();
     let clock = ManualClock::at(SysTime(now.parse().unwrap()));
@@ -146,7 +146,7 @@ fn start_alone(opened: &str, frames: u64) {
 
 #[test]
 fn a_start_after_thirty_days() {
-    // Only the other test calls it so.
+    // Only the other test calls it this way.
     if let Ok(opened) = std::env::var(OPENED) {
         start_alone(&opened, number("STORAGE_CHURN_FRAMES", 40));
     }
@@ -201,7 +201,7 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} segments");
     let manifest = Manifest::read(&*disk()).unwrap();
     eprintln!("{} logs in the manifest", manifest.logs.len());
-    // Those of which a part still says something, and a few that wait for more.
+    // Those that a segment still refers to, and a few that wait for more.
     let runs: u64 = rig.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
     assert!(manifest.logs.len() as u64 <= 128 + runs, "{} logs", manifest.logs.len());
     assert!(parts <= 60, "{parts} merged of {sealed} segments");

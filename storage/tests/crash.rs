@@ -1,16 +1,17 @@
-//! The machine stops at every write, truncate and sync of a random run, and what was not synced
-//! survives in random parts (F16, F18, F19, F9, B5).
+//! The machine stops at every write, truncate and sync of a random run, and random parts of what was not
+//! synced survive (F16, F18, F19, F9, B5).
 //!
-//! The `CrashWitness` knows what any life was told. After each crash it holds the reopened store to it:
-//! - every append acknowledged as durable is there, with its stamp, offset and bytes;
+//! The `CrashWitness` knows what every incarnation acknowledged. It examines the reopened store after each
+//! crash:
+//! - every append acknowledged as durable exists, with its stamp, offset and bytes;
 //! - what survives is a prefix, in stamp order, of what was laid out;
-//! - what was refused, or failed for good, is not there;
+//! - what was refused, or failed for good, does not exist;
 //! - stamps and the frontier exceed every stamp and promise given before;
-//! - an answer about the past reads the same, when what it was made of was durable;
-//! - what was given up stays given up, and nothing else is;
-//! - what compaction replaced reads as it was or as it was to be, and no cut above its horizon changes.
+//! - an answer about the past stays the same, if the entries behind it were durable;
+//! - what was removed stays removed, and nothing else is;
+//! - what compaction replaced has its old or its new content, and no cut above its horizon changes.
 //!
-//! Runs replay: one thread submits, and the clock moves only between groups.
+//! Runs are reproducible: one thread submits, and the clock moves only between groups.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -53,12 +54,12 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
 #[derive(Clone, Debug)]
 struct WitnessedAppend {
     log: LogId,
-    /// The payload behind its head.
+    /// The payload after its header.
     rest: Vec<u8>,
     has_header: bool,
     count: u32,
     acknowledged: Option<AppendReceipt>,
-    /// What compaction may have made of it: nothing, or other bytes.
+    /// The possible results of compaction: the entry is gone, or has other bytes.
     compacted: Vec<Option<Vec<u8>>>,
 }
 
@@ -99,7 +100,7 @@ struct WitnessedAnswer {
     from: usize,
 }
 
-/// What all lives so far were told.
+/// What all incarnations so far acknowledged.
 #[derive(Clone, Debug, Default)]
 struct CrashWitness {
     appends: Vec<WitnessedAppend>,
@@ -109,9 +110,9 @@ struct CrashWitness {
     visible: usize,
     promised: Hlc,
     answers: Vec<WitnessedAnswer>,
-    /// The first offset of each log that is kept, as was acknowledged, and as was asked for.
+    /// The log start of each log, as acknowledged, and as requested.
     starts: [(u64, u64); LOGS as usize],
-    /// The compaction horizon of each log, as was acknowledged, and as was asked for.
+    /// The compaction horizon of each log, as acknowledged, and as requested.
     compacted: [(Hlc, Hlc); LOGS as usize],
 }
 
@@ -140,7 +141,7 @@ impl CrashWitness {
         let frontier = rig.frontier();
         assert!(frontier >= self.promised || !self.ends_whole(), "a frontier never falls");
         self.promised = self.promised.max(frontier);
-        // Biased to the newest moments: those are the ones that a crash can change.
+        // Biased to the newest moments, which a crash can change.
         let reach = 16 + random.below(12);
         let back = random.below(1 << reach);
         let cut = Cut::below(Hlc::from_bits(frontier.next().bits() - back));
@@ -153,12 +154,12 @@ impl CrashWitness {
         }
     }
 
-    /// Whether no append is left hanging: then every stamp given out is known.
+    /// Whether no append is unresolved: then every stamp given out is known.
     fn ends_whole(&self) -> bool {
         self.visible == self.appends.len()
     }
 
-    /// Holds a reopened store to what was told before, of which `least` appends must be there.
+    /// Compares a reopened store with what was acknowledged before; at least `least` appends must exist.
     fn examine(&mut self, rig: &StoreFixture, least: usize) {
         let found = rig.all(logs());
         let start = |log: LogId| rig.store.log(log).unwrap().start().0;
@@ -173,7 +174,7 @@ impl CrashWitness {
             .filter(|seen| is_kept(seen.log, seen.base.0 + u64::from(seen.count)))
             .cloned()
             .collect();
-        // Where an index was lost, its entries are shown by log.
+        // If an index was lost, its entries are replayed by log.
         replayed.sort_by_key(|seen| seen.stamp);
         assert!(found.ends_with(&replayed), "replay shows all since what the stage remembered");
         for (log, (acknowledged, asked)) in logs().zip(&mut self.compacted) {
@@ -181,7 +182,7 @@ impl CrashWitness {
             assert!((*acknowledged..=*asked).contains(&to), "{log:?} was compacted to {to}");
             (*acknowledged, *asked) = (to, to);
         }
-        // What was laid out and has not been given up, or left out by compaction.
+        // What was laid out and not removed, or left out by compaction.
         let stamps: std::collections::HashSet<Hlc> = found.iter().map(|seen| seen.stamp).collect();
         let expected: Vec<usize> = (0..self.appends.len())
             .filter(|index| {
@@ -202,7 +203,7 @@ impl CrashWitness {
         for log in logs() {
             let mut end: Option<Offset> = None;
             for seen in found.iter().filter(|seen| seen.log == log) {
-                // What compaction left out lies below where it went.
+                // What compaction left out lies below its horizon.
                 let is_dense = seen.stamp >= rig.store.log(log).unwrap().horizon().compacted_to;
                 let follows = |end| if is_dense { seen.base == end } else { seen.base >= end };
                 assert!(end.is_none_or(follows), "offsets are dense: {seen:?} after {end:?}");
@@ -228,13 +229,13 @@ impl CrashWitness {
         let frontier = rig.frontier();
         assert!(frontier >= self.promised.max(last), "the frontier fell: {frontier}");
         self.promised = frontier;
-        // What was found is synced by recovery, and so durable from here on.
+        // Recovery syncs what it finds, so it is durable from here on.
         for (index, seen) in expected.iter().zip(&found) {
             let (base, stamp) = (seen.base, seen.stamp);
             let told = AppendReceipt { base, stamp, journal_end: 0 };
             let laid = &mut self.appends[*index];
             laid.acknowledged.get_or_insert(told);
-            // It is what it is now, for good.
+            // Its content is final now.
             laid.compacted.retain(|to| to.as_deref() == Some(&seen.payload));
         }
         self.appends.truncate(survived);
@@ -261,26 +262,26 @@ impl CrashWitness {
     }
 }
 
-/// One machine, over its lives.
+/// One machine, over its incarnations.
 struct CrashMachine {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     durability: Durability,
     random: StoreTestRng,
     witness: CrashWitness,
-    /// The length of some payloads: groups that go around the page cache.
+    /// The length of some payloads: their groups go around the page cache.
     large_bytes: u64,
     segment_bytes: u64,
-    /// Whether most of the work is on what is sealed.
+    /// Whether most steps are maintenance of sealed segments.
     is_maintenance_heavy: bool,
-    /// Whether the disk fails, but is not down.
+    /// Whether the disk fails, but the machine is not down.
     is_faulty: bool,
-    /// Whether it fills up now and then.
+    /// Whether the disk fills up now and then.
     fills_up: bool,
     done: MaintenanceCounts,
 }
 
-/// How much was done to what is sealed.
+/// How much maintenance was done.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaintenanceCounts {
     sorted: u64,
@@ -315,7 +316,7 @@ impl CrashMachine {
         }
     }
 
-    /// The same machine, found on `disk` with its clock at `wall`.
+    /// The same machine, with `disk` and with its clock at `wall`.
     fn restart(&self, disk: MemoryDisk, wall: SysTime) -> CrashMachine {
         CrashMachine {
             disk,
@@ -397,7 +398,7 @@ impl CrashMachine {
                     drop(rig);
                     let Some(again) = self.open() else { return };
                     rig = again;
-                    // Of what it took before it stopped, some may be there that nobody was told of.
+                    // Some appends may exist that it took before it stopped and did not acknowledge.
                     if has_stopped {
                         let least = self.witness.visible;
                         self.witness.examine(&rig, least);
@@ -407,14 +408,14 @@ impl CrashMachine {
             rig.step_until_idle();
         }
         self.done.add(rig.store.history_stats());
-        // A store that is going down must not promise what its last group takes back.
+        // A store that is going down must not promise what its last group withdraws.
         for _ in 0..2 {
             self.clock.advance(Duration::from_millis(30));
             self.witness.ask(&rig, &mut self.random);
         }
     }
 
-    /// Whether what is done may fail: the disk is down, or fails, or is full.
+    /// Whether an operation may fail: the disk is down, or fails, or is full.
     fn may_fail(&self) -> bool {
         self.disk.has_crashed() || self.is_faulty
     }
@@ -425,7 +426,7 @@ impl CrashMachine {
         }
     }
 
-    /// The disk fills up, or has room again.
+    /// The disk fills up, or has space again.
     fn fill_up(&mut self) {
         self.is_faulty = !self.is_faulty;
         if self.is_faulty {
@@ -448,7 +449,7 @@ impl CrashMachine {
         }
     }
 
-    /// Replaces the beginning of a log by some of its entries, shortened; its last stays.
+    /// Replaces the beginning of a log by some of its entries, shortened; its last one stays.
     fn replace_prefix(&mut self, rig: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
         let held = rig.store.log(log).unwrap();
@@ -526,8 +527,8 @@ impl CrashMachine {
     }
 
     fn append(&mut self, rig: &StoreFixture) {
-        // A bound that falls due inside of an append is renewed beside it, on another thread: then no
-        // two runs would have the same operations.
+        // A bound that is due inside of an append is renewed concurrently, on another thread: then no two
+        // runs would have the same operations.
         rig.frontier();
         let (appends, how) = self.some_request();
         let told: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
@@ -612,7 +613,7 @@ fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Where the wall clock may stand after a crash: right, set back (a little, and far), set ahead.
+/// The wall clock after a crash: right, set back (a little, and far), or set ahead.
 fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
     match random.below(5) {
         0 => wall,
@@ -623,7 +624,7 @@ fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
     }
 }
 
-/// Reopens `machine`, crashing at each operation of recovery first; examines what is there, works a
+/// Reopens `machine`, with a crash at each operation of recovery first; examines it, works a
 /// little, and crashes for the last time.
 fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
     let recovery = {
@@ -646,7 +647,7 @@ fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
     let mut second = machine.restart(machine.disk.after_kill(), machine.clock.read().wall);
     let rig = second.open().expect("a crash is survived");
     second.witness.examine(&rig, least);
-    // However far the clock was set back, time goes on, and so do stamps.
+    // However far the clock was set back, time advances, and so do stamps.
     second.clock.advance(Duration::from_secs(3610));
     second.append(&rig);
     drop(rig);
@@ -701,7 +702,7 @@ fn crash_everywhere(plan: CrashPlan) {
                 let wall = wall_after(machine.clock.read().wall, &mut random);
                 survive(&machine.restart(disk, wall), machine.witness.durable, &mut random);
             }
-            // Only the process dies: everything visible must be there, and outlive the machine.
+            // Only the process dies: everything visible must exist, and survive a crash of the machine.
             replays.place.set((operation, 9));
             let mut random = StoreTestRng::new(seed ^ (operation << 20));
             let disk = machine.disk.after_kill();
@@ -730,7 +731,7 @@ fn a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer() 
     });
 }
 
-/// F18: where nothing is synced, the prefix is shorter, and still a prefix.
+/// F18: without syncs, the prefix is shorter, and still a prefix.
 #[test]
 fn f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order() {
     crash_everywhere(CrashPlan {
@@ -758,8 +759,8 @@ fn f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises() {
     });
 }
 
-/// F16: most steps index, file, give up, replace and free; runs are long enough that blocks of them are
-/// given back.
+/// F16: most steps index, sort, advance log starts, replace and reclaim; runs are long enough that blocks of
+/// them are reclaimed.
 #[test]
 fn f16_a_crash_while_history_is_sorted_replaced_and_reclaimed_keeps_the_same_promises() {
     crash_everywhere(CrashPlan {
@@ -773,13 +774,13 @@ fn f16_a_crash_while_history_is_sorted_replaced_and_reclaimed_keeps_the_same_pro
     });
 }
 
-/// A machine like those that file, replace and free, on a healthy disk so far.
+/// A machine that mostly sorts, replaces and reclaims, on a healthy disk so far.
 fn maintenance_heavy(seed: u64, durability: Durability) -> CrashMachine {
     let new = CrashMachine::new(seed, durability);
     CrashMachine { large_bytes: 4000, segment_bytes: 24 << 10, is_maintenance_heavy: true, ..new }
 }
 
-/// The power goes; what is found is held to what was told, and then works.
+/// The power fails; the disk is compared with what was acknowledged, and work goes on.
 fn lose_power(machine: &CrashMachine, place: &Cell<(u64, u64)>, nth: u64) {
     for choice in 0..4 {
         place.set((nth, choice));
@@ -798,7 +799,7 @@ fn lose_power(machine: &CrashMachine, place: &Cell<(u64, u64)>, nth: u64) {
     }
 }
 
-/// F16: the failure of each sync there is, once, and life goes on unless the store stops.
+/// F16: each sync fails once, and work goes on unless the store stops.
 #[test]
 fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged() {
     let test = "f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged";
@@ -819,7 +820,8 @@ fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged()
     }
 }
 
-/// F16: while the disk is full some things are refused, and nothing else happens; there is room again.
+/// F16: while the disk is full some operations are refused, and nothing else happens; then there is space
+/// again.
 #[test]
 fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
     let test = "f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing";
@@ -838,7 +840,7 @@ fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
     }
 }
 
-/// The harness can fail: a store that acknowledges before it syncs would be caught.
+/// The harness can fail: it would catch a store that acknowledges before it syncs.
 #[test]
 fn a_lost_acknowledged_append_would_be_noticed() {
     let mut machine = CrashMachine::new(1, Durability::Synced);

@@ -1,4 +1,4 @@
-//! Disks that rot; files that go missing; directories that are not ours.
+//! Corrupt disks; missing files; directories that are not ours.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -42,8 +42,8 @@ fn assert_checked(disk: &MemoryDisk, file: &str) {
     assert!(found.iter().any(|problem| problem.contains(file)), "{found:?}");
 }
 
-/// Three segments of about 4 KiB, ten frames of 1000 bytes each on its own group; the machine
-/// stopped, so that only frames and the first bound know what was synced.
+/// Three segments of about 4 KiB, ten frames of 1000 bytes, each in its own group; the machine
+/// stopped, so that only frames and the first bound say what was synced.
 fn crashed_with_three_segments(clock: &Arc<ManualClock>) -> MemoryDisk {
     let disk = MemoryDisk::new();
     let rig = StoreFixture::open(&disk, options(), clock).unwrap();
@@ -56,7 +56,7 @@ fn crashed_with_three_segments(clock: &Arc<ManualClock>) -> MemoryDisk {
     crashed
 }
 
-// Rot.
+// Corruption.
 
 #[test]
 fn corruption_in_a_frame_header_that_was_synced_refuses_to_open_and_names_the_place() {
@@ -88,7 +88,7 @@ fn corruption_in_a_payload_that_a_later_frame_knew_to_be_synced_refuses_to_open(
     }
 }
 
-/// Opening reads headers only below what the bound file knows to be synced: starting must not take
+/// Below the position that the bound file says is synced, opening reads headers only: a start must not take
 /// as long as reading everything. A check reads it all.
 #[test]
 fn corruption_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_by_readers() {
@@ -99,7 +99,7 @@ fn corruption_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_b
     drop(rig);
     disk.corrupt(&segments(&disk)[0], HEADER + FRAME + 500, 1);
     assert_checked(&disk, "position=0,");
-    // A start reads no such payload by itself; what is replayed here does.
+    // A start reads no such payload by itself; the replay of this test does.
     let Err(refused) = StoreFixture::open(&disk, options(), &clock) else {
         panic!("corrupt bytes are never returned");
     };
@@ -183,7 +183,7 @@ fn a_missing_segment_refuses_to_open() {
         let disk = disk.after_kill();
         disk.remove(name).unwrap();
         let start: u64 = name.trim_end_matches(".journal").parse().unwrap();
-        // Without a first one, what follows begins too late; without another, the one before it
+        // Without the first segment, what follows begins too late; without another, the one before it
         // ends too early.
         let place = match index {
             0 => "expected one that begins at 0, ".to_owned(),
@@ -192,7 +192,7 @@ fn a_missing_segment_refuses_to_open() {
         assert_refused(&disk, &clock, &place);
         assert_checked(&disk, &place);
     }
-    // That the last is gone is known after a clean end only.
+    // That the last one is gone is known after a clean end only.
     drop(StoreFixture::open(&disk, options(), &clock).unwrap());
     let last = segments(&disk).pop().unwrap();
     disk.remove(&last).unwrap();
@@ -204,7 +204,7 @@ fn a_missing_segment_refuses_to_open() {
 fn b5_a_missing_bound_file_refuses_to_open() {
     let clock = manual_clock();
     let disk = crashed_with_three_segments(&clock);
-    // A torn tail beside it: not even that is touched.
+    // There is a torn tail too: not even that is changed.
     disk.corrupt(&segments(&disk)[3], HEADER + FRAME, 1);
     disk.remove("bound").unwrap();
     let error = assert_refused(&disk, &clock, "journal/bound");
@@ -243,7 +243,7 @@ fn a_disk_with_nothing_on_it_opens_as_a_new_store() {
 fn an_append_that_recovery_would_take_for_corruption_is_not_accepted() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    // Untouched zeros: no memory is used for them.
+    // Untouched zeros: they use no memory.
     let payload = storage::Payload::without_header(vec![0; (1 << 30) + 1].into());
     let append: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
     rig.store.append(vec![append], Durability::Written, |_| {});

@@ -1,5 +1,5 @@
-//! A process that is out of descriptors: writes are refused, taken back whole, and taken again later. In a binary of its own,
-//! for the limit is that of the process.
+//! A process that is out of descriptors: writes are refused, withdrawn whole, and accepted again later. It is
+//! in a binary of its own, because the limit is that of the process.
 
 mod harness;
 
@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use storage::disk::RealDisk;
 use storage::{AppendError, Durability, LogId, Options};
 
-/// Few enough that they can be used up.
+/// Few enough that a test can use them up.
 const LIMIT: u64 = 256;
 
 fn open(directory: &StoreTestDirectory) -> StoreFixture {
@@ -66,13 +66,13 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
                 }
                 Err(error) => panic!("the store goes on: {error}"),
             }
-            // Once there is something to index, each segment that is sealed makes room for the next.
+            // Once there is something to index, each rolled segment makes room for the next.
             if round > 0 {
-                // What is sealed cannot be opened, which does not mean that it cannot be synced.
+                // The rolled segment cannot be opened, which does not mean that it cannot be synced.
                 let _ = rig.store.run_maintenance();
             }
             assert_eq!(rig.store.stop_reason(), None);
-            // What closed files of the journal made room for.
+            // Uses up the descriptors that closed journal files released.
             hogs.extend(use_up());
         }
         drop(hogs);
@@ -82,7 +82,7 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
         }
     }
     assert!(refused > 0, "a segment was to begin and could not");
-    // What is sealed and not synced yet can be synced, whatever was closed for others meanwhile.
+    // A rolled segment that is not synced yet can be synced, whatever was closed for others meanwhile.
     for nth in 0..40 {
         let one = append(1, &[nth; 10_000]);
         rig.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");

@@ -1,4 +1,4 @@
-//! What a store says of itself, and what it does when it is told to.
+//! What a store reports about itself, and what it does on request.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -59,7 +59,7 @@ fn the_segment_that_is_written_is_open_since_its_first_stamp() {
     let next = put(&rig, 1);
     assert_eq!(rig.store.open_since(), Some(next));
     drop(rig);
-    // Whoever opens it again knows.
+    // The next incarnation knows it too.
     let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     assert_eq!(rig.store.open_since(), Some(next));
 }
@@ -86,7 +86,7 @@ fn data_files_are_counted_whether_they_are_indexed_or_not() {
     assert_eq!(rig.store.segment_count(), on_disk());
 }
 
-/// Also where neither the append nor the options ask for stable storage.
+/// Even if neither the append nor the options ask for stable storage.
 #[test]
 fn when_it_is_said_that_all_is_synced_it_is() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -128,7 +128,7 @@ fn sealed_segments_are_maintained_in_the_background_if_that_was_asked_for() {
     rig.store.close();
 }
 
-/// Who waits for a small append does not wait for gigabytes in front of it to be one write.
+/// A small append does not wait until gigabytes in front of it are written as one group.
 #[test]
 fn a_group_takes_what_is_queued_up_to_a_bound() {
     const LARGE: usize = 1 << 20;
@@ -156,8 +156,8 @@ fn a_group_takes_what_is_queued_up_to_a_bound() {
     assert_eq!((read(&stats.groups), read(&stats.syncs)), (groups + 1, groups));
 }
 
-/// What a stage remembers stands in the indexes. Where the newest are lost, it is shown again what came since
-/// the last that is there, and only that.
+/// Indexes hold the stage's state. If the newest are lost, the stage replays the entries since the last state
+/// that exists, and only those.
 #[test]
 fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -171,7 +171,7 @@ fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
     }
     let behind = put(&rig, 1);
     drop(rig);
-    // Of each segment there is one for each form that it had.
+    // Each segment has one for each layout that it had.
     let mut starts: Vec<String> = disk.names();
     starts.retain(|name| name.ends_with(".journal"));
     starts.iter_mut().for_each(|name| name.truncate(20));

@@ -60,7 +60,7 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1, "rolled back");
     clock.advance(Duration::from_millis(50));
     assert!(rig.frontier() > promised, "what is gone for good holds no frontier back");
-    // The first of two fits on the disk, and is taken back with the second.
+    // The first of two fits on the disk, and is withdrawn with the second.
     let group = rig.append(vec![append(1, &[7; 100]), append(1, &[8; 900])], Durability::Written);
     assert!(group.iter().all(|result| matches!(result, Err(AppendError::Disk(_)))), "{group:?}");
     let killed = StoreFixture::open(&disk.after_kill(), options, &clock).unwrap();
@@ -94,12 +94,12 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     assert_eq!(firsts, [0, 1, 2, 3]);
 }
 
-/// Fills the disk to its last byte, as others on it may.
+/// Fills the disk to its last byte, as other users of it may.
 fn fill(disk: &MemoryDisk) {
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
 }
 
-/// F16: whatever fills the disk, what makes room can be written down.
+/// F16: whatever fills the disk, an operation that frees space can be written down.
 #[test]
 fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -111,7 +111,7 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     rig.store.run_maintenance().unwrap();
     fill(&disk);
     assert!(matches!(one(&rig, 1, &[9; 3000], Durability::Synced), Err(AppendError::Disk(_))));
-    // Whoever says that a topic ends gets it said, in a new segment if need be.
+    // The deletion of a topic is recorded, in a new segment if necessary.
     for _ in 0..3 {
         let (sender, said) = std::sync::mpsc::channel();
         let event = vec![append(2, &[8; 1500])];
@@ -122,7 +122,7 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
         assert!(said.recv().unwrap()[0].is_ok());
     }
     rig.store.advance_log_start(&[(LogId(1), Offset(16))]).unwrap();
-    // What was let go of is for that only, although there is room now.
+    // The released space is only for that, although there is space now.
     let refused = one(&rig, 1, b"small", Durability::Synced);
     let Err(AppendError::Disk(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("reserved for advancing log starts"), "{why}");
@@ -131,7 +131,7 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     rig.store.reclaim().unwrap();
     assert!(disk.used_bytes() + 12_000 < before, "space was reclaimed");
     assert!(rig.read(LogId(1))[0].payload == [16; 1000][..], "the rest is read");
-    // There is room for what is kept again once others let go of theirs.
+    // There is space for the reserve again once others release theirs.
     disk.remove_capacity_limit();
     durably(&rig, 1, b"after");
     assert!(disk.names().contains(&storage::RESERVE_FILE.to_owned()));
@@ -142,7 +142,7 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     assert_eq!(reopened.store.log(LogId(1)).unwrap().start(), Offset(16));
 }
 
-/// F16: a start on a full disk takes no room that is not there.
+/// F16: a start on a full disk needs no space that is not there.
 #[test]
 fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -155,7 +155,7 @@ fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     fill(&disk);
     rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap();
     let disk = disk.after_kill();
-    // Somebody else takes what was let go of.
+    // Another program takes the released space.
     disk.arm(DiskFault::FullAt(disk.used_bytes() - 1));
     clock.advance(Duration::from_secs(5));
     let rig = StoreFixture::open(&disk, options, &clock).unwrap();
@@ -166,7 +166,7 @@ fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     durably(&rig, 1, b"after");
 }
 
-/// F16: what cannot be indexed for want of room keeps nothing from being freed, also not after a restart.
+/// F16: what cannot be indexed for lack of space keeps nothing from being reclaimed, even after a restart.
 #[test]
 fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for_an_index() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -176,7 +176,7 @@ fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for
         durably(&rig, 1, &[index; 1000]);
     }
     rig.store.run_maintenance().unwrap();
-    // Sealed, and not indexed yet.
+    // Rolled, and not indexed yet.
     for index in 20..30 {
         durably(&rig, 1, &[index; 1000]);
     }
@@ -198,7 +198,7 @@ fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for
     assert_eq!(problems(&disk), [""; 0]);
 }
 
-/// Taking a group back syncs one file; sealed segments that nobody synced are still not.
+/// Withdrawing a group syncs one file; rolled segments that were not synced still are not.
 #[test]
 fn f18_rolling_back_a_group_does_not_claim_that_sealed_segments_were_synced() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -218,7 +218,7 @@ fn f18_rolling_back_a_group_does_not_claim_that_sealed_segments_were_synced() {
 
 // Failed syncs.
 
-/// F18: nothing is given up of what may be lost, also where it was indexing that asked for the sync.
+/// F18: no log start advances over entries that may be lost, even if indexing requested the sync.
 #[test]
 fn f18_no_log_start_advances_once_a_sync_of_a_sealed_segment_has_failed() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -249,7 +249,7 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"good");
     disk.arm(DiskFault::SyncFails(0));
-    // Three groups: the writer is held back between them by their size.
+    // Three groups: their size keeps the writer from combining them.
     let large = |byte| vec![append(1, &vec![byte; 17 << 20])];
     let how = Durability::Synced;
     let results = rig.append_as_one_group(vec![(large(1), how), (large(2), how), (large(3), how)]);
@@ -268,7 +268,7 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     assert_eq!(reopened.replayed[0].payload, b"good"[..]);
 }
 
-/// After a failed sync the next one says that all is well: closing must not believe it.
+/// After a failed sync the next one reports success: closing must not believe it.
 #[test]
 fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -282,13 +282,13 @@ fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
     assert_eq!(reopened.replayed.len(), 1);
 }
 
-/// F9, B2: the frames of the failed group are in the page cache, and the next life finds them.
+/// F9, B2: the frames of the failed group are in the page cache, and the next incarnation finds them.
 #[test]
 fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     disk.arm(DiskFault::SyncFails(0));
-    // The segment's creation syncs; let that be.
+    // The creation of the segment syncs; that one fails first.
     one(&rig, 1, b"first", Durability::Synced).unwrap_err();
     durably(&rig, 1, b"first");
     disk.arm(DiskFault::SyncFails(0));
@@ -332,7 +332,7 @@ fn a_bound_that_cannot_be_written_refuses_appends_and_says_so() {
     assert!(matches!(results[0][0], Err(AppendError::Time(TimeError::Bound(_)))), "{results:?}");
 }
 
-/// B5: a promise asked for while the store closes must not exceed the bound that closing wrote.
+/// B5: a promise requested while the store closes must not exceed the bound that closing wrote.
 #[test]
 fn b5_a_promise_given_after_closing_is_kept_by_the_next_incarnation() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

@@ -1,5 +1,5 @@
-//! Logs of which nothing is left, and that nobody asks for any more, leave the manifest; and nothing that a
-//! file still has of one is ever taken for something that is kept.
+//! Logs of which nothing is left, and that nobody uses any more, leave the manifest. What a file still has of
+//! such a log is never taken for something that is kept.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -16,20 +16,20 @@ use storage::{Durability, LogId, Offset, Options};
 
 /// The log that stays.
 const KEPT: LogId = LogId(1);
-/// The first of those that come and go.
+/// The first of the logs that come and go.
 const FIRST: u64 = 10;
-/// So few are not worth looking into parts for.
+/// So few logs are not worth a search of the sealed segments.
 const FEW: usize = 100;
 
 fn options() -> Options {
     Options { uncovered_segments_max: 2, merge_bytes_min: 16 << 10, ..harness::in_files_stepped() }
 }
 
-/// A store on which logs come and go.
+/// A store in which logs come and go.
 struct LogChurn {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
-    /// The next log that comes.
+    /// The next log to create.
     next: u64,
     /// How many entries the log that stays has.
     kept: u64,
@@ -44,7 +44,7 @@ impl LogChurn {
         StoreFixture::open(&self.disk, options(), &self.clock).expect("the store opens")
     }
 
-    /// Some logs come, and are given up. The disk may fail.
+    /// Creates some logs, and advances their log starts to their ends. The disk may fail.
     fn create_and_truncate_logs(&mut self, rig: &StoreFixture, count: u64) -> std::io::Result<()> {
         for _ in 0..count {
             let log = self.next;
@@ -59,7 +59,7 @@ impl LogChurn {
         result.map(drop).map_err(io_error)
     }
 
-    /// Seals, indexes, files, frees and forgets; how many logs were forgotten.
+    /// Rolls, indexes, sorts, reclaims and removes; returns how many logs were removed.
     fn remove_unused_logs(&self, rig: &StoreFixture) -> std::io::Result<usize> {
         self.run_maintenance(rig)?;
         let next = self.next;
@@ -85,13 +85,13 @@ impl LogChurn {
         assert_eq!(report.problems, [""; 0]);
     }
 
-    /// What stays is there, and of the others nothing.
+    /// The log that stays is complete, and of the others there is nothing.
     fn examine(&self, rig: &StoreFixture) {
         let kept = rig.read(KEPT).len() as u64;
         assert!(kept == self.kept || kept + 1 == self.kept, "{kept} of {}", self.kept);
         for log in FIRST..self.next {
             let held = rig.store.log(LogId(log)).unwrap();
-            // The last may not have been given up yet.
+            // The last one's log start may not have advanced yet.
             let is_last = log + 1 == self.next;
             assert!(held.start() == held.end() || is_last, "log {log} is alive again");
         }
@@ -122,7 +122,7 @@ fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
     assert!(forgotten > 700, "{forgotten} logs were removed");
     let stats = rig.store.history_stats();
     assert!(stats.removed_logs.load(Ordering::Relaxed) > 0);
-    // One that is forgotten is as one that never was.
+    // A removed log is like one that never existed.
     let gone = rig.store.log(LogId(FIRST)).unwrap();
     assert_eq!((gone.start(), gone.end()), (Offset(0), Offset(0)));
 }
@@ -134,7 +134,7 @@ fn a_log_that_somebody_knows_or_holds_is_not_removed() {
     churn.create_and_truncate_logs(&rig, 100).unwrap();
     let held = rig.store.log(LogId(FIRST + 3)).unwrap();
     churn.remove_unused_logs(&rig).unwrap();
-    // The last part stays, empty or not, until there is another.
+    // The last segment stays, empty or not, until there is another.
     churn.create_and_truncate_logs(&rig, 1).unwrap();
     let before = churn.manifest_log_count();
     assert!(rig.store.remove_logs(&|_| true).unwrap() == 0 && churn.manifest_log_count() == before);
@@ -145,12 +145,12 @@ fn a_log_that_somebody_knows_or_holds_is_not_removed() {
     assert_eq!((held.start(), held.end()), (Offset(2), Offset(2)));
 }
 
-/// An index that was made anew has no run of what was given up; the frames may be there.
+/// A rebuilt index has no run of what was removed, but the frames may still exist.
 #[test]
 fn a_log_whose_frames_may_be_left_without_a_run_is_not_removed() {
     let mut churn = LogChurn::new();
     let rig = churn.open();
-    // Most of the segment stays, so that it is not filed for what was given up.
+    // Most of the segment stays, so that it is not sorted because of what was removed.
     rig.append(vec![append(KEPT.0, &[1; 60_000])], Durability::Synced).remove(0).unwrap();
     churn.kept += 1;
     churn.create_and_truncate_logs(&rig, 100).unwrap();
@@ -201,7 +201,7 @@ fn a_crash_at_any_operation_brings_nothing_back() {
             churn.create_and_truncate_logs(&rig, 30).unwrap();
             churn.remove_unused_logs(&rig).unwrap();
         }
-        // Enough of them wait.
+        // Enough logs wait for removal.
         churn.create_and_truncate_logs(&rig, 70).unwrap();
         drop(rig);
         churn
@@ -230,7 +230,7 @@ fn a_crash_at_any_operation_brings_nothing_back() {
         second.kept = rig.read(KEPT).len() as u64;
         let last = rig.store.log(LogId(second.next - 1)).unwrap().end();
         rig.store.advance_log_start(&[(LogId(second.next - 1), last)]).unwrap();
-        // What was refused or lost came to nothing: the next is another.
+        // A refused or lost operation had no effect: the next log is another.
         second.next += 1;
         second.create_and_truncate_logs(&rig, 70).unwrap();
         for _ in 0..2 {
@@ -249,8 +249,8 @@ fn a_crash_at_any_operation_brings_nothing_back() {
     }
 }
 
-/// Which of two manifests is on the disk is not known then; what was forgotten here is neither missed nor
-/// named again.
+/// Then it is unknown which of two manifests is on the disk. A log that was removed here is neither missed
+/// nor named again.
 #[test]
 fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
     for nth in 0..4 {

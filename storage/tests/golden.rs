@@ -1,6 +1,6 @@
 //! The bytes on disk, against files that only change with the format (F12, `docs/FORMAT.md`).
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p storage --test golden` writes them anew: that is a new format
+//! `UPDATE_GOLDEN=1 cargo test -p storage --test golden` writes them again: that is a new format
 //! version, unless nothing was released with the old one.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
@@ -25,7 +25,7 @@ use storage::{
     CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset, Options,
 };
 
-/// Two small segments, made by a store that was closed, and its bound file.
+/// Two small segments, written by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options =
@@ -95,7 +95,7 @@ fn an_identity_file_is_written_byte_for_byte_as_documented() {
     assert_eq!(lock, format!("{}\n", std::process::id()));
 }
 
-/// The proofs of the small store's first segment: one that nobody signed, and one that is signed.
+/// The proofs of the small store's first segment: one without a signature, and one with.
 fn proofs_of_a_small_store() -> [Vec<u8>; 2] {
     let disk = a_small_store();
     let key = SigningKey::from_bytes(&[7; 32]);
@@ -123,7 +123,7 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     let frames = positions.map(|position| &segment[64 + position..]);
     assert_eq!(u64_at(&proof, 40), u64_at(frames[0], 16));
     assert_eq!(u64_at(&proof, 48), u64_at(frames[2], 16));
-    // Leaves: the digest of the payload behind its first 64 bytes, the position, the header, those bytes.
+    // Leaves: the digest of the payload after its first 64 bytes, the position, the header, those bytes.
     let leaf = |position: usize| -> [u8; 32] {
         let frame = &segment[64 + position..];
         let length = u32_at(frame, 8) as usize;
@@ -154,8 +154,8 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     assert_eq!(u32_at(&proof, 252), crc32c::crc32c(&proof[..252]));
 }
 
-/// A store whose one sealed segment is indexed and filed; the beginning of one log is given up, and that
-/// of another replaced.
+/// A store whose one sealed segment is indexed and sorted. The beginning of one log is removed, and that of
+/// another replaced.
 fn a_sorted_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options {
@@ -292,7 +292,7 @@ fn f12_every_field_of_sorted_segments_stands_where_the_document_says() {
     assert_eq!(u64_at(newest, 33), 4);
 }
 
-/// What the pages of edits hold, behind a snapshot of one page that was write 1.
+/// The content of the pages of edits, after a snapshot of one page that was write 1.
 fn edits_of(manifest: &[u8]) -> Vec<Vec<u8>> {
     let edit = |(number, page): (usize, &[u8])| {
         let (write, number) = (number as u64 + 2, number as u64);
@@ -314,7 +314,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Reads the tables of `docs/FORMAT.md` by hand, and not with the code that wrote the bytes.
+/// Decodes by the tables of `docs/FORMAT.md`, and not with the code that wrote the bytes.
 #[test]
 fn f12_every_field_stands_where_the_document_says() {
     let disk = a_small_store();
@@ -370,7 +370,7 @@ fn from_hex(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// With the indexes of the files, and with indexes made anew from what else is there.
+/// With the indexes of the files, and with indexes rebuilt from the other files.
 #[test]
 fn golden_files_of_a_sorted_store_open_and_read_back() {
     for with_indexes in [true, false] {
@@ -397,13 +397,13 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
         assert_eq!(seen, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
         for name in disk.names().into_iter().filter(|name| name.ends_with(".index")) {
             let golden = SORTED_STORE.iter().find(|(file, _)| *file == name).unwrap().1;
-            // Whether the stage's state is there is all that differs.
+            // Only the presence of the stage's state differs.
             assert!(!with_indexes || disk.bytes(&name) == from_hex(golden), "{name}");
         }
     }
 }
 
-/// A log that has a run in each of five stretches, and one that has one in the first and the last.
+/// A log that has a run in each of five segments, and one that has one in the first and the last.
 #[test]
 fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -425,7 +425,7 @@ fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
         let run = |number: usize| index[2 * 4096 + 8 + number * 136..][..136].to_vec();
         (0..count).map(run).collect::<Vec<_>>()
     };
-    // Previous part and number, the part and number that it jumps to, and how many runs before those.
+    // Previous segment and number, the segment and number of the jump, and how many runs precede those.
     let links = |run: &[u8]| {
         let [previous, number, jump, jump_number] = [96, 104, 112, 120].map(|at| u64_at(run, at));
         (previous, number, jump, jump_number, u32_at(run, 128), u32_at(run, 132))

@@ -1,8 +1,8 @@
-//! Files that somebody made up: every file of a store with any bytes in it, and with numbers at their limits
-//! behind checksums that are right. What comes of it is an error that is told, or right answers, or what a
-//! proof would name; and never a panic, or memory that a length in a file asks for (F16, M3).
+//! Forged files: every file of a store with any bytes in it, and with numbers at their limits under valid
+//! checksums. The result is an error that is reported, or right answers, or what a proof would name. It is
+//! never a panic, or memory in proportion to a length in a file (F16, M3).
 //!
-//! `HOSTILE_CASES` says how many, and `HOSTILE_SEED` which.
+//! `HOSTILE_CASES` sets how many cases run, and `HOSTILE_SEED` which.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -85,7 +85,7 @@ enum FileForgery {
     Bytes(prop::sample::Index, Vec<u8>),
     CutTo(prop::sample::Index),
     Longer(Vec<u8>),
-    /// A number at its limits, with the checksum over it made right.
+    /// A number at its limits, with a valid checksum over it.
     Number(prop::sample::Index, u64),
     /// The content of another file.
     Other(prop::sample::Index),
@@ -123,7 +123,7 @@ fn put_crc(bytes: &mut [u8], at: usize, parts: &[&[u8]]) {
     }
 }
 
-/// Makes the checksum right that covers the byte at `at`.
+/// Corrects the checksum that covers the byte at `at`.
 fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
     let of = |bytes: &[u8], from: usize, to: usize| {
         bytes.get(from..to).map(<[u8]>::to_vec).unwrap_or_default()
@@ -177,7 +177,7 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
         }
         "index" | "latest" => {
             let block = at / 4096;
-            // A base's stretch begins at 0.
+            // The range of a compacted prefix begins at 0.
             let start = if name.starts_with("log-") { [0; 8] } else { start };
             let body = of(bytes, block * 4096 + 4, block * 4096 + 4096);
             put_crc(bytes, block * 4096, &[&start, &(block as u64).to_le_bytes(), &body]);
@@ -207,7 +207,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
         FileForgery::CutTo(at) => bytes.truncate(at.index(bytes.len() + 1)),
         FileForgery::Longer(more) => bytes.extend(more),
         FileForgery::Number(at, to) if bytes.len() >= 8 => {
-            // Most numbers that matter stand in front. What a stage remembers, behind, is its own.
+            // Most numbers that matter come first. The stage's state, at the end, is opaque.
             let state = if name.ends_with(".index") { bytes.len().min(4096) } else { 0 };
             let words = ((bytes.len() - state) / 4).max(2) - 1;
             let is_index = name.ends_with(".index") || name.ends_with(".latest");
@@ -226,7 +226,7 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
     disk.create(name).unwrap().write_at(&mut [IoSlice::new(&bytes)], 0).unwrap();
 }
 
-/// Everything that a server does with what it finds.
+/// Everything that a server does with the files that it finds.
 fn live(disk: &MemoryDisk) -> Result<(), String> {
     let clock = manual_clock();
     clock.advance(Duration::from_secs(60));
@@ -280,7 +280,7 @@ proptest! {
         let problems = checked.map(|report| report.problems).map_err(|error| error.to_string());
         if let Err(why) = lived {
             prop_assert!(!why.is_empty());
-            // How far a log had come where nothing is indexed any more, a check does not follow.
+            // A check does not verify the tip of a log in whose range nothing is indexed any more.
             let is_told = problems.as_ref().is_ok_and(|problems| !problems.is_empty())
                 || ["offsets of a log do not follow one another", "so many bytes", "stamps do not"]
                     .iter()
@@ -291,8 +291,8 @@ proptest! {
     }
 }
 
-/// What the forgeries above rest on: where nothing is forged, all is well; and a checksum that was made right
-/// is right.
+/// The assumptions of the forgeries above: without a forgery, there is no problem; and a corrected checksum
+/// is valid.
 #[test]
 fn a_forgery_that_changes_nothing_changes_nothing() {
     let disk = store().after_kill();
@@ -310,8 +310,9 @@ fn a_forgery_that_changes_nothing_changes_nothing() {
     live(&disk).unwrap();
 }
 
-/// Whoever writes payloads knows where in the journal they will stand. When the machine stops while such a payload is
-/// written, and loses the header before it, what poses as frames in it must not say what was synced.
+/// Writers of payloads know where in the journal they will be. The machine stops while such a payload is
+/// written, and loses the header before it. Then forged frames in the payload must not say what was
+/// synced.
 #[test]
 fn a_payload_cannot_pose_as_frames() {
     let frame = |position: u64| FrameHeader {
@@ -327,7 +328,7 @@ fn a_payload_cannot_pose_as_frames() {
         synced_to: position,
         kind: 0,
     };
-    // Without the salt, and as a store that has none.
+    // Without the salt, and as a store without a salt would write it.
     for sealed in [false, true] {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
         let rig = StoreFixture::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();

@@ -1,4 +1,4 @@
-//! How the journal is written: segments that end where they should, groups of any length, and what a sync
+//! Writing the journal: segments that end where they should, groups of any length, and what a sync
 //! covers.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
@@ -14,7 +14,7 @@ fn segments(disk: &MemoryDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.ends_with(".journal")).collect()
 }
 
-/// A few of them are sealed before anything is synced: what is durable covers them all.
+/// Some segments are rolled before anything is synced: a durable append covers them all.
 #[test]
 fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies() {
     for count in 1..6 {
@@ -52,11 +52,11 @@ fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
     let bytes = |segment_bytes_max| Options { segment_bytes_max, ..in_files_stepped() };
     assert_eq!(written(bytes(208)), [1, 1, 2, 2, 3, 3, 4]);
     assert_eq!(written(bytes(207)), [1, 2, 3, 4, 5, 6, 7]);
-    // One that is longer than a segment has one of its own.
+    // A frame longer than a segment has a segment of its own.
     assert_eq!(written(bytes(50)), [1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// A life goes on in the segment of the one before, and counts what is in it.
+/// An incarnation continues the segment of the previous one, and counts the frames in it.
 #[test]
 fn frames_of_the_previous_incarnation_are_counted() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -70,7 +70,7 @@ fn frames_of_the_previous_incarnation_are_counted() {
     assert_eq!(counts, [1, 1, 1, 2, 2, 2, 3]);
 }
 
-/// Short payloads are copied beside their headers, long ones are not, and very long groups go around the
+/// Short payloads are copied next to their headers, long ones are not, and very long groups go around the
 /// page cache.
 #[test]
 fn payloads_of_any_length_read_as_they_were_written() {
@@ -90,7 +90,7 @@ fn payloads_of_any_length_read_as_they_were_written() {
     let check = |read: Vec<Bytes>| {
         assert_eq!(read.len(), expected.len());
         for (nth, (read, expected)) in read.iter().zip(&expected).enumerate() {
-            // Of those with a head the stage wrote the first 16 bytes.
+            // If there is a header, the stage wrote its 16 bytes.
             let head = if nth % 3 == 1 { 16 } else { 0 };
             assert!(read[head..] == expected[..], "{nth}: {} bytes", expected.len());
         }
@@ -101,7 +101,7 @@ fn payloads_of_any_length_read_as_they_were_written() {
     check(rig.replayed.iter().map(|seen| seen.payload.clone()).collect());
 }
 
-/// To write over zeros needs no new length of the file, which would be a second write to the disk.
+/// Overwriting zeros does not change the file's length, which would be a second write to the disk.
 #[test]
 fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
     const AHEAD: usize = 1 << 20;
@@ -122,13 +122,13 @@ fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
         write(&rig, 20);
         assert_eq!(length(&disk), HEADER + frame(20) + AHEAD, "the others find them there");
     }
-    // A large group is followed by none; then a small one is again.
+    // A large group is followed by no zeros; a small one is again.
     write(&rig, 2_000_000);
     let end = HEADER + 5 * frame(20) + frame(2_000_000);
     assert_eq!(length(&disk), end);
     write(&rig, 20);
     assert_eq!(length(&disk), end + frame(20) + AHEAD);
-    // Nothing stands beyond the end of a segment that is sealed.
+    // A rolled segment has nothing beyond its end.
     rig.store.roll_segment();
     rig.step_until_idle();
     assert_eq!(length(&disk), end + frame(20));

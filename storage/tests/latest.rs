@@ -1,4 +1,4 @@
-//! The entry with the largest user time, in a log with more entries in memory than are looked at at a time.
+//! The entry with the largest user time, in a log with more entries in memory than one lock covers.
 
 mod harness;
 
@@ -10,7 +10,7 @@ use storage::{Durability, LogAppend, LogId, Offset, Options};
 const LOG: LogId = LogId(5);
 const ENTRIES: u64 = 1000;
 
-/// Each comes about ten times.
+/// Each time occurs about ten times.
 fn time(nth: u64) -> UserTime {
     UserTime((nth * 7919 % 97) as i64)
 }

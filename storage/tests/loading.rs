@@ -1,4 +1,4 @@
-//! Logs that come into memory when asked for: head tables and links that are wrong, lost, or made anew meanwhile.
+//! Loading logs into memory: latest-run tables and links that are wrong, lost, or rebuilt meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -30,7 +30,7 @@ fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
     disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
 }
 
-/// `idle_logs_max`: "How many logs that nobody uses stay in memory."
+/// `idle_logs_max`: how many unused logs stay in memory.
 #[test]
 fn an_idle_log_stays_although_many_others_are_in_use() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -51,7 +51,7 @@ impl storage::log::LogWatcher for NoopWatcher {
     fn on_append(&self) {}
 }
 
-/// Who watched and left without being told keeps the log in memory for ever.
+/// A watcher that was dropped before its call would keep the log in memory for ever.
 #[test]
 fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -67,7 +67,7 @@ fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
     assert!(weak.upgrade().is_none(), "it is held by nobody, and watched by nobody");
 }
 
-/// A jump that leads to its own run, behind a checksum that is right.
+/// A jump that leads to its own run, under a valid checksum.
 #[test]
 fn links_in_a_circle_are_an_error_and_no_endless_search() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -82,7 +82,7 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
     names.sort();
     let name = names.pop().unwrap();
     let start: u64 = name.split('.').next().unwrap().parse().unwrap();
-    // Block 0 is the header, 1 has the entry, 2 the run; the jump stands at 112 of it.
+    // Block 0 is the header, 1 has the entry, 2 the run; the jump is at 112 of it.
     let mut bytes = disk.bytes(&name);
     bytes[2 * 4096 + 8 + 112..][..8].copy_from_slice(&start.to_le_bytes());
     let crc = crc32c::crc32c(&start.to_le_bytes());
@@ -101,8 +101,8 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
     assert!(read.is_ok(), "a search that does not end");
 }
 
-/// A filed file lost the end of a log together with its index; a head table knows of it. What the error
-/// says is to be done must not lead to offsets that are given out again.
+/// A sorted segment lost the end of a log together with its index; a latest-run table names it. The remedy in
+/// the error message must not lead to offsets that are assigned twice.
 #[test]
 fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -119,7 +119,7 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let find = |kind: &str| disk.names().into_iter().find(|name| name.ends_with(kind)).unwrap();
     let (filed, heads) = (find(".sorted"), find(".latest"));
     let bytes = disk.bytes(&filed);
-    // The frames of log 2 stand last.
+    // The frames of log 2 come last.
     let at = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
     write(&disk, &filed, &bytes[..at - 32 - storage::journal::FRAME_BYTES]);
     disk.remove(&filed.replace(".sorted", ".index")).unwrap();
@@ -137,7 +137,7 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     }
 }
 
-/// One part whose data is rotten, so that its index cannot be made anew, and which a table covers.
+/// One segment whose data is corrupt, so that its index cannot be rebuilt, and which a table covers.
 #[test]
 fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -170,8 +170,8 @@ fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     assert_ne!(tables(), before, "20 segments later there is no other latest-run table");
 }
 
-/// A table that lacks a log, and has another twice, is whole and wrong: the log is found where it was long
-/// ago, or not at all. A check must say so: nothing else does.
+/// A table that lacks a log, and has another twice, is intact and wrong: the log is found where it was long
+/// ago, or not at all. A check must report it: nothing else does.
 #[test]
 fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -198,13 +198,13 @@ fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
 }
 
 thread_local! {
-    /// Whether sectors of head tables cannot be read, by this test.
+    /// Whether sectors of latest-run tables cannot be read, in this test.
     static UNREADABLE: Cell<bool> = const { Cell::new(false) };
 }
 
 type ReadHook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
 
-/// A disk that does something else before it reads a place of a file, once.
+/// A disk that calls a hook before it reads a place of a file, once.
 struct ReadHookDisk(MemoryDisk, ReadHook);
 
 struct ReadHookFile(Arc<dyn DiskFile>, String, ReadHook);
@@ -299,8 +299,8 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
     clock.advance(std::time::Duration::from_secs(60));
     let rig = open();
     rig.append(vec![append(1000, b"another segment")], Durability::Synced);
-    // Runs stand in blocks 5 to 9, 30 each. Block 8 rots. While heads of block 6 are read, somebody asks
-    // for a log in block 8, and comes upon that.
+    // Runs are in blocks 5 to 9, 30 each. Block 8 becomes corrupt. While latest runs of block 6 are read,
+    // another reader requests a log in block 8, and finds that.
     let name = format!("{:020}.index", 0);
     memory.corrupt(&name, 8 * 4096 + 100, 1);
     let asking = Arc::clone(&rig);
@@ -322,7 +322,7 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
     assert!(lost.is_empty(), "{lost:?} lost their entries; offset {again:?} was given out twice");
 }
 
-/// A head table is soft: where a sector of it cannot be read, the indexes still say where logs are.
+/// A latest-run table is soft: if a sector of it cannot be read, the indexes still say where logs are.
 #[test]
 fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
     let options = Options {

@@ -1,4 +1,4 @@
-//! Merging: many small segments become few parts, and nothing that anybody can ask for is another than
+//! Merging: many small segments become few, and no answer differs from
 //! before.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
@@ -15,7 +15,7 @@ use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
 const LOGS: u64 = 5;
-/// The parts that are as large as they may become here, and those that wait for more.
+/// The segments that are as large as they may become here, and those that wait for more.
 const SEGMENTS_MAX: usize = 24;
 
 fn options() -> Options {
@@ -27,7 +27,7 @@ fn options() -> Options {
     }
 }
 
-/// What can be asked of the logs, without a word of where it stands.
+/// The content of the logs, without its location.
 #[derive(Debug, PartialEq, Eq)]
 struct LogContents {
     payloads: Vec<(u64, u64, Vec<u8>)>,
@@ -38,7 +38,7 @@ fn contents(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     try_contents(rig, cuts).unwrap()
 }
 
-/// The same, while what is damaged is made anew.
+/// The same, while corrupt indexes are rebuilt.
 fn contents_after_rebuild(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     for _ in 0..8 {
         if let Ok(told) = try_contents(rig, cuts) {
@@ -74,7 +74,7 @@ fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut StoreTestRng, cou
     }
 }
 
-/// Writes many segments and tends only at times, so that parts of several ages are merged.
+/// Writes many segments and runs maintenance only at times, so that segments of several ages are merged.
 fn grow(
     rig: &StoreFixture,
     clock: &ManualClock,
@@ -126,7 +126,7 @@ fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
         }
         assert_eq!(contents(&rig, &cuts), before);
         assert_eq!(files(&disk, ".index"), rig.store.sealed_segments().len());
-        // What is written behind it is found with it, also by those who look it up anew.
+        // Entries written after it are found with it, by new lookups too.
         let more = grow(&rig, &clock, &mut random, 20);
         let cuts: Vec<Hlc> = cuts.into_iter().chain(more).collect();
         let before = contents(&rig, &cuts);
@@ -166,7 +166,7 @@ fn an_index_of_a_merged_segment_is_rebuilt() {
     }
 }
 
-/// What is kept at the end of a long life takes what it would have taken if nothing else had been there.
+/// The entries that are kept in the end take as much space as if no others had ever existed.
 #[test]
 fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
     for seed in harness::seeds(2) {
@@ -176,7 +176,7 @@ fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
         let mut cuts = Vec::new();
         for _ in 0..25 {
             cuts.extend(grow(&rig, &clock, &mut random, 5));
-            // One log keeps all that it has, and little it is; the others keep the newest.
+            // One log keeps all of its few entries; the others keep the newest.
             let starts = (1..LOGS).map(|id| {
                 let end = rig.store.log(LogId(id)).unwrap().end().0;
                 (LogId(id), Offset(end.saturating_sub(if id == 1 { 300 } else { 40 })))

@@ -1,6 +1,6 @@
-//! A random workload against a plain `BTreeMap`: what a log answers, at random moments, with a tail
-//! budget that holds a handful of payloads, segments that hold a handful of frames, and indexing,
-//! filing, giving up, freeing and loss of indexes in between.
+//! A random workload against a plain `BTreeMap`: the answers of a log, at random moments. The tail budget
+//! holds a handful of payloads, segments hold a handful of frames, and indexing, sorting, retention,
+//! reclaiming and loss of indexes happen in between.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -51,22 +51,22 @@ enum LogModelStep {
     Append(Vec<Vec<LogAppendSpec>>, bool),
     Advance(u64),
     SetBack(u64),
-    /// Reopens; without the index files for which a bit is set.
+    /// Reopens, without the index files for which a bit is set.
     Reopen(u64),
     RollSegment,
     RunMaintenance,
     AdvanceLogStart(usize, u16),
     Reclaim,
-    /// Puts some of a log's entries in place of its beginning, shortened: those for which a bit is set.
+    /// Replaces the beginning of a log by some of its entries, shortened: those for which a bit is set.
     ReplacePrefix(usize, u16, u64),
-    /// Damages a byte of one of the index files that there are.
+    /// Corrupts a byte of one of the index files.
     Corrupt(u16, u16),
 }
 
 #[derive(Clone, Debug)]
 struct LogModelQuery {
     log: usize,
-    /// As fractions of what there is, so that they shrink well and mean something in any log.
+    /// As fractions of the log, so that they shrink well and mean something in any log.
     from: u16,
     until: u16,
     stamp: u16,
@@ -196,7 +196,7 @@ fn check_query(rig: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
     assert_eq!(log.bytes().unwrap(), kept.map(|entry| entry.bytes.len() as u64).sum::<u64>());
     assert_eq!(log.tip().stamp, known.last().map_or(Hlc::ZERO, |entry| entry.stamp));
 
-    // A cut at, just before and just behind some entry's stamp (F7).
+    // A cut at, just before and just after some entry's stamp (F7).
     let picked = known.get(fraction(question.stamp, known.len() as u64) as usize);
     let stamp = picked.map_or(Hlc::MAX, |entry| entry.stamp);
     let cut = Cut::below(Hlc::from_bits(stamp.bits().saturating_add_signed(question.nudge)));
@@ -264,7 +264,7 @@ fn tips(rig: &StoreFixture) -> Vec<LogTip> {
     (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).unwrap().tip()).collect()
 }
 
-/// Names of index files and head tables, in order.
+/// Names of index files and latest-run tables, in order.
 fn indexes(disk: &MemoryDisk) -> Vec<String> {
     let is_soft = |name: &String| name.ends_with(".index") || name.ends_with(".latest");
     disk.names().into_iter().filter(is_soft).collect()
@@ -283,8 +283,8 @@ fn is_readable(rig: &StoreFixture, log: usize) -> bool {
     all.is_ok() && found && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
 }
 
-/// Does `act`; once more if it came upon damage in an index that nobody has read since: runs of what was
-/// given up are read only to free it. It is made anew then.
+/// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs of removed
+/// entries are read only to reclaim them. The index is rebuilt then.
 fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> std::io::Result<T>) -> T {
     act().unwrap_or_else(|error| {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
@@ -293,7 +293,7 @@ fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> std::io::Result<
     })
 }
 
-/// Remembers the chain of what was appended last, as the log gave it then.
+/// Records the chain of the last append, as the log returned it.
 fn record_chains(model: &mut LogModel, rig: &StoreFixture) {
     for (log, known) in model.iter_mut().enumerate() {
         let log = rig.store.log(LogId(log as u64)).unwrap();
@@ -405,7 +405,7 @@ proptest! {
                         let length = disk.bytes(name).len();
                         disk.corrupt(name, length * at as usize / (1 << 16), 0x20);
                         rig = StoreFixture::open(&disk, options, &clock).unwrap();
-                        // What is damaged is found by whoever reads it, and made anew before the next.
+                        // A reader finds corruption, and the index is rebuilt before the next read.
                         for _ in 0..64 {
                             if (0..LOGS).all(|log| is_readable(&rig, log)) {
                                 break;
@@ -421,7 +421,7 @@ proptest! {
         }
         drop(rig);
         let report = storage::check::check(&disk, &mut |_| {}).unwrap();
-        // What nobody read is not made anew, and the check tells of it.
+        // An index that nothing read is not rebuilt, and the check reports it.
         let is_known = |problem: &String| rotten.iter().any(|name| problem.ends_with(&format!(
             "file={name}, blocks={}", problem.rsplit('=').next().unwrap_or_default()
         )));

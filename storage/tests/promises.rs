@@ -1,5 +1,5 @@
-//! Promises about the past, kept by a whole store: what FFFS's released code broke (B2, B3, B5, B7),
-//! and what this one adds (F7, F9, F22).
+//! Promises about the past, kept by a whole store: those that FFFS's released code broke (B2, B3, B5, B7),
+//! and those that this one adds (F7, F9, F22).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -24,7 +24,7 @@ fn write(rig: &StoreFixture, payload: &[u8]) -> Hlc {
     result.expect("a healthy store takes an append").stamp
 }
 
-/// What a read at a cut gives: its end, and what identifies its content.
+/// The answer of a read at a cut: its end, and the chain value that identifies its content.
 fn answer(rig: &StoreFixture, cut: Cut) -> (Offset, u128) {
     let tip = rig.store.log(LOG).unwrap().tip_at(cut).unwrap();
     (tip.end, tip.chain)
@@ -65,7 +65,7 @@ fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
     assert_eq!(changed, 0);
 }
 
-/// F9, B2: readers ask while groups are between their first stamp and being visible.
+/// F9, B2: readers ask while groups are between their first stamp and visibility.
 #[test]
 fn f9_answers_given_while_others_write_are_final() {
     let disk = Arc::new(MemoryDisk::new());
@@ -106,7 +106,7 @@ fn f9_answers_given_while_others_write_are_final() {
     }
 }
 
-/// F9: the hash of a cut, again and again, out of memory, and after restarts.
+/// F9: the hash of a cut, again and again, from files, and after restarts.
 #[test]
 fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -178,7 +178,7 @@ fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
     let first = write_at(100);
     assert_eq!((found(100), found(101), found(500)), (Some(first), None, None));
     let second = write_at(200);
-    // Time that runs backwards hides nothing (B4 is the engine's to refuse or to allow).
+    // Time that runs backwards hides nothing (for B4, the engine refuses or allows it).
     let third = write_at(50);
     let fourth = write_at(500);
     assert_eq!(found(101), Some(second));
@@ -191,7 +191,7 @@ fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
 fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
     let disk = MemoryDisk::new();
     let mut promised = Hlc::ZERO;
-    // Each life begins with its clock where somebody set it, and goes on until it has caught up.
+    // Each incarnation begins with its clock at this time, and continues until the clock has caught up.
     for wall in [0i64, -400, 3000, -20_000, -90_000_000, 5] {
         let clock = Arc::new(ManualClock::at(SysTime(BEGIN.0.saturating_add_signed(wall))));
         let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
@@ -259,7 +259,7 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
     }
 }
 
-/// F22: what gathers while the writer is busy is written and synced once.
+/// F22: requests that are queued while the writer is busy are written and synced once.
 #[test]
 fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -275,7 +275,7 @@ fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// A clock of which the kernel does not say that it is synchronised.
+/// A clock that the kernel does not report as synchronised.
 fn unsynchronised() -> Arc<ManualClock> {
     let clock = manual_clock();
     clock.set_discipline(ClockDiscipline::default());
@@ -290,7 +290,7 @@ fn is_behind(rig: &StoreFixture) -> bool {
     matches!(rig.store.timekeeper().fence(), Some(ClockFence::Behind { .. }))
 }
 
-/// A bound that went with the jump would be the floor of the next life's stamps.
+/// A bound that followed the jump would be the floor of the next incarnation's stamps.
 #[test]
 fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
@@ -314,7 +314,7 @@ fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_i
     let first = write(&rig, b"a");
     rig.store.close();
     clock.step_to(ahead(8));
-    // Starting again ends no doubt, however a life ends.
+    // A restart ends no doubt, however an incarnation ends.
     for closes in [true, false, true] {
         let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
         assert_eq!(rig.store.timekeeper().confirmed_now(), None);
@@ -348,14 +348,14 @@ fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
     let error_max = Some(Duration::from_micros(2001));
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max });
     assert_eq!(rig.store.timekeeper().confirmed_now(), Some(ahead(8)));
-    // Also one that is found so at the start.
+    // The same for a clock that is found so at the start.
     rig.store.close();
     clock.step_to(ahead(16));
     let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     assert_eq!(rig.store.timekeeper().doubt(), None);
 }
 
-/// The whole course of a clock that was ahead by days: no history goes, and no day of writes.
+/// The whole course of a clock that was ahead by days: no history is lost, and no day of writes.
 #[test]
 fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
@@ -379,7 +379,7 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     assert_eq!(answer(&rig, Cut::through(frontier)), then, "the cut repeats");
     let precision = rig.store.timekeeper().precision();
     assert!(precision.ahead_ms > 8 * DAY - 120_000, "{precision:?}");
-    // What was given out is closed, or ends with a group; it is no future.
+    // A stamp that was given out is closed, or ends with a group; it is not in the future.
     assert_eq!(rig.store.timekeeper().time_until(Cut::through(stamp)), Duration::ZERO);
     assert!(rig.store.timekeeper().time_until(Cut::before(ahead(9))) > Duration::from_secs(60));
     rig.step_until_idle();

@@ -1,5 +1,5 @@
-//! Rot in, and loss of, each kind of file: found by checksum, never served as data, made anew where the
-//! file is soft (F16, F19, M3).
+//! Corruption and loss of each kind of file: checksums find it, it is never served as data, and soft files
+//! are rebuilt (F16, F19, M3).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -41,13 +41,13 @@ fn logs() -> impl Iterator<Item = LogId> {
 
 type WrittenPayloads = BTreeMap<(u64, u64), Bytes>;
 
-/// A store that has a file of each kind, stopped by a loss of power, and what is in it.
+/// A store that has a file of each kind, stopped by a loss of power, and its content.
 fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, WrittenPayloads) {
     let (disk, mut random) = (MemoryDisk::new(), StoreTestRng::new(7));
     let rig = StoreFixture::open(&disk, options(), clock).unwrap();
     let write = |from: u64, until: u64, random: &mut StoreTestRng| {
         for nth in from..until {
-            // The last log falls silent, so that nothing of it stands behind what may be lost.
+            // The last log gets no more entries, so that nothing of it follows what may be lost.
             let log = if nth >= 24 { nth % (LOGS - 1) } else { nth % LOGS };
             let length = 300 + random.below(4500) as usize;
             rig.append(vec![append(log, &random.bytes(length))], Durability::Synced);
@@ -81,14 +81,14 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
     }
     write(24, 36, &mut random);
     seal();
-    // One log alone: filing gains nothing, and the segment stays.
+    // One log alone: sorting gains nothing, and the segment stays.
     for _ in 0..3 {
         rig.append(vec![append(2, &random.bytes(700))], Durability::Synced);
     }
     seal();
     rig.store.run_maintenance().unwrap();
     write(36, 40, &mut random);
-    // What was filed is gone where it stood before.
+    // What was sorted is gone from its old place.
     rig.store.reclaim().unwrap();
     rig.store.reclaim().unwrap();
     assert!(
@@ -103,7 +103,7 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
     (crashed, known)
 }
 
-/// All that is kept, by log and offset; an error if any of it cannot be read.
+/// All payloads that are kept, by log and offset; an error if any of them cannot be read.
 fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
     let mut known = WrittenPayloads::new();
     for id in logs() {
@@ -115,7 +115,7 @@ fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
     Ok(known)
 }
 
-/// Reads all, again and again while what was damaged is made anew.
+/// Reads all payloads, again and again while corrupt indexes are rebuilt.
 fn read_payloads_after_rebuild(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
     for _ in 0..8 {
         if let Ok(known) = read_payloads(rig) {
@@ -140,7 +140,7 @@ fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
             "proof" => "proof",
             _ if name == "bound" => "bound",
             _ if name == "manifest" => "manifest",
-            // There is nothing in it.
+            // The file has no content.
             _ if name == storage::RESERVE_FILE => continue,
             _ => panic!("what is {name}?"),
         };
@@ -153,7 +153,7 @@ fn is_soft(kind: &str) -> bool {
     kind.starts_with("index") || ["latest", "proof"].contains(&kind)
 }
 
-/// What is found on a disk is what was written, or an error that names the file.
+/// A disk has what was written, or returns an error that names the file.
 fn check_corrupt_file(
     disk: &MemoryDisk,
     clock: &Arc<ManualClock>,
@@ -166,7 +166,7 @@ fn check_corrupt_file(
         Err(error) => {
             assert!(!soft, "soft files are rebuilt: {file}: {error}");
             let said = error.to_string();
-            // Of a segment that is not there, the position is known.
+            // The position of a missing segment is known.
             let start = file.trim_end_matches(".journal").trim_start_matches('0');
             let place = format!("position={start},");
             let named = [file, "journal/", &place].iter().any(|name| said.contains(*name));
@@ -186,7 +186,7 @@ fn check_corrupt_file(
     }
 }
 
-/// A start checks the payloads that it reads, and what nobody has read yet only when it is.
+/// A start verifies the payloads that it reads; others are verified when they are read.
 #[test]
 fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
     let clock = manual_clock();
@@ -201,7 +201,7 @@ fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
             let ends = ends.chain([4096, 4100, 4150, 8192, 8200, 8300]);
             let more: Vec<u64> = (0..24).map(|_| random.below(length)).collect();
             for at in ends.chain(more).filter(|at| *at < length) {
-                // What lies between the slots of the bound is not read.
+                // The bytes between the slots of the bound file are not read.
                 let disk = disk.after_kill();
                 disk.corrupt(&name, at as usize, 1 << random.below(8));
                 check_corrupt_file(&disk, &clock, &written, is_soft(kind), &name);
@@ -226,7 +226,7 @@ fn f16_a_lost_file_of_any_kind_is_named_or_rebuilt() {
     }
 }
 
-/// All that is soft may be gone at once; and each two of them may be damaged.
+/// All soft files may be gone at once; and any two of them may be corrupt.
 #[test]
 fn f16_all_indexes_are_rebuilt_together() {
     let clock = manual_clock();
@@ -241,7 +241,7 @@ fn f16_all_indexes_are_rebuilt_together() {
     check_corrupt_file(&without, &clock, &written, true, "all");
     for one in &soft {
         for other in soft.iter().filter(|other| *other > one) {
-            // The blocks of runs, of one; the header, or the runs, of the other.
+            // The blocks of runs in one; the header, or the runs, in the other.
             for back in [0, 4096] {
                 let disk = disk.after_kill();
                 for (name, at) in [(one, 4200), (other, 4200 * back / 4096)] {
@@ -254,7 +254,7 @@ fn f16_all_indexes_are_rebuilt_together() {
     }
 }
 
-/// An index is made from its filed file: what that has lost is missed, be it the end of a run.
+/// An index is rebuilt from its sorted segment: a lost frame is noticed, even at the end of a run.
 #[test]
 fn f16_an_index_is_not_made_of_a_sorted_segment_that_lost_a_frame() {
     let clock = manual_clock();
@@ -271,7 +271,7 @@ fn f16_an_index_is_not_made_of_a_sorted_segment_that_lost_a_frame() {
     }
 }
 
-/// Only segments, and no file beside them that would tell.
+/// Only segments, and no other file that would tell.
 #[test]
 fn m3_a_manifest_that_is_missing_or_old_is_refused() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -301,7 +301,7 @@ fn m3_a_manifest_that_is_missing_or_old_is_refused() {
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
 }
 
-/// Whoever holds a piece for longer than two rounds gets an error, and no zeros.
+/// A reader that holds a payload for longer than two rounds gets an error, and no zeros.
 #[test]
 fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_written() {
     let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(5));
@@ -334,7 +334,7 @@ fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_writt
     read(0);
 }
 
-/// The power goes when space was given back and the manifest does not say so yet.
+/// The power fails after space was reclaimed and before the manifest says so.
 #[test]
 fn f16_a_crash_between_reclaiming_space_and_recording_it_is_survived_without_indexes_too() {
     let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(5));
@@ -363,15 +363,15 @@ fn f16_a_crash_between_reclaiming_space_and_recording_it_is_survived_without_ind
         }
         let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
         assert!(read_payloads(&rig).unwrap() == written);
-        // Nothing is freed before it is known to be proved.
+        // Nothing is reclaimed before it is known to be proved.
         rig.store.run_maintenance().unwrap();
         let freed = rig.store.reclaim().unwrap();
-        // An index that was made anew does not know where it stood.
+        // A rebuilt index does not know where it was.
         assert!(freed.reclaimed_bytes > 0 || without_indexes, "it is reclaimed again: {freed:?}");
     }
 }
 
-/// A disk on which files of one kind are not made before they are let.
+/// A disk on which files of one kind are not created until a test permits it.
 struct FileCreationGate {
     disk: MemoryDisk,
     kind: &'static str,
@@ -427,7 +427,7 @@ impl Disk for FileCreationGate {
     }
 }
 
-/// The thread that indexes ends in the middle of other work, and a writer waits for it.
+/// The indexing thread ends in the middle of other work, and a writer waits for it.
 #[test]
 fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     let state = Mutex::new((false, false));
@@ -440,7 +440,7 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     one();
     one();
     gate.wait_until_reached();
-    // Each seals the one before it; the last waits for room.
+    // Each append rolls the segment before it; the last waits for room.
     for _ in 0..4 {
         one();
     }
@@ -462,7 +462,7 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     assert!(results[0].is_ok(), "{results:?}");
 }
 
-/// Nobody hangs on a full disk: not those who write while nothing can be indexed.
+/// Nothing hangs on a full disk: not even writers while nothing can be indexed.
 #[test]
 fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index() {
     let disk = MemoryDisk::new();
@@ -484,14 +484,15 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
     assert_eq!(rig.read(LogId(1)).len() as u64, held.0, "reads go on");
     assert_eq!(rig.store.stop_reason(), None);
     disk.remove_capacity_limit();
-    // The thread that indexes tries again after a while.
+    // The indexing thread retries after a while.
     while one().is_err() {
         std::thread::yield_now();
     }
     assert!(log.end() > held);
 }
 
-/// Giving up makes room: there is room for a manifest, or some is kept for it; else it says what is missing.
+/// Advancing a log start frees space: there is space for a manifest, or a reserve; else it reports what is
+/// missing.
 #[test]
 fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -500,7 +501,7 @@ fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
         rig.append(vec![append(1, &[1; 900]), append(2, &[2; 900])], Durability::Synced);
     }
     rig.store.run_maintenance().unwrap();
-    // What was kept is gone, and there is no room for it again.
+    // The reserve is spent, and there is no space to allocate it again.
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
     rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
@@ -520,7 +521,7 @@ fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     rig.append(vec![append(1, &[3; 900])], Durability::Synced).remove(0).unwrap();
 }
 
-/// A horizon behind what a crash leaves would have offsets given out again.
+/// A log start beyond what a crash leaves would assign offsets twice.
 #[test]
 fn f18_a_log_start_that_advances_on_a_full_disk_was_synced_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -529,7 +530,7 @@ fn f18_a_log_start_that_advances_on_a_full_disk_was_synced_before() {
     for _ in 0..4 {
         rig.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
     }
-    // Room for a manifest, and none for the header of a segment: the next append needs one.
+    // There is space for a manifest, but not for the header of a segment: the next append needs one.
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
     rig.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
     rig.store.advance_log_start(&[(LogId(1), Offset(4))]).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of sealed stretches, one step after the other: what once gave a wrong answer, or kept a
+//! Maintenance of sealed segments, one step after the other: cases that once gave a wrong answer, or kept a
 //! store from opening, and must not again.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
@@ -40,7 +40,7 @@ fn index_of(data: &str) -> String {
     data.rsplit_once('.').unwrap().0.to_owned() + ".index"
 }
 
-/// F9: a stretch of which nothing is left was filed, and lost its stamps with its entries.
+/// F9: a segment of which nothing is left was sorted, and lost its stamps with its entries.
 #[test]
 fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_segment() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -73,7 +73,7 @@ fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_segment() {
     assert_eq!(ends(&StoreFixture::open(&disk, options(), &clock).unwrap()), before);
 }
 
-/// An index that was made anew and refused was found by the next start, and believed.
+/// A rebuilt index that was refused was found and used by the next start.
 #[test]
 fn f16_frames_that_are_gone_are_missed_at_every_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -88,7 +88,7 @@ fn f16_frames_that_are_gone_are_missed_at_every_start() {
     rig.store.close();
     drop(rig);
     let filed = disk.names().into_iter().filter(|name| name.ends_with(".sorted")).min().unwrap();
-    // The index is lost where it begins, and the last frames of log 2 read as zeros, as holes do.
+    // The beginning of the index is lost, and the last frames of log 2 read as zeros, as holes do.
     disk.corrupt(&index_of(&filed), 20, 1);
     let bytes = disk.bytes(&filed);
     let from = bytes.len() - 12 * (1000 + 112);
@@ -102,7 +102,7 @@ fn f16_frames_that_are_gone_are_missed_at_every_start() {
     }
 }
 
-/// Three stretches: log 1 has entries in the first and the third, and all of it is given up.
+/// Three segments: log 1 has entries in the first and the third, and all of it is removed.
 fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
     let rig = StoreFixture::open(disk, options(), &manual_clock()).unwrap();
     put(&rig, 2, b"m");
@@ -124,7 +124,7 @@ fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
     index_of(&second)
 }
 
-/// What was given up in a later stretch was taken for damage in this one.
+/// What was removed in a later segment was taken for corruption in this one.
 #[test]
 fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
     for at in [20, 4096 + 50] {
@@ -134,7 +134,7 @@ fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
         for _ in 0..2 {
             let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
             let log = rig.store.log(LogId(2)).unwrap();
-            // The first that comes upon a damaged block says so; then it is mended.
+            // The first reader of a corrupt block gets an error; then the index is rebuilt.
             let _ = log.read(Offset(0), Offset(u64::MAX), usize::MAX);
             rig.store.run_maintenance().unwrap();
             assert_eq!(rig.read(LogId(2)).len(), 12);
@@ -142,8 +142,8 @@ fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
     }
 }
 
-/// An index that was made anew listed a log of which nothing is looked for in its stretch any more, the
-/// next one did not, and the check took that for damage.
+/// A rebuilt index listed a log of which nothing is looked up in its segment any more, the
+/// next one did not, and the check took that for corruption.
 #[test]
 fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
     let disk = MemoryDisk::new();
@@ -169,7 +169,7 @@ fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
-/// A store that had been closed said that all was synced, and gave up behind the end of its journal.
+/// A closed store said that all was synced, and advanced a log start beyond the end of its journal.
 #[test]
 fn a_store_that_is_closed_advances_no_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
@@ -182,8 +182,8 @@ fn a_store_that_is_closed_advances_no_log_start() {
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
 
-/// The index of the newest stretch is made anew without what was given up, and that of the one before still
-/// has a run of the log: how far it had come is what the manifest says.
+/// The index of the newest segment is rebuilt without what was removed, and that of the one before still has
+/// a run of the log. The manifest says where the log ended.
 #[test]
 fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     let disk = MemoryDisk::new();
@@ -200,7 +200,7 @@ fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     drop(rig);
     let soft = |name: &String| name.ends_with(".index") || name.ends_with(".latest");
     let mut names: Vec<String> = disk.names().into_iter().filter(soft).collect();
-    // All but the index of the first stretch.
+    // All but the index of the first segment.
     names.retain(|name| name != "00000000000000000000.index");
     assert!(names.len() >= 2, "{names:?}");
     names.iter().for_each(|name| disk.remove(name).unwrap());

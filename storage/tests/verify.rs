@@ -1,5 +1,5 @@
-//! G15, F41: history that was changed is named, frame by frame, also if whoever changed it made all
-//! checksums right again; and a check goes on behind what is damaged.
+//! G15, F41: a verification names history that was changed, frame by frame, even if the attacker corrected
+//! all checksums. A check goes on after a corrupt place.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -56,13 +56,13 @@ fn prove(disk: &MemoryDisk, key: Option<&SigningKey>) {
     }
 }
 
-/// Nothing is indexed and filed before a test says so.
+/// Nothing is indexed and sorted before a test requests it.
 fn options() -> Options {
     let segment_bytes_max = (FRAME * PER_SEGMENT) as u64;
     Options { segment_bytes_max, manual_maintenance: true, ..Options::default() }
 }
 
-/// Three sealed segments of eight frames each and one that is not, closed in order.
+/// Three sealed segments of eight frames each and one that is open; the store is closed in order.
 fn a_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
@@ -102,7 +102,7 @@ fn replace(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
     disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
 }
 
-/// Frame `index` of segment `segment`, and what else is in the file.
+/// Frame `index` of segment `segment`, and the rest of the file.
 struct FrameForgery<'a> {
     disk: &'a MemoryDisk,
     name: String,
@@ -127,7 +127,7 @@ impl<'a> FrameForgery<'a> {
         &mut self.bytes[self.at..self.at + FRAME]
     }
 
-    /// Makes both checksums right again.
+    /// Corrects both checksums.
     fn make_whole(&mut self) {
         let position = self.position;
         let frame = self.frame_mut();
@@ -149,12 +149,12 @@ impl<'a> FrameForgery<'a> {
 fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_match() {
     let good = a_proved_store();
     for at in (0..FRAME_BYTES).chain([FRAME_BYTES, FRAME_BYTES + 177, FRAME - 1]) {
-        // The last but one, so that a longer payload still fits before the segment's end.
+        // The last frame but one, so that a longer payload still fits before the segment's end.
         let (segment, index) = (1, PER_SEGMENT - 2);
         let disk = good.after_kill();
         let mut forgery = FrameForgery::of(&disk, segment, index);
         forgery.frame_mut()[at] ^= 0x08;
-        // Of the checksums themselves one is wrong, and the other made right.
+        // A checksum that is itself changed is not corrected.
         if at != 4 && at != 5 && at != 6 && at != 7 && !(12..16).contains(&at) {
             forgery.make_whole();
         }
@@ -174,7 +174,7 @@ fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_m
                 && problem.contains(&format!("position={}", changed.position))
         });
         assert!(named, "byte {at}: {:?}", report.problems);
-        // The other segments are verified none the less.
+        // The other segments are verified nevertheless.
         let counts: Vec<u64> = verification.proofs.iter().map(|proof| proof.verified).collect();
         assert_eq!((counts[0], counts[2]), (8, 8), "byte {at}");
         assert!(counts[1] >= 6, "byte {at}: {counts:?}");
@@ -225,7 +225,7 @@ fn f41_two_frames_that_change_places_are_both_noticed() {
 #[test]
 fn f41_frames_that_were_taken_out_or_put_in_are_noticed() {
     let good = a_proved_store();
-    // Taken out: the bytes of two frames become one frame's payload.
+    // Removed: the bytes of two frames become one frame's payload.
     let disk = good.after_kill();
     let mut forgery = FrameForgery::of(&disk, 0, 6);
     let length = (FRAME + PAYLOAD) as u32;
@@ -241,7 +241,7 @@ fn f41_frames_that_were_taken_out_or_put_in_are_noticed() {
     let verdict = verification(&verified(&disk)).proofs[0].clone();
     assert_eq!((verdict.verified, verdict.changed), (6, 2), "one altered, one missing");
     assert_eq!(verdict.first_changed.unwrap().position, position(0, 6));
-    // Put in: a frame inside of what was another's payload.
+    // Inserted: a frame inside of what was another's payload.
     let disk = good.after_kill();
     let mut forgery = FrameForgery::of(&disk, 0, 6);
     let inner = forgery.position + 240;
@@ -280,7 +280,7 @@ fn f41_a_segment_forged_with_its_proof_is_told_by_the_signature_and_by_the_next_
         assert!(next.iter().any(|fault| fault.contains("does not continue")), "{next:?}");
         let named = |file: &str| report.problems.iter().any(|problem| problem.starts_with(file));
         assert!(named(&proof_name(span.start)) && named(&proof_name(span.end)));
-        // Without a key, the chain still tells, until all later proofs are forged too.
+        // Without a key, the chain still shows it, until all later proofs are forged too.
         let without = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
         assert_eq!(without.problems.len(), 1, "{:?}", without.problems);
     }
@@ -335,7 +335,7 @@ fn f41_a_proof_that_is_cut_off_unfinished_damaged_or_gone_is_named() {
     let problems = verified(&disk).problems;
     let segment = segment_name(position(1, 0));
     assert!(problems.iter().any(|problem| problem.contains(&segment)), "{problems:?}");
-    // The newest may be missing, for proofs are written after segments are sealed; it is said.
+    // The newest may be missing, because proofs are written after segments are rolled; that is reported.
     let disk = good.after_kill();
     let newest = proof_name(position(2, 0));
     for unfinished in [true, false] {
@@ -348,7 +348,7 @@ fn f41_a_proof_that_is_cut_off_unfinished_damaged_or_gone_is_named() {
         assert_eq!(report.problems, [""; 0]);
         assert_eq!(verification(&report).unproved, [segment_name(position(2, 0))]);
     }
-    // But with a key somebody expects signatures.
+    // But with a key, signatures are expected.
     for start in [0, position(1, 0)] {
         disk.remove(&proof_name(start)).unwrap();
     }
@@ -373,7 +373,7 @@ fn the_wrong_key_is_named_for_every_proof_and_no_key_accepts_what_is_whole() {
     assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
     let public = Digest(key().verifying_key().to_bytes()).to_string();
     assert!(report.problems.iter().all(|problem| problem.contains(&public)));
-    // Keys change hands: any of those that are given will do.
+    // Keys may be replaced: any of the given keys is accepted.
     let both = [stranger, key().verifying_key()];
     assert_eq!(storage::check::verify(&disk, &both, &mut |_| {}).unwrap().problems, [""; 0]);
     let disk = a_store();
@@ -390,7 +390,7 @@ fn the_wrong_key_is_named_for_every_proof_and_no_key_accepts_what_is_whole() {
 #[test]
 fn a_check_goes_on_behind_corruption_and_names_every_place() {
     let disk = a_store();
-    // A header, a payload, a magic number, in three segments; and a whole stretch.
+    // A header, a payload, a magic number, in three segments; and a whole range.
     let header = position(0, 2);
     let payload = position(1, 5);
     let magic = position(2, 7);
@@ -450,7 +450,7 @@ fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between()
         let mut bad = good.clone();
         bad[at] ^= 0x20;
         let all = read(&bad);
-        // What is found covers the segment without a gap.
+        // The items cover the segment without a gap.
         let mut position = span.start;
         for found in &all {
             let (from, to) = match found {
@@ -477,7 +477,7 @@ fn has(disk: &MemoryDisk, ending: &str) -> Vec<String> {
     names
 }
 
-/// A proved store whose sealed segments were filed since.
+/// A proved store whose sealed segments were sorted since.
 fn a_sorted_store() -> MemoryDisk {
     let disk = a_proved_store();
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
@@ -487,12 +487,12 @@ fn a_sorted_store() -> MemoryDisk {
     disk
 }
 
-/// Where the header of the first frame of a filed file stands.
+/// Where the header of the first frame of a sorted segment is.
 fn first_frame(filed: &[u8]) -> usize {
     filed.windows(4).position(|word| word == b"FFJ1").unwrap()
 }
 
-/// Makes all checksums of a filed frame right again; its position is the one in front of it.
+/// Corrects all checksums of a frame in a sorted segment; its position is the one in front of it.
 fn make_sorted_whole(filed: &mut [u8], at: usize) {
     let crc = crc32c::crc32c(&filed[at + FRAME_BYTES..at + FRAME]);
     filed[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
@@ -504,7 +504,7 @@ fn make_sorted_whole(filed: &mut [u8], at: usize) {
     filed[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Changes the first frame of a filed file, with its checksums.
+/// Changes the first frame of a sorted segment, with its checksums.
 fn forge_sorted(disk: &MemoryDisk, nth: usize) -> String {
     let name = has(disk, ".sorted").remove(nth);
     let mut bytes = disk.bytes(&name);
@@ -515,7 +515,7 @@ fn forge_sorted(disk: &MemoryDisk, nth: usize) -> String {
     name
 }
 
-/// What a verification says beside what a check does.
+/// The problems that a verification reports and a check does not.
 fn said(disk: &MemoryDisk, keys: bool) -> Vec<String> {
     let checked = storage::check::check(disk, &mut |_| {}).unwrap().problems;
     let keys = if keys { vec![key().verifying_key()] } else { Vec::new() };
@@ -524,7 +524,7 @@ fn said(disk: &MemoryDisk, keys: bool) -> Vec<String> {
     problems
 }
 
-/// A filed file was proved before it was filed: it hides behind no proof that was taken away.
+/// A segment is proved before it is sorted: removing the proof hides nothing.
 #[test]
 fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
     for keys in [false, true] {
@@ -540,7 +540,7 @@ fn f41_a_sorted_segment_whose_proof_was_taken_away_is_named_whichever_it_is() {
                 assert!(is_named, "{gone:?}, {name}: {said:?}");
             }
         }
-        // A proof that looks as if it had not been finished.
+        // A proof that looks unfinished.
         let disk = a_sorted_store();
         let name = forge_sorted(&disk, 2);
         let proof = has(&disk, ".proof").remove(2);
@@ -569,7 +569,7 @@ fn f41_a_sorted_frame_that_claims_to_come_from_where_no_proof_reaches_is_named()
     }
 }
 
-/// Proofs of what is no longer there tell that it was.
+/// Proofs of something that is gone show that it existed.
 #[test]
 fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
     let disk = a_sorted_store();
@@ -585,7 +585,7 @@ fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
     let what = "what it proves is not here";
     let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
     assert!(said.iter().any(names), "{said:?}");
-    // So does a chain that has lost its beginning.
+    // So does a chain without its beginning.
     let disk = a_sorted_store();
     disk.remove(&proof_name(0)).unwrap();
     let said = verified(&disk).problems;
@@ -621,7 +621,7 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((&changed.file, changed.position), (name, position));
     assert_eq!(verification(&report).verified(), 23);
-    // A header that is no header any more.
+    // A header that is not a header any more.
     let mut bad = good.clone();
     bad[at + 30] ^= 1;
     replace(&disk, name, &bad);
@@ -637,7 +637,7 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
 fn f41_history_stays_verifiable_when_the_log_start_advances() {
     let disk = a_sorted_store();
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    // Log 0 whole, and of log 1 what the first segment and a half have.
+    // All of log 0, and the entries of log 1 in the first segment and a half.
     let starts = [(LogId(0), rig.store.log(LogId(0)).unwrap().end()), (LogId(1), Offset(4))];
     rig.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
@@ -649,7 +649,7 @@ fn f41_history_stays_verifiable_when_the_log_start_advances() {
     assert_eq!(report.problems, [""; 0]);
     let count = verification(&report).verified();
     assert!((8..=24).contains(&count), "{count}");
-    // All of it, so that whole files are removed: the chain is still whole.
+    // All of it, so that whole files are removed: the chain is still complete.
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
     rig.store.advance_log_start(&starts).unwrap();
@@ -664,7 +664,7 @@ fn f41_history_stays_verifiable_when_the_log_start_advances() {
     let verification = verification(&report);
     assert_eq!(verification.proofs.len(), 3);
     assert!(verification.chain_head().is_some());
-    // Proofs of what is gone are cut, and only those.
+    // Proofs of what is gone are pruned, and only those.
     let filed = has(&disk, ".sorted");
     for proof in &verification.proofs {
         let is_gone = !filed.iter().any(|name| name.starts_with(&format!("{:020}.", proof.start)));
@@ -686,10 +686,10 @@ fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
     }
     rig.store.close();
     let after: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
-    // The last part stays, whatever was given up.
+    // The last segment stays, whatever was removed.
     let cut = after.iter().map(|bytes| bytes.len() == PROOF_HEADER_BYTES);
     assert_eq!(cut.collect::<Vec<_>>(), [true, true, false]);
-    // As if the machine had stopped before one of them was cut.
+    // As if the machine had stopped before one of them was pruned.
     let names = has(&disk, ".proof");
     replace(&disk, &names[1], &before[1]);
     assert_eq!(verified(&disk).problems, [""; 0]);
@@ -700,7 +700,7 @@ fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
     assert_eq!(report.problems, [""; 0]);
     let cut = verification(&report).proofs.iter().map(|proof| proof.is_pruned);
     assert_eq!(cut.collect::<Vec<_>>(), [true, true, false]);
-    // One of them gone, or another's: the chain tells.
+    // One of them is gone, or replaced by another: the chain shows it.
     disk.remove(&names[1]).unwrap();
     assert_eq!(verified(&disk).problems.len(), 1);
 }
@@ -716,7 +716,7 @@ fn f41_leaves_that_were_pruned_although_their_frames_are_here_are_a_problem() {
         assert!(report.problems[0].contains("cut off"), "{:?}", report.problems);
         assert!(report.problems[0].starts_with(&name), "{:?}", report.problems);
         assert_eq!(verification(&report).verified(), 16);
-        // A start does not prove them anew: who changed them would have their proof.
+        // A start does not prove them again: then a forgery would have its proof.
         let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
         rig.store.run_maintenance().unwrap();
         rig.store.close();
@@ -735,7 +735,7 @@ fn f41_nothing_is_reclaimed_before_it_is_proved() {
     rig.store.run_maintenance().unwrap();
     rig.store.close();
     assert_eq!((has(&disk, ".proof").len(), has(&disk, ".journal").len()), (0, 4));
-    // Proofs are switched on, and two segments are given up before there are any.
+    // Proofs are switched on, and two segments are removed before there are any.
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     rig.store.advance_log_start(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
     for _ in 0..3 {
@@ -763,7 +763,7 @@ fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
     let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
     rig.store.advance_log_start(&starts).unwrap();
-    // In the last, what was filed anew because nothing of it is kept takes the old one's place.
+    // In the last segment, the empty result of sorting again replaces the old file.
     for _ in 0..5 {
         rig.store.reclaim().unwrap();
         rig.store.run_maintenance().unwrap();
@@ -782,7 +782,7 @@ fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
     assert_eq!(cut, [true, true, false, false]);
 }
 
-/// The proof of the segment that begins at `span`, as a walk over its file makes it.
+/// The proof of the segment that begins at `span`, computed by a walk over its file.
 fn proof_from_file(disk: &MemoryDisk, span: Range<u64>) -> Vec<u8> {
     let before = chain_before(disk, span.start).unwrap().unwrap();
     let name = proof_name(span.start);
@@ -796,7 +796,7 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
     // Each segment stays where it is.
     let options = Options { segment_bytes_max: 16 << 10, merge_bytes_min: 0, ..options() };
     let lengths = (0..140).chain([300, 1024, 4096, 9000, 0, 3000]);
-    // The second life goes on in a segment of which the first has written a part.
+    // The second incarnation continues a segment of which the first has written a part.
     for _ in 0..2 {
         let rig = StoreFixture::open(&disk, options, &clock).unwrap();
         for length in lengths.clone() {

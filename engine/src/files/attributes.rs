@@ -1,8 +1,8 @@
-//! What is known of a file besides its bytes and names.
+//! The attributes of a file: everything besides its bytes and names.
 
 use super::event::{FileKind, FileTime, Inode};
 
-/// Whose something new is, and who may do what with it.
+/// The owner and the permissions of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FilePermissions {
     /// The permissions.
@@ -14,13 +14,13 @@ pub struct FilePermissions {
 }
 
 impl From<u32> for FilePermissions {
-    /// Root's.
+    /// Owned by root.
     fn from(mode: u32) -> FilePermissions {
         FilePermissions { mode, uid: 0, gid: 0 }
     }
 }
 
-/// What is known of a file without its bytes.
+/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileAttributes {
     /// Its number.
@@ -35,16 +35,16 @@ pub struct FileAttributes {
     pub gid: u32,
     /// How many names it has; of a directory, two and one for each directory in it.
     pub links: u32,
-    /// Which device, if it is one.
+    /// The device number, if it is a device.
     pub device: u64,
-    /// Bytes, of a file or of a link's target.
+    /// The length in bytes, of a file or of a link's target.
     pub size: u64,
-    /// When its bytes or names changed last, or what was set since.
+    /// When its bytes or names last changed, or the time that was set since.
     pub modified: FileTime,
-    /// When anything of it changed last.
+    /// When anything of it last changed.
     pub changed: FileTime,
-    /// What was set, or else when it was modified: reads leave no trace.
+    /// The time that was set, or else when it was modified: reads leave no trace.
     pub accessed: FileTime,
-    /// When it was made.
+    /// When it was created.
     pub born: FileTime,
 }

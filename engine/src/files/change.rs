@@ -1,5 +1,5 @@
-//! Changing names and attributes: each change looks at the names, one at a time, and is one entry of the
-//! files' log.
+//! Changes of names and attributes: each change reads the names under a lock, and is one entry of
+//! the files' log.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl FileSystem {
         Ok((changing, self.names(Cut::ALL)?))
     }
 
-    /// Appends changes, which happen at once. They are in the log when this returns, and on stable
-    /// storage after the next [`FileSystem::sync`].
+    /// Appends changes, which take effect at once. They are in the log when this returns, and on
+    /// stable storage after the next [`FileSystem::sync`].
     pub(super) async fn append_changes(
         &self,
         changes: Vec<FileChange>,
@@ -39,7 +39,7 @@ impl FileSystem {
         let append = file_append(FILES_LOG, KIND_FILE_EVENT, payload, None);
         let (sender, receiver) = oneshot::channel();
         self.0.store.append(vec![append], Durability::Written, move |mut results| {
-            // The next one may look now: what this one did is in the log.
+            // The next change may read the names now: this one is in the log.
             drop(changing);
             let _ = sender.send(results.pop());
         });
@@ -48,7 +48,7 @@ impl FileSystem {
         Ok(appended.stamp)
     }
 
-    /// Makes an inode and gives it a name.
+    /// Creates an inode and gives it a name.
     async fn create_inode(
         &self,
         at: FileLocation<'_>,
@@ -59,7 +59,7 @@ impl FileSystem {
         if names.lookup(parent, name, Cut::ALL)?.is_some() {
             return Err(FileError::Exists(at.display()));
         }
-        // Nobody else appends to that log before this is done.
+        // The lock ensures that nobody else appends to that log before this is done.
         let inode = Inode::from_offset(names.end());
         let mut changes = made(inode);
         changes.push(FileChange::Named { parent, name: name.to_vec(), inode: Some(inode) });
@@ -67,10 +67,10 @@ impl FileSystem {
         Ok(inode)
     }
 
-    /// Makes a file.
+    /// Creates a file.
     ///
     /// # Errors
-    /// The name is taken or cannot be, or there is no such directory; or the disk fails.
+    /// The name is taken or invalid, or the directory does not exist; or the disk fails.
     pub async fn create<'a>(
         &self,
         at: impl Into<FileLocation<'a>>,
@@ -80,7 +80,7 @@ impl FileSystem {
         self.open_contents(inode)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     /// As [`FileSystem::create`].
@@ -92,7 +92,7 @@ impl FileSystem {
         self.mknod(at, FileKind::Directory, permissions, 0).await
     }
 
-    /// Makes anything but a symbolic link.
+    /// Creates an inode of any kind but a symbolic link.
     ///
     /// # Errors
     /// As [`FileSystem::create`].
@@ -111,7 +111,7 @@ impl FileSystem {
             .await
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
     /// As [`FileSystem::create`]; or the target is empty or too long.
@@ -149,7 +149,7 @@ impl FileSystem {
         self.name_inode(names, changing, inode, at).await
     }
 
-    /// [`FileSystem::link`], of a file by its number, if it has a name still.
+    /// [`FileSystem::link`] by inode, if the file still has a name.
     ///
     /// # Errors
     /// As [`FileSystem::link`].
@@ -185,10 +185,11 @@ impl FileSystem {
         self.append_changes(vec![change], changing).await.map(drop)
     }
 
-    /// Takes a name from a file. Its bytes stay for those who have it open, and its past for everybody.
+    /// Removes a name of a file. Its bytes stay readable for open handles, and its past for
+    /// everybody.
     ///
     /// # Errors
-    /// There is nothing there, or it is a directory; or the disk fails.
+    /// The name does not exist, or is a directory; or the disk fails.
     pub async fn unlink<'a>(&self, at: impl Into<FileLocation<'a>>) -> Result<(), FileError> {
         self.remove(at.into(), false).await
     }
@@ -196,7 +197,7 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is nothing there, it is no directory, or has names in it; or the disk fails.
+    /// The name does not exist, is no directory, or the directory is not empty; or the disk fails.
     pub async fn rmdir<'a>(&self, at: impl Into<FileLocation<'a>>) -> Result<(), FileError> {
         self.remove(at.into(), true).await
     }
@@ -231,10 +232,10 @@ impl FileSystem {
         self.set_attributes_and_times(inode, set, TouchTimes::default()).await
     }
 
-    /// [`FileSystem::set_attributes`], and times that are to be that of the change.
+    /// [`FileSystem::set_attributes`], with times to set to that of the change.
     ///
     /// # Errors
-    /// As there.
+    /// As [`FileSystem::set_attributes`].
     pub async fn set_attributes_and_times(
         &self,
         inode: Inode,

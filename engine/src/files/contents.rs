@@ -1,9 +1,9 @@
 //! The contents of one file: its log, and the index over it.
 //!
-//! Nobody hands a write to the index. Whoever reads first indexes what the log has more than the
-//! index, in order; so the present, a start and a read of the past are the same few steps: a
-//! checkpoint, and the entries after it. A version is all of a prefix of the log, so no reader ever
-//! sees a part of a write.
+//! A write does not update the index. The first reader indexes the entries that the index lacks, in
+//! order. So the present, a start and a read of the past take the same few steps: a checkpoint, and
+//! the entries after it. A version is a whole prefix of the log, so no reader ever sees a part of a
+//! write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,10 +25,10 @@ use super::event::{
 use super::view::FileView;
 use crate::append::{AppendNote, EngineAppendStage};
 
-/// How many entries are looked at in one go.
+/// How many entries are replayed in one batch.
 const REPLAY_BATCH_ENTRIES: u64 = 1024;
 
-/// What files have cost since the start.
+/// Counters of the cost of files since the start.
 #[derive(Debug, Default)]
 pub struct FileCounters {
     /// Roots of checkpoints read.
@@ -39,13 +39,14 @@ pub struct FileCounters {
     pub entries_indexed: AtomicU64,
     /// Reads of the disk for writes.
     pub data_reads: AtomicU64,
-    /// Bytes of writes read from the disk: more than were asked for, as what is checked is read whole.
+    /// Bytes of writes read from the disk: more than requested, because what a checksum covers is
+    /// read whole.
     pub data_bytes_read: AtomicU64,
-    /// Indexes made anew because a checkpoint was damaged.
+    /// Indexes rebuilt because a checkpoint was corrupt.
     pub indexes_rebuilt: AtomicU64,
     /// Checkpoints written.
     pub checkpoints: AtomicU64,
-    /// Bytes of them.
+    /// Bytes of checkpoints.
     pub checkpoint_bytes: AtomicU64,
 }
 
@@ -57,7 +58,7 @@ fn count(counter: &AtomicU64) {
 #[derive(Clone, Debug)]
 pub(super) struct FileIndex {
     pub(super) tree: FileIntervalTree,
-    /// The first offset that it has not seen.
+    /// The first offset that it does not have.
     pub(super) next: Offset,
     /// The stamp of the last entry that changed the file.
     pub(super) modified: Hlc,
@@ -65,11 +66,11 @@ pub(super) struct FileIndex {
     unsaved: u64,
 }
 
-/// Why an index does not come further.
+/// Why an index could not advance.
 enum IndexAdvanceError {
-    /// It is damaged, and can be made anew.
+    /// The index is corrupt, and can be rebuilt.
     Index(String),
-    /// What the entries say is not known, whatever index is made of them.
+    /// The entries cannot be read, so a rebuilt index would fail too.
     Entries(FileError),
 }
 
@@ -103,12 +104,12 @@ impl From<IndexAdvanceError> for FileError {
     }
 }
 
-/// What the checkpoint that was begun last is about.
+/// The state of the checkpoint that was begun last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointState {
     Idle,
     InFlight,
-    /// It arrived; it holds so many changes.
+    /// It was written; it holds so many changes.
     Written(u64),
 }
 
@@ -118,11 +119,12 @@ pub(crate) struct FileContents {
     log: Arc<Log>,
     nodes: Arc<NodeCache>,
     counters: Arc<FileCounters>,
-    /// `None` until somebody looks.
+    /// `None` until the first read.
     index: Mutex<Option<FileIndex>>,
-    /// Locked for moments only, by the journal's thread too; after `index` by those who hold both.
+    /// Locked only briefly, by the journal's thread too. A thread that takes both locks takes
+    /// `index` first.
     checkpoint_state: Mutex<CheckpointState>,
-    /// Entries before this offset are in a checkpoint or one on its way.
+    /// Entries before this offset are in a checkpoint, or in one in flight.
     checkpointed_to: AtomicU64,
 }
 
@@ -144,17 +146,17 @@ impl FileContents {
         }
     }
 
-    /// The file as it is.
+    /// The current version of the file.
     pub(crate) fn present(self: &Arc<Self>) -> Result<FileView, FileError> {
         let mut held = self.index.lock();
         let index = self.advance_to_end(&mut held)?;
         Ok(FileView::new(self, index))
     }
 
-    /// The file as of `cut`, which nothing can enter any more.
+    /// The file as of `cut`, which must be closed.
     pub(crate) fn at(self: &Arc<Self>, cut: Cut) -> Result<FileView, FileError> {
         let until = self.log.offset_at(cut)?;
-        // Who looks at the past waits for nobody who brings the present up to date.
+        // A read of the past does not wait for one that advances the present index.
         if let Some(held) = self.index.try_lock()
             && let Some(index) = &*held
             && index.next == until
@@ -169,7 +171,7 @@ impl FileContents {
         Ok(FileView::new(self, &index))
     }
 
-    /// The index as the entries alone make it, for one whose checkpoints are damaged.
+    /// Rebuilds the index from the entries alone, because its checkpoints are corrupt.
     fn rebuild_index(&self, until: Offset, why: &str) -> Result<FileIndex, FileError> {
         tracing::warn!(inode = self.inode.0, why, "a file's index is rebuilt from its entries");
         count(&self.counters.indexes_rebuilt);
@@ -178,7 +180,8 @@ impl FileContents {
         Ok(index)
     }
 
-    /// [`FileContents::rebuilt`], for a view that met damage; the present is mended with it.
+    /// [`FileContents::rebuild_index`] for a view that found corruption; also replaces the present
+    /// index.
     pub(super) fn rebuild_present(
         &self,
         until: Offset,
@@ -207,7 +210,7 @@ impl FileContents {
         let mut saving = self.checkpoint_state.lock();
         if let CheckpointState::Written(count) = *saving {
             index.tree.release_saved();
-            // One that was made anew meanwhile has more that is unsaved than this, and saves it all.
+            // An index that was rebuilt meanwhile has more unsaved changes, and saves all of them.
             index.unsaved = index.unsaved.saturating_sub(count);
             *saving = CheckpointState::Idle;
         }
@@ -219,8 +222,8 @@ impl FileContents {
         Ok(index)
     }
 
-    /// The index of the newest checkpoint before `until`. One that is damaged is passed over: what it
-    /// says can be found in the entries before.
+    /// The index of the newest checkpoint before `until`. Skips corrupt checkpoints: their content
+    /// can be replayed from the entries before them.
     fn newest_checkpoint(&self, until: Offset) -> Result<FileIndex, FileError> {
         let mut before = until;
         while let Some(at) = before.0.checked_sub(1).map(Offset) {
@@ -249,7 +252,7 @@ impl FileContents {
         piece.ok_or_else(|| missing_entry(at))
     }
 
-    /// The entries from `from` up to `until`, as far as they are there.
+    /// The existing entries from `from` up to `until`.
     pub(super) fn entry_payloads(
         &self,
         from: Offset,
@@ -271,15 +274,15 @@ impl FileContents {
         Ok(())
     }
 
-    /// How many entries are in no checkpoint, nor in one that is on its way.
+    /// How many entries are neither in a checkpoint nor in one in flight.
     fn uncheckpointed(&self) -> u64 {
         self.log.end().0.saturating_sub(self.checkpointed_to.load(Ordering::Relaxed))
     }
 
-    /// Appends a checkpoint, if at least `entries` are in none, unless reopening reads no more without
-    /// one, or one is on its way.
+    /// Appends a checkpoint if at least `entries` are in none. Does nothing if reopening the file
+    /// would read no less with it, or if one is in flight.
     ///
-    /// It is not waited for: a version that lacks it replays more.
+    /// It does not wait for the append: a version without the checkpoint replays more.
     pub(crate) fn save_checkpoint(
         self: &Arc<Self>,
         store: &Store<EngineAppendStage>,
@@ -291,9 +294,9 @@ impl FileContents {
         let mut held = self.index.lock();
         let index = self.advance_to_end(&mut held)?;
         let needless = match self.checkpointed_to.load(Ordering::Relaxed) {
-            // One entry is read as fast as a checkpoint of it.
+            // Reading one entry is as fast as reading a checkpoint of it.
             0 => index.unsaved <= 1,
-            // Of a file that was not looked at before, it is known only now.
+            // For a file that was not read before, this is known only now.
             _ => index.unsaved == 0 || self.uncheckpointed() < entries,
         };
         let mut saving = self.checkpoint_state.lock();
@@ -334,13 +337,13 @@ impl FileContents {
         self.counters.data_bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes of memory that the index holds of its own.
+    /// The memory of the index itself.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<FileContents>() + self.index.lock().as_ref().map_or(0, |i| i.tree.memory_bytes())
     }
 }
 
-/// An entry that should be in a file's log is not: what it did to the file is not known.
+/// The error for an entry that is missing from a file's log: its change is not known.
 fn missing_entry(at: Offset) -> FileError {
     FileError::Corrupt(format!("an entry of the file is not there. entry={}", at.0))
 }

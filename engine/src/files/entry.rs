@@ -1,7 +1,7 @@
-//! Entries of a file's log: their first bytes, and reading back what is behind them.
+//! Entries of a file's log: their header, and reading the data after it.
 //!
-//! A write's bytes stand as they came. A long one carries checksums of its chunks, so that a read of a
-//! few of its bytes need not read, and check, all of them.
+//! A write's bytes are stored as they came. A long write carries checksums of its chunks, so that a
+//! read of a few bytes does not have to read and check all of them.
 
 use std::io;
 use std::ops::Range;
@@ -16,19 +16,19 @@ use super::event::{KIND_FILE_PUNCH_HOLE, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
 pub const WRITE_BYTES_MAX: usize = 16 << 20;
 
 const FIXED_BYTES: usize = 16;
-/// An entry that is no longer is read at once.
+/// An entry up to this length is read whole.
 pub(crate) const SHORT_BYTES_MAX: usize = FIXED_BYTES + CHUNK_UNIT;
-/// What fits into a payload's head behind the fixed part.
+/// How many chunk checksums fit into a payload's header after the fixed part.
 const CHUNKS_MAX: usize = 12;
-/// What follows the head of a hole.
+/// The length of what follows the header of a hole.
 const HOLE_BYTES: usize = 8;
-/// Chunks are multiples of this.
+/// Chunk sizes are multiples of this.
 const CHUNK_UNIT: usize = 64 << 10;
 
 /// The first bytes of an entry that changes a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileEntryHeader {
-    /// Where the bytes belong; for a truncation, the new length.
+    /// The offset of the data; for a truncation, the new length.
     pub(crate) offset: u64,
     chunk_bytes: usize,
     chunk_crcs: Vec<u32>,
@@ -51,7 +51,7 @@ impl FileEntryHeader {
         PayloadHeader::new(&bytes)
     }
 
-    /// Reads the head of an entry back, and nothing else of it.
+    /// Reads and parses the header of an entry, and nothing else of it.
     pub(crate) fn read(piece: &EntryPayload) -> Result<FileEntryHeader, FileError> {
         FileEntryHeader::parse(&piece.entry, |range| piece.read_range(range))
     }
@@ -85,7 +85,7 @@ impl FileEntryHeader {
         };
         let data = length - end;
         let chunks = if head.chunk_bytes == 0 { 0 } else { data.div_ceil(head.chunk_bytes) };
-        // What is behind a hole's head is where the hole ends, which `read_hole` checks.
+        // After a hole's header comes the end of the hole, which `read_hole` checks.
         let written = if entry.kind == KIND_FILE_PUNCH_HOLE { 0 } else { data as u64 };
         let reach = head.offset.checked_add(written);
         let cannot_be = chunks != count
@@ -107,7 +107,7 @@ fn corruption_error(entry: &Entry, why: &str) -> FileError {
     FileError::Corrupt(format!("{why}. entry={offset}, position={}", entry.position))
 }
 
-/// What is to be appended to a file's log.
+/// An entry to append to a file's log.
 pub(crate) struct FileEntry {
     pub(crate) kind: u8,
     pub(crate) payload: Payload,
@@ -115,7 +115,7 @@ pub(crate) struct FileEntry {
 }
 
 impl FileEntry {
-    /// Checksums are made here, on the thread of whoever writes.
+    /// A write. Computes its checksums, on the caller's thread.
     pub(crate) fn write(offset: u64, data: Bytes) -> FileEntry {
         let chunk_bytes = match data.len() {
             0..=CHUNK_UNIT => 0,
@@ -153,7 +153,7 @@ impl FileEntry {
     }
 }
 
-/// What a hole covers.
+/// The range that a hole covers.
 pub(crate) fn read_hole(piece: &EntryPayload) -> Result<Range<u64>, FileError> {
     let entry = &piece.entry;
     let payload = piece.read()?;
@@ -166,17 +166,17 @@ pub(crate) fn read_hole(piece: &EntryPayload) -> Result<Range<u64>, FileError> {
     Ok(range)
 }
 
-/// Bytes of a write's data that were checked together.
+/// A block of a write's data that was read and checked together.
 pub(crate) struct DataBlock {
     bytes: Bytes,
-    /// How many bytes of the data come before.
+    /// The offset of the block within the data.
     from: usize,
-    /// Whether they were read for this.
+    /// Whether the bytes were read from the disk for this block.
     is_read: bool,
 }
 
 impl DataBlock {
-    /// Whether the bytes `within` of the data are in it.
+    /// Whether the block has the bytes `within` of the data.
     pub(crate) fn contains(&self, within: Range<usize>) -> bool {
         self.from <= within.start && within.end <= self.from + self.bytes.len()
     }
@@ -186,7 +186,7 @@ impl DataBlock {
         &self.bytes[within.start - self.from..within.end - self.from]
     }
 
-    /// The same to keep, without much else that was read with them.
+    /// The bytes `within`, to be kept: copied if most of the block would be kept alive for nothing.
     pub(crate) fn copy_range(&self, within: Range<usize>) -> Bytes {
         if self.is_read && within.len() < self.bytes.len() / 2 {
             return Bytes::copy_from_slice(self.bytes(within));
@@ -199,8 +199,8 @@ impl DataBlock {
     }
 }
 
-/// The bytes `within` of a write's data, checked, and what had to be read with them: all of a short
-/// one, whole chunks of a long one.
+/// The block of a write's data that has the bytes `within`, checked: all of a short write, whole
+/// chunks of a long one.
 pub(crate) fn read_data(
     piece: &EntryPayload,
     within: Range<usize>,
@@ -267,7 +267,7 @@ mod tests {
         EntryPayload { entry: entry_of, location: PayloadLocation::Memory(entry.payload) }
     }
 
-    /// The bytes on disk, held fast.
+    /// Pins down the bytes on disk.
     #[test]
     fn a_write_is_encoded_as_the_format_says() {
         let entry = FileEntry::write(0x0102, Bytes::from_static(b"abc"));
@@ -282,7 +282,7 @@ mod tests {
         let end = [4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!(hole.read().unwrap(), [&expected[..16], &end].concat());
         assert_eq!(read_hole(&hole).unwrap(), 0x0102..0x0304);
-        // One that reaches as far as a file can is no longer than its data would be.
+        // A hole that reaches the maximum file size is no longer than its data would be.
         let last = (1 << 62) - 4..1 << 62;
         assert_eq!(read_hole(&piece(FileEntry::punch_hole(last.clone()))).unwrap(), last);
         for cannot_be in [5..5, 5..(1 << 62) + 1] {

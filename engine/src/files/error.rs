@@ -1,4 +1,4 @@
-//! What can go wrong with a file, by what a caller of POSIX would be told.
+//! The errors of files, grouped by the POSIX error that a caller gets.
 
 use std::sync::Arc;
 
@@ -8,34 +8,34 @@ use storage::interval_tree::IntervalTreeError;
 
 use crate::error::EngineError;
 
-/// Why a file operation was not done.
+/// Why a file operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FileError {
-    /// There is no such name, or was none at that moment.
+    /// The name does not exist, or did not exist at that moment.
     #[error("no such file or directory. path={0}")]
     NotFound(String),
     /// The name is taken.
     #[error("file exists. path={0}")]
     Exists(String),
-    /// Something on the way, or what was to be a directory, is none.
+    /// A component of the path, or what should be a directory, is none.
     #[error("not a directory. path={0}")]
     NotDirectory(String),
     /// It is a directory, and must not be one.
     #[error("is a directory. path={0}")]
     IsDirectory(String),
-    /// A directory that is to go or to be replaced has names in it.
+    /// A directory that is to be removed or replaced is not empty.
     #[error("directory not empty. path={0}")]
     NotEmpty(String),
-    /// Nobody may do that.
+    /// The operation is not permitted to anybody.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
-    /// What was asked for cannot be.
+    /// The request is invalid.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// No file may become as long, or no write be.
+    /// The file or the write would be too large.
     #[error("file too large. offset={offset}, length={length}")]
     TooLarge {
-        /// Where it was to be written.
+        /// The offset of the write.
         offset: u64,
         /// How many bytes.
         length: u64,
@@ -43,33 +43,33 @@ pub enum FileError {
     /// A name or a path is too long.
     #[error("file name too long. bytes={0}")]
     NameTooLong(usize),
-    /// The moment is not past yet: settle it first.
+    /// The moment is not past yet: call [`crate::Engine::wait_until_closed`] first.
     #[error(
         "the moment is not past yet. moment={}, now={}",
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {
-        /// What was asked for.
+        /// The requested cut.
         cut: Cut,
-        /// How far the frontier is.
+        /// The frontier.
         frontier: Hlc,
     },
-    /// Names are being loaded from the journal: ask again.
+    /// Names are being loaded from the journal: retry.
     #[error(transparent)]
     Loading(#[from] CatalogError),
-    /// The disk took no write; there may be room later.
+    /// The disk is full; there may be room later.
     #[error("{0}")]
     NoSpace(Arc<str>),
     /// The disk fails, or the service is stopping.
     #[error("{0}")]
     Io(Arc<str>),
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     #[error("stored file cannot be read: {0}")]
     Corrupt(String),
 }
 
 impl FileError {
-    /// Linux's number for it.
+    /// The Linux errno.
     pub fn errno(&self) -> i32 {
         match self {
             FileError::NotPermitted(_) => 1,

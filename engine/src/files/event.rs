@@ -1,4 +1,4 @@
-//! What can happen to names and attributes: the entries of the files' log. `docs/FORMAT.md` has their
+//! The events of names and attributes: the entries of the files' log. `docs/FORMAT.md` has their
 //! layout.
 
 use serde::{Deserialize, Serialize};
@@ -6,41 +6,41 @@ use storage::LogId;
 
 use super::error::FileError;
 
-/// Names and attributes of all files.
+/// The log of names and attributes of all files.
 pub(crate) const FILES_LOG: LogId = LogId(u64::MAX);
-/// The contents of the file with inode `n` are in the log this + `n`: far above the logs of
-/// partitions, which are numbered from below.
+/// The contents of the file with inode `n` are in the log with this number plus `n`: far above the
+/// logs of partitions, which are numbered from the bottom.
 const FIRST_CONTENTS_LOG: u64 = 1 << 48;
 
 /// An entry of [`FILES_LOG`].
 pub(crate) const KIND_FILE_EVENT: u8 = 32;
-/// Bytes of a file.
+/// A write to a file.
 pub(crate) const KIND_FILE_WRITE: u8 = 33;
 /// A new length of a file.
 pub(crate) const KIND_FILE_TRUNCATE: u8 = 34;
-/// An index of a file up to there.
+/// A checkpoint of a file's index up to that entry.
 pub(crate) const KIND_FILE_CHECKPOINT: u8 = 35;
 /// A hole in a file.
 pub(crate) const KIND_FILE_PUNCH_HOLE: u8 = 36;
 
-/// Whether entries of `kind` are the files' business.
+/// Whether `kind` is a kind of file entry.
 pub(crate) fn is_file_kind(kind: u8) -> bool {
     (KIND_FILE_EVENT..=KIND_FILE_PUNCH_HOLE).contains(&kind)
 }
 
-/// No name is longer, in bytes.
+/// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Names a file, a directory or a link, whatever it is called.
+/// Identifies a file, a directory or a link, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Inode(pub u64);
 
 impl Inode {
-    /// The directory in which all names begin. No event makes it.
+    /// The root directory. No event creates it.
     pub const ROOT: Inode = Inode(1);
 
-    /// The one that the entry at `offset` of [`FILES_LOG`] makes: offsets are given once, so inodes
-    /// are too.
+    /// The inode that the entry at `offset` of [`FILES_LOG`] creates: offsets are never reused, so
+    /// inodes are not either.
     pub(crate) fn from_offset(offset: storage::Offset) -> Inode {
         Inode(offset.0 + 2)
     }
@@ -50,7 +50,7 @@ impl Inode {
     }
 }
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     /// Bytes.
@@ -72,14 +72,14 @@ pub enum FileKind {
 /// A time as POSIX has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct FileTime {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds.
+    /// Nanoseconds within the second.
     pub nanoseconds: u32,
 }
 
 impl From<hlc::Hlc> for FileTime {
-    /// The counter becomes a part of the millisecond: later stamps have later times.
+    /// The counter becomes a fraction of the millisecond: later stamps have later times.
     fn from(stamp: hlc::Hlc) -> FileTime {
         let (ms, counter) = (stamp.time().0, u64::from(stamp.logical()));
         let nanoseconds = ms % 1000 * 1_000_000 + counter * 1_000_000 / (1 << 16);
@@ -90,26 +90,27 @@ impl From<hlc::Hlc> for FileTime {
 /// One change. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FileChange {
-    /// An inode was made; it has no name yet.
+    /// An inode was created; it has no name yet.
     Made { inode: Inode, kind: FileKind, mode: u32, uid: u32, gid: u32, device: u64 },
-    /// A name in a directory means this inode from now on, or nothing.
+    /// A name in a directory refers to this inode from now on, or was removed.
     Named { parent: Inode, name: Vec<u8>, inode: Option<Inode> },
-    /// Attributes were set: those that are here.
+    /// The given attributes were set.
     Set { inode: Inode, set: AttributeUpdate },
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link was set.
     Target { inode: Inode, target: Vec<u8> },
     /// An extended attribute was set, or removed.
     Extended { inode: Inode, name: Vec<u8>, value: Option<Vec<u8>> },
-    /// Times were set to that of this event.
+    /// Times were set to the time of this event.
     Touched { inode: Inode, now: TouchTimes },
 }
 
-/// Which times are to be that of the change itself, so that it is later than whatever came before it.
+/// Which times to set to the time of the change itself, so that it is later than everything before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TouchTimes {
-    /// When its bytes changed last.
+    /// The time of the last change of its bytes.
     pub modified: bool,
-    /// When it was read last.
+    /// The time of the last read.
     pub accessed: bool,
 }
 
@@ -122,13 +123,14 @@ pub struct AttributeUpdate {
     pub uid: Option<u32>,
     /// The group.
     pub gid: Option<u32>,
-    /// When its bytes are said to have changed last; a later write says otherwise.
+    /// The time of the last change of its bytes; a later write overrides it.
     pub modified: Option<FileTime>,
-    /// When it is said to have been read last.
+    /// The time of the last read.
     pub accessed: Option<FileTime>,
 }
 
-/// What an entry of [`FILES_LOG`] carries, encoded with postcard: changes that happen at once.
+/// The content of an entry of [`FILES_LOG`], encoded with postcard: changes that take effect at
+/// once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileEvent {
     pub(crate) changes: Vec<FileChange>,
@@ -154,7 +156,7 @@ impl FileEvent {
     }
 }
 
-/// Whether `name` can stand in a directory.
+/// Checks that `name` is a valid name in a directory.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FileError::NameTooLong(name.len()));
@@ -168,7 +170,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Whether `name` can be that of an extended attribute.
+/// Checks that `name` is a valid name of an extended attribute.
 pub(crate) fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FileError::NameTooLong(name.len()));
@@ -185,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The bytes on disk, held fast.
+    /// Pins down the bytes on disk.
     #[test]
     fn an_event_is_encoded_as_the_format_says() {
         let event = FileEvent {

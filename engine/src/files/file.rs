@@ -21,17 +21,17 @@ use crate::engine::{IN_FLIGHT_UNIT, flatten};
 use crate::error::EngineError;
 
 impl FileSystem {
-    /// The file at a path, to be read and written.
+    /// Opens the file at a path, for reading and writing.
     ///
     /// # Errors
-    /// There is nothing there, or it is no file.
+    /// The path does not exist, or is no file.
     pub fn open<'a>(&self, at: impl Into<FileLocation<'a>>) -> Result<OpenFile, FileError> {
         let inode = self.resolve(at, Cut::ALL)?;
         self.check_file(inode, Cut::ALL)?;
         self.open_contents(inode)
     }
 
-    /// A file by its number, also one that has no name any more.
+    /// Opens a file by inode, even if it has no name any more.
     ///
     /// # Errors
     /// There is no such inode, or it is no file.
@@ -40,10 +40,10 @@ impl FileSystem {
         self.open_contents(inode)
     }
 
-    /// The file that was at a path, as it was.
+    /// The file at a path, as of a moment.
     ///
     /// # Errors
-    /// There was nothing there, or it was no file.
+    /// The path did not exist, or was no file.
     pub fn open_at<'a>(
         &self,
         at: impl Into<FileLocation<'a>>,
@@ -80,7 +80,7 @@ impl FileSystem {
     }
 }
 
-/// An open file. It goes on being the same file, whatever becomes of its name.
+/// An open file. It stays the same file, whatever happens to its name.
 pub struct OpenFile {
     contents: Arc<FileContents>,
     files: FileSystem,
@@ -115,8 +115,11 @@ impl OpenFile {
         self.contents.inode
     }
 
-    /// Writes at an offset, also behind the end: what is between is zero then. All of it or nothing is
-    /// ever read, by anybody; whoever reads after this returns, reads it. Returns its moment.
+    /// Writes at an offset, which may be after the end: the gap then reads as zero. Returns the
+    /// stamp.
+    ///
+    /// The write is atomic for every reader: a read sees all of it or nothing. Every read after
+    /// this returns sees it.
     ///
     /// # Errors
     /// The write is longer than [`WRITE_BYTES_MAX`] or reaches too far; or the disk fails.
@@ -137,8 +140,8 @@ impl OpenFile {
         self.append(FileEntry::write(offset, data), durability).await
     }
 
-    /// Makes the file `length` bytes long: what is behind goes, and what is new is zero. Returns its
-    /// moment.
+    /// Sets the length of the file: removes bytes after it, and fills up with zeroes. Returns the
+    /// stamp.
     ///
     /// # Errors
     /// It is too long, or the disk fails.
@@ -149,8 +152,8 @@ impl OpenFile {
         self.append(FileEntry::truncate(length), durability).await
     }
 
-    /// Makes the file at least `length` bytes long; nothing that was written goes, whoever writes
-    /// meanwhile. Returns the moment; `None` if it was as long.
+    /// Makes the file at least `length` bytes long, without removing any bytes, even of concurrent
+    /// writes. Returns the stamp; `None` if the file was long enough.
     ///
     /// # Errors
     /// As [`OpenFile::truncate`].
@@ -167,7 +170,7 @@ impl OpenFile {
             if present.length() >= length {
                 return Ok(None);
             }
-            // A write that came in between may have made it longer: the writer's thread knows.
+            // A concurrent write may have made it longer: the writer's thread checks.
             let (entry, note) =
                 (FileEntry::truncate(length), AppendNote::FileIfUnchanged(present.until()));
             match self.append_with_note(entry, note, durability).await {
@@ -177,7 +180,7 @@ impl OpenFile {
         }
     }
 
-    /// Makes zero what is in `range`, as far as the file goes. Returns its moment.
+    /// Sets the bytes in `range` to zero, up to the end of the file. Returns the stamp.
     ///
     /// # Errors
     /// The range is empty or reaches too far; or the disk fails.
@@ -217,7 +220,7 @@ impl OpenFile {
             LogAppend { note, ..file_append(log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
-            // The room is the journal's to give back.
+            // The journal releases the permit: a caller that went away has not freed the room.
             drop(permit);
             let _ = sender.send(results.pop());
         });
@@ -227,10 +230,10 @@ impl OpenFile {
         Ok(appended)
     }
 
-    /// The file as of `cut`; for [`Cut::ALL`], as it is now.
+    /// The file as of `cut`; for [`Cut::ALL`], its current version.
     ///
     /// # Errors
-    /// The moment is not past yet, or the file was not there yet; or what is stored cannot be read.
+    /// The moment is not past yet, the file did not exist yet, or stored data cannot be read.
     pub fn view_at(&self, cut: Cut) -> Result<FileView, FileError> {
         if cut == Cut::ALL {
             return self.contents.present();

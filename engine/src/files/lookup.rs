@@ -1,5 +1,4 @@
-//! Looking: what a path means, what is in a directory, what is known of an inode; as it is, and as of
-//! a moment.
+//! Lookups: paths, directory listings and attributes, now and as of a moment.
 
 use hlc::{Cut, Hlc};
 
@@ -11,10 +10,10 @@ use super::names::DirectoryEntry;
 use super::path::{FileLocation, display_path};
 
 impl FileSystem {
-    /// What a path means.
+    /// The inode at a path.
     ///
     /// # Errors
-    /// There is nothing there, or it cannot be read.
+    /// The path does not exist, or cannot be read.
     pub fn resolve<'a>(
         &self,
         at: impl Into<FileLocation<'a>>,
@@ -23,16 +22,16 @@ impl FileSystem {
         self.names(cut)?.resolve(at.into(), cut)
     }
 
-    /// What a name in a directory means.
+    /// The inode of a name in a directory.
     ///
     /// # Errors
-    /// There is nothing there, or it cannot be read.
+    /// The name does not exist, or cannot be read.
     pub fn lookup(&self, parent: Inode, name: &[u8], cut: Cut) -> Result<Inode, FileError> {
         let found = self.names(cut)?.lookup(parent, name, cut)?;
         found.ok_or_else(|| FileError::NotFound(display_path(name)))
     }
 
-    /// The names in a directory, in the order of their bytes.
+    /// The names in a directory, in byte order.
     ///
     /// # Errors
     /// It is no directory, or cannot be read.
@@ -45,7 +44,7 @@ impl FileSystem {
         self.list_inode(inode, cut)
     }
 
-    /// [`FileSystem::list`], of a directory by its number.
+    /// [`FileSystem::list`] by inode.
     ///
     /// # Errors
     /// It is no directory, or cannot be read.
@@ -57,10 +56,10 @@ impl FileSystem {
         }
     }
 
-    /// What is known of what is at a path.
+    /// The attributes of the file at a path.
     ///
     /// # Errors
-    /// There is nothing there, or it cannot be read.
+    /// The path does not exist, or cannot be read.
     pub fn stat<'a>(
         &self,
         at: impl Into<FileLocation<'a>>,
@@ -70,7 +69,7 @@ impl FileSystem {
         self.stat_inode(inode, cut)
     }
 
-    /// [`FileSystem::stat`], by its number: also of what has no name any more.
+    /// [`FileSystem::stat`] by inode, even if it has no name any more.
     ///
     /// # Errors
     /// There was no such inode, or it cannot be read.
@@ -109,10 +108,10 @@ impl FileSystem {
         })
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// There is nothing there, or it is no link.
+    /// The path does not exist, or is no link.
     pub fn read_link<'a>(
         &self,
         at: impl Into<FileLocation<'a>>,
@@ -122,7 +121,7 @@ impl FileSystem {
         self.read_link_inode(inode, cut)
     }
 
-    /// [`FileSystem::read_link`], by its number.
+    /// [`FileSystem::read_link`] by inode.
     ///
     /// # Errors
     /// It is no link, or cannot be read.
@@ -131,7 +130,7 @@ impl FileSystem {
         target.ok_or(FileError::Invalid("it is no symbolic link"))
     }
 
-    /// An extended attribute; `None` if there is none of that name.
+    /// The value of an extended attribute; `None` if it does not exist.
     ///
     /// # Errors
     /// It cannot be read.

@@ -1,9 +1,10 @@
-//! Names and attributes, as they are and were: versions in the catalog, made from the entries of the
+//! Names and attributes, present and past: versions in the catalog, built from the entries of the
 //! files' log.
 //!
-//! Nobody is told of an event. Whoever looks first applies what the log has more than the catalog, in
-//! order: so a start reads on where the catalog stopped, a look finds every event that was answered,
-//! and an event that cannot be applied is an error for everybody instead of a hole.
+//! An append does not update the catalog. The first reader applies the events that the catalog
+//! lacks, in order. So a start continues where the catalog stopped, a lookup finds every
+//! acknowledged event, and an event that cannot be applied is an error for every reader instead of
+//! a hole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,23 +22,23 @@ use super::event::{
 };
 use crate::engine::EngineState;
 
-/// With what the keys of files begin. The letters of groups are others.
+/// The key prefix of files. Groups use other letters.
 const PREFIX: u8 = b'f';
-/// A name: parent, then name, to inode.
+/// A name: parent and name to inode.
 const NAME: u8 = b'd';
-/// The same for names of the present alone: listing a directory does not pass what was once in it.
+/// The same for current names only: listing a directory does not scan names that were removed.
 const PRESENT: u8 = b'p';
-/// What an inode is.
+/// The record of an inode.
 const RECORD: u8 = b'i';
-/// When names of a directory changed.
+/// When the names of a directory changed.
 const TOUCHED: u8 = b'm';
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 const TARGET: u8 = b'l';
 /// An extended attribute.
 const EXTENDED: u8 = b'x';
-/// How all of these are laid out.
+/// The key of the layout version of all of these.
 const LAYOUT: &[u8] = b"fv";
-/// Catalogs that say otherwise are made anew. 2: directories know how many they hold.
+/// Catalogs with another version are rebuilt. 2: directories have a count of their subdirectories.
 const LAYOUT_NOW: &[u8] = b"2";
 /// How many bytes of events are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -46,7 +47,7 @@ fn key(letter: u8, inode: Inode, rest: &[u8]) -> Vec<u8> {
     [&[PREFIX, letter], format!("{:016x}", inode.0).as_bytes(), rest].concat()
 }
 
-/// What the catalog holds of an inode.
+/// The catalog's record of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InodeRecord {
     pub(crate) kind: FileKind,
@@ -55,14 +56,14 @@ pub(crate) struct InodeRecord {
     pub(crate) gid: u32,
     /// How many names it has.
     pub(crate) links: u32,
-    /// How many directories are in it, if it is one.
+    /// How many directories it contains, if it is one.
     pub(crate) directories: u32,
     pub(crate) device: u64,
-    /// The directory that a directory is in.
+    /// The parent of a directory.
     pub(crate) parent: Inode,
-    /// When it was made.
+    /// When it was created.
     pub(crate) born: u64,
-    /// What was said of when it was modified, and when that was said.
+    /// The modification time that was set, and when it was set.
     pub(crate) modified: Option<(FileTime, u64)>,
     pub(crate) accessed: Option<FileTime>,
 }
@@ -98,8 +99,8 @@ impl InodeRecord {
         self.set(&AttributeUpdate { modified, accessed, ..AttributeUpdate::default() }, stamp);
     }
 
-    /// How many names it has, as POSIX counts: a directory has its own, one in itself, and one in
-    /// each directory that it holds.
+    /// The number of links as POSIX counts: a directory has its name, its own `.`, and one in each
+    /// directory that it contains.
     pub(crate) fn posix_links(&self) -> u32 {
         match (self.kind, self.links) {
             (FileKind::Directory, 1..) => self.directories.saturating_add(2),
@@ -113,13 +114,13 @@ impl InodeRecord {
 pub struct DirectoryEntry {
     /// The name; POSIX knows no encoding.
     pub name: Vec<u8>,
-    /// What it means.
+    /// The inode that it refers to.
     pub inode: Inode,
-    /// What that is.
+    /// The kind of the inode.
     pub kind: FileKind,
 }
 
-/// All names.
+/// The names of all files.
 pub(crate) struct FileNames {
     log: Arc<Log>,
     shared: Arc<EngineState>,
@@ -128,7 +129,8 @@ pub(crate) struct FileNames {
 }
 
 impl FileNames {
-    /// Names by the entries of `log`, which is [`FILES_LOG`]; the catalog has those below `next`.
+    /// The names from the entries of `log`, which is [`FILES_LOG`]. The catalog has the entries
+    /// below `next`.
     pub(crate) fn new(log: Arc<Log>, shared: Arc<EngineState>, next: Offset) -> FileNames {
         FileNames { log, shared, next: Mutex::new(next) }
     }
@@ -142,12 +144,12 @@ impl FileNames {
         self.shared.catalog.get()
     }
 
-    /// Holds up who looks first, and says which event is the next to be applied.
+    /// Locks the names against readers. The guard holds the offset of the next event to apply.
     pub(super) fn lock_next(&self) -> MutexGuard<'_, Offset> {
         self.next.lock()
     }
 
-    /// Applies what the log has more than the catalog.
+    /// Applies the events of the log that the catalog lacks.
     pub(crate) fn catch_up(&self) -> Result<(), FileError> {
         let mut next = self.next.lock();
         if *next < self.log.end() {
@@ -156,12 +158,12 @@ impl FileNames {
         Ok(())
     }
 
-    /// What an inode is, and since when it is so.
+    /// The record of an inode, and the stamp from which it holds.
     pub(crate) fn record(&self, inode: Inode, cut: Cut) -> Result<(Hlc, InodeRecord), FileError> {
         record(&*self.catalog()?, inode, cut)
     }
 
-    /// What a name means.
+    /// The inode that a name refers to.
     pub(crate) fn lookup(
         &self,
         parent: Inode,
@@ -171,7 +173,7 @@ impl FileNames {
         lookup(&*self.catalog()?, parent, name, cut)
     }
 
-    /// The names in a directory, in the order of their bytes.
+    /// The names in a directory, in byte order.
     pub(crate) fn list(&self, parent: Inode, cut: Cut) -> Result<Vec<DirectoryEntry>, FileError> {
         let letter = if cut == Cut::ALL { PRESENT } else { NAME };
         let prefix = key(letter, parent, b"");
@@ -189,18 +191,18 @@ impl FileNames {
         Ok(!self.catalog()?.has_any(&key(PRESENT, parent, b""), Cut::ALL)?)
     }
 
-    /// When a directory's names changed last.
+    /// When a directory's names last changed.
     pub(crate) fn names_changed_at(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
         let found = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
         Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(crate) fn link_target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
         Ok(self.catalog()?.get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
     }
 
-    /// An extended attribute.
+    /// The value of an extended attribute.
     pub(crate) fn get_xattr(
         &self,
         inode: Inode,
@@ -218,7 +220,7 @@ impl FileNames {
     }
 }
 
-/// A catalog on its way to what the log of files says.
+/// A catalog while it catches up with the files' log.
 pub(crate) struct FileNamesFill {
     log: Arc<Log>,
     catalog: Arc<Catalog>,
@@ -226,8 +228,8 @@ pub(crate) struct FileNamesFill {
 }
 
 impl FileNamesFill {
-    /// Goes on where `catalog` stopped in `log`, which is [`FILES_LOG`]; from the beginning if that is not
-    /// known, or is nothing that the log has.
+    /// Continues where `catalog` stopped in `log`, which is [`FILES_LOG`]. Begins at the log start
+    /// if that position is not known, or is not in the log.
     pub(crate) fn begin(log: Arc<Log>, catalog: Arc<Catalog>) -> Result<FileNamesFill, FileError> {
         let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
         if layout.as_deref() != Some(LAYOUT_NOW) {
@@ -249,7 +251,7 @@ impl FileNamesFill {
         let next = match known {
             Some(entry) => entry.end(),
             None => {
-                // Keys may have been left by a rebuild that was broken off, and of a journal that is gone.
+                // An interrupted rebuild, or a lost journal, may have left keys.
                 clear_files(&catalog)?;
                 Offset(0)
             }
@@ -257,7 +259,7 @@ impl FileNamesFill {
         Ok(FileNamesFill { log, catalog, next })
     }
 
-    /// Applies what the log has more; how many events that were.
+    /// Applies the events that the catalog lacks; returns how many.
     pub(crate) fn advance(&mut self, is_closing: &dyn Fn() -> bool) -> Result<u64, FileError> {
         advance(&self.log, &self.catalog, &mut self.next, is_closing)
     }
@@ -268,7 +270,7 @@ impl FileNamesFill {
     }
 }
 
-/// Applies the events of `log` from `next` on, unless the engine is being closed; how many.
+/// Applies the events of `log` from `next` on, unless the engine is being closed; returns how many.
 fn advance(
     log: &Log,
     catalog: &Catalog,
@@ -302,7 +304,7 @@ fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), FileError> {
     Ok(catalog.apply_in(changes, FILES_LOG, AppliedOffset { offset, stamp })?)
 }
 
-/// Forgets all of files.
+/// Clears everything of files.
 fn clear_files(catalog: &Catalog) -> Result<(), FileError> {
     catalog.remove_log(&[PREFIX], FILES_LOG)?;
     let mut layout = CatalogWriteBatch::default();
@@ -337,7 +339,7 @@ fn lookup(
     found.map(|(_, value)| decode(&value)).transpose()
 }
 
-/// One event on its way into the catalog. Its later changes see the earlier ones.
+/// Applies one event to the catalog. Its later changes see its earlier ones.
 struct FileEventApplier<'a> {
     catalog: &'a Catalog,
     stamp: Hlc,
@@ -398,7 +400,7 @@ impl<'a> FileEventApplier<'a> {
                 self.changes.put(&key(TARGET, *inode, b""), stamp, Some(target));
             }
             FileChange::Extended { inode, name, value } => {
-                // It changes the inode too, by POSIX.
+                // By POSIX this also changes the inode.
                 self.record(*inode)?;
                 self.changes.put(&key(EXTENDED, *inode, name), stamp, value.as_deref());
             }
@@ -406,8 +408,7 @@ impl<'a> FileEventApplier<'a> {
         Ok(())
     }
 
-    /// A name begins or ends to mean something: how many names an inode has, and the directory that
-    /// a directory is in, follow from that.
+    /// Sets or removes a name. Updates the link count of the inode, and the parent of a directory.
     fn set_name(
         &mut self,
         parent: Inode,

@@ -1,5 +1,5 @@
-//! Open files, and those that were closed not long ago: the second-chance list. A file that is opened
-//! again soon is found as it was left, and nothing is read.
+//! Open files, and recently closed ones in a second-chance list. A file that is reopened soon keeps
+//! its index in memory, and nothing is read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct OpenFileSlot {
 #[derive(Default)]
 struct OpenFileState {
     slots: HashMap<Inode, OpenFileSlot>,
-    /// Those without holders, longest closed first.
+    /// The closed files in memory, longest closed first.
     closed: VecDeque<Inode>,
 }
 
@@ -43,12 +43,13 @@ impl OpenFileTable {
         OpenFileTable { state: Mutex::default(), closed_max }
     }
 
-    /// The file, held until [`OpenFileTable::close`], if it is here.
+    /// The file, if it is in memory, and acquires it until [`OpenFileTable::close`].
     pub(crate) fn reopen(&self, inode: Inode) -> Option<Arc<FileContents>> {
         self.state.lock().acquire(inode)
     }
 
-    /// The same of a file that was not here; of two who come with it, the first is right.
+    /// Inserts a file that was not in memory, and acquires it. If another thread inserted it first,
+    /// returns that one.
     pub(crate) fn insert(&self, contents: FileContents) -> Arc<FileContents> {
         let inode = contents.inode;
         let mut state = self.state.lock();
@@ -60,7 +61,8 @@ impl OpenFileTable {
         contents
     }
 
-    /// Lets go of a file. Returns those that leave memory now: they want a checkpoint first.
+    /// Releases a file. Returns the files that leave memory now: the caller saves a checkpoint of
+    /// each.
     pub(crate) fn close(&self, inode: Inode) -> Vec<Arc<FileContents>> {
         let mut state = self.state.lock();
         let slot = state.slots.get_mut(&inode).expect("what is held has a slot");
@@ -76,7 +78,7 @@ impl OpenFileTable {
         leaving.into_iter().map(|slot| slot.contents).collect()
     }
 
-    /// All that are here.
+    /// All files in memory.
     pub(crate) fn all(&self) -> Vec<Arc<FileContents>> {
         self.state.lock().slots.values().map(|slot| Arc::clone(&slot.contents)).collect()
     }

@@ -1,5 +1,5 @@
-//! Paths: from names to inodes, as of a moment. Symbolic links are not followed: who mounts files
-//! does that, and every other caller names the file itself.
+//! Paths: from names to inodes, as of a moment. Symbolic links are not followed: a mount does that
+//! itself, and every other caller names the file itself.
 
 use hlc::Cut;
 
@@ -7,13 +7,13 @@ use super::error::FileError;
 use super::event::{FileKind, Inode, check_name};
 use super::names::FileNames;
 
-/// No path is longer, in bytes.
+/// The maximum length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Where something is: by a path from the root, or by a name in a directory.
+/// The location of a file: a path from the root, or a name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub enum FileLocation<'a> {
-    /// Names with slashes between them.
+    /// Names separated by slashes.
     Path(&'a [u8]),
     /// One name.
     Child(Inode, &'a [u8]),
@@ -32,7 +32,7 @@ impl<'a> From<(Inode, &'a [u8])> for FileLocation<'a> {
 }
 
 impl FileLocation<'_> {
-    /// As it is shown to a person.
+    /// The location in readable form.
     pub(super) fn display(&self) -> String {
         match self {
             FileLocation::Path(path) => display_path(path),
@@ -49,13 +49,13 @@ pub(super) struct ResolvedName<'a> {
     pub(super) name: &'a [u8],
 }
 
-/// A path as it is shown to a person.
+/// A path in readable form.
 pub(super) fn display_path(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
 impl FileNames {
-    /// What `at` means in `cut`.
+    /// The inode at `at` in `cut`.
     pub(super) fn resolve(&self, at: FileLocation<'_>, cut: Cut) -> Result<Inode, FileError> {
         match at {
             FileLocation::Path(path) => self.walk(path, cut),
@@ -99,7 +99,7 @@ impl FileNames {
         self.lookup(from, name, cut)?.ok_or_else(|| FileError::NotFound(display_path(path)))
     }
 
-    /// The directory that something is or will be in, as it is now, and its name.
+    /// The parent directory of a location, as of now, and the name in it. The name need not exist.
     pub(super) fn resolve_parent<'a>(
         &self,
         at: FileLocation<'a>,
@@ -111,7 +111,7 @@ impl FileNames {
         check_name(name)?;
         let (_, record) = self.record(parent, Cut::ALL)?;
         match (record.kind, record.links) {
-            // What was removed is still there for those who have it open, and takes no names.
+            // A removed directory still exists for open handles, and accepts no names.
             (FileKind::Directory, 0) => Err(FileError::NotFound(at.display())),
             (FileKind::Directory, _) => Ok(ResolvedName { parent, name }),
             _ => Err(FileError::NotDirectory(at.display())),

@@ -1,4 +1,4 @@
-//! Names that move: one entry, whatever it replaces or exchanges.
+//! Renames: each is one entry, whatever it replaces or exchanges.
 
 use hlc::Cut;
 
@@ -9,29 +9,29 @@ use super::event::{FileChange, FileKind, Inode};
 use super::names::FileNames;
 use super::path::{FileLocation, ResolvedName};
 
-/// What may have the new name already.
+/// What may happen to an existing file of the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Anything that it can replace, as POSIX has it.
+    /// It is replaced, if POSIX allows it.
     Replace,
-    /// Nothing.
+    /// It must not exist.
     NoReplace,
-    /// Something, which gets the old name.
+    /// It must exist, and gets the old name.
     Exchange,
 }
 
-/// What a rename moves.
+/// The source of a rename.
 struct RenameSource {
     inode: Inode,
     is_directory: bool,
 }
 
 impl FileSystem {
-    /// Renames, in place of what has the new name, as POSIX has it. It happens at one moment.
+    /// Renames, and replaces what has the new name, by the rules of POSIX. The rename is atomic.
     ///
     /// # Errors
-    /// There is nothing there, or what has the new name cannot be replaced by it, or a directory would
-    /// come to lie in itself; or the disk fails.
+    /// The old name does not exist, the new name cannot be replaced, or a directory would be moved
+    /// into itself; or the disk fails.
     pub async fn rename<'a>(
         &self,
         from: impl Into<FileLocation<'a>>,
@@ -40,10 +40,10 @@ impl FileSystem {
         self.rename_to(from, to, RenameMode::Replace).await
     }
 
-    /// [`FileSystem::rename`], where the caller says what may become of what has the new name.
+    /// [`FileSystem::rename`] with a choice of what happens to an existing file of the new name.
     ///
     /// # Errors
-    /// As there; or there is something where nothing was to be, or nothing to exchange with.
+    /// As [`FileSystem::rename`]; or the new name exists but must not, or does not exist but must.
     pub async fn rename_to<'a>(
         &self,
         from: impl Into<FileLocation<'a>>,
@@ -111,7 +111,7 @@ fn check_replaceable(
     }
 }
 
-/// A directory cannot move to `parent` if that is itself or in it.
+/// Checks that a directory does not move into itself or into one of its descendants.
 fn check_not_descendant(
     names: &FileNames,
     moved: &RenameSource,

@@ -1,4 +1,4 @@
-//! A file as it was at one moment: its length, and its bytes.
+//! A file as of one moment: its length and its bytes.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -14,20 +14,20 @@ use super::error::FileError;
 use super::event::Inode;
 use super::window::EntryWindow;
 
-/// The longest read, in bytes; a longer one is cut short.
+/// The longest read, in bytes; a longer read is cut short.
 pub const READ_BYTES_MAX: usize = 16 << 20;
-/// The most pieces of one read; one that has more is cut short.
+/// The most extents of one read; a read with more is cut short.
 const EXTENTS_MAX: usize = 1 << 14;
 
-/// A file as it was at one moment. It does not change.
+/// A file as of one moment. It does not change.
 #[derive(Clone)]
 pub struct FileView {
     contents: Arc<FileContents>,
     tree: FileIntervalTree,
     modified: Hlc,
-    /// The first offset of the file's log that is not in it.
+    /// The first offset of the file's log that the view does not have.
     until: Offset,
-    /// The index made anew, once the one above was found damaged.
+    /// The rebuilt index, once the one above was found corrupt.
     rebuilt_tree: Arc<OnceLock<FileIntervalTree>>,
 }
 
@@ -38,12 +38,12 @@ impl std::fmt::Debug for FileView {
     }
 }
 
-/// Bytes of a file that stand together.
+/// Contiguous bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileExtent {
-    /// Where.
+    /// The byte range.
     pub range: Range<u64>,
-    /// Them; `None` where nothing was written: they are zero.
+    /// The bytes; `None` where nothing was written: they read as zero.
     pub bytes: Option<Bytes>,
 }
 
@@ -70,17 +70,17 @@ impl FileView {
         }
     }
 
-    /// Which file.
+    /// The inode of the file.
     pub fn inode(&self) -> Inode {
         self.contents.inode
     }
 
-    /// How long it is.
+    /// The length in bytes.
     pub fn length(&self) -> u64 {
         self.tree.length()
     }
 
-    /// The first offset of the file's log that is not in it.
+    /// The first offset of the file's log that the view does not have.
     pub(crate) fn until(&self) -> Offset {
         self.until
     }
@@ -90,14 +90,16 @@ impl FileView {
         self.modified
     }
 
-    /// What is in `range`, in order and without gaps, as far as the file goes. Nothing that is in
-    /// memory is copied. It may stop before the range's end: a range longer than [`READ_BYTES_MAX`],
-    /// or of very many pieces, is asked for again from there.
+    /// The extents of `range`, in order and without gaps, up to the end of the file. Bytes in
+    /// memory are not copied.
+    ///
+    /// The result may stop before the range's end: for a range longer than [`READ_BYTES_MAX`], or
+    /// of very many extents, the caller reads again from there.
     ///
     /// Blocks, if something has to be read from the disk.
     ///
     /// # Errors
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     pub fn read_extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>, FileError> {
         let end = range.end.min(range.start.saturating_add(READ_BYTES_MAX as u64));
         let extents = self.tree_extents(range.start..end)?;
@@ -109,9 +111,9 @@ impl FileView {
         Ok(pieces)
     }
 
-    /// Hands out the bytes of those `extents` that were written, each with its place in the list. They
-    /// come in the order of the entries: what has to be read for several of them is read once, and
-    /// only what was asked for is held longer than that.
+    /// Calls back with the bytes of each written extent of `extents` and its index in the list. The
+    /// order is that of the entries: a block that several extents need is read once, and only the
+    /// requested bytes are held longer.
     fn for_each_extent(
         &self,
         extents: &[Extent],
@@ -153,11 +155,11 @@ impl FileView {
         Ok(block)
     }
 
-    /// The first byte at or after `offset` that was written, if `written`, or that was not; `None` if
-    /// there is none before the end. The end of the file counts as not written.
+    /// The first byte at or after `offset` that was written, if `written`, or that was not; `None`
+    /// if there is none before the end. The end of the file counts as not written.
     ///
     /// # Errors
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     pub fn seek_data_or_hole(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
         let mut from = offset;
         while from < self.length() {
@@ -172,13 +174,13 @@ impl FileView {
         Ok((!written && offset < self.length()).then(|| self.length()))
     }
 
-    /// The bytes from `offset` on, `length` of them, or fewer where the file ends before or `length`
-    /// is more than [`READ_BYTES_MAX`]. Not copied where they were written at once and are in memory.
+    /// Up to `length` bytes from `offset` on; fewer where the file ends before, or where `length`
+    /// is more than [`READ_BYTES_MAX`]. Bytes of a single write that are in memory are not copied.
     ///
     /// Blocks, if something has to be read from the disk.
     ///
     /// # Errors
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     pub fn read(&self, offset: u64, length: usize) -> Result<Bytes, FileError> {
         let end = offset.saturating_add(length.min(READ_BYTES_MAX) as u64).min(self.length());
         let mut bytes = BytesMut::new();

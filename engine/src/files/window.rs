@@ -1,7 +1,7 @@
-//! Entries of a file's log that lie near each other: found together, and read together.
+//! Looks up and reads nearby entries of a file's log together.
 //!
-//! A file of very many small writes is read as very many pieces. To look each of them up, and to read each
-//! from the disk, would make a read of what is in files cost many times one of what is in memory.
+//! A file of very many small writes has very many extents. One lookup and one disk read for each
+//! would make a read from disk cost many times a read from memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::contents::FileContents;
 use super::entry::SHORT_BYTES_MAX;
 use super::error::FileError;
 
-/// How many entries are found together at most.
+/// The most entries that are looked up together.
 const ENTRIES_MAX: u64 = 1024;
-/// To find an entry by itself costs as much as to pass by so many.
+/// A single lookup costs as much as skipping so many entries.
 const ENTRIES_PASSED: u64 = 16;
-/// How much is read together at most: what is read through the page cache.
+/// The most bytes that are read together: the limit of reads through the page cache.
 const BYTES_MAX: u64 = DIRECT_READ_BYTES_MIN as u64 / 2;
-/// To read an entry by itself costs as much as to read so many bytes more with others.
+/// A single read costs as much as reading so many more bytes together with others.
 const BYTES_PASSED: u64 = 4 << 10;
 
-/// The entries around those that a reader wants next.
+/// The entries around those that a reader needs next.
 pub(super) struct EntryWindow<'a> {
     contents: &'a FileContents,
     /// By offset, without gaps.
@@ -33,7 +33,7 @@ pub(super) struct EntryWindow<'a> {
     buffer: LoadBuffer,
 }
 
-/// What of which file is in the buffer.
+/// The file and the byte range in the buffer.
 struct LoadedRange {
     file: Arc<DataFile>,
     range: Range<u64>,
@@ -45,8 +45,8 @@ impl<'a> EntryWindow<'a> {
         EntryWindow { contents, payloads: pieces, loaded: None, buffer }
     }
 
-    /// The first of the entries `wanted`, which rise. A short one has its payload at hand, if others that
-    /// are wanted lie near it.
+    /// The first of the entries `wanted`, which are in ascending order. A short entry comes with
+    /// its payload loaded, if other wanted entries are near it.
     pub(super) fn next_payload(&mut self, wanted: &[Offset]) -> Result<EntryPayload, FileError> {
         let Some(index) = self.find(wanted)? else { return self.contents.entry_payload(wanted[0]) };
         let piece = self.payloads[index].clone();
@@ -56,7 +56,7 @@ impl<'a> EntryWindow<'a> {
         }
         let range = *at..at + u64::from(piece.entry.length);
         match self.bytes(file, range, wanted) {
-            // What is damaged is read once more by itself, and told of.
+            // A corrupt payload is read again by itself, and reported there.
             Some(bytes) if crc32c::crc32c(bytes) == piece.entry.payload_crc => {
                 let data =
                     PayloadLocation::Memory(Payload::without_header(Bytes::copy_from_slice(bytes)));
@@ -70,7 +70,7 @@ impl<'a> EntryWindow<'a> {
         self.payloads.binary_search_by_key(&offset, |piece| piece.entry.base).ok()
     }
 
-    /// Where in the window the first of `wanted` is; `None` if it is better looked for alone.
+    /// The index of the first of `wanted` in the window; `None` if a single lookup is cheaper.
     fn find(&mut self, wanted: &[Offset]) -> Result<Option<usize>, FileError> {
         let first = wanted[0];
         if let Some(index) = self.index_of(first) {
@@ -85,7 +85,7 @@ impl<'a> EntryWindow<'a> {
         Ok(self.index_of(first))
     }
 
-    /// The bytes `range` of `file`, if they are loaded, or enough of `wanted` lies behind them.
+    /// The bytes `range` of `file`, if they are loaded, or enough of `wanted` follows them.
     fn bytes(
         &mut self,
         file: &Arc<DataFile>,
@@ -104,12 +104,12 @@ impl<'a> EntryWindow<'a> {
         self.buffer.bytes().get(start..start + (range.end - range.start) as usize)
     }
 
-    /// Loads what begins at `at`, up to the last of `wanted` that lies near. `None` if they are too few, or
-    /// cannot be read.
+    /// Loads the bytes from `at` up to the last of `wanted` that is near. `None` if these are too
+    /// few, or cannot be read.
     fn load(&mut self, file: &Arc<DataFile>, at: u64, wanted: &[Offset]) -> Option<()> {
         let (mut count, mut end, mut last) = (0, at, None);
         for offset in wanted {
-            // Several pieces of one entry.
+            // Several extents of one entry.
             if last.replace(*offset) == Some(*offset) {
                 continue;
             }

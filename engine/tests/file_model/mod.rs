@@ -1,5 +1,5 @@
-//! What files are, said as plainly as it can be: names in a map, bytes in arrays. POSIX's rules are
-//! written down here once more, from POSIX, and not from what is tested with them.
+//! A plain model of files: names in a map, bytes in arrays. It implements the rules of POSIX again,
+//! from POSIX, and not from the code under test.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "it belongs to the tests")]
 
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes are kept from the beginning of a file up to here, …
+/// Bytes are kept from the beginning of a file up to this offset.
 pub const LOW: u64 = 300 << 10;
-/// … and from here to the longest that a file can be. Nobody writes in between.
+/// Bytes are also kept from this offset to the largest file size. Nobody writes in between.
 pub const HIGH: u64 = END - LOW;
 pub const END: u64 = 1 << 62;
 
@@ -21,7 +21,7 @@ pub const EISDIR: i32 = 21;
 pub const EINVAL: i32 = 22;
 pub const ENOTEMPTY: i32 = 39;
 
-/// A file's bytes. What lies in neither array is zero.
+/// A file's bytes. Bytes in neither array are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelBytes {
     pub length: u64,
@@ -65,7 +65,7 @@ impl ModelBytes {
         }
     }
 
-    /// The bytes of `range` as far as the file goes.
+    /// The bytes of `range`, up to the end of the file.
     pub fn read(&self, range: Range<u64>) -> Vec<u8> {
         let end = range.end.min(self.length).max(range.start);
         let mut read = vec![0; (end - range.start) as usize];
@@ -101,7 +101,7 @@ impl ModelNode {
     }
 }
 
-/// All of it; the first node is the root.
+/// All files; the first node is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileModel {
     pub nodes: Vec<ModelNode>,
@@ -179,7 +179,7 @@ impl FileModel {
         Ok(())
     }
 
-    /// Whether `directory` is `above` or lies in it.
+    /// Whether `directory` is `above` or one of its descendants.
     fn is_in(&self, directory: usize, above: usize) -> bool {
         let mut at = directory;
         loop {
@@ -191,7 +191,7 @@ impl FileModel {
         }
     }
 
-    /// `exchange` swaps the two; else `replace` says whether something may be there.
+    /// `exchange` swaps the two; otherwise `replace` says whether the new name may exist.
     pub fn rename(
         &mut self,
         from: &ModelName,

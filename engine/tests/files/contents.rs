@@ -1,4 +1,4 @@
-//! Bytes: written anywhere, read beside writers, after stops and crashes.
+//! Bytes: written at any offset, read concurrently with writers, after stops and crashes.
 
 use super::*;
 
@@ -100,8 +100,8 @@ async fn g1_a_concurrent_reader_never_sees_a_torn_write_and_reads_its_own() {
     }
 }
 
-/// Files come and go from memory, checkpoints pass each other, and segments are sealed and filed, while
-/// some write and others read moments.
+/// Files enter and leave memory, checkpoints overtake each other, and segments are rolled and
+/// sorted, while some threads write and others read moments.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
     const WRITERS: usize = 6;

@@ -1,4 +1,4 @@
-//! Damaged entries and checkpoints: what is wrong is never served.
+//! Corrupt entries and checkpoints: wrong data is never served.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn a_long_write_is_read_back_and_checked_by_its_chunks() {
     }
 }
 
-/// An index is soft: damage to it costs time, and nothing else.
+/// An index is soft: its corruption costs time, and nothing else.
 #[tokio::test]
 async fn a_corrupt_checkpoint_is_noticed_and_the_index_rebuilt_from_the_entries() {
     let options = FileOptions { checkpoint_entries: 16, ..FileOptions::default() };
@@ -82,8 +82,8 @@ async fn a_corrupt_checkpoint_is_noticed_and_the_index_rebuilt_from_the_entries(
     assert!(rebuilt > 0, "some of the corruption was met");
 }
 
-/// What a write did to the file is not known then, whatever is read beside it: to read all of the file's
-/// log again for each look would find the same.
+/// The effect of a corrupt write on the file is unknown, whatever else is read: replaying the whole
+/// log of the file for each read would find the same.
 #[tokio::test]
 async fn a_corrupt_write_is_an_error_from_its_moment_on_and_no_index_is_rebuilt_for_it() {
     let files = FileOptions { checkpoint_entries: 16, ..FileOptions::default() };
@@ -97,7 +97,7 @@ async fn a_corrupt_write_is_an_error_from_its_moment_on_and_no_index_is_rebuilt_
     write(&file, 9, b"0").await;
     let segment = "00000000000000000000.journal";
     let spoilt = rig.disk.bytes(segment).windows(6).position(|bytes| bytes == b"spoilt").unwrap();
-    // Where it was to be written.
+    // The offset of the write.
     rig.disk.corrupt(segment, spoilt - 16, 1);
     for _ in 0..3 {
         let error = file.read_at(Cut::ALL, 0, 9).unwrap_err();

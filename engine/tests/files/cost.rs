@@ -1,4 +1,4 @@
-//! What files cost, counted: entries, checkpoints, nodes and bytes.
+//! The cost of files, counted in entries, checkpoints, nodes and bytes.
 
 use super::*;
 
@@ -58,8 +58,8 @@ async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_
     assert_eq!(get(&files.counters().checkpoints), 1);
 }
 
-/// What a moment costs, in what is read for it: the oldest no more than the newest, and no more after
-/// ten times as many writes. (`freezeframe-bench storage f34` measures the time.)
+/// The cost of a read of a moment: the oldest costs no more than the newest, and no more after ten
+/// times as many writes. (`freezeframe-bench storage f34` measures the time.)
 #[tokio::test]
 async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     const EVERY: u64 = 32;
@@ -89,7 +89,7 @@ async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     }
 }
 
-/// A file of very many pieces: what lies together is read together, however old it is.
+/// A file of very many extents: nearby entries are read together, however old they are.
 #[tokio::test]
 async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
     const WRITES: u64 = 4000;
@@ -98,7 +98,7 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
     let (mut random, mut moments) = (FileTestRng(21), Vec::new());
     let mut model = vec![0; 64 << 10];
     for nth in 0..WRITES {
-        // First everywhere, and then anywhere.
+        // First sequential, and then random.
         let at = if nth < 1600 { nth * 40 } else { random.below((64 << 10) - 40) };
         write(&file, at, &[nth as u8; 40]).await;
         model[at as usize..at as usize + 40].fill(nth as u8);
@@ -111,13 +111,13 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
         let before = get(&counts.data_reads);
         let read = file.read_at(cut, 0, 64 << 10).unwrap();
         assert!(read == model[..read.len()]);
-        // 120 bytes and more of the journal for each.
+        // Each takes 120 bytes or more of the journal.
         let reads = get(&counts.data_reads) - before;
         assert!(reads <= WRITES * 200 / (32 << 10), "{reads} reads");
     }
 }
 
-/// Nothing is made for a file but its name: there is no log to be had in advance.
+/// A new file is only a name: its log is not created in advance.
 #[tokio::test]
 async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() {
     const FILES: u64 = 300;
@@ -166,11 +166,11 @@ async fn g13_closed_files_are_few_and_leave_with_a_checkpoint() {
     }
 }
 
-/// A 100-byte write must not cost a page: neither on disk nor in memory.
+/// A 100-byte write must not cost a page, neither on disk nor in memory.
 #[tokio::test]
 async fn f13_f35_a_small_write_costs_no_page() {
     const WRITES: u64 = 20_000;
-    // What changed since the last checkpoint comes on top of the saved nodes that are kept.
+    // The changes since the last checkpoint come on top of the cached nodes.
     const NODES: usize = 1 << 20;
     for (order, step) in [("sequential", 1), ("scattered", 7919)] {
         let rig = with(FileOptions { node_bytes_max: NODES, ..FileOptions::default() });
@@ -228,7 +228,7 @@ async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
     const WRITE: usize = 60_000;
     let rig = on_new(nothing_in_memory());
     let file = rig.engine.files().create("/f", 0).await.unwrap();
-    // Of each write the first 100 bytes are left.
+    // The first 100 bytes of each write remain.
     for nth in 0..50_u64 {
         write(&file, nth * 100, &[nth as u8; WRITE]).await;
     }
@@ -239,8 +239,9 @@ async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
     assert!(held <= 2 * 4900, "{held} bytes are held for 4900");
 }
 
-/// `cargo test --release -p engine --test files measure -- --ignored --nocapture`: the workload of
-/// `F34`, made smaller, and of `F14`.
+/// Measures the workload of `F34`, made smaller, and of `F14`.
+///
+/// Run: `cargo test --release -p engine --test files measure -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints a measurement"]
 #[allow(clippy::disallowed_methods, reason = "it measures")]

@@ -1,8 +1,8 @@
-//! Random histories beside a model, over restarts and crashes.
+//! Random histories against a model, over restarts and crashes.
 
 use super::*;
 
-/// What a model knows: names of files, and their bytes.
+/// The model: names of files, and their bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct FileHistoryModel {
     names: BTreeMap<String, usize>,
@@ -60,7 +60,7 @@ async fn step(
         1 | 2 => {
             let to = PATHS[random.below(6) as usize];
             files.rename(path, to).await.unwrap();
-            // Two names of one file stay as they are.
+            // A rename between two names of one file does nothing.
             if model.names.get(to) != Some(&file) {
                 model.names.remove(path);
                 model.names.insert(to.to_owned(), file);
@@ -122,7 +122,7 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
     for seed in 0..20 {
         println!("seed {seed}");
         let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
-        // A catalog that outlives the crash knows of what the journal has lost.
+        // A catalog that outlives the crash has events that the journal has lost.
         let catalog = format!("freezeframe-files-crash-{}-{seed}", std::process::id());
         let catalog = std::env::temp_dir().join(catalog);
         let _ = std::fs::remove_dir_all(&catalog);
@@ -147,7 +147,7 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
             let clock = Arc::clone(&rig.clock);
             drop(rig);
             rig = EngineFixture::with(left, clock, options());
-            // The newest state that it is: every one before the last sync is too old.
+            // The newest state that matches: every state before the last sync is too old.
             let files = rig.engine.files();
             let found = states.iter().rev().find(|state| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,5 +1,5 @@
-//! Files with overwrites on a whole engine: names, bytes and attributes as they are and as they were
-//! (`F13`, `F20`, `F34`, `F35`, `G1`–`G9`, `G12`, `G13`, `G16`; TIME.md 9).
+//! Files with overwrites on a whole engine: names, bytes and attributes, present and past (`F13`,
+//! `F20`, `F34`, `F35`, `G1`–`G9`, `G12`, `G13`, `G16`; TIME.md 9).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -41,7 +41,7 @@ fn reopen(rig: EngineFixture, options: EngineOptions) -> EngineFixture {
     EngineFixture::with(disk, clock, options)
 }
 
-/// Now, and what comes is later.
+/// The current moment. Later events are not in it.
 fn moment(rig: &EngineFixture) -> Cut {
     rig.advance_clock(2);
     let cut = rig.now();
@@ -95,7 +95,7 @@ const ENOSPC: i32 = 28;
 const ENAMETOOLONG: i32 = 36;
 const ENOTEMPTY: i32 = 39;
 
-/// Long writes and short ones of which little is left, and nothing of them in memory.
+/// Options by which no written data stays in memory.
 fn nothing_in_memory() -> EngineOptions {
     let storage = storage::Options { tail_bytes_max: 1, ..storage::Options::default() };
     EngineOptions { storage, ..EngineOptions::default() }
@@ -111,8 +111,8 @@ impl FileTestRng {
     }
 }
 
-/// So that little history goes everywhere: to several checkpoints, out of all caches, and into
-/// segments that are sealed, indexed and filed while it goes on.
+/// Options by which a short history goes everywhere: through several checkpoints, out of all
+/// caches, and into segments that are rolled, indexed and sorted meanwhile.
 fn tight() -> EngineOptions {
     let storage = storage::Options {
         segment_bytes_max: 16 << 10,

@@ -1,4 +1,4 @@
-//! Names and attributes, as they are and as they were.
+//! Names and attributes, present and past.
 
 use super::*;
 
@@ -52,7 +52,7 @@ async fn a_file_goes_on_without_its_name_and_a_name_can_be_one_of_many() {
     files.link("/a", "/b").await.unwrap();
     assert_eq!(files.stat("/b", Cut::ALL).unwrap().links, 2);
     assert_eq!(files.resolve("/a", Cut::ALL).unwrap(), files.resolve("/b", Cut::ALL).unwrap());
-    // Two names of one file: nothing happens, by POSIX.
+    // By POSIX, a rename between two names of one file does nothing.
     files.rename("/a", "/b").await.unwrap();
     assert_eq!(names(files, "/", Cut::ALL), ["a", "b"]);
     files.unlink("/a").await.unwrap();
@@ -144,7 +144,7 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
         assert_eq!(errno(file.write_at(offset, one, Durability::Written).await), EFBIG);
     }
     assert_eq!(errno(file.truncate((1 << 62) + 1, Durability::Written).await), EFBIG);
-    // By directory and name, as a mount has it.
+    // By directory and name, as a mount does.
     let x = files.resolve("/x", Cut::ALL).unwrap();
     let owner = FilePermissions { mode: 0o640, uid: 7, gid: 8 };
     let made = files.create((x, &b"in"[..]), owner).await.unwrap();
@@ -195,7 +195,7 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_whe
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-/// The place is forgotten first, then the keys: a crash in between leaves keys of nobody.
+/// The position is cleared first, then the keys: a crash in between leaves keys without a position.
 #[tokio::test]
 async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_not() {
     let directory =
@@ -217,7 +217,7 @@ async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_no
     let catalog = storage::catalog::Catalog::open(&directory.join("1")).unwrap();
     catalog.remove_log(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
     drop(catalog);
-    // The journal is a backup's.
+    // The journal was restored from a backup.
     let rig = EngineFixture::with(early, clock, options());
     rig.advance_clock(10_000);
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);

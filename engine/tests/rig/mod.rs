@@ -1,5 +1,4 @@
-//! An engine on a disk in memory and a clock that moves when it is told to, with batches that are
-//! just lists of times.
+//! An engine on a memory disk with a manual clock. Its batches are plain lists of times.
 
 #![allow(
     dead_code,
@@ -21,7 +20,7 @@ use hlc::{Cut, ManualClock, SysTime, UserTime};
 use storage::AppendReceipt;
 use storage::disk::MemoryDisk;
 
-/// A batch is its base offset, then the user time of each record.
+/// A batch is its base offset, followed by the user time of each record.
 pub struct TimeListFormat;
 
 impl BatchFormat for TimeListFormat {
@@ -51,7 +50,7 @@ impl BatchFormat for TimeListFormat {
             .collect())
     }
 
-    /// Its records have no keys.
+    /// The records have no keys.
     fn rewrite(
         &self,
         _batch: &Bytes,
@@ -94,11 +93,11 @@ impl EngineFixture {
         EngineFixture { disk, clock, engine }
     }
 
-    /// Stops without a chance to tidy up, and starts again on what a crash leaves.
+    /// Stops without cleaning up, and starts again on what a crash leaves on the disk.
     pub fn crash(self, choose: impl FnMut(usize) -> usize) -> EngineFixture {
         let left = self.disk.after_crash(choose);
         let clock = Arc::clone(&self.clock);
-        // The old life may still write to its own disk; nobody reads that any more.
+        // The old incarnation may still write to its own disk, which nobody reads any more.
         drop(self.engine);
         EngineFixture::on_disk(left, clock)
     }

@@ -1,4 +1,4 @@
-//! How fast each kind finds the user time of records: bytes of values a second.
+//! How fast each kind extracts the user time of records: bytes of values per second.
 //!
 //! `cargo bench -p user-time`
 

@@ -1,6 +1,6 @@
-//! One field of a line of comma-separated values (RFC 4180).
+//! Extracts one field of a line of comma-separated values (RFC 4180).
 //!
-//! Only the first line counts, and nothing behind the field that is asked for is looked at.
+//! Only the first line counts, and nothing after the requested field is parsed.
 
 use std::borrow::Cow;
 
@@ -37,7 +37,7 @@ fn invalid_quote(found: &[u8]) -> ExtractError {
     ExtractError::not_a_time("a quoted field does not end where it should", found)
 }
 
-/// What follows the field at the front, and its separator.
+/// The rest of the line after the first field and its separator.
 fn after_field(line: &[u8], separator: u8) -> Result<&[u8], ExtractError> {
     let end = match line {
         [b'"', quoted @ ..] => line.len() - unquote(quoted)?.1.len(),
@@ -50,7 +50,8 @@ fn after_field(line: &[u8], separator: u8) -> Result<&[u8], ExtractError> {
     }
 }
 
-/// A field behind its opening quote, with two quotes for one; and what follows the closing one.
+/// A field after its opening quote, with each doubled quote as one; and the rest after its closing
+/// quote.
 fn unquote(quoted: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), ExtractError> {
     let mut field: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     let mut from = 0;

@@ -1,40 +1,40 @@
-//! What can be wrong: with a spec, and with a record.
+//! Errors of specifications, and of records.
 
-/// Why a spec is none.
+/// Why a text is not a valid specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// No kind has that name.
+    /// No kind of that name exists.
     #[error(
         "there is no such kind: give timestamp, header:NAME, json:/POINTER, csv:COLUMN, be64:OFFSET, pmu or wasm:NAME. kind={0:?}"
     )]
     Kind(String),
-    /// A kind's argument is none for it.
+    /// The argument is not valid for this kind.
     #[error("{kind} {wants}. given={given:?}")]
     Argument {
         /// The kind.
         kind: &'static str,
-        /// What it takes.
+        /// What a valid argument is.
         wants: &'static str,
-        /// What it got.
+        /// The given argument.
         given: String,
     },
-    /// An option is none, or none of this kind.
+    /// The option is unknown or invalid for this kind.
     #[error("{kind} {wants}. option={option:?}")]
     Option {
         /// The kind.
         kind: &'static str,
-        /// What it takes.
+        /// What a valid option is.
         wants: &'static str,
-        /// What it got.
+        /// The given option.
         option: String,
     },
-    /// It is longer than any spec need be.
+    /// It is longer than any valid specification.
     #[error("it is too long: give at most {most} bytes. bytes={bytes}", most = crate::spec::SPEC_BYTES_MAX)]
     TooLong {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
-    /// A percent sign that begins no byte.
+    /// A percent sign without two hex digits.
     #[error(
         "a % is followed by two hex digits (%3B is a semicolon, %25 a percent sign). given={0:?}"
     )]
@@ -47,39 +47,39 @@ pub enum SpecError {
 /// Why a record has no user time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtractError {
-    /// What should hold it is not there.
+    /// The part of the record that should hold it is missing.
     #[error("it has no {0}")]
     Missing(&'static str),
-    /// What is there is no time.
+    /// The value is not a time.
     #[error("{why}. found={found:?}")]
     NotATime {
         /// What was expected.
         why: &'static str,
-        /// The beginning of what is there.
+        /// The beginning of the value.
         found: String,
     },
-    /// No milliseconds of 64 bits are that many.
+    /// The time does not fit into 64 bits of milliseconds.
     #[error("its time is out of range")]
     OutOfRange,
-    /// The value is not JSON, as far as it was read.
+    /// The value is not JSON, as far as it was parsed.
     #[error("its value is not JSON: {0}")]
     Json(String),
-    /// The value is no frame of a phasor measurement unit.
+    /// The value is not a frame of a phasor measurement unit.
     #[error("its value is no C37.118 frame: {0}")]
     Frame(String),
-    /// The plug-in says that the record has none.
+    /// The plug-in returned that the record has no user time.
     #[error("the plug-in {plugin} finds no time in it")]
     NoTime {
         /// The plug-in.
         plugin: String,
     },
-    /// The plug-in was stopped.
+    /// The plug-in exceeded its fuel for one record and was stopped.
     #[error("the plug-in {plugin} was stopped, for it works too long: does it loop?")]
     PluginOutOfFuel {
         /// The plug-in.
         plugin: String,
     },
-    /// The plug-in takes longer for all of a batch than it may.
+    /// The plug-in exceeded its fuel for a batch.
     #[error("the plug-in {plugin} works too long for the records of one batch: send smaller ones")]
     BatchOutOfFuel {
         /// The plug-in.
@@ -90,13 +90,13 @@ pub enum ExtractError {
     Plugin {
         /// The plug-in.
         plugin: String,
-        /// What it did.
+        /// How it failed.
         why: String,
     },
 }
 
 impl ExtractError {
-    /// Something that is no time; its beginning is shown.
+    /// The error for a value that is not a time. It shows the beginning of the value.
     pub(crate) fn not_a_time(why: &'static str, found: &[u8]) -> ExtractError {
         const SHOWN: usize = 40;
         let shown = &found[..found.len().min(SHOWN)];

@@ -1,6 +1,7 @@
-//! One field of a JSON document, without making the document.
+//! Extracts one field of a JSON document, without building the document.
 //!
-//! Reading stops at the field: what follows is not looked at. Of two members of one name the first counts.
+//! Parsing stops at the field: what follows is not parsed. Of two members of the same name the
+//! first counts.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -8,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::number::from_text;
 use crate::{ExtractError, TimeUnit, text};
 
-/// The longest string that is looked at: a time with every character escaped is shorter.
+/// The longest string that is parsed: a time with every character escaped is shorter.
 const STRING_BYTES_MAX: usize = 512;
 const MISSING_VALUE: ExtractError = ExtractError::Missing("value at the pointer");
 
@@ -24,13 +25,13 @@ pub(crate) fn extract_time(
     match (seek.deserialize(&mut reader), found) {
         (_, Some(time)) => time,
         (Ok(()), None) => Err(MISSING_VALUE),
-        // A number where the pointer leads on, for one.
+        // For example, a number where the pointer continues.
         (Err(error), None) if error.is_data() => Err(MISSING_VALUE),
         (Err(error), None) => Err(ExtractError::Json(error.to_string())),
     }
 }
 
-/// Goes where the pointer leads, and reads what is there.
+/// Follows the pointer, and parses the value there.
 struct PointerVisitor<'p> {
     pointer: &'p [String],
     unit: TimeUnit,
@@ -46,7 +47,7 @@ impl<'de> DeserializeSeed<'de> for PointerVisitor<'_> {
         }
         let value: &RawValue = serde::Deserialize::deserialize(deserializer)?;
         *self.found = Some(parse_time(value.get(), self.unit));
-        // Nobody asks for the rest: an error is the way out.
+        // The rest is not needed: an error ends the parser.
         Err(D::Error::custom("found"))
     }
 }
@@ -85,13 +86,13 @@ impl<'de> Visitor<'de> for PointerVisitor<'_> {
     }
 }
 
-/// RFC 6901: digits, without a zero in front.
+/// An array index by RFC 6901: digits, without a leading zero.
 fn index_of(text: &str) -> Option<usize> {
     let is_index = text == "0" || !text.starts_with(['0', '+']);
     if is_index { text.parse().ok() } else { None }
 }
 
-/// Whether a member has a name.
+/// Whether a member has this name.
 struct MemberNameMatcher<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for MemberNameMatcher<'_> {

@@ -1,17 +1,18 @@
-//! Where a record's user time comes from: its timestamp, a header, a field of its value, or a plug-in.
+//! Extracts a record's user time: from its timestamp, a header, a field of its value, or with a
+//! plug-in.
 //!
-//! This crate knows the grammar of [`UserTimeSpec`], how each kind is read, and how a plug-in is kept in bounds. It
-//! does not know topics, batches, or where the modules of plug-ins are kept.
+//! This crate defines the grammar of [`UserTimeSpec`], how each kind is parsed, and the limits of a
+//! plug-in. It does not know topics, batches, or where the modules of plug-ins are stored.
 //!
-//! What holds of every [`UserTimeExtractor`]:
-//! - The same record has the same user time for ever: nothing is looked at but the record. What a plug-in
-//!   remembers of one batch, it has forgotten in the next.
-//! - Numbers are exact. Between two milliseconds, a time is the earlier of them.
-//! - Whatever bytes a client sends, it ends soon, and with an error at the worst.
+//! Invariants of every [`UserTimeExtractor`]:
+//! - The same record always has the same user time: the record is the only input. A plug-in's
+//!   memory is discarded after each batch.
+//! - Numbers are exact. A time between two milliseconds is rounded down.
+//! - Whatever bytes a client sends, extraction ends soon, at worst with an error.
 //!
 //! | to | call |
 //! | --- | --- |
-//! | read a setting | [`UserTimeSpec::parse`] |
+//! | parse a setting | [`UserTimeSpec::parse`] |
 //! | make an extractor | [`UserTimeExtractor::parse`], or [`UserTimeExtractor::new`] if it may name a plug-in |
 //! | extract from the records of a batch, in order | [`UserTimeExtractor::session`] |
 
@@ -33,10 +34,11 @@ pub use number::TimeUnit;
 pub use plugin::{MODULE_BYTES_MAX, Plugin, PluginError, check_plugin_name};
 pub use spec::{HeaderEncoding, UserTimeKind, UserTimeSpec};
 
-/// What an extractor may see of a record. Header names and values are in the order written.
+/// The parts of a record that an extractor may read. Header names and values are in the order
+/// written.
 #[derive(Clone, Debug)]
 pub struct RecordParts<'a, H> {
-    /// Its own timestamp, in milliseconds. -1 if it has none, or has that of its append.
+    /// Its own timestamp, in milliseconds. -1 if it has none, or if it gets the time of its append.
     pub timestamp: i64,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,
@@ -49,7 +51,7 @@ pub struct RecordParts<'a, H> {
 /// A header's name and value.
 pub type RecordHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Finds the user time of records, as a [`UserTimeSpec`] says.
+/// Extracts the user time of records, as a [`UserTimeSpec`] says.
 #[derive(Clone, Debug)]
 pub struct UserTimeExtractor {
     spec: UserTimeSpec,
@@ -60,17 +62,18 @@ impl UserTimeExtractor {
     /// An extractor that needs no plug-in.
     ///
     /// # Errors
-    /// The text is no spec, or names a plug-in.
+    /// The text is not a valid specification, or names a plug-in.
     pub fn parse(spec: &str) -> Result<UserTimeExtractor, SpecError> {
         UserTimeExtractor::new(UserTimeSpec::parse(spec)?, |name| {
             Err(format!("there is no plug-in {name}"))
         })
     }
 
-    /// An extractor of a spec. `load` gives the bytes of a plug-in's module, by its name.
+    /// An extractor for a specification. `load` returns the bytes of a plug-in's module, by its
+    /// name.
     ///
     /// # Errors
-    /// The module cannot be had, or is none that can be used.
+    /// The module cannot be loaded, or cannot be used.
     pub fn new(
         spec: UserTimeSpec,
         load: impl FnOnce(&str) -> Result<Vec<u8>, String>,
@@ -86,12 +89,12 @@ impl UserTimeExtractor {
         Ok(UserTimeExtractor { spec, plugin })
     }
 
-    /// An extractor that asks `plugin`.
+    /// An extractor that uses `plugin`.
     pub fn with_plugin(spec: UserTimeSpec, plugin: Plugin) -> UserTimeExtractor {
         UserTimeExtractor { spec, plugin: Some(plugin) }
     }
 
-    /// What it was made of.
+    /// Its specification.
     pub fn spec(&self) -> &UserTimeSpec {
         &self.spec
     }
@@ -99,7 +102,7 @@ impl UserTimeExtractor {
     /// The user time of one record.
     ///
     /// # Errors
-    /// The record has none that can be read.
+    /// The record has no readable user time.
     pub fn extract<'a, H>(&self, record: RecordParts<'a, H>) -> Result<UserTime, ExtractError>
     where
         H: IntoIterator<Item = RecordHeader<'a>>,
@@ -107,7 +110,7 @@ impl UserTimeExtractor {
         self.session().extract(record)
     }
 
-    /// For the records of one batch, in order.
+    /// A session for the records of one batch, in order.
     pub fn session(&self) -> ExtractorSession<'_> {
         ExtractorSession {
             extractor: self,
@@ -119,16 +122,17 @@ impl UserTimeExtractor {
     }
 }
 
-/// Extracts from the records of one batch, in order. A plug-in's memory lives as long.
+/// Extracts from the records of one batch, in order. A plug-in instance lives as long as the
+/// session.
 #[derive(Debug)]
 pub struct ExtractorSession<'a> {
     extractor: &'a UserTimeExtractor,
     instance: Option<plugin::PluginInstance<'a>>,
-    /// How a plug-in failed first.
+    /// The first failure of a plug-in.
     first_failure: Option<ExtractError>,
-    /// How much a plug-in has worked so far, in units of about one instruction …
+    /// The fuel that the plug-in has consumed, in units of about one instruction.
     fuel_spent: u64,
-    /// … and how much it may, for what it has seen.
+    /// The fuel that it may consume for the records so far.
     fuel_max: u64,
 }
 
@@ -136,7 +140,7 @@ impl ExtractorSession<'_> {
     /// The user time of the next record.
     ///
     /// # Errors
-    /// The record has none that can be read.
+    /// The record has no readable user time.
     pub fn extract<'a, H>(&mut self, record: RecordParts<'a, H>) -> Result<UserTime, ExtractError>
     where
         H: IntoIterator<Item = RecordHeader<'a>>,
@@ -186,7 +190,7 @@ impl ExtractorSession<'_> {
         self.fuel_spent = self.fuel_spent.saturating_add(instance.fuel_spent());
         let bytes = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len);
         self.fuel_max = self.fuel_max.saturating_add(plugin::FUEL_PER_BYTE * bytes as u64);
-        // What broke off may have left anything behind: the next record gets a new one.
+        // A call that failed may leave the instance in any state: the next record gets a new one.
         if answer.is_ok() || matches!(answer, Err(ExtractError::NoTime { .. })) {
             self.instance = Some(instance);
         } else if self.first_failure.is_none() {
@@ -195,9 +199,10 @@ impl ExtractorSession<'_> {
         answer
     }
 
-    /// Whether a plug-in has worked longer for these records than it may for a batch. Whoever takes a batch in
-    /// asks, and refuses it then. Whoever reads it again need not: with records gone it costs less, and each is
-    /// bounded by itself.
+    /// The error if a plug-in has consumed more fuel for these records than it may for a batch.
+    ///
+    /// Code that accepts a batch checks this and refuses the batch. Code that reads it later need
+    /// not check: with fewer records it costs less, and each record has its own limit.
     pub fn fuel_error(&self) -> Option<ExtractError> {
         let plugin = self.extractor.plugin.as_ref().filter(|_| self.fuel_spent > self.fuel_max)?;
         Some(plugin.fuel_error(self.first_failure.as_ref()))

@@ -1,13 +1,13 @@
-//! Numbers as times: exactly, and never by way of a float.
+//! Numbers as times: exact, and never converted through a float.
 
 use crate::ExtractError;
 
-/// The longest number that is looked at. What a float's text can have, and more.
+/// The longest number that is parsed: longer than the text of any float.
 const NUMBER_BYTES_MAX: usize = 64;
-/// The largest power of ten in 128 bits.
+/// The largest power of ten that fits into 128 bits.
 const POWER_MAX: u32 = 38;
 
-/// What a number counts, since 1970.
+/// The unit of a number since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds.
@@ -22,7 +22,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// How many powers of ten it is above a millisecond.
+    /// Its power of ten relative to a millisecond.
     fn power(self) -> i32 {
         match self {
             TimeUnit::Seconds => 3,
@@ -52,7 +52,7 @@ impl TimeUnit {
     }
 }
 
-/// Eight bytes, the most significant first: a signed number.
+/// Parses eight bytes, big-endian: a signed number.
 pub(crate) fn from_be64(bytes: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let bytes: [u8; 8] = bytes
         .try_into()
@@ -61,7 +61,7 @@ pub(crate) fn from_be64(bytes: &[u8], unit: TimeUnit) -> Result<i64, ExtractErro
     scale(number < 0, number.unsigned_abs().into(), unit.power())
 }
 
-/// A decimal number, with a fraction and an exponent if it likes.
+/// Parses a decimal number, with an optional fraction and exponent.
 pub(crate) fn from_text(text: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let bad = || ExtractError::not_a_time("a number or a date was expected", text);
     if text.len() > NUMBER_BYTES_MAX {
@@ -140,7 +140,7 @@ mod tests {
     fn fractions_and_exponents_are_exact_and_round_down() {
         let of = |text: &str, unit| from_text(text.as_bytes(), unit).unwrap();
         assert_eq!(of("1700000000.123", TimeUnit::Seconds), 1_700_000_000_123);
-        // A float would have it at .122999…
+        // A float would make it .122999…
         assert_eq!(of("1700000000.1230000", TimeUnit::Seconds), 1_700_000_000_123);
         assert_eq!(of("1.700000000123e9", TimeUnit::Seconds), 1_700_000_000_123);
         assert_eq!(of("1700000000123999", TimeUnit::Micros), 1_700_000_000_123);

@@ -1,19 +1,21 @@
-//! Plug-ins: WebAssembly modules that find a record's user time.
+//! Plug-ins: WebAssembly modules that extract a record's user time.
 //!
 //! A module exports
 //!
 //! ```text
 //! memory
-//! alloc(length: i32) -> i32                room for so many bytes; what it gave before is free again
+//! alloc(length: i32) -> i32                returns a buffer of that size; the previous one is free again
 //! user_time(key: i32, key_length: i32, value: i32, value_length: i32, timestamp: i64) -> i64
 //! ```
 //!
-//! and imports nothing: it sees the record, and neither clock nor file. The answer is milliseconds since
-//! 1970, or the smallest number for "none". A length of -1 stands for null; a timestamp of -1 for none.
+//! and imports nothing: it sees the record, and neither clock nor file. The result is milliseconds
+//! since 1970, or the smallest number for "none". A length of -1 stands for null; a timestamp of -1
+//! for none.
 //!
-//! It is interpreted, with an allowance of work for each record, and so ends whatever it does. Its memory
-//! lives for a batch: what it keeps of a record cannot change what it says about another batch. So no batch
-//! may lose records that a plug-in has seen: topics that are compacted have none.
+//! It is interpreted, with limited fuel for each record, so it always ends. Its memory lives for
+//! one batch: what it remembers of a record cannot change its result for another batch. But it can
+//! change the result for later records of the same batch. So a batch must not lose records that a
+//! plug-in has seen: compacted topics cannot have plug-ins.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -25,52 +27,52 @@ use wasmi::{
 
 use crate::ExtractError;
 
-/// The longest module.
+/// The maximum length of a module.
 pub const MODULE_BYTES_MAX: usize = 480 << 10;
-/// The most memory that a module may have.
+/// The maximum memory of an instance.
 const MEMORY_BYTES_MAX: usize = 16 << 20;
 const TABLE_ELEMENTS_MAX: usize = 1 << 16;
-/// The longest name.
+/// The maximum length of a name.
 const NAME_BYTES_MAX: usize = 64;
-/// What it may work for a record: about an instruction each, …
+/// The fuel for a record; about one unit for each instruction.
 const FUEL_PER_RECORD: u64 = 200_000;
-/// … and for each byte of it.
+/// The additional fuel for each byte of the record.
 pub(crate) const FUEL_PER_BYTE: u64 = 100;
-/// What it may work for a batch, and for each byte of it besides.
+/// The fuel for a batch, besides [`FUEL_PER_BYTE`] for each of its bytes.
 pub(crate) const FUEL_PER_BATCH: u64 = 50_000_000;
-/// What it may work to begin with, before the first record.
+/// The fuel for the start, before the first record.
 const START_FUEL_MAX: u64 = 1_000_000;
-/// What a start costs, beside what it works: …
+/// The cost of a start, besides the fuel that it consumes.
 const START_FUEL_COST: u64 = 20_000;
-/// … and one for so many bytes of memory.
+/// How many bytes of initial memory add one unit to the cost of a start.
 const BYTES_PER_FUEL: u64 = 4;
-/// How many may be at work at once. More wait: each may have its memory.
+/// How many instances may exist at once. Further ones wait, because each may use its full memory.
 const INSTANCES_MAX: usize = 16;
-/// "It has none."
+/// The result for "the record has none".
 const NO_TIME: i64 = i64::MIN;
 
-/// Why a module cannot be a plug-in.
+/// Why a module is not a valid plug-in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginError {
-    /// The name cannot be one.
+    /// The name is invalid.
     #[error(
         "a plug-in's name has 1 to 64 letters, digits, '.', '_' and '-', and does not begin with a dot. name={0:?}"
     )]
     Name(String),
-    /// It is too long.
+    /// The module is too long.
     #[error("the module is too long: strip it. bytes={0}, most={MODULE_BYTES_MAX}")]
     TooLong(usize),
-    /// It is no module of WebAssembly.
+    /// It is not a usable WebAssembly module.
     #[error(
         "it is no WebAssembly module that can be used: build it for wasm32-unknown-unknown. {0}"
     )]
     Invalid(String),
-    /// It wants something from outside.
+    /// It has an import.
     #[error(
         "the module imports {0}, and plug-ins are given nothing: build it for wasm32-unknown-unknown"
     )]
     Import(String),
-    /// It lacks what is called.
+    /// It lacks a required export.
     #[error("the module does not export {0}")]
     Export(&'static str),
     /// It fails before the first record.
@@ -78,7 +80,7 @@ pub enum PluginError {
     Start(String),
 }
 
-/// Whether a plug-in can have that name.
+/// Checks that a name is a valid plug-in name.
 ///
 /// # Errors
 /// [`PluginError::Name`].
@@ -91,7 +93,7 @@ pub fn check_plugin_name(name: &str) -> Result<(), PluginError> {
     Err(PluginError::Name(name.to_owned()))
 }
 
-/// A module, ready to run.
+/// A compiled module.
 #[derive(Clone)]
 pub struct Plugin(Arc<PluginModule>);
 
@@ -108,10 +110,10 @@ impl fmt::Debug for Plugin {
 }
 
 impl Plugin {
-    /// Checks a module, and starts it once to see that it can be.
+    /// Checks and compiles a module, and starts it once to see that it starts.
     ///
     /// # Errors
-    /// It cannot be a plug-in.
+    /// It is not a valid plug-in.
     pub fn new(name: &str, module: &[u8]) -> Result<Plugin, PluginError> {
         check_plugin_name(name)?;
         if module.len() > MODULE_BYTES_MAX {
@@ -130,7 +132,7 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// One for the records of a batch.
+    /// An instance for the records of one batch.
     pub(crate) fn instance(&self) -> Result<PluginInstance<'_>, ExtractError> {
         self.start().map_err(|broken| self.extract_error(broken))
     }
@@ -181,7 +183,7 @@ impl Plugin {
         }
     }
 
-    /// Records of one batch cost more than a batch may.
+    /// The error for a batch that exceeds its fuel.
     pub(crate) fn fuel_error(&self, failed: Option<&ExtractError>) -> ExtractError {
         let plugin = self.0.name.clone();
         match failed {
@@ -219,16 +221,16 @@ fn check_module(module: &Module) -> Result<(), PluginError> {
     Ok(())
 }
 
-/// What is wrong with a module is told in several lines.
+/// The error message has several lines; joins them into one.
 fn one_line(error: &wasmi::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// How a plug-in came to no answer.
+/// Why a call of a plug-in failed.
 enum PluginFailure {
-    /// It was stopped.
+    /// It exceeded its fuel.
     OutOfFuel,
-    /// It failed by itself.
+    /// It failed for another reason.
     Failed(String),
 }
 
@@ -250,14 +252,14 @@ fn into_failure(error: &wasmi::Error) -> PluginFailure {
     }
 }
 
-/// One of those that may be at work.
+/// A permit for one instance.
 struct InstancePermit;
 
 static INSTANCE_COUNT: Mutex<usize> = Mutex::new(0);
 static INSTANCE_DROPPED: Condvar = Condvar::new();
 
 impl InstancePermit {
-    /// Whoever has one waits for nothing else, and so the wait ends.
+    /// Waits for a permit. The holder of a permit waits for nothing else, so the wait ends.
     fn acquire() -> InstancePermit {
         let count = INSTANCE_COUNT.lock().unwrap_or_else(PoisonError::into_inner);
         let count = INSTANCE_DROPPED.wait_while(count, |count| *count >= INSTANCES_MAX);
@@ -273,19 +275,19 @@ impl Drop for InstancePermit {
     }
 }
 
-/// Room for a key and a value, and what they are there.
+/// The address and length of a key or a value in the guest's memory.
 type GuestSlice = (i32, i32);
 
-/// A plug-in at work on the records of one batch.
+/// An instance of a plug-in for the records of one batch.
 pub(crate) struct PluginInstance<'a> {
     plugin: &'a Plugin,
     store: Store<StoreLimits>,
     memory: Memory,
     alloc: TypedFunc<i32, i32>,
     user_time: TypedFunc<(i32, i32, i32, i32, i64), i64>,
-    /// What `alloc` gave last: where, and how much.
+    /// The address and size of the last buffer from `alloc`.
     guest_buffer: (u32, usize),
-    /// Of the last record, and before the first of the start.
+    /// The fuel of the last record; before the first record, the cost of the start.
     fuel_spent: u64,
     _permit: InstancePermit,
 }
@@ -297,7 +299,7 @@ impl fmt::Debug for PluginInstance<'_> {
 }
 
 impl PluginInstance<'_> {
-    /// How much the last record cost.
+    /// The fuel of the last record; before the first record, the cost of the start.
     pub(crate) fn fuel_spent(&self) -> u64 {
         self.fuel_spent
     }

@@ -1,18 +1,18 @@
 //! Frames of phasor measurement units: IEEE C37.118.2.
 //!
-//! Every frame begins `SYNC(2) FRAMESIZE(2) IDCODE(2) SOC(4) FRACSEC(4)` and ends with `CHK(2)`, all of
-//! them the most significant byte first. SOC counts seconds since 1970; the low 24 bits of FRACSEC count
-//! parts of a second, of which there are TIME_BASE. That number stands only in configuration frames, so the
-//! topic's setting says it.
+//! Every frame begins `SYNC(2) FRAMESIZE(2) IDCODE(2) SOC(4) FRACSEC(4)` and ends with `CHK(2)`,
+//! all big-endian. SOC counts seconds since 1970. The low 24 bits of FRACSEC count fractions of a
+//! second, in units of 1/TIME_BASE. TIME_BASE is only in configuration frames, so the topic's
+//! setting contains it.
 
 use crate::ExtractError;
 
 const SYNC: u8 = 0xaa;
-/// A frame with nothing in it.
+/// The length of a frame without data.
 const FRAME_BYTES_MIN: usize = 16;
 const FRACTION: u32 = 0x00ff_ffff;
 
-/// The time of the frame that `value` is.
+/// The time of the frame in `value`.
 pub(crate) fn extract_time(value: &[u8], time_base: u32) -> Result<i64, ExtractError> {
     let bad = |why: String| Err(ExtractError::Frame(why));
     if value.len() < FRAME_BYTES_MIN {
@@ -55,7 +55,7 @@ fn crc(bytes: &[u8]) -> u16 {
     rest.iter().fold(crc, |crc, byte| (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// What a byte adds that stands so many bytes before the end.
+/// The contribution of a byte at each distance from the end of a step.
 const TABLES: [[u16; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;
@@ -86,7 +86,7 @@ const TABLES: [[u16; 256]; 8] = {
 mod tests {
     use super::*;
 
-    /// A data frame as a unit sends it: one phasor, frequency, and how fast that changes.
+    /// A data frame as a unit sends it: one phasor, the frequency, and its rate of change.
     fn frame(seconds: u32, fraction: u32) -> Vec<u8> {
         let mut frame = vec![0xaa, 0x01, 0, 0, 0x1e, 0x36];
         frame.extend(seconds.to_be_bytes());

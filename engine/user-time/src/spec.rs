@@ -1,4 +1,4 @@
-//! How a topic says where its user time comes from.
+//! The grammar of a topic's setting for its user time.
 //!
 //! ```text
 //! spec   := kind [ ':' argument ] { ';' option }
@@ -10,93 +10,93 @@
 //! json:/POINTER                  a field of the value: RFC 6901
 //! csv:COLUMN                     a field of the value's first line, counted from 1: RFC 4180
 //!   ;separator=,                 one character
-//! be64:OFFSET                    8 bytes of the value from there on, the most significant first, signed
+//! be64:OFFSET                    8 bytes of the value from that offset on, big-endian, signed
 //! pmu;time-base=N                the value is a C37.118 frame; N is its unit's TIME_BASE
-//! wasm:NAME                      a plug-in finds it
+//! wasm:NAME                      a plug-in extracts it
 //!
 //! header, json, csv and be64:
-//!   ;unit=s|ms|us|ns             what numbers count, since 1970; ms is the default
+//!   ;unit=s|ms|us|ns             the unit of numbers, since 1970; ms is the default
 //! ```
 //!
-//! In arguments and values, `%` and two hex digits stand for a byte: `%3B` is a semicolon, `%25` a percent
-//! sign. In text, a number may have a fraction and an exponent, and a date with a zone (RFC 3339) is known as
-//! such whatever the unit.
+//! In arguments and values, `%` and two hex digits stand for a byte: `%3B` is a semicolon, `%25` a
+//! percent sign. In text, a number may have a fraction and an exponent. A date with a zone (RFC
+//! 3339) is recognised whatever the unit.
 
 use crate::SpecError;
 use crate::number::TimeUnit;
 use crate::plugin::check_plugin_name;
 
-/// The longest spec.
+/// The maximum length of a specification.
 pub(crate) const SPEC_BYTES_MAX: usize = 1024;
-/// How deep a JSON pointer may lead.
+/// The maximum depth of a JSON pointer.
 const POINTER_PARTS_MAX: usize = 32;
-/// The last column and the last offset that can be asked for.
+/// The largest column and the largest offset.
 const BYTE_OFFSET_MAX: usize = 1 << 30;
 /// TIME_BASE has 24 bits.
 const TIME_BASE_MAX: u32 = 0x00ff_ffff;
 
-/// Where user time comes from: the setting `freezeframe.user.time` of a topic.
+/// The source of user time: the setting `freezeframe.user.time` of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserTimeSpec {
     kind: UserTimeKind,
     unit: TimeUnit,
 }
 
-/// Where in a record its user time is.
+/// The place of the user time in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UserTimeKind {
-    /// Its own timestamp.
+    /// The record's own timestamp.
     Timestamp,
     /// A header.
     Header {
         /// Its name.
         name: String,
-        /// How its value spells the time.
+        /// How its value encodes the time.
         form: HeaderEncoding,
     },
     /// A field of a JSON document.
     Json {
-        /// The parts of the pointer to it.
+        /// The parts of the JSON pointer to it.
         pointer: Vec<String>,
     },
     /// A field of comma-separated values.
     Csv {
-        /// Counted from 1.
+        /// The column, counted from 1.
         column: usize,
-        /// What stands between fields.
+        /// The separator of fields.
         separator: u8,
     },
     /// 8 bytes of the value.
     Be64 {
-        /// The first of them.
+        /// The offset of the first of them.
         offset: usize,
     },
     /// A frame of a phasor measurement unit.
     Pmu {
-        /// Parts of a second.
+        /// How many units of FRACSEC make a second.
         time_base: u32,
     },
-    /// Whatever a plug-in says.
+    /// The result of a plug-in.
     Wasm {
-        /// The plug-in.
+        /// The name of the plug-in.
         name: String,
     },
 }
 
-/// How a header's value spells a time.
+/// How a header's value encodes a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderEncoding {
     /// A number, or a date.
     Text,
-    /// 8 bytes, the most significant first.
+    /// 8 bytes, big-endian.
     Be64,
 }
 
 impl UserTimeSpec {
-    /// Reads a spec.
+    /// Parses a specification.
     ///
     /// # Errors
-    /// It is none; the error says what would be.
+    /// It is not valid; the error says what is.
     pub fn parse(text: &str) -> Result<UserTimeSpec, SpecError> {
         if text.len() > SPEC_BYTES_MAX {
             return Err(SpecError::TooLong { bytes: text.len() });
@@ -114,24 +114,24 @@ impl UserTimeSpec {
         Ok(UserTimeSpec { kind, unit })
     }
 
-    /// Where user time is.
+    /// The place of the user time.
     pub fn kind(&self) -> &UserTimeKind {
         &self.kind
     }
 
-    /// What numbers count.
+    /// The unit of numbers.
     pub fn unit(&self) -> TimeUnit {
         self.unit
     }
 
-    /// Whether it says what holds of a topic that says nothing.
+    /// Whether it is the default: the record's own timestamp.
     pub fn is_timestamp(&self) -> bool {
         self.kind == UserTimeKind::Timestamp
     }
 }
 
 impl UserTimeKind {
-    /// Its name.
+    /// The name of the kind.
     pub fn name(&self) -> &'static str {
         match self {
             UserTimeKind::Timestamp => "timestamp",
@@ -206,7 +206,7 @@ fn parse_kind(
     })
 }
 
-/// The parts of a pointer, as RFC 6901 spells it.
+/// The parts of a JSON pointer, as RFC 6901 defines it.
 fn parse_pointer(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
@@ -240,7 +240,7 @@ fn percent_decode(text: &str) -> Result<String, SpecError> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
-/// What stands behind semicolons, until somebody has asked for it.
+/// The options that have not been consumed yet.
 struct SpecOptions(Vec<(String, String)>);
 
 impl SpecOptions {
@@ -305,7 +305,7 @@ impl SpecOptions {
         base.map(|time_base| UserTimeKind::Pmu { time_base }).ok_or(bad)
     }
 
-    /// Whatever is left is none of the kind's, or was given twice.
+    /// Every remaining option is unknown to the kind, or was given twice.
     fn expect_empty(self, kind: &UserTimeKind) -> Result<(), SpecError> {
         match self.0.into_iter().next() {
             None => Ok(()),

@@ -5,16 +5,16 @@ use jiff::Timestamp;
 use crate::number::from_text;
 use crate::{ExtractError, TimeUnit};
 
-/// The longest date that is looked at.
+/// The longest date that is parsed.
 const DATE_BYTES_MAX: usize = 64;
 
-/// Spaces around it do not count.
+/// Parses a time. Surrounding spaces do not count.
 pub(crate) fn parse_time(text: &[u8], unit: TimeUnit) -> Result<i64, ExtractError> {
     let text = text.trim_ascii();
     if text.is_empty() {
         return Err(ExtractError::Missing("text where its time should be"));
     }
-    // No number has these, and every date has one.
+    // No number contains one of these, and every date does.
     let is_date = text.iter().take(DATE_BYTES_MAX).any(|byte| matches!(byte, b':' | b'T' | b't'));
     if is_date { parse_date(text) } else { from_text(text, unit) }
 }

@@ -1,4 +1,4 @@
-//! Whatever a client sends, or sets: an answer or an error, and no panic.
+//! Hostile records and settings: each gives a result or an error, and no panic.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,4 @@
-//! Plug-ins that do what they should, and plug-ins that do what they should not.
+//! Well-behaved and misbehaving plug-ins.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -39,7 +39,7 @@ fn ask(module: &[u8], value: Option<&[u8]>) -> Result<i64, ExtractError> {
     extractor(module).extract(record(value)).map(|time| time.0)
 }
 
-/// Why a plug-in failed; the error names it.
+/// The failure of a plug-in; the error names it.
 fn failure(module: &[u8]) -> String {
     match ask(module, Some(b"value")) {
         Err(error @ (ExtractError::Plugin { .. } | ExtractError::PluginOutOfFuel { .. })) => {
@@ -102,7 +102,7 @@ fn one_that_does_not_end_is_stopped() {
 
 #[test]
 fn one_that_wants_all_memory_does_not_get_it() {
-    // It says how many pages it got.
+    // Its result is the number of pages that it got.
     let grows = module(
         "(loop $again (br_if $again (i32.ne (i32.const -1) (memory.grow (i32.const 16)))))
          (i64.extend_i32_u (memory.size))",
@@ -171,7 +171,7 @@ fn a_batch_that_costs_too_much_says_so() {
     assert!(why.contains("tested works too long for the records of one batch"), "{why}");
 }
 
-/// Each that breaks off has the next one start anew, which is where the cost is.
+/// After each failure the next record starts a new instance, and that is the cost.
 #[test]
 fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
     let extractor = extractor(&module("(unreachable)"));
@@ -182,7 +182,7 @@ fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
         records += 1;
         assert!(records < 10_000, "it ends");
     }
-    // It did not work long: it failed.
+    // It did not run for long: it failed.
     let why = session.fuel_error().unwrap().to_string();
     assert!(why.contains("tested panicked, and is started again"), "{why}");
 }
@@ -194,7 +194,7 @@ fn a_module_has_one_memory() {
     assert!(refusal(&many).contains("no WebAssembly module that can be used"));
 }
 
-/// More than may be at work wait for each other, and all come to their end.
+/// Further instances wait for a permit, and all of them end.
 #[test]
 fn many_at_once_come_to_their_end() {
     let extractor = extractor(&module("(i64.const 9)"));

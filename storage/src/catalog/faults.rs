@@ -26,7 +26,7 @@ impl CatalogFaults {
     }
 
     /// Makes a write fail after `writes` more writes. How often a catalog is read depends on what it has
-    /// cached, which no seed decides; how often it is written does not.
+    /// forgotten, which no seed decides; how often it is written does not.
     pub fn fail_write_after(&self, writes: u64) {
         self.0.writes_until_failure.store(writes + 1, Ordering::Relaxed);
     }

@@ -1,32 +1,32 @@
-//! The frames of a data file, compared with its index one by one.
+//! Comparing the frames of a data file with its index, one by one.
 
 use std::io;
 use std::ops::Range;
 
 use super::indexes::{LogHorizons, is_released};
+use crate::entry::{LogId, Offset};
 use crate::index::{IndexEntry, IndexRun, SegmentIndex};
 use crate::journal::{FRAME_BYTES, ScannedFrame};
-use crate::log::{LogId, Offset};
 use crate::sorted_segment::SORTED_FRAME_HEADER_BYTES;
 
-/// How many damaged places are remembered; behind so many, nothing is said of what is missing.
+/// How many corrupt places are remembered; beyond that, missing frames are not reported.
 const CORRUPT_RANGES_MAX: usize = 1000;
 
-/// A run, and the number of its entry that comes next.
+/// A run, and the number of its next entry.
 struct RunCursor {
     run: IndexRun,
     next: u64,
-    /// Whether its space may have been given back.
+    /// Whether its space may have been reclaimed.
     is_released: bool,
 }
 
-/// An index beside the frames that are found.
+/// An index that is compared with the frames that are found.
 pub(super) struct IndexComparison<'a> {
     index: SegmentIndex,
     logs: &'a LogHorizons,
-    /// Those that have entries, by log, and so by the numbers of their entries.
+    /// The runs that have entries, by log, and so by the numbers of their entries.
     cursors: Vec<RunCursor>,
-    /// Places of the file at which damage was found: told elsewhere.
+    /// Corrupt places of the file; they are reported elsewhere.
     corrupt_ranges: Vec<Range<u64>>,
     mismatches: u64,
     first_mismatch: Option<String>,
@@ -56,7 +56,8 @@ impl<'a> IndexComparison<'a> {
         })
     }
 
-    /// Compares a frame of the journal, whose payload begins at `at` of the file: the next of its log.
+    /// Compares a frame of the journal, whose payload begins at `at` of the file, with the next entry of its
+    /// log.
     pub(super) fn journal_frame(&mut self, found: &ScannedFrame, at: u64) -> io::Result<()> {
         let (log, base) = (found.frame.log, found.frame.base);
         let next = match self.cursors.binary_search_by_key(&log, |cursor| cursor.run.log) {
@@ -65,7 +66,7 @@ impl<'a> IndexComparison<'a> {
         };
         match next {
             Some((place, number)) => self.compare(place, number, found, at, None),
-            // An index that was made anew has nothing of what was given up.
+            // A rebuilt index has no entries for what was removed.
             None if is_released(self.logs, log, end_offset_of(found)) => Ok(()),
             None => {
                 self.report_unindexed(found);
@@ -74,7 +75,7 @@ impl<'a> IndexComparison<'a> {
         }
     }
 
-    /// The next entry of a run, if it begins at `base`; those before it have no frames.
+    /// The next entry of a run, if it begins at `base`; the entries before it have no frames.
     fn next_from(&mut self, place: usize, base: Offset) -> io::Result<Option<u64>> {
         loop {
             let RunCursor { run, next, .. } = &self.cursors[place];
@@ -91,7 +92,7 @@ impl<'a> IndexComparison<'a> {
         }
     }
 
-    /// The number of the entry whose payload begins at `at` of a filed file, if there is one.
+    /// The number of the entry whose payload begins at `at` of a sorted segment, if there is one.
     pub(super) fn entry_at(&self, at: u64) -> io::Result<Option<u64>> {
         let all = 0..self.index.header.entries;
         let number = self.index.partition_point(all.clone(), |placed| placed.at < at)?;
@@ -99,7 +100,7 @@ impl<'a> IndexComparison<'a> {
         Ok(is_there.then_some(number))
     }
 
-    /// Compares a frame of a filed file with the entry of its place.
+    /// Compares a frame of a sorted segment with the entry of its place.
     pub(super) fn sorted_frame(
         &mut self,
         number: u64,
@@ -107,7 +108,7 @@ impl<'a> IndexComparison<'a> {
         at: u64,
         chain: u128,
     ) -> io::Result<()> {
-        // Every entry has its run: that was seen to.
+        // Every entry has its run: that was verified.
         let after = self.cursors.partition_point(|cursor| cursor.run.first <= number);
         let Some(place) = after.checked_sub(1) else { return Ok(()) };
         while self.cursors[place].next < number {
@@ -136,12 +137,12 @@ impl<'a> IndexComparison<'a> {
         Ok(())
     }
 
-    /// Says that the index has no entry for a frame, and should.
+    /// Reports that the index has no entry for a frame, and should.
     pub(super) fn report_unindexed(&mut self, found: &ScannedFrame) {
         self.report_mismatch(found.frame.log, found.frame.base.0, "does not know the frame");
     }
 
-    /// Says that there are no frames at a place of the file, which is told elsewhere.
+    /// Records that there are no frames at a place of the file, which is reported elsewhere.
     pub(super) fn exclude_corrupt(&mut self, range: Range<u64>) {
         if self.corrupt_ranges.len() < CORRUPT_RANGES_MAX {
             self.corrupt_ranges.push(range);
@@ -150,8 +151,8 @@ impl<'a> IndexComparison<'a> {
         }
     }
 
-    /// Where in `range` of a filed file frames should stand that were not given up; all of them by the
-    /// first and the last.
+    /// The part of `range` of a sorted segment where frames should be that were not removed, from the first
+    /// to the last.
     pub(super) fn lost_in(&self, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
         let front = SORTED_FRAME_HEADER_BYTES as u64;
         let all = 0..self.index.header.entries;
@@ -170,8 +171,8 @@ impl<'a> IndexComparison<'a> {
         Ok(Some(first.at - front..last.at + u64::from(last.entry.length)))
     }
 
-    /// Whether the space of some log of `logs` may have been given back here, where there is a hole or
-    /// not.
+    /// Whether the space of some log of `logs` may have been reclaimed here, where there may be a
+    /// hole.
     pub(super) fn has_released(
         &self,
         logs: std::ops::RangeInclusive<LogId>,
@@ -180,7 +181,7 @@ impl<'a> IndexComparison<'a> {
         for (log, horizon) in self.logs.range(logs) {
             let is_freed = match self.index.run(*log)? {
                 Some(run) => run.tip.end <= horizon.released_tip.end,
-                // An index that was made anew has nothing of what was given up.
+                // A rebuilt index has no entries for what was removed.
                 None => is_hole && horizon.released_tip.end > Offset(0),
             };
             if is_freed {
@@ -190,7 +191,7 @@ impl<'a> IndexComparison<'a> {
         Ok(false)
     }
 
-    /// What does not agree, if anything.
+    /// The index's name and its disagreements (the first, and how many more), if any.
     pub(super) fn finish(mut self) -> io::Result<Option<(String, String)>> {
         for place in 0..self.cursors.len() {
             while self.cursors[place].next < self.cursors[place].run.entries().end {
@@ -206,7 +207,7 @@ impl<'a> IndexComparison<'a> {
         Ok(self.first_mismatch.map(|first| (self.index.name().to_owned(), first + &more)))
     }
 
-    /// An entry's frame was not found.
+    /// Reports that an entry's frame was not found.
     fn report_missing(&mut self, place: usize, placed: &IndexEntry) {
         let RunCursor { run, is_released: is_freed, .. } = &self.cursors[place];
         let header = placed.at.saturating_sub(FRAME_BYTES as u64);
@@ -223,7 +224,7 @@ impl<'a> IndexComparison<'a> {
     }
 }
 
-/// The offset behind a frame's last.
+/// The offset after a frame's last one.
 pub(super) fn end_offset_of(found: &ScannedFrame) -> Offset {
     Offset(found.frame.base.0.saturating_add(u64::from(found.frame.count)))
 }

@@ -1,7 +1,7 @@
-//! Indexes: each compared with the manifest and with itself, and with those before it.
+//! Checking indexes: each is compared with the manifest, with itself, and with those before it.
 //!
-//! An index is soft, so what is wrong with one loses nothing. It is a problem all the same: a disk that
-//! gives other bytes than were written does not do so to indexes only.
+//! An index is soft, so a corrupt one loses nothing. It is a problem all the same: a disk that returns other
+//! bytes than were written does not do so to indexes only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 
 use crate::disk::Disk;
+use crate::entry::{Entry, LogId, Offset};
 use crate::history::open_latest_run_tables;
 use crate::index::{
     BlockCache, IndexEntry, IndexRun, LatestRun, LatestRunTable, LogTip, RunLinks, RunLocation,
     SegmentIndex,
 };
 use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
-use crate::log::{Entry, LogId, Offset};
 use crate::manifest::{LogHorizon, Manifest};
 use crate::sealed_segment::SegmentLayout;
 use crate::sorted_segment::{
@@ -25,31 +25,31 @@ use crate::sorted_segment::{
     index_name, sorted_segment_name,
 };
 
-/// How much of indexes is held in memory: more than one of them takes.
+/// How many bytes of indexes are cached: more than one of them takes.
 const CACHE_BYTES: usize = 32 << 20;
-/// How many damaged blocks are named.
+/// How many corrupt blocks a report names.
 const BLOCKS_LISTED_MAX: usize = 8;
 
-/// What of each log was given up, or compacted.
+/// The horizon of each log.
 pub(super) type LogHorizons = BTreeMap<LogId, LogHorizon>;
 
-/// Whether what ends at `end` in `log` was given up, or lies in a base: its space may have been given
-/// back.
+/// Whether entries of `log` that end at `end` were removed, or are in a compacted prefix: their space may
+/// have been reclaimed.
 pub(super) fn is_released(logs: &LogHorizons, log: LogId, end: Offset) -> bool {
     logs.get(&log).is_some_and(|horizon| end <= horizon.released_tip.end)
 }
 
-/// All indexes that there should be.
+/// All indexes that should exist.
 pub(super) struct IndexCheck<'a> {
     disk: &'a dyn Disk,
     cache: Arc<BlockCache>,
-    /// Those that can be compared with the frames that they speak of, by name.
+    /// Those that can be compared with their frames, by name.
     usable: BTreeSet<String>,
     pub(super) count: usize,
     pub(super) problems: Vec<String>,
 }
 
-/// An index that should be there.
+/// An index that should exist.
 struct ExpectedIndex {
     name: String,
     start: u64,
@@ -57,18 +57,18 @@ struct ExpectedIndex {
     kind: IndexKind,
 }
 
-/// What an index belongs to.
+/// The kind of data file that an index belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IndexKind {
-    /// Frames by position, from there on.
+    /// A journal segment that begins at this position: frames by position.
     Segment(u64),
     Sorted,
-    /// Filed too, and entries were taken out.
+    /// Sorted too, and entries were left out.
     CompactedPrefix,
 }
 
 impl<'a> IndexCheck<'a> {
-    /// Reads all that belong to files that the manifest names. `progress` is told how much was read.
+    /// Reads the indexes of all files that the manifest names. `progress` is called with how much was read.
     pub(super) fn read(
         disk: &'a dyn Disk,
         manifest: &Manifest,
@@ -115,7 +115,8 @@ impl<'a> IndexCheck<'a> {
             manifest.logs.iter().filter(|(_, horizon)| horizon.compacted_generation > 0)
         {
             let data = compacted_prefix_name(*log, horizon.compacted_generation);
-            // Where the stretch ends stands in the data file only; one that is not there is told of.
+            // Only the data file says where the range ends. If the file is missing, that is reported
+            // elsewhere.
             let Some(SortedSegmentHeader { start, end, .. }) = header_of(disk, &data)? else {
                 continue;
             };
@@ -130,7 +131,7 @@ impl<'a> IndexCheck<'a> {
         Ok(indexes)
     }
 
-    /// The index of a data file, if it can be compared with what is in it.
+    /// The index of a data file, if it can be compared with the file's content.
     pub(super) fn open_for(&self, data: &str, start: u64) -> io::Result<Option<SegmentIndex>> {
         let name = index_name(data);
         match self.usable.contains(&name) {
@@ -149,7 +150,7 @@ impl<'a> IndexCheck<'a> {
         self.open_for(&data, segment.start)
     }
 
-    /// Says that blocks of an index are damaged.
+    /// Reports that blocks of an index are corrupt.
     fn report_corruption(&mut self, name: &str, blocks: &[u64]) {
         let named: Vec<String> =
             blocks.iter().take(BLOCKS_LISTED_MAX).map(u64::to_string).collect();
@@ -160,7 +161,7 @@ impl<'a> IndexCheck<'a> {
         ));
     }
 
-    /// Says that an index is whole and wrong.
+    /// Reports that an index is intact and wrong.
     pub(super) fn report_disagreement(&mut self, name: &str, what: &str) {
         self.problems.push(format!(
             "an index disagrees: {what}; it is soft: remove it, and the next start rebuilds it. file={name}"
@@ -211,7 +212,7 @@ impl<'a> IndexCheck<'a> {
     }
 }
 
-/// What the first bytes of a filed data file say; `None` if they are none, or there is no file.
+/// The header of a sorted segment; `None` if it is not one, or there is no file.
 pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<SortedSegmentHeader>> {
     let file = match disk.open(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -222,7 +223,7 @@ pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<Sorted
     Ok(if read < bytes.len() { None } else { SortedSegmentHeader::decode(&bytes) })
 }
 
-/// What an index that is whole says against itself.
+/// A contradiction in an index whose blocks are intact.
 fn contradiction(
     index: &SegmentIndex,
     logs: &LogHorizons,
@@ -248,18 +249,18 @@ fn contradiction(
     if entries != header.entries {
         return Ok(Some("it has entries of no log".to_owned()));
     }
-    // What the first and the last were stays, whatever is given up.
+    // The first and the last stamp stay, whatever is removed.
     let are_in = |(first, last)| header.first_stamp <= first && last <= header.last_stamp;
     Ok((!walked.stamps.is_none_or(are_in))
         .then(|| "its stamps are not those of its entries".to_owned()))
 }
 
-/// An index, entry by entry.
+/// Verifies an index, entry by entry.
 struct IndexWalk<'a> {
     kind: IndexKind,
     logs: &'a LogHorizons,
     stamps: Option<(Hlc, Hlc)>,
-    /// The log of the entry before, and where its payload ends in a filed file.
+    /// The log of the previous entry, and where its payload ends in a sorted segment.
     log: LogId,
     end: u64,
 }
@@ -289,7 +290,7 @@ impl IndexWalk<'_> {
             before = Some(entry);
         }
         let Some(last) = before else {
-            // Filing leaves out what was given up.
+            // Sorting leaves out what was removed.
             let is_lawful = run.tip.end > run.base && is_released(self.logs, run.log, run.tip.end);
             return Ok(
                 (!is_lawful).then(|| format!("entries are left out at offset {}", run.base.0))
@@ -300,13 +301,13 @@ impl IndexWalk<'_> {
         Ok((!is_last).then(|| "a run does not end with its last entry".to_owned()))
     }
 
-    /// Whether the payload may be where an entry says that it is.
+    /// Whether the payload may be where the entry says.
     fn is_valid_position(&mut self, log: LogId, placed: &IndexEntry) -> bool {
         let IndexEntry { entry, at } = placed;
         if let IndexKind::Segment(start) = self.kind {
             return entry.position.checked_sub(start) == at.checked_sub(SEGMENT_HEADER_BYTES);
         }
-        // Frames follow one another, but where space was given back.
+        // Frames follow one another, except where space was reclaimed.
         let next = self.end.saturating_add(SORTED_FRAME_HEADER_BYTES as u64);
         let has_freed =
             || self.logs.range(self.log..=log).any(|(_, h)| h.released_tip.end > Offset(0));
@@ -316,7 +317,7 @@ impl IndexWalk<'_> {
         may_stand
     }
 
-    /// How an entry does not follow the one before it.
+    /// How an entry fails to follow the previous one.
     fn order_violation(&self, before: &Entry, entry: &Entry) -> Option<&'static str> {
         let is_base = self.kind == IndexKind::CompactedPrefix;
         if entry.base < before.end() || (entry.base > before.end() && !is_base) {
@@ -333,20 +334,20 @@ impl IndexWalk<'_> {
     }
 }
 
-/// In which part a run was found, and where it ends.
+/// The segment of a run, and where the run ends.
 #[derive(Clone, Debug)]
 struct RunSpan {
     segment: Range<u64>,
     end: Offset,
 }
 
-/// How far logs have come, from index to index.
+/// The tips of logs, from index to index.
 struct LogProgress<'a> {
     logs: &'a LogHorizons,
-    /// In which parts runs of each log were found, oldest first, and where they end; and how far the last
-    /// of them comes.
+    /// The segments in which runs of each log were found, oldest first, and where the runs end; and the tip
+    /// of the log after the last of them.
     runs: BTreeMap<LogId, (Vec<RunSpan>, LogTip)>,
-    /// Parts whose indexes cannot be read.
+    /// Segments whose indexes cannot be read.
     unread: Vec<Range<u64>>,
     last_stamp: Hlc,
 }
@@ -361,13 +362,13 @@ impl<'a> LogProgress<'a> {
         self.unread.push(part);
     }
 
-    /// Whether a position lies in a part whose index cannot be read.
+    /// Whether a position lies in a segment whose index cannot be read.
     fn is_unread(&self, position: u64) -> bool {
         let after = self.unread.partition_point(|part| part.start <= position);
         after.checked_sub(1).is_some_and(|place| self.unread[place].contains(&position))
     }
 
-    /// What an index says that does not follow from those before it.
+    /// Checks that an index follows from those before it; returns what does not.
     fn follow(&mut self, index: &SegmentIndex) -> io::Result<Option<String>> {
         let header = index.header;
         if self.last_stamp > header.last_stamp {
@@ -415,12 +416,12 @@ impl<'a> LogProgress<'a> {
             }
             _ if is_released(self.logs, run.log, run.base) => Ok(None),
             (None, None) => continuation_error(index, run, LogTip::NONE, self.logs),
-            // One that was made anew may not know of what could not be read.
+            // A rebuilt index may lack what could not be read.
             _ => Ok(Some("it leads past the run before".to_owned())),
         }
     }
 
-    /// What a head table says that the indexes do not.
+    /// Compares a latest-run table with the indexes; returns what disagrees.
     fn compare(&self, table: &LatestRunTable) -> io::Result<Option<String>> {
         let (mut heads, mut last) = (0, None);
         for number in 0..table.count {
@@ -447,15 +448,15 @@ impl<'a> LogProgress<'a> {
         Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
     }
 
-    /// Whether a head table is all that knows of the end of a log: what it stands for is lost, and not the
-    /// table wrong.
+    /// Whether only a latest-run table has the end of a log: then its runs are lost, and the table is not
+    /// wrong.
     fn is_lost(&self, head: &LatestRun, newest: Option<&RunSpan>) -> bool {
         newest.is_none_or(|run| run.end < head.end)
             && !self.is_unread(head.segment)
             && !is_released(self.logs, head.log, head.end)
     }
 
-    /// What no index has any more of the logs that a head table knows.
+    /// The runs that a latest-run table names and no index has any more.
     fn lost_runs(&self, table: &LatestRunTable) -> io::Result<Vec<String>> {
         let mut lost = Vec::new();
         for number in 0..table.count {
@@ -472,12 +473,12 @@ impl<'a> LogProgress<'a> {
         Ok(lost)
     }
 
-    /// Whether a table must have the log of the newest run in its stretch.
+    /// Whether a table must have the log of the newest run in its range.
     fn must_be_listed(&self, log: LogId, run: &RunSpan, table: &LatestRunTable) -> bool {
         is_within(run, table) && !is_released(self.logs, log, run.end)
     }
 
-    /// The newest run of a log in the parts that lie in a stretch, or reach into it.
+    /// The newest run of a log in the segments that lie in a range, or reach into it.
     fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<&RunSpan> {
         let (runs, _) = self.runs.get(&log)?;
         let is_in =
@@ -486,19 +487,19 @@ impl<'a> LogProgress<'a> {
     }
 }
 
-/// Whether all of the part of a run lies in the stretch of a table: of one that was merged over its end,
-/// nobody can say what the table must have of it.
+/// Whether the whole segment of a run lies in the range of a table. If a segment was merged across the
+/// range's end, it is unknown what the table must have of it.
 fn is_within(run: &RunSpan, table: &LatestRunTable) -> bool {
     table.range.start <= run.segment.start && run.segment.end <= table.range.end
 }
 
-/// The run that is in the part in which a position lies.
+/// The run that is in the segment in which a position lies.
 fn run_at(runs: &[RunSpan], position: u64) -> Option<&RunSpan> {
     let after = runs.partition_point(|run| run.segment.start <= position);
     after.checked_sub(1).map(|place| &runs[place]).filter(|run| run.segment.contains(&position))
 }
 
-/// How a run does not go on where its log had come to.
+/// How a run fails to continue where its log ended.
 fn continuation_error(
     index: &SegmentIndex,
     run: &IndexRun,
@@ -506,7 +507,7 @@ fn continuation_error(
     logs: &LogHorizons,
 ) -> io::Result<Option<String>> {
     if run.base != before.end {
-        // What lies between stood in a part of which nothing is kept, or its entries were left out.
+        // What lies between was in a segment of which nothing is kept, or its entries were left out.
         let is_lawful = run.base > before.end && is_released(logs, run.log, run.base);
         let what = || format!("it begins at offset {}, and not at {}", run.base.0, before.end.0);
         return Ok((!is_lawful).then(what));

@@ -1,4 +1,4 @@
-//! Comparing history with its proofs: file by file, and in each frame by frame.
+//! Comparing history with its proofs: file by file, and within each frame by frame.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,26 +9,26 @@ use hlc::Hlc;
 
 use super::ExpectedFrames;
 use crate::disk::Disk;
+use crate::entry::{LogId, Offset};
 use crate::journal::ScannedFrame;
-use crate::log::{LogId, Offset};
 use crate::proof::{
     Digest, Proof, ProofError, ProofHeader, ProofLocation, ProofMismatch, VerifyingKey,
     is_superseded, proof_name, proof_start,
 };
 
-/// So many proofs are kept that were read: each takes 8 bytes for 102 frames.
+/// How many proofs stay in memory after reading: each takes 8 bytes for 102 frames.
 const CACHED_PROOFS_MAX: usize = 256;
 
-/// How a frame differs from what its proof says.
+/// How a frame differs from its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameChange {
-    /// Its header or payload is another.
+    /// Its header or payload differs.
     #[error("the frame is not the one that was proved")]
     Altered,
-    /// There was none.
+    /// There was no such frame.
     #[error("no frame began here when the proof was made")]
     Added,
-    /// There is none any more, or it cannot be read.
+    /// It is gone, or cannot be read.
     #[error("the frame that was proved is not here")]
     Missing,
 }
@@ -40,9 +40,9 @@ pub struct ChangedFrame {
     pub file: String,
     /// Its position.
     pub position: u64,
-    /// In what way.
+    /// The kind of change.
     pub change: FrameChange,
-    /// What the header says that stands there now: log, first offset, stamp.
+    /// The current header: log, first offset, stamp.
     pub current_header: Option<(LogId, Offset, Hlc)>,
 }
 
@@ -58,14 +58,14 @@ impl fmt::Display for ChangedFrame {
     }
 }
 
-/// What became of one proof.
+/// The result of verifying one proof.
 #[derive(Clone, Debug)]
 pub struct ProofVerdict {
-    /// The file that it stands in.
+    /// The file that holds it.
     pub file: String,
-    /// Where its segment begins; by its file's name, where it is no whole proof.
+    /// Where its segment begins; by the file's name, if it is not an intact proof.
     pub start: u64,
-    /// What its header says; `None` if it is no whole proof.
+    /// Its header; `None` if it is not an intact proof.
     pub header: Option<ProofHeader>,
     /// How many frames match their leaves.
     pub verified: u64,
@@ -75,22 +75,22 @@ pub struct ProofVerdict {
     pub first_changed: Option<ChangedFrame>,
     /// Whether it was being written when the machine stopped.
     pub is_unfinished: bool,
-    /// Whether its leaves were cut off, for nothing was kept of what they spoke of.
+    /// Whether its leaves were pruned, because none of their frames is kept.
     pub is_pruned: bool,
     /// What is wrong with the proof itself.
     pub faults: Vec<String>,
 }
 
-/// What all proofs say.
+/// The results of verifying all proofs.
 #[derive(Clone, Debug, Default)]
 pub struct VerificationReport {
     /// Every proof, by position.
     pub proofs: Vec<ProofVerdict>,
-    /// Frames that compaction put in the place of others: no proof speaks of them.
+    /// Frames that compaction put in place of others: no proof covers them.
     pub rewritten: u64,
-    /// Sealed segments behind the last proof: nothing vouches for them yet.
+    /// Sealed segments after the last proof: nothing vouches for them yet.
     pub unproved: Vec<String>,
-    /// What is wrong with the row of proofs as a whole.
+    /// What is wrong with the sequence of proofs as a whole.
     pub faults: Vec<String>,
 }
 
@@ -105,14 +105,14 @@ impl VerificationReport {
         self.proofs.iter().find_map(|proof| proof.first_changed.as_ref())
     }
 
-    /// Where the chain ends, and its value there: who writes it down elsewhere can later tell that
+    /// Where the chain ends, and its value there. A user who records it elsewhere can later verify that
     /// nothing before it was changed.
     pub fn chain_head(&self) -> Option<(u64, Digest)> {
         let header = self.proofs.iter().rev().find_map(|proof| proof.header)?;
         Some((header.end, header.after))
     }
 
-    /// Everything that is wrong, as sentences.
+    /// All problems, as sentences.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for ProofVerdict { file, changed, first_changed, faults, .. } in &self.proofs {
@@ -132,23 +132,23 @@ impl VerificationReport {
 
 struct ProofListing {
     start: u64,
-    /// The file that it stands in, and where; `None` of a file that is no file of proofs.
+    /// The file that holds it, and where; `None` if the file is not a file of proofs.
     location: Option<(String, ProofLocation)>,
-    /// Made when its leaves are first read.
+    /// `Some` once its leaves were read.
     verdict: Option<ProofVerdict>,
-    /// The number of the leaf that the next frame of a complete part has to match.
+    /// The number of the leaf that the next frame of a complete segment has to match.
     next_index: u64,
-    /// Whether a frame was found that its proof has no leaves for any more.
+    /// Whether a frame was found whose leaf was pruned.
     has_orphans: bool,
 }
 
-/// The proofs of a directory, opened one at a time as frames call for them.
+/// The proofs of a directory, opened one at a time as frames need them.
 pub struct ProofSet<'a> {
     disk: &'a dyn Disk,
     keys: &'a [VerifyingKey],
     listings: Vec<ProofListing>,
     open: Option<(usize, Proof)>,
-    /// Others that were read: frames of a file that was merged are of several proofs, in turn.
+    /// Other proofs that were read: the frames of a merged file belong to several proofs, in turn.
     cached: BTreeMap<usize, Proof>,
     rewritten: u64,
 }
@@ -160,7 +160,7 @@ impl fmt::Debug for ProofSet<'_> {
 }
 
 impl<'a> ProofSet<'a> {
-    /// All proofs of a directory. They have to be signed by one of `keys`, if there are any.
+    /// Lists all proofs of a directory. They have to be signed by one of `keys`, if there are any.
     ///
     /// # Errors
     /// The disk fails.
@@ -180,11 +180,11 @@ impl<'a> ProofSet<'a> {
                     next_index: 0,
                     has_orphans: false,
                 }),
-                // A crash came between: the next start removes it.
+                // A crash came between: the next start removes the file.
                 Ok(proofs) if is_superseded(&proofs, &before) => {}
                 Ok(proofs) => {
                     listed.extend(proofs.iter().enumerate().map(|(nth, placed)| ProofListing {
-                        // The first is the one that the file is named by.
+                        // The file is named by the first one.
                         start: if nth == 0 { start } else { placed.header.start },
                         location: Some((file.clone(), *placed)),
                         verdict: None,
@@ -210,7 +210,7 @@ impl<'a> ProofSet<'a> {
         holding: &ExpectedFrames,
     ) -> io::Result<()> {
         let Some(index) = self.covering(found.position)? else {
-            // Where there is no proof at all is told at the end.
+            // That there is no proof at all is reported at the end.
             self.rewritten += u64::from(*holding == ExpectedFrames::Compacted);
             return Ok(());
         };
@@ -246,8 +246,8 @@ impl<'a> ProofSet<'a> {
         Ok(())
     }
 
-    /// Leaves are cut off only where nothing is kept: that a frame is here and has none is somebody's
-    /// doing, unless compaction put it here.
+    /// Leaves are pruned only where nothing is kept: a frame without a leaf was put here on purpose, unless
+    /// compaction put it here.
     fn record_uncompared(&mut self, index: usize, holding: &ExpectedFrames) {
         if *holding == ExpectedFrames::Compacted {
             self.rewritten += 1;
@@ -263,7 +263,7 @@ impl<'a> ProofSet<'a> {
         }
     }
 
-    /// Says that a part has ended that holds every frame of `span`.
+    /// Ends a segment that holds every frame of `span`.
     ///
     /// # Errors
     /// The disk fails.
@@ -289,7 +289,7 @@ impl<'a> ProofSet<'a> {
         self.record_missing(index, u64::from(header.entries), part)
     }
 
-    /// Takes the leaves from the next one up to `until` for missing.
+    /// Reports the leaves from the next one up to `until` as missing.
     fn record_missing(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
         let from = self.listings[index].next_index;
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
@@ -311,7 +311,7 @@ impl<'a> ProofSet<'a> {
         Ok(())
     }
 
-    /// The proof that covers `position`, opened; `None` if there is none that can be used.
+    /// Opens the proof that covers `position`; `None` if there is no usable one.
     fn covering(&mut self, position: u64) -> io::Result<Option<usize>> {
         let after = self.listings.partition_point(|proof| proof.start <= position);
         let Some(index) = after.checked_sub(1) else { return Ok(None) };
@@ -322,7 +322,7 @@ impl<'a> ProofSet<'a> {
         Ok(covers.then_some(index))
     }
 
-    /// Opens a proof, and judges it if that was not done yet.
+    /// Opens a proof, and verifies it if that was not done yet.
     fn open(&mut self, index: usize) -> io::Result<()> {
         if let Some((index, proof)) = self.open.take() {
             if self.cached.len() == CACHED_PROOFS_MAX {
@@ -350,8 +350,8 @@ impl<'a> ProofSet<'a> {
         Ok(())
     }
 
-    /// What all of it comes to. `sealed` are the files that should be proved, and `history_end` is where
-    /// the last of them ends.
+    /// The final report. `sealed` are the files that should be proved, and `history_end` is where the last of
+    /// them ends.
     ///
     /// # Errors
     /// The disk fails.
@@ -381,14 +381,14 @@ impl<'a> ProofSet<'a> {
 pub struct ProvableFile {
     /// Its name.
     pub file: String,
-    /// What of the journal it holds, or held.
+    /// The range of the journal that it holds, or held.
     pub span: Range<u64>,
-    /// Whether it was filed: that is done only with what is proved.
+    /// Whether it was sorted: only proved segments are sorted.
     pub is_sorted: bool,
 }
 
 impl VerificationReport {
-    /// Each proof begins where the one before ends.
+    /// Checks that each proof begins where the previous one ends.
     fn follow_chain(&mut self) {
         let count = self.proofs.len();
         let first = self.proofs.first_mut().and_then(|proof| proof.header.map(|it| (proof, it)));
@@ -418,7 +418,7 @@ impl VerificationReport {
         }
     }
 
-    /// What is proved was sealed before.
+    /// Checks that what is proved was sealed.
     fn check_history_end(&mut self, history_end: u64) {
         for proof in &mut self.proofs {
             if let Some(header) = proof.header.filter(|header| header.end > history_end) {
@@ -430,7 +430,7 @@ impl VerificationReport {
         }
     }
 
-    /// Proofs are written in order: only the newest segments may be without.
+    /// Proofs are written in order: only the newest segments may lack one.
     fn find_unproved(&mut self, sealed: &[ProvableFile], must_be_signed: bool) {
         let last = self.proofs.iter().rev().find_map(|proof| proof.header);
         for ProvableFile { file, span, is_sorted: is_filed } in sealed {
@@ -504,7 +504,7 @@ impl ProofVerdict {
     }
 }
 
-/// A proof that was whole a moment ago and is not any more is a failing disk.
+/// If a proof was intact a moment ago and is not any more, the disk is failing.
 fn disk_error(error: ProofError) -> io::Error {
     match error {
         ProofError::Disk(error) => error,

@@ -1,8 +1,8 @@
-//! Filed files: frames sorted by log, some of which may have been given up since.
+//! Checking sorted segments: frames sorted by log, some of which may have been removed since.
 //!
-//! A frame there says by itself what it is, so each is compared with its checksums, its entry in the
-//! index, and its leaf. Space that was given back reads as zeros, in whole blocks, with rests of frames
-//! around it; that is lawful only where some log was given up. What else is no frame is damage: the
+//! Each frame there is self-describing, so it is compared with its checksums, its entry in the index, and its
+//! leaf. Reclaimed space reads as zeros, in whole blocks, with remains of frames around it. That is legal
+//! only where entries of some log were removed. All other bytes that are not a frame are corruption: the
 //! index says whether anything is lost by it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,9 +15,9 @@ use super::index_comparison::{IndexComparison, end_offset_of};
 use super::indexes::{IndexCheck, LogHorizons, header_of, is_released};
 use super::{CheckReport, ExpectedFrames, FrameSource, ProofSet, read_frames};
 use crate::disk::Disk;
+use crate::entry::{LogId, Offset};
 use crate::history::HistoryError;
 use crate::journal::{FrameError, JournalScanItem, ScannedFrame, padded};
-use crate::log::{LogId, Offset};
 use crate::manifest::Manifest;
 use crate::sealed_segment::SegmentLayout;
 use crate::sorted_segment::{
@@ -25,19 +25,19 @@ use crate::sorted_segment::{
     compacted_prefix_name, sorted_segment_name,
 };
 
-/// A filed file that should be there.
+/// A sorted segment or compacted prefix that should exist.
 pub(super) struct ExpectedSortedFile {
     name: String,
     expected_frames: ExpectedFrames,
-    /// The stretch of the journal from which its frames come; of a base, up to where.
+    /// The range of the journal from which its frames come; for a compacted prefix, up to where.
     span: Range<u64>,
-    /// Of a base, its log, and where it ends: parts are looked into from there on.
+    /// For a compacted prefix, its log, and where it ends: lookups in segments begin there.
     ends: Option<(LogId, Offset)>,
-    /// What its header should say, as far as that is known.
+    /// Whether a header is the expected one, as far as that is known.
     is_own_header: Box<dyn Fn(&SortedSegmentHeader) -> bool>,
 }
 
-/// All filed files that the manifest names.
+/// All sorted segments and compacted prefixes that the manifest names.
 pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
     let parts = manifest.segments.iter().filter_map(|part| match part.layout {
         SegmentLayout::Journal => None,
@@ -69,7 +69,7 @@ pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
     parts.chain(bases).collect()
 }
 
-/// What was found in filed files.
+/// The state of checking sorted segments.
 #[derive(Default)]
 pub(super) struct SortedSegmentCheck {
     files: usize,
@@ -81,7 +81,7 @@ pub(super) struct SortedSegmentCheck {
 }
 
 impl SortedSegmentCheck {
-    /// Reads a file from front to back; returns how long it is.
+    /// Reads a file from beginning to end; returns its length.
     pub(super) fn read(
         &mut self,
         filed: &ExpectedSortedFile,
@@ -113,7 +113,7 @@ impl SortedSegmentCheck {
             self.problems.push(lost);
         }
         let none = LogHorizons::new();
-        // Nothing is given back of a base: it goes as a whole.
+        // Nothing inside a compacted prefix is reclaimed: it is removed as a whole.
         let logs = if *holding == ExpectedFrames::Compacted { &none } else { logs };
         let index =
             header.map(|header| indexes.open_for(name, header.start)).transpose()?.flatten();
@@ -164,7 +164,7 @@ impl SortedSegmentCheck {
             }
             JournalScanItem::Frame(found) => {
                 let frame = &found.frame;
-                // No proof would speak of it there.
+                // No proof covers it there.
                 if !span.contains(&found.position) {
                     let position = found.position;
                     self.problems.push(format!(
@@ -185,7 +185,7 @@ impl SortedSegmentCheck {
         self.stamps.map(|(_, last)| last)
     }
 
-    /// Adds what was found to what the rest of the journal is.
+    /// Adds the results to the report on the journal.
     pub(super) fn add_to(self, report: &mut CheckReport) {
         report.sorted_segments = self.files;
         report.frames += self.frames;
@@ -209,17 +209,17 @@ fn widest(one: Option<(Hlc, Hlc)>, other: Option<(Hlc, Hlc)>) -> Option<(Hlc, Hl
     }
 }
 
-/// Reads a filed file from front to back.
+/// Reads a sorted segment from beginning to end.
 struct SortedFrameSource<'a> {
     name: &'a str,
     expected_frames: &'a ExpectedFrames,
     frames: SortedFrameReader,
     logs: &'a LogHorizons,
-    /// The file's index, if it can be used.
+    /// The file's index, if it is usable.
     comparison: Option<IndexComparison<'a>>,
-    /// What was skipped in front of the next frame.
+    /// The bytes skipped in front of the next frame.
     gap: Option<UnreadableRange>,
-    /// Where the frame before ends, its log, and whether that was given up.
+    /// Where the previous frame ends, its log, and whether it was removed.
     last_end: u64,
     last_log: LogId,
     last_is_released: bool,
@@ -227,7 +227,7 @@ struct SortedFrameSource<'a> {
     ready_items: VecDeque<JournalScanItem>,
 }
 
-/// Bytes that are no frame.
+/// Bytes that are not a frame.
 struct UnreadableRange {
     range: Range<u64>,
     is_hole: bool,
@@ -273,8 +273,8 @@ impl FrameSource for SortedFrameSource<'_> {
     }
 }
 
-/// Whether what looks like a frame is one. Bytes of a payload beside a hole may look like one; what they
-/// cannot do is to have an entry.
+/// Whether bytes that look like a frame are one. Payload bytes next to a hole may look like a frame, but they
+/// cannot have an entry.
 fn is_expected_frame(
     filed: &SortedFrame,
     comparison: &IndexComparison<'_>,
@@ -305,14 +305,14 @@ impl SortedFrameSource<'_> {
         self.last_end = at + padded(u64::from(found.frame.length));
         (self.last_log, self.last_is_released) =
             (log, is_released(self.logs, log, end_offset_of(&found)));
-        // Of one that was given up, the header may be left over and the payload not.
+        // The header of a removed frame may be left over, without its payload.
         if found.payload_is_whole || !self.last_is_released {
             self.ready_items.push_back(JournalScanItem::Frame(found));
         }
         Ok(())
     }
 
-    /// Nothing follows in the file, whatever should.
+    /// Ends the file: nothing follows, though entries may expect more.
     fn end(&mut self) -> io::Result<()> {
         self.has_ended = true;
         let nothing = UnreadableRange { range: self.last_end..self.last_end, is_hole: false };
@@ -320,15 +320,15 @@ impl SortedFrameSource<'_> {
         self.check_gap(&gap, u64::MAX, LogId(u64::MAX))
     }
 
-    /// Tells a gap from what giving up leaves. Frames may be missing up to `expected_to`; the next frame
-    /// is one of `next_log`.
+    /// Tells corruption from the gaps that removal leaves. Frames may be missing up to `expected_to`; the
+    /// next frame is one of `next_log`.
     fn check_gap(
         &mut self,
         gap: &UnreadableRange,
         expected_to: u64,
         next_log: LogId,
     ) -> io::Result<()> {
-        // Logs stand in order, unless what is read here is nonsense.
+        // Logs are in order, unless the content is corrupt.
         let logs = self.last_log..=next_log.max(self.last_log);
         let range = gap.range.clone();
         let lost = match &mut self.comparison {

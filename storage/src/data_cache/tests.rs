@@ -8,7 +8,7 @@ use crate::disk::{Disk, DiskFile, MemoryDisk};
 struct LoadCountingFile {
     inner: Arc<dyn DiskFile>,
     reads: AtomicU64,
-    /// So many reads fail.
+    /// How many reads fail.
     failures: AtomicI64,
 }
 
@@ -42,7 +42,7 @@ impl DiskFile for LoadCountingFile {
     }
 }
 
-/// A file of so many blocks and a half; each byte says in which block it is.
+/// A file of `blocks` blocks and a half; each byte says in which block it is.
 fn file_of(blocks: usize) -> (Arc<LoadCountingFile>, DataFile) {
     let inner = MemoryDisk::new().create("data").unwrap();
     let bytes: Vec<u8> = (0..blocks * DATA_BLOCK_BYTES + DATA_BLOCK_BYTES / 2)

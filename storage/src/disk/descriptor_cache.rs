@@ -1,18 +1,18 @@
-//! A bounded number of open files, of however many a directory has.
+//! A bounded number of open files, however many a directory has.
 //!
-//! A file of sealed history is read now and then, and there are thousands of them. So each is opened
-//! when it is needed, and the one that was not used for longest is closed when there are too many.
+//! Files of sealed history are read now and then, and there are thousands of them. So each is opened when
+//! it is needed, and the least recently used one is closed when there are too many.
 //!
-//! What holds true of it:
-//! - Whoever holds a file reads that file, whatever became of its name: before a name is removed, or given
-//!   to another file, the file is opened, and then stays open for as long as somebody holds it.
-//! - A file that was written and not synced since stays open: of a file that was closed, the kernel may
-//!   forget that it could not write it.
-//! - The file that the journal is written to, and that of its bound, stay open: a write that fails must be taken back, and
-//!   that must not depend on a descriptor.
-//! - A name that belongs to another file by now is noticed, and not read.
+//! Invariants:
+//! - A holder of a file reads that file, whatever happens to its name. Before a name is removed, or given to
+//!   another file, the file is opened, and then stays open as long as it is held.
+//! - A file that was written and not synced since stays open: the kernel may forget that a closed file could
+//!   not be written.
+//! - The journal's current file and the bound file stay open: a failed write must be withdrawn, and that must
+//!   not depend on a descriptor.
+//! - If a name belongs to another file by now, that is detected, and the other file is not read.
 //!
-//! Locks are taken in the order *names*, *state of a file*, *queue*; and who closes files tries for the
+//! Locks are taken in the order *names*, *state of a file*, *queue*. Closing files only tries to lock the
 //! state of each, and waits for none.
 
 use std::collections::{HashMap, VecDeque};
@@ -27,22 +27,23 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::is_out_of_descriptors;
 
-/// How many descriptors a file takes, once it is used around the page cache.
+/// How many descriptors a file takes, if it is also used around the page cache.
 const DESCRIPTORS_PER_FILE: u64 = 2;
-/// How many are open at the most.
+/// The maximum number of open files.
 const OPEN_FILES_MAX: usize = 1024;
-/// No more than this part of the descriptors that the process may have.
+/// At most this share of the descriptors that the process may have.
 const LIMIT_DIVISOR: u64 = 4;
-/// Fewer than this would only be opened again at once.
+/// Fewer than this would cause constant reopening.
 const OPEN_FILES_MIN: usize = 32;
 
-/// How many files are open at the most, where the process may have `limit` descriptors.
+/// The maximum number of open files if the process may have `limit` descriptors.
 fn open_max(limit: Option<u64>) -> usize {
     let part = limit.map_or(u64::MAX, |limit| limit / LIMIT_DIVISOR / DESCRIPTORS_PER_FILE);
     usize::try_from(part).unwrap_or(usize::MAX).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
 }
 
-/// How many descriptors the files of a journal take at the most, where the process may have `limit` (any number, if `None`).
+/// The maximum number of descriptors that the files of a journal take if the process may have `limit` (any
+/// number, if `None`).
 pub fn descriptors_max(limit: Option<u64>) -> u64 {
     open_max(limit) as u64 * DESCRIPTORS_PER_FILE
 }
@@ -51,8 +52,8 @@ pub fn descriptors_max(limit: Option<u64>) -> u64 {
 #[derive(Debug)]
 pub(super) struct OpenDescriptor {
     pub(super) file: File,
-    /// The same file, opened at first use to go around the page cache. Some file systems have no
-    /// such thing; they get ordinary reads and writes.
+    /// The same file, opened at first use to go around the page cache. Some file systems do not support
+    /// that; they get ordinary reads and writes.
     direct: OnceLock<Option<File>>,
 }
 
@@ -62,16 +63,16 @@ impl OpenDescriptor {
     }
 }
 
-/// What is known of a file that somebody holds.
+/// The state of a file that is held.
 #[derive(Debug)]
 struct CachedFileState {
     name: String,
     descriptor: Option<Arc<OpenDescriptor>>,
     /// Whether it has lost its name, and so cannot be opened again.
     is_unlinked: bool,
-    /// Whether it is to stay open: to open it again might fail.
+    /// Whether it must stay open, because opening it again might fail.
     is_held_open: bool,
-    /// Counts what was begun to be written and what was, and how much of that a sync began with.
+    /// Counts writes that began and that ended, and how many of them the last sync covered.
     written: u64,
     synced: u64,
 }
@@ -82,7 +83,7 @@ impl CachedFileState {
     }
 }
 
-/// A file that somebody holds.
+/// A file that is held.
 #[derive(Debug)]
 struct CachedFileEntry {
     /// Device and inode.
@@ -97,13 +98,13 @@ pub(super) struct DescriptorCache {
     directory: PathBuf,
     open_max: usize,
     names: Mutex<HashMap<String, Vec<Weak<CachedFileEntry>>>>,
-    /// Those that were opened, the one first that is asked first whether it may be closed.
+    /// The files that were opened; the first is the next candidate for closing.
     clock_queue: Mutex<VecDeque<Weak<CachedFileEntry>>>,
-    /// How many were opened again, for tests.
+    /// How often files were opened again, for tests.
     pub(super) reopened: AtomicUsize,
 }
 
-/// A file that is held: what was opened under its name stays what is read.
+/// A held file: it stays the file that was opened, whatever happens to its name.
 #[derive(Debug)]
 pub(super) struct CachedFile {
     entry: Arc<CachedFileEntry>,
@@ -116,7 +117,7 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
 }
 
 impl DescriptorCache {
-    /// As many open as the process's limit leaves room for.
+    /// A cache with as many open files as the process's limit leaves room for.
     pub(super) fn for_directory(directory: &Path) -> Arc<DescriptorCache> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         DescriptorCache::with_open_max(directory, open_max(limit))
@@ -142,7 +143,7 @@ impl DescriptorCache {
         name: &str,
         options: &OpenOptions,
     ) -> io::Result<CachedFile> {
-        // No name is removed between the opening and the holding.
+        // No name is removed between opening and holding.
         let mut names = self.names.lock();
         let file = self.open_file(&self.path(name), options)?;
         let state = CachedFileState {
@@ -165,7 +166,7 @@ impl DescriptorCache {
         Ok(CachedFile { entry: shared, cache: Arc::clone(self) })
     }
 
-    /// Opens a file; closes others first where there are no descriptors left.
+    /// Opens a file; closes others first if there are no descriptors left.
     fn open_file(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
         match options.open(path) {
             Err(error) if is_out_of_descriptors(&error) => {
@@ -192,7 +193,7 @@ impl DescriptorCache {
         Ok(OpenDescriptor::new(file))
     }
 
-    /// Takes note that a file is open; closes those that were not used for longest if there are too
+    /// Records that a file is open; closes the least recently used ones if there are too
     /// many.
     fn note_opened(&self, shared: &Arc<CachedFileEntry>) {
         let mut queue = self.clock_queue.lock();
@@ -200,20 +201,20 @@ impl DescriptorCache {
         self.close_down_to(queue, self.open_max);
     }
 
-    /// Closes files until so many are left, if there are so many that may be closed.
+    /// Closes files until `count` are left, if enough of them may be closed.
     fn close_down_to(
         &self,
         mut queue: MutexGuard<'_, VecDeque<Weak<CachedFileEntry>>>,
         count: usize,
     ) {
-        // Each is asked twice at most: who was used since the last time is asked again.
+        // Each is examined twice at most: one that was used since is examined again.
         for _ in 0..2 * queue.len() {
             if queue.len() <= count {
                 return;
             }
             let Some(next) = queue.pop_front() else { return };
             let Some(shared) = next.upgrade() else { continue };
-            // Whoever holds this is at work with it.
+            // The lock is held while the file is in use.
             let Some(mut state) = shared.state.try_lock() else {
                 queue.push_back(next);
                 continue;
@@ -229,7 +230,7 @@ impl DescriptorCache {
         }
     }
 
-    /// Calls `act`, which takes the name of a file away, once those who hold the file cannot lose it.
+    /// Calls `act`, which removes a file's name, once no holder of the file can lose it.
     pub(super) fn remove(
         &self,
         name: &str,
@@ -244,7 +245,7 @@ impl DescriptorCache {
         Ok(())
     }
 
-    /// Calls `act`, which gives a file another name.
+    /// Calls `act`, which renames a file.
     pub(super) fn rename(
         &self,
         from: &str,
@@ -268,7 +269,7 @@ impl DescriptorCache {
         Ok(())
     }
 
-    /// Opens those that are not, and lets nobody close them.
+    /// Opens files that are not open, and prevents closing them.
     fn keep_open<'a>(
         &self,
         held: &'a [Arc<CachedFileEntry>],
@@ -284,7 +285,7 @@ impl DescriptorCache {
         Ok(states)
     }
 
-    /// How many files are open that may be closed, at most.
+    /// The maximum number of open files that may be closed.
     #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
         self.clock_queue.lock().len()
@@ -296,14 +297,14 @@ fn live_entries(held: Option<&Vec<Weak<CachedFileEntry>>>) -> Vec<Arc<CachedFile
 }
 
 impl CachedFile {
-    /// The file, open for as long as this is held.
+    /// The file, open as long as the result is held.
     pub(super) fn descriptor(&self) -> io::Result<Arc<OpenDescriptor>> {
         self.entry.was_used.store(true, Ordering::Relaxed);
         let mut state = self.entry.state.lock();
         self.ensure_open(&mut state)
     }
 
-    /// Keeps the file open from its next use on, or not any more.
+    /// Keeps the file open from its next use on, or stops doing so.
     pub(super) fn hold_open(&self, is_held: bool) {
         self.entry.state.lock().is_held_open = is_held;
     }
@@ -319,7 +320,7 @@ impl CachedFile {
         state.written += 1;
         drop(state);
         let written = write(&handle);
-        // A sync that began meanwhile may have missed it.
+        // A sync that began meanwhile may have missed the write.
         self.entry.state.lock().written += 1;
         written
     }
@@ -334,7 +335,7 @@ impl CachedFile {
         Ok(handle)
     }
 
-    /// Syncs the file with `sync`. Where that fails it stays open.
+    /// Syncs the file with `sync`. If that fails the file stays open.
     pub(super) fn sync(&self, sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
         let mut state = self.entry.state.lock();
         let handle = self.ensure_open(&mut state)?;
@@ -355,7 +356,7 @@ impl CachedFile {
         let options = OpenOptions::new().read(true).write(true).custom_flags(flags).clone();
         let path = self.cache.path(&self.entry.state.lock().name);
         let direct = match options.open(path) {
-            // The page cache will do, until there is a descriptor.
+            // The page cache serves until there is a descriptor.
             Err(error) if is_out_of_descriptors(&error) => return None,
             opened => opened.ok(),
         };

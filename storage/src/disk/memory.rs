@@ -1,7 +1,7 @@
 //! A disk in memory that can fail and crash, for tests.
 //!
 //! Until a file is synced its writes are pending, and a crash keeps any of them, in any order, torn
-//! at any sector: that is what a real disk may do. Names behave likewise until they are synced.
+//! at any sector, as a real disk may do. Names behave the same until they are synced.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,13 +14,13 @@ use super::{BLOCK_BYTES, Disk, DiskFile};
 
 const SECTOR: usize = 512;
 
-/// What goes wrong, and when. Counts run over all files of the disk.
+/// Which fault occurs, and when. Counts run over all files of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
     /// The machine stops at operation `n` (a write, a truncate, or a sync), before it is done.
     CrashAt(u64),
-    /// The `n`th sync from now fails, be it of a file or of names; that of a file forgets what it should
-    /// have saved.
+    /// The `n`th sync from now fails, whether of a file or of names. A file's failed sync forgets what it
+    /// should have saved.
     SyncFails(u64),
     /// Writes that would make the disk hold more than this many bytes fail.
     FullAt(u64),
@@ -30,7 +30,7 @@ pub enum DiskFault {
 struct MemoryDiskState {
     names: BTreeMap<String, u64>,
     names_synced: BTreeMap<String, u64>,
-    /// Ordered, so that the choices of a crash replay from their seed.
+    /// Ordered, so that the choices of a crash are reproducible from their seed.
     files: BTreeMap<u64, MemoryFileContent>,
     next_file: u64,
     operations: u64,
@@ -45,11 +45,11 @@ struct MemoryFileContent {
     synced: Vec<u8>,
     visible: Vec<u8>,
     pending: Vec<UnsyncedOperation>,
-    /// Reads of bytes in here fail.
+    /// Reads of bytes in this range fail.
     unreadable: Option<Range<u64>>,
-    /// How many bytes were given back.
+    /// How many bytes were punched out.
     hole_bytes: u64,
-    /// How many bytes are kept for it; they are zeros, and are not held in memory.
+    /// How many bytes are allocated to it; they are zeros, and are not held in memory.
     allocated: u64,
 }
 
@@ -79,12 +79,12 @@ impl MemoryDisk {
         }
     }
 
-    /// Space comes back.
+    /// Removes the capacity limit.
     pub fn remove_capacity_limit(&self) {
         self.0.lock().capacity = None;
     }
 
-    /// Whether an armed failure of a sync is still to come.
+    /// Whether an armed failure of a sync is still pending.
     pub fn has_pending_sync_failure(&self) -> bool {
         self.0.lock().syncs_until_failure.is_some()
     }
@@ -99,8 +99,8 @@ impl MemoryDisk {
         self.0.lock().has_crashed
     }
 
-    /// What a machine finds after the power went: of all that was not synced, what `choose` keeps.
-    /// It is given the number of choices and picks one.
+    /// The disk as a machine finds it after a loss of power. Of all that was not synced, `choose` decides
+    /// what is kept: it gets the number of choices and picks one.
     pub fn after_crash(&self, mut choose: impl FnMut(usize) -> usize) -> MemoryDisk {
         let state = self.0.lock();
         let mut names = state.names_synced.clone();
@@ -138,8 +138,8 @@ impl MemoryDisk {
         })))
     }
 
-    /// What the next process finds when only the process died: all that was written, and what was
-    /// not synced is still not.
+    /// The disk as the next process finds it when only the process died: it has all that was written, and
+    /// what was not synced is still not.
     pub fn after_kill(&self) -> MemoryDisk {
         let state = self.0.lock();
         MemoryDisk(Arc::new(Mutex::new(MemoryDiskState {
@@ -161,7 +161,7 @@ impl MemoryDisk {
         content.synced[position] ^= mask;
     }
 
-    /// Cuts a file off, as nobody should.
+    /// Truncates a file behind the store's back.
     pub fn truncate_file(&self, name: &str, length: usize) {
         let mut state = self.0.lock();
         let id = state.names[name];
@@ -171,15 +171,15 @@ impl MemoryDisk {
         content.synced.truncate(length);
     }
 
-    /// Reads of the bytes `range` of a file fail from now on, as on a medium with bad sectors; `None`:
-    /// none do any more.
+    /// Makes reads of the bytes `range` of a file fail from now on, as on a medium with bad sectors; `None`
+    /// ends that.
     pub fn set_unreadable(&self, name: &str, range: Option<Range<u64>>) {
         let mut state = self.0.lock();
         let id = state.names[name];
         state.files.get_mut(&id).expect("a name has its file").unreadable = range;
     }
 
-    /// How many bytes its files take: what was given back is not counted.
+    /// How many bytes its files take, without holes.
     pub fn used_bytes(&self) -> u64 {
         self.0.lock().used_bytes()
     }
@@ -212,7 +212,7 @@ impl MemoryFileContent {
                 }
                 UnsyncedOperation::Write { position, bytes: written } => {
                     for (at, sector) in sectors(*position, written) {
-                        // Torn writes: each sector on its own.
+                        // Torn writes: each sector is decided by itself.
                         if choose(4) != 0 {
                             put(&mut bytes, at, sector);
                         }
@@ -223,8 +223,8 @@ impl MemoryFileContent {
         bytes
     }
 
-    /// Only what is pending becomes stable: what a failed sync forgot stays forgotten, although
-    /// readers still see it.
+    /// Makes only pending writes stable: what a failed sync forgot stays forgotten, although readers still
+    /// see it.
     fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match pending {
@@ -237,7 +237,7 @@ impl MemoryFileContent {
     }
 }
 
-/// A write, cut where the sectors of the disk end: those are written whole or not at all.
+/// A write, split at the sectors of the disk, which are written whole or not at all.
 fn sectors(position: usize, mut written: &[u8]) -> Vec<(usize, &[u8])> {
     let (mut sectors, mut at) = (Vec::new(), position);
     while !written.is_empty() {
@@ -270,7 +270,7 @@ impl MemoryDiskState {
         if self.has_crashed { Err(io::Error::other("the machine is down")) } else { Ok(()) }
     }
 
-    /// Counts a sync; whether it is the one that fails.
+    /// Counts a sync; returns whether it is the one that fails.
     fn fails_sync(&mut self) -> bool {
         let left = self.syncs_until_failure;
         self.syncs_until_failure = left.and_then(|left| left.checked_sub(1));
@@ -377,7 +377,7 @@ impl DiskFile for MemoryFile {
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         let grows = (position + bytes.len() as u64).saturating_sub(content.visible.len() as u64);
         if capacity.is_some_and(|capacity| held + grows > capacity) {
-            // As a real disk does: what fitted is there.
+            // As on a real disk, the part that fits is written.
             let over = held + grows - capacity.unwrap_or(0);
             let fits = bytes.len() - (over as usize).min(bytes.len());
             let bytes = bytes[..fits].to_vec();
@@ -446,7 +446,7 @@ impl DiskFile for MemoryFile {
         state.operate()?;
         if state.fails_sync() {
             let content = state.files.get_mut(&self.id).expect("an open file stays");
-            // As Linux does: the dirty pages are dropped, and the next sync says all is well.
+            // As on Linux, the dirty pages are dropped, and the next sync reports success.
             content.pending.clear();
             return Err(io::Error::other("input/output error"));
         }

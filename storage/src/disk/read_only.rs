@@ -1,4 +1,4 @@
-//! What is on the machine's file system, for looking at it only: also where it cannot be changed.
+//! A directory of the machine's file system, for inspection only, even where it cannot be changed.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::real::read_at;
 use super::{Disk, DiskFile};
 
-/// A directory of the machine's file system, to be read. What would change it fails.
+/// A directory of the machine's file system, for reading. Operations that would change it fail.
 #[derive(Debug)]
 pub struct ReadOnlyDisk(PathBuf);
 
@@ -47,7 +47,7 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// Opens a file to be read. What would change it fails.
+/// Opens a file for reading. Operations that would change it fail.
 ///
 /// # Errors
 /// It cannot be opened.

@@ -12,25 +12,25 @@ use rustix::fs::FallocateFlags;
 use super::descriptor_cache::{CachedFile, DescriptorCache, OpenDescriptor};
 use super::{Disk, DiskFile};
 
-/// What the kernel takes in one vectored write.
+/// How many slices the kernel takes in one vectored write.
 const SLICES_MAX: usize = 1024;
 
-/// A directory of the machine's file system. Of its files that are held, only so many are open at a
+/// A directory of the machine's file system. Of the files that are held, only a limited number are open at a
 /// time.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
-    /// Open at all times: to sync names takes no descriptor.
+    /// Open at all times: syncing names takes no descriptor.
     directory_file: File,
     descriptors: Arc<DescriptorCache>,
 }
 
 impl RealDisk {
-    /// The directory `directory`, made if it is not there; its name is on stable storage then, for
-    /// files whose directory a crash loses are lost with it.
+    /// Opens the directory `directory`, and creates it if it does not exist. Its name is on stable storage
+    /// then, because files are lost if a crash loses their directory.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn open(directory: &Path) -> io::Result<RealDisk> {
         fs::create_dir_all(directory)?;
         if let Some(parent) = fs::canonicalize(directory)?.parent() {
@@ -138,7 +138,7 @@ impl DiskFile for RealFile {
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Nothing is written that has to be synced: the range is one of whole blocks.
+        // Nothing is written that has to be synced: the range consists of whole blocks.
         match RealFile::preallocate(&*self.0.descriptor()?, flags, range) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             punched => punched,
@@ -158,7 +158,7 @@ impl DiskFile for RealFile {
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
         match rustix::io::preadv2(&self.0.descriptor()?.file, &mut slices, position, flags) {
             Ok(read) => Ok(Some(read)),
-            // Not there, or not to be had in this way on this file system: the disk will do.
+            // Not cached, or not supported by this file system: the disk serves.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -169,13 +169,13 @@ impl DiskFile for RealFile {
         let Some(direct) = self.0.direct(&handle) else {
             return read_at(&handle.file, buffer, position);
         };
-        // A count that is no whole number of blocks is the end of the file; to go on from there
-        // would be out of step with the blocks.
+        // A count that is not a multiple of the block size is the end of the file; continuing from there
+        // would not be aligned with the blocks.
         match direct.read_at(buffer, position) {
             Ok(read) if read == buffer.len() || !read.is_multiple_of(super::BLOCK_BYTES) => {
                 Ok(read)
             }
-            // Less than was asked for, or not to be had in this way: the page cache will do.
+            // Fewer bytes than requested, or not supported: the page cache serves.
             _ => read_at(&handle.file, buffer, position),
         }
     }

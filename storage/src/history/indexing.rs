@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use crate::disk::is_out_of_descriptors;
+use crate::entry::LogId;
 use crate::index::{IndexBuilder, IndexEntry, LogTip, RunLinks, RunLocation, SegmentIndex};
 use crate::journal::Segment;
-use crate::log::{IndexedTip, Log, LogId};
+use crate::log::{IndexedTip, Log};
 use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout, segment_at};
 use crate::sorted_segment::index_name;

@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use crate::disk::Disk;
+use crate::entry::LogId;
 use crate::index::{
     BlockCache, LatestRun, LatestRunSource, LatestRunTable, RunLocation, latest_runs_name,
     latest_runs_range, write_latest_runs,
 };
-use crate::log::{IndexedTip, Log, LogId, LogPrefix};
+use crate::log::{IndexedTip, Log, LogPrefix};
 use crate::manifest::{LogHorizon, Manifest};
 use crate::sealed_segment::{SealedSegment, segment_at};
 

@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
+use crate::entry::LogId;
 use crate::index::latest_runs_range;
-use crate::log::{Log, LogId};
+use crate::log::Log;
 use crate::manifest::{LogHorizon, Manifest, ManifestChange, ManifestEdit};
 
 /// Sealed segments are searched for at least this many logs,

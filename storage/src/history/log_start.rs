@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use super::SealedHistory;
 use super::proof_pruning::merge_pruned_proofs;
 use crate::disk::Disk;
+use crate::entry::{LogId, Offset};
 use crate::journal::FRAME_BYTES;
-use crate::log::{Log, LogId, LogPrefix, Offset, SegmentRun};
+use crate::log::{Log, LogPrefix, SegmentRun};
 use crate::manifest::{LogHorizon, ManifestChange, ManifestEdit};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SORTED_PREFIX_BYTES, index_name};
@@ -117,19 +118,19 @@ impl SealedHistory {
         self.unreferenced_files.lock().extend(data_files);
     }
 
-    /// Removes a data file that was not finished, with its index: it takes room that may be what is
-    /// missing. What is left is removed at the next start.
+    /// Removes an unfinished data file, with its index: it takes space that may be what is missing. The next
+    /// start removes what is left.
     pub(super) fn remove_partial_file(&self, data_file: &str) {
         for name in [&index_name(data_file), data_file] {
             let _ = remove_if_exists(&*self.disk, name);
         }
     }
 
-    /// Gives back the space of what was given up before the last call: so that whoever began to read
-    /// it before, has read it.
+    /// Reclaims the space of entries that were removed before the last call, so that readers that began
+    /// before have finished.
     ///
     /// # Errors
-    /// The disk fails; what was not freed is tried again in the next round.
+    /// The disk fails; the next round retries what was not reclaimed.
     pub(crate) fn reclaim(&self) -> io::Result<ReclaimStats> {
         let mut reclaiming = self.reclaim_state.lock();
         let mut freed = ReclaimStats::default();
@@ -251,8 +252,9 @@ impl SealedHistory {
         Ok(touched)
     }
 
-    /// The segments that no log needs once it is reclaimed as far as is due. The last segment has the snapshot
-    /// of the stage, and stays: when it is sorted it is empty, and goes when another follows it.
+    /// The segments that no log needs once it is reclaimed as far as is due. The last segment has the
+    /// snapshot of the stage, and stays. Once it is sorted it is empty, and it is removed when another
+    /// follows it.
     fn unreferenced_segments(
         &self,
         due: &BTreeMap<LogId, Offset>,
@@ -268,7 +270,8 @@ impl SealedHistory {
         Ok(removed)
     }
 
-    /// Puts into the manifest, and then into memory, how far each log is reclaimed and which segments are gone.
+    /// Records in the manifest, and then in memory, how far each log is reclaimed and which segments are
+    /// gone.
     fn commit_reclaimed(
         &self,
         due: &BTreeMap<LogId, Offset>,

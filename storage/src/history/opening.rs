@@ -14,9 +14,10 @@ use super::rebuilding::IndexRebuilder;
 use super::{HistoryStats, IndexingQueue, ReclaimState, SealedHistory};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, is_full, read_exact_at};
+use crate::entry::LogId;
 use crate::index::{BlockCache, IndexRun, LatestRunTable, SegmentIndex};
 use crate::journal::{JournalSegments, Segment, segment_name};
-use crate::log::{CompactedPrefix, LogId};
+use crate::log::CompactedPrefix;
 use crate::manifest::{
     LogHorizon, MANIFEST_FILE, Manifest, ManifestError, ManifestSegment, ManifestWriter,
 };

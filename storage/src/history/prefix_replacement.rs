@@ -11,9 +11,10 @@ use super::rebuilding::{promote, rebuilt_name};
 use super::{ReclaimState, SealedHistory};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
+use crate::entry::{Entry, LogId, Offset};
 use crate::index::{IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks};
 use crate::journal::{FRAME_BYTES, FrameHeader};
-use crate::log::{CompactedPrefix, Entry, Log, LogId, LogPrefix, Offset, SealedLog, entry_of};
+use crate::log::{CompactedPrefix, Log, LogPrefix, SealedLog};
 use crate::manifest::{LogHorizon, ManifestEdit};
 use crate::sealed_segment::SegmentFiles;
 use crate::sorted_segment::{
@@ -302,7 +303,7 @@ pub(super) fn rebuild_compacted_prefix_index(
     let mut walk = SortedSegmentScanner::new(data)?;
     let (mut bytes, mut reached) = (0, Offset(0));
     while let Some(filed) = walk.next()? {
-        let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
+        let mut entry = filed.frame.entry_at(filed.position + FRAME_BYTES as u64);
         bytes += u64::from(entry.length);
         (entry.chain, entry.bytes) = (filed.chain, bytes);
         reached = entry.end();

@@ -12,11 +12,12 @@ use super::opening::read_header;
 use super::prefix_replacement::rebuild_compacted_prefix_index;
 use crate::data_file::DataFile;
 use crate::disk::Disk;
+use crate::entry::{Entry, LogId, Offset};
 use crate::index::{
     BlockCache, IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex,
 };
 use crate::journal::{FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, Segment, scan_sealed};
-use crate::log::{CompactedPrefix, Entry, Log, LogId, LogPrefix, Offset, entry_of};
+use crate::log::{CompactedPrefix, Log, LogPrefix};
 use crate::manifest::{Manifest, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SortedSegmentScanner, index_name};
@@ -299,7 +300,7 @@ fn sorted_entries(
     let mut walk = SortedSegmentScanner::new(data)?;
     let mut before_is_freed = false;
     while let Some(filed) = walk.next()? {
-        let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
+        let mut entry = filed.frame.entry_at(filed.position + FRAME_BYTES as u64);
         entry.chain = filed.chain;
         // The header of a removed frame may be left over: what follows it is the rest of a hole, which may be
         // too short to be recognized as one.
@@ -325,7 +326,7 @@ fn journal_entries(
             frame: &FrameHeader,
             _start: &[u8],
         ) -> Result<(), RecoverError> {
-            let entry = entry_of(frame, position + FRAME_BYTES as u64);
+            let entry = frame.entry_at(position + FRAME_BYTES as u64);
             let at = segment.at(entry.position);
             self.0.entry(frame.log).or_default().push(IndexEntry { entry, at });
             Ok(())

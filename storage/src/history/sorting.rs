@@ -12,9 +12,9 @@ use std::time::Duration;
 use super::SealedHistory;
 use super::merging::journal_range_of;
 use crate::data_file::{DataFile, LoadBuffer};
+use crate::entry::LogId;
 use crate::index::{IndexBuilder, IndexEntry, IndexRun, RunLinks, SegmentIndex};
 use crate::journal::{FRAME_BYTES, FrameHeader};
-use crate::log::LogId;
 use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout};
 use crate::sorted_segment::{

@@ -1,7 +1,7 @@
-//! Blocks: the unit in which index files are read, checked and kept in memory.
+//! Blocks: the unit in which index files are read, verified and cached.
 //!
-//! They are read, and not mapped: what they take is bounded by configuration, a disk that fails is an
-//! error and no signal, and the faulty disk of the tests sees every read (ADR 0007).
+//! They are read, and not mapped: configuration bounds their memory, a disk failure is an error and not a
+//! signal, and the faulty disk of the tests sees every read (ADR 0007).
 
 use std::io;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use crate::disk::{Disk, DiskFile, create_or_replace, read_exact_at};
 
 /// The length of a block.
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
-/// What stands before the content of a block.
+/// The length of a block's header.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
-/// How much a block holds.
+/// The length of a block's content.
 pub(crate) const CONTENT_BYTES: usize = INDEX_BLOCK_BYTES - BLOCK_HEADER_BYTES;
 
-/// The bytes of a block, checked.
+/// The bytes of a block, verified.
 pub(crate) type IndexBlock = Arc<[u8; INDEX_BLOCK_BYTES]>;
 
-/// The checksum of a block: over where it belongs, and what is in it.
+/// The checksum of a block: over its place, and its content.
 fn block_crc(start: u64, number: u64, bytes: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&start.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
     crc32c::crc32c_append(crc, &bytes[4..])
 }
 
-/// Writes the lead of a block whose content is in place; `count` says how much of it counts.
+/// Writes the header of a block whose content is in place; `count` says how much of it is valid.
 pub(crate) fn write_block_checksum(bytes: &mut [u8], start: u64, number: u64, count: u32) {
     bytes[4..8].copy_from_slice(&count.to_le_bytes());
     let crc = block_crc(start, number, bytes);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What the lead of a block says how much of it counts, if its checksum matches.
+/// Returns the count in a block's header, if its checksum matches.
 pub(crate) fn verify_block_checksum(bytes: &[u8], start: u64, number: u64) -> Option<u32> {
     let field = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]));
     (field(0) == block_crc(start, number, bytes)).then(|| field(4))
 }
 
-/// The blocks of all index files that were used last, under one budget.
+/// The most recently used blocks of all index files, under one budget.
 pub struct BlockCache {
     blocks: Cache<(u64, u64), IndexBlock>,
     next_file: AtomicU64,
@@ -60,12 +60,12 @@ impl BlockCache {
         BlockCache { blocks, next_file: AtomicU64::new(0) }
     }
 
-    /// How much it holds.
+    /// How many bytes it holds.
     pub fn held_bytes(&self) -> usize {
         self.blocks.len() * INDEX_BLOCK_BYTES
     }
 
-    /// Looks answered without the disk, and those that were not.
+    /// Cache hits, and misses.
     pub fn counts(&self) -> (u64, u64) {
         (self.blocks.hits(), self.blocks.misses())
     }
@@ -77,7 +77,7 @@ pub(crate) struct IndexBlockReader {
     file: Arc<dyn DiskFile>,
     cache: Arc<BlockCache>,
     id: u64,
-    /// The position at which the indexed stretch begins: no block passes for another file's.
+    /// The position at which the indexed segment begins: no block passes for another file's.
     start: u64,
 }
 
@@ -106,7 +106,7 @@ impl IndexBlockReader {
         }
     }
 
-    /// The numbers of those of the first `count` blocks that are damaged, or not there.
+    /// The numbers of those of the first `count` blocks that are corrupt or missing.
     pub(crate) fn corrupt_among(&self, count: u64) -> io::Result<Vec<u64>> {
         let mut damaged = Vec::new();
         for number in 0..count {
@@ -132,15 +132,15 @@ impl IndexBlockReader {
     }
 }
 
-/// How much is handed to the disk at once.
+/// How much one write passes to the disk.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Writes a file of blocks: records, or bytes, one behind the other. Block 0 is written last.
+/// Writes a file of blocks: records, or bytes, one after the other. Block 0 is written last.
 pub(crate) struct BlockWriter {
     file: Arc<dyn DiskFile>,
     start: u64,
     pending: Vec<u8>,
-    /// How many blocks were handed to the disk.
+    /// How many blocks were written.
     written: u64,
     /// The block being filled, and how many records are in it.
     block: Box<[u8; INDEX_BLOCK_BYTES]>,
@@ -148,8 +148,8 @@ pub(crate) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Begins the file `name`, of a stretch that begins at `start`. A file of that name is one that a
-    /// crash left behind.
+    /// Creates the file `name`, of a segment that begins at `start`. An existing file of that name was left
+    /// by a crash.
     pub(crate) fn create(disk: &dyn Disk, name: &str, start: u64) -> io::Result<BlockWriter> {
         Ok(BlockWriter {
             file: create_or_replace(disk, name)?,
@@ -161,7 +161,7 @@ impl BlockWriter {
         })
     }
 
-    /// Adds a record to those of the block, or of the next.
+    /// Adds a record to the block, or to the next one.
     pub(crate) fn record<const BYTES: usize>(&mut self, record: &[u8; BYTES]) -> io::Result<()> {
         let at = BLOCK_HEADER_BYTES + self.filled as usize * BYTES;
         self.block[at..at + BYTES].copy_from_slice(record);
@@ -170,7 +170,7 @@ impl BlockWriter {
         if is_full { self.end_block() } else { Ok(()) }
     }
 
-    /// Ends the block, if there is anything in it: what follows begins a new one.
+    /// Ends the block, if there is anything in it: the next record begins a new one.
     pub(crate) fn end_block(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.filled) as u32 {
             0 => Ok(()),
@@ -203,7 +203,7 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Writes the rest, then block 0, and puts the file on stable storage; its name is not, yet.
+    /// Writes the rest, then block 0, and puts the file on stable storage, but not its name.
     pub(crate) fn finish(mut self, header: &[u8; INDEX_BLOCK_BYTES]) -> io::Result<()> {
         self.end_block()?;
         self.flush()?;

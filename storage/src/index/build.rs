@@ -8,9 +8,9 @@ use super::blocks::BlockWriter;
 use super::record::{ENTRY_BYTES, RUN_BYTES};
 use super::{IndexEntry, IndexHeader, IndexRun, LogTip, RunLinks};
 use crate::disk::Disk;
-use crate::log::LogId;
+use crate::entry::LogId;
 
-/// What may stand between the payloads of frames that follow one another.
+/// The largest gap between the payloads of adjacent frames.
 const GAP: u64 = 128;
 
 /// Writes an index file.
@@ -21,17 +21,17 @@ pub(crate) struct IndexBuilder {
     entries: u64,
     runs: Vec<IndexRun>,
     stamps: Option<(Hlc, Hlc)>,
-    /// How far the logs of some runs come, where that is known from elsewhere.
+    /// The tips of some runs, as known from elsewhere.
     known_tips: Vec<(usize, LogTip)>,
     extents: u64,
-    /// Where the last piece ends.
+    /// Where the last extent ends.
     extent_end: u64,
     hidden_to: Option<LogId>,
 }
 
 impl IndexBuilder {
-    /// Begins the index `name` of the stretch from `start` to `end`. A file of that name is one that
-    /// a crash left behind.
+    /// Creates the index `name` of the segment from `start` to `end`. An existing file of that name was left
+    /// by a crash.
     pub(crate) fn create(
         disk: &dyn Disk,
         name: &str,
@@ -52,7 +52,7 @@ impl IndexBuilder {
         })
     }
 
-    /// Begins the run of `log`, which had come as far as `before`; its number.
+    /// Begins the run of `log`, whose tip was `before`; returns its number.
     pub(crate) fn begin_run(&mut self, log: LogId, before: LogTip, links: RunLinks) -> u64 {
         assert!(self.runs.last().is_none_or(|last| last.log < log), "runs stand by log");
         let (first, base, user_max) = (self.entries, before.end, UserTime(i64::MIN));
@@ -60,13 +60,13 @@ impl IndexBuilder {
         self.runs.len() as u64 - 1
     }
 
-    /// Begins a run that is as in another index.
+    /// Begins a run as it is in another index.
     pub(crate) fn begin_existing_run(&mut self, run: &IndexRun) {
         self.begin_run(run.log, LogTip { end: run.base, ..LogTip::NONE }, run.links);
         self.known_tips.push((self.runs.len() - 1, run.tip));
     }
 
-    /// Adds the next entry of the run; its `user_time_max` is made anew.
+    /// Adds the next entry of the run; its `user_time_max` is computed again.
     pub(crate) fn add_entry(&mut self, mut placed: IndexEntry) -> io::Result<()> {
         let run = self.runs.last_mut().expect("a run was begun");
         let entry = &mut placed.entry;
@@ -80,7 +80,7 @@ impl IndexBuilder {
         run.tip = LogTip::of(entry, run.tip.user_time_max.max(entry.user_max));
         let (first, last) = self.stamps.unwrap_or((entry.stamp, entry.stamp));
         self.stamps = Some((first.min(entry.stamp), last.max(entry.stamp)));
-        // Frames that follow one another have only a header between their payloads.
+        // Adjacent frames have only a header between their payloads.
         self.extents += u64::from(placed.at < self.extent_end || placed.at > self.extent_end + GAP);
         self.extent_end = placed.at + u64::from(placed.entry.length);
         self.entries += 1;
@@ -92,19 +92,19 @@ impl IndexBuilder {
         self.entries == 0
     }
 
-    /// Says which stamps the stretch had before entries were left out; or, with what it may have
-    /// had at the least, where that is not known.
+    /// Sets which stamps the segment had before entries were left out; or, if that is unknown, the stamps
+    /// that it had at least.
     pub(crate) fn widen_stamps(&mut self, first: Hlc, last: Hlc) {
         let (held_first, held_last) = self.stamps.unwrap_or((first, last));
         self.stamps = Some((held_first.min(first), held_last.max(last)));
     }
 
-    /// Says that the data file may have frames of logs up to this one that have no run.
+    /// Declares that the data file may have frames of logs up to this one that have no run.
     pub(crate) fn set_hidden_to(&mut self, log: Option<LogId>) {
         self.hidden_to = log;
     }
 
-    /// Writes the rest, and puts the file on stable storage; its name is not, yet.
+    /// Writes the rest, and puts the file on stable storage, but not its name.
     pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
         self.blocks.end_block()?;
         for (run, tip) in std::mem::take(&mut self.known_tips) {

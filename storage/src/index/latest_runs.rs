@@ -1,7 +1,7 @@
-//! Head tables: where the newest run of each log stands, among the parts of a long stretch. So a log of
-//! which nothing is in memory is found without looking into every part.
+//! Latest-run tables: the newest run of each log, over many sealed segments. So a log of which nothing is in
+//! memory is found without searching every segment.
 //!
-//! A table is soft: it says nothing that the indexes of the parts do not say. `docs/FORMAT.md` has the
+//! A table is soft: it holds nothing that the indexes of the segments do not hold. `docs/FORMAT.md` has the
 //! layout.
 
 use std::cmp::Reverse;
@@ -16,31 +16,31 @@ use super::blocks::{
 };
 use super::{RunLocation, SegmentIndex, bisect};
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::log::{LogId, Offset};
+use crate::entry::{LogId, Offset};
 use crate::sealed_segment::SealedSegment;
 
 const MAGIC: &[u8; 8] = b"FFLATEST";
 const VERSION: u32 = 1;
 const LATEST_RUN_BYTES: usize = 32;
-/// How many heads a block holds.
+/// How many latest runs a block holds.
 const LATEST_RUNS_PER_BLOCK: u64 = (CONTENT_BYTES / LATEST_RUN_BYTES) as u64;
 const SUFFIX: &str = ".latest";
 
-/// Where the newest run of a log stands.
+/// The location of a log's newest run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestRun {
     /// The log.
     pub log: LogId,
-    /// The position at which the part begins.
+    /// The position at which the segment begins.
     pub segment: u64,
-    /// Which of its runs it is, or was when the table was written.
+    /// The number of the run in the segment, when the table was written.
     pub number: u64,
-    /// The offset behind the run's last.
+    /// The offset after the run's last.
     pub end: Offset,
 }
 
 impl LatestRun {
-    /// The place of the run.
+    /// The location of the run.
     pub fn location(&self) -> RunLocation {
         RunLocation { segment: self.segment, number: self.number }
     }
@@ -63,21 +63,21 @@ impl LatestRun {
     }
 }
 
-/// The name of the table of a stretch.
+/// The name of the table of a range.
 pub fn latest_runs_name(stretch: &Range<u64>) -> String {
     format!("{:020}-{:020}{SUFFIX}", stretch.start, stretch.end)
 }
 
-/// The stretch of a table of this name, if it is one.
+/// The range of a table with this name, if it is one.
 pub fn latest_runs_range(name: &str) -> Option<Range<u64>> {
     let (start, end) = name.strip_suffix(SUFFIX)?.split_once('-')?;
     let stretch = start.parse().ok()?..end.parse().ok()?;
     (latest_runs_name(&stretch) == name).then_some(stretch)
 }
 
-/// A table that is open.
+/// An open table.
 pub struct LatestRunTable {
-    /// The positions between which its parts lie.
+    /// The range of positions that its segments cover.
     pub range: Range<u64>,
     /// How many logs it has.
     pub count: u64,
@@ -91,7 +91,7 @@ impl std::fmt::Debug for LatestRunTable {
 }
 
 impl LatestRunTable {
-    /// Opens the table of a stretch; `None` if there is none, or it is damaged where it begins.
+    /// Opens the table of a range; `None` if there is none, or its beginning is corrupt.
     ///
     /// # Errors
     /// The disk fails.
@@ -112,7 +112,7 @@ impl LatestRunTable {
         Ok(table.filter(is_whole))
     }
 
-    /// Opens a table of which nothing is known, to look at it: it may be longer or shorter than it says.
+    /// Opens a table without expectations, for inspection: it may be longer or shorter than its header says.
     /// `None` if it does not begin as one.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl LatestRunTable {
         (1 + self.count.div_ceil(LATEST_RUNS_PER_BLOCK)).saturating_mul(INDEX_BLOCK_BYTES as u64)
     }
 
-    /// The numbers of the blocks that are damaged.
+    /// The numbers of the blocks that are corrupt.
     ///
     /// # Errors
     /// The disk fails.
@@ -154,10 +154,10 @@ impl LatestRunTable {
         self.blocks.corrupt_among(self.length() / INDEX_BLOCK_BYTES as u64)
     }
 
-    /// Head `number`, in the order of logs.
+    /// Latest run `number`, in the order of logs.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn latest_run_at(&self, number: u64) -> io::Result<LatestRun> {
         assert!(number < self.count, "a head that is not there");
         let block = self.blocks.get(1 + number / LATEST_RUNS_PER_BLOCK)?;
@@ -165,10 +165,10 @@ impl LatestRunTable {
         Ok(LatestRun::decode(&block[at..at + LATEST_RUN_BYTES]))
     }
 
-    /// The head of `log`.
+    /// The latest run of `log`.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is corrupt.
     pub fn latest_run(&self, log: LogId) -> io::Result<Option<LatestRun>> {
         let Some(last) = self.count.checked_sub(1) else { return Ok(None) };
         if log > self.latest_run_at(last)?.log {
@@ -203,15 +203,15 @@ fn encode_header(stretch: &Range<u64>, count: u64) -> [u8; INDEX_BLOCK_BYTES] {
     bytes
 }
 
-/// What heads are gathered from.
+/// The input of a table.
 pub(crate) enum LatestRunSource {
-    /// The part, and its index as it was at first: one that is made anew meanwhile has other numbers.
+    /// A segment, and its index as it was at first: a rebuilt one has other numbers.
     Segment(Arc<SealedSegment>, Arc<SegmentIndex>),
     Table(Arc<LatestRunTable>),
 }
 
 impl LatestRunSource {
-    /// What there is of a part.
+    /// The source for a segment.
     pub(crate) fn of(part: &Arc<SealedSegment>) -> LatestRunSource {
         LatestRunSource::Segment(Arc::clone(part), part.index())
     }
@@ -234,8 +234,8 @@ impl LatestRunSource {
     }
 }
 
-/// Writes the table of a stretch from all that there is of it, oldest first; without what `is_kept`
-/// says is not looked for any more.
+/// Writes the table of a range from its sources, oldest first. Runs for which `is_kept` is false are left
+/// out.
 pub(crate) fn write_latest_runs(
     disk: &dyn Disk,
     stretch: Range<u64>,
@@ -289,9 +289,9 @@ mod tests {
         Arc::new(SegmentIndex::open(disk, name, 0, &cache).unwrap().unwrap())
     }
 
-    /// A caller's thread makes an index anew while the tender gathers heads from it: `SealedHistory::log` does so,
-    /// under `reclaim_state` alone. What was given up (log 1) is not in the new one, so runs have other
-    /// numbers; no log that is alive may be missing in the table.
+    /// A caller's thread rebuilds an index while the maintenance thread gathers latest runs from it:
+    /// `SealedHistory::log` does so, under `reclaim_state` alone. What was removed (log 1) is not in the new
+    /// index, so runs have other numbers. No log that still exists may be missing in the table.
     #[test]
     fn a_table_lacks_no_log_because_an_index_was_rebuilt_meanwhile() {
         let disk = MemoryDisk::new();

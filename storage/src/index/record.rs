@@ -1,8 +1,8 @@
-//! What an index is made of: entries, and the runs of logs. `docs/FORMAT.md` has the layout.
+//! The records of an index: entries, and the runs of logs. `docs/FORMAT.md` has the layout.
 
 use hlc::{Hlc, UserTime};
 
-use crate::log::{Entry, LogId, Offset};
+use crate::entry::{Entry, LogId, Offset};
 
 /// The length of an entry's record.
 pub(crate) const ENTRY_BYTES: usize = 104;
@@ -34,7 +34,7 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
 /// An entry, and where in its data file its payload begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// The entry. Its `user_peak` is that of its run up to it.
+    /// The entry. Its `user_time_max` is that of its run up to it.
     pub entry: Entry,
     /// Where its payload lies.
     pub at: u64,
@@ -81,10 +81,10 @@ impl IndexEntry {
     }
 }
 
-/// How far a log had come.
+/// The tip of a log: where it ends, and its totals up to there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogTip {
-    /// The offset behind its last.
+    /// The offset after its last one.
     pub end: Offset,
     /// The stamp of its last entry.
     pub stamp: Hlc,
@@ -99,7 +99,7 @@ pub struct LogTip {
 }
 
 impl LogTip {
-    /// That of a log to which nothing was ever appended.
+    /// The tip of a log to which nothing was ever appended.
     pub const NONE: LogTip = LogTip {
         end: Offset(0),
         stamp: Hlc::ZERO,
@@ -109,7 +109,7 @@ impl LogTip {
         epoch: 0,
     };
 
-    /// That of a log whose last entry is `entry`, and whose largest user time is `user_peak`.
+    /// The tip of a log whose last entry is `entry`, and whose largest user time is `user_peak`.
     pub(crate) fn of(entry: &Entry, user_peak: UserTime) -> LogTip {
         LogTip {
             end: entry.end(),
@@ -122,17 +122,17 @@ impl LogTip {
     }
 }
 
-/// Where a run stands: in which part, and which of its runs it is.
+/// The location of a run: its segment, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLocation {
-    /// The position at which the part begins.
+    /// The position at which the segment begins.
     pub segment: u64,
-    /// Its number there, or what it was before the part was filed: where to look first.
+    /// Its number there, or what it was before the segment was sorted: where to look first.
     pub number: u64,
 }
 
 impl RunLocation {
-    /// In the place of a run that there is none of.
+    /// Stands for no run.
     const NONE: RunLocation = RunLocation { segment: u64::MAX, number: 0 };
 
     pub(crate) fn get(self) -> Option<RunLocation> {
@@ -140,28 +140,28 @@ impl RunLocation {
     }
 }
 
-/// The way from a run to earlier ones of its log: to the one before, and to one far before, so that any
-/// is reached in a number of steps that grows as the logarithm of how many there are (Myers, *An
+/// The links from a run to earlier ones of its log: to the previous one, and to one far before. So any
+/// run is reached in a number of steps that grows as the logarithm of how many there are (Myers, *An
 /// applicative random-access stack*, 1983).
 ///
-/// A link may lead to a run that was given up since, and is not there any more.
+/// A link may lead to a run that was removed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLinks {
-    /// The run before.
+    /// The previous run.
     pub previous: Option<RunLocation>,
-    /// One far before.
+    /// A run far before.
     pub jump: Option<RunLocation>,
-    /// How many runs the log had before.
+    /// How many earlier runs the log had.
     pub depth: u32,
     /// How many it had before the run that `jump` leads to.
     pub jump_depth: u32,
 }
 
 impl RunLinks {
-    /// Those of a log's first run.
+    /// The links of a log's first run.
     pub const FIRST: RunLinks = RunLinks { previous: None, jump: None, depth: 0, jump_depth: 0 };
 
-    /// Those of the run that follows one at `place` with the links `previous`; `jumped` are the links of
+    /// The links of the run that follows one at `place` with the links `previous`; `jumped` are the links of
     /// the run to which that one jumps.
     pub(crate) fn after(
         place: RunLocation,
@@ -183,7 +183,7 @@ impl RunLinks {
     }
 }
 
-/// The run of a log in an indexed stretch: its entries there, and how far it had come behind them.
+/// The run of a log in an indexed segment: its entries there, and the log's tip after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRun {
     /// The log.
@@ -192,13 +192,13 @@ pub struct IndexRun {
     pub first: u64,
     /// How many entries it has.
     pub count: u64,
-    /// The offset behind its last before the stretch.
+    /// The offset after its last one before the segment.
     pub base: Offset,
-    /// How far it had come at the end of the stretch.
+    /// The tip of the log at the end of the segment.
     pub tip: LogTip,
     /// The largest user time in the run.
     pub user_max: UserTime,
-    /// Where earlier runs of the log stand.
+    /// The locations of earlier runs of the log.
     pub links: RunLinks,
 }
 

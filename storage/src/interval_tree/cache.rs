@@ -6,17 +6,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::node::{NodeId, TreeNode};
-use crate::log::LogId;
+use crate::entry::LogId;
 
 type NodeKey = (LogId, NodeId);
 
-/// What a node takes besides itself.
+/// The memory that a node takes besides itself.
 const SLOT_BYTES: usize = 2 * size_of::<NodeKey>() + size_of::<NodeSlot>() + 16;
 
 struct NodeSlot {
     node: Arc<TreeNode>,
     bytes: usize,
-    /// Whether it was asked for since it was last passed over.
+    /// Whether it was used since the eviction last passed it.
     used: bool,
 }
 
@@ -27,20 +27,20 @@ struct NodeCacheState {
     bytes: usize,
 }
 
-/// Nodes of saved trees, which never change. One that is asked for again gets a second chance before
-/// it leaves: a scan does not drive out the upper nodes.
+/// Nodes of saved trees, which never change. A node that is used again gets a second chance before it is
+/// evicted, so a scan does not evict the upper nodes.
 pub struct NodeCache {
     state: Mutex<NodeCacheState>,
     bytes_max: usize,
 }
 
 impl NodeCache {
-    /// A cache of that many bytes.
+    /// A cache of at most `bytes_max`.
     pub fn new(bytes_max: usize) -> NodeCache {
         NodeCache { state: Mutex::default(), bytes_max }
     }
 
-    /// A node of that log.
+    /// Node `id` of `log`.
     pub fn get(&self, log: LogId, id: NodeId) -> Option<Arc<TreeNode>> {
         let mut state = self.state.lock();
         let slot = state.slots.get_mut(&(log, id))?;
@@ -48,7 +48,7 @@ impl NodeCache {
         Some(Arc::clone(&slot.node))
     }
 
-    /// Keeps a node for a while.
+    /// Caches a node.
     pub fn put(&self, log: LogId, id: NodeId, node: Arc<TreeNode>) {
         let bytes = node.memory_bytes() + SLOT_BYTES;
         let mut state = self.state.lock();

@@ -6,27 +6,27 @@ use hlc::Hlc;
 
 use super::node::{NodeId, NodeLink, SavedLink, TreeNode, encode};
 use super::{FILE_BYTES_MAX, FileIntervalTree, IntervalTreeError};
-use crate::log::Offset;
+use crate::entry::Offset;
 
-/// How many bytes a checkpoint's root takes, behind its nodes.
+/// How many bytes a checkpoint's root takes, after its nodes.
 pub const ROOT_BYTES: usize = 56;
 const VERSION: u8 = 1;
 
-/// What the end of a checkpoint says.
+/// The root at the end of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointRoot {
     /// The tree's first node; `None` if the file has no bytes but zeros.
     pub node: Option<NodeId>,
-    /// How long the file is.
+    /// The length of the file.
     pub length: u64,
-    /// The entries before this offset are in the tree. Others may stand between them and the
-    /// checkpoint: what was written while it was made.
+    /// The entries before this offset are in the tree. Other entries may lie between them and the
+    /// checkpoint, written while it was made.
     pub covers: Offset,
     /// When the last of them that changed the file was written.
     pub modified: Hlc,
 }
 
-/// A checkpoint that is to be appended.
+/// A checkpoint that will be appended.
 #[derive(Debug)]
 pub struct TreeCheckpoint {
     /// Its payload.
@@ -35,7 +35,7 @@ pub struct TreeCheckpoint {
 }
 
 impl TreeCheckpoint {
-    /// It was appended, at `entry`. Versions that share its nodes can let go of them now
+    /// Records that it was appended, at `entry`. Versions that share its nodes can drop them now
     /// ([`FileIntervalTree::release_saved`]).
     pub fn mark_saved(self, entry: Offset) {
         for (node, at, length) in self.nodes {
@@ -48,7 +48,7 @@ impl TreeCheckpoint {
         self.nodes.len()
     }
 
-    /// Saves what is not saved yet under `link`, children first.
+    /// Saves the unsaved nodes under `link`, children first.
     fn save(&mut self, link: &NodeLink) -> SavedLink {
         let node = match link {
             NodeLink::Empty => return SavedLink::Empty,
@@ -68,8 +68,8 @@ impl TreeCheckpoint {
 }
 
 impl FileIntervalTree {
-    /// A checkpoint of this version: every node that no checkpoint holds yet, so every one that
-    /// changed and all its ancestors, the root last.
+    /// A checkpoint of this version: every node that no checkpoint holds yet, which is every changed node
+    /// and all its ancestors, the root last.
     pub fn checkpoint(&self, covers: Offset, modified: Hlc) -> TreeCheckpoint {
         let mut checkpoint = TreeCheckpoint { bytes: Vec::new(), nodes: Vec::new() };
         let (entry, at, length) = match checkpoint.save(&self.root) {
@@ -98,11 +98,11 @@ impl CheckpointRoot {
         crc32c::crc32c_append(crc32c::crc32c(&(before as u64).to_le_bytes()), &root[..52])
     }
 
-    /// Reads the last [`ROOT_BYTES`] of a checkpoint back, which is the entry `entry` and has `length`
-    /// bytes of payload.
+    /// Decodes the last [`ROOT_BYTES`] of a checkpoint, which is the entry `entry` and has `length` bytes of
+    /// payload.
     ///
     /// # Errors
-    /// They are no root.
+    /// They are not a root.
     pub fn decode(
         bytes: &[u8],
         entry: Offset,

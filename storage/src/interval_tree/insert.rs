@@ -3,10 +3,10 @@
 use super::node::{NodeDraft, NodeLink};
 use super::{Extent, IntervalTreeError, NodeSource, NodeSpan};
 
-/// What a subtree has become.
+/// The result of an insertion into a subtree.
 pub(super) enum InsertResult {
     One(NodeLink),
-    /// Its root was too large; the extent belongs between the two.
+    /// Its root was split; the extent belongs between the two halves.
     Two(NodeLink, Extent, NodeLink),
 }
 
@@ -16,9 +16,9 @@ pub(super) struct ExtentInsertion<'a> {
 }
 
 impl ExtentInsertion<'_> {
-    /// Puts `new` under `link`, of which only what lies in `valid` counts.
+    /// Inserts `new` under `link`, of which only the part in `valid` counts.
     ///
-    /// A continuation may lie outside of `valid`: then nothing that is left meets it, and it goes to
+    /// A continuation may lie outside of `valid`: then nothing that is left overlaps it, and it goes to
     /// the edge.
     pub(super) fn insert(
         &self,
@@ -46,8 +46,8 @@ impl ExtentInsertion<'_> {
         Ok(draft.into_result(self.fanout, at_the_end))
     }
 
-    /// Replaces the extents `first..behind`, which `new` meets, by `new`; the subtrees between them go
-    /// with them.
+    /// Replaces the extents `first..behind`, which `new` overlaps, by `new`; the subtrees between them are
+    /// removed with them.
     fn eclipse(
         &self,
         draft: &mut NodeDraft,
@@ -64,12 +64,12 @@ impl ExtentInsertion<'_> {
             draft.extents.splice(first..behind, [left, Some(new), right].into_iter().flatten());
             return Ok(());
         }
-        // Below a continuation lies what its extent had eclipsed: the gaps are those of the extents
-        // that were met, so that the continuations' ways are pruned of it.
+        // A continuation's subtree has what its extent had eclipsed. The gaps are those of the extents that
+        // `new` overlaps, so that this is pruned on the continuations' paths.
         let (left_gap, right_gap) = (draft.gap(first, valid), draft.gap(behind, valid));
         draft.extents.splice(first..behind, [new]);
         draft.children.drain(first + 1..behind);
-        // The right one first: putting it moves nothing on the left.
+        // The right one first: its insertion moves nothing on the left.
         if let Some(right) = right {
             let below = &draft.children[first + 1];
             let grown = self.insert(below, right_gap, right, depth + 1)?;
@@ -82,8 +82,8 @@ impl ExtentInsertion<'_> {
         Ok(())
     }
 
-    /// The first node under `link` that has an extent in `valid`, pruned to that. Nodes that have only
-    /// one subtree left are passed over.
+    /// The first node under `link` that has an extent in `valid`, pruned to that. Nodes with only one subtree
+    /// left are skipped.
     fn draft(
         &self,
         link: &NodeLink,
@@ -103,8 +103,8 @@ impl ExtentInsertion<'_> {
         Ok(None)
     }
 
-    /// What of `link` lies before the end of `valid`, without anything stale that growing could bring
-    /// back: the nodes along the right edge are pruned, all of them.
+    /// The part of `link` before the end of `valid`, without anything stale that growth could bring back:
+    /// all nodes along the right edge are pruned.
     pub(super) fn prune(
         &self,
         link: &NodeLink,
@@ -122,7 +122,7 @@ impl ExtentInsertion<'_> {
 }
 
 impl NodeDraft {
-    /// Puts what the child `at` has become in its place.
+    /// Puts the result of an insertion in the place of the child `at`.
     fn put(&mut self, at: usize, grown: InsertResult) {
         match grown {
             InsertResult::One(link) => self.children[at] = link,
@@ -139,7 +139,7 @@ impl NodeDraft {
         if count <= fanout {
             return InsertResult::One(self.link());
         }
-        // A file that grows at its end never comes back to the left half: that is left nearly full.
+        // A file that grows at its end never returns to the left half, so that half is left nearly full.
         let spare = (count / 8).max(2).min(count - 2);
         let middle = if at_the_end { count - 1 - spare } else { count / 2 };
         let right = NodeDraft {

@@ -1,11 +1,11 @@
-//! Nodes: what they hold, how they are pruned, and their bytes.
+//! Nodes: their content, their pruning, and their encoding.
 
 use std::sync::{Arc, OnceLock};
 
 use super::{
     DEPTH_MAX, Extent, ExtentSource, FILE_BYTES_MAX, IntervalTreeError, NodeSource, NodeSpan,
 };
-use crate::log::Offset;
+use crate::entry::Offset;
 
 /// No node on disk has more extents, whatever [`super::FANOUT`] was when it was written.
 const EXTENTS_MAX: u64 = 4096;
@@ -21,16 +21,16 @@ pub struct NodeId {
     pub length: u32,
 }
 
-/// A node: extents in order, and between them what they do not cover.
+/// A node: extents in order, and links to subtrees for what they do not cover.
 #[derive(Debug)]
 pub struct TreeNode {
     pub(super) extents: Vec<Extent>,
-    /// None in a leaf; else one before each extent, and one behind the last.
+    /// Empty in a leaf; otherwise one before each extent, and one after the last.
     pub(super) children: Vec<NodeLink>,
     saved: OnceLock<NodeId>,
 }
 
-/// To what lies below.
+/// A link to a subtree.
 #[derive(Clone, Debug)]
 pub(super) enum NodeLink {
     /// Nothing.
@@ -69,7 +69,7 @@ impl TreeNode {
 }
 
 impl NodeLink {
-    /// The node that it leads to.
+    /// Loads the node that it leads to.
     pub(super) fn load(
         &self,
         nodes: &dyn NodeSource,
@@ -87,7 +87,7 @@ impl NodeLink {
         matches!(self, NodeLink::Empty)
     }
 
-    /// The same with links to saved nodes in place of the nodes; `None` where that changes nothing.
+    /// The same with links to saved nodes in place of the nodes; `None` if that changes nothing.
     pub(super) fn released(&self) -> Option<NodeLink> {
         let NodeLink::InMemory(node) = self else { return None };
         if let Some(id) = node.saved() {
@@ -121,15 +121,15 @@ impl NodeLink {
     }
 }
 
-/// A node that is being made.
+/// A node under construction.
 pub(super) struct NodeDraft {
     pub(super) extents: Vec<Extent>,
     pub(super) children: Vec<NodeLink>,
 }
 
 impl NodeDraft {
-    /// What of `node` counts in `valid`. Subtrees that reach beyond it are left as they are: the next
-    /// descent prunes those.
+    /// The part of `node` that is valid in `valid`. Subtrees that reach beyond it are left as they are: the
+    /// next descent prunes those.
     pub(super) fn pruned(node: &TreeNode, valid: NodeSpan) -> NodeDraft {
         let first = node.extents.partition_point(|extent| extent.end <= valid.from);
         let behind = node.extents.partition_point(|extent| extent.start < valid.to).max(first);
@@ -153,7 +153,7 @@ impl NodeDraft {
         self.children.is_empty()
     }
 
-    /// What lies between the extents `at - 1` and `at`.
+    /// The gap between the extents `at - 1` and `at`.
     pub(super) fn gap(&self, at: usize, valid: NodeSpan) -> NodeSpan {
         let before = at.checked_sub(1).map(|before| self.extents[before].end);
         let to = self.extents.get(at).map_or(valid.to, |extent| extent.start);
@@ -172,13 +172,13 @@ impl NodeId {
         IntervalTreeError::Corrupt { why, entry: self.entry, at: self.at }
     }
 
-    /// What comes from a node's place into its checksum: one that was copied elsewhere is no node.
+    /// The seed of a node's checksum, from its place: a node that was copied elsewhere is not valid.
     fn seed(at: u32) -> u32 {
         crc32c::crc32c(&at.to_le_bytes())
     }
 }
 
-/// Where a checkpoint's link leads.
+/// The target of a link in a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SavedLink {
     /// Nowhere.
@@ -277,10 +277,10 @@ impl VarintReader<'_> {
 }
 
 impl TreeNode {
-    /// Reads the bytes of the node `id` back.
+    /// Decodes the bytes of the node `id`.
     ///
     /// # Errors
-    /// They are no such node.
+    /// They are not that node.
     pub fn decode(bytes: &[u8], id: NodeId) -> Result<TreeNode, IntervalTreeError> {
         let (crc, rest) =
             bytes.split_first_chunk().ok_or_else(|| id.corruption_error("it ends too early"))?;
@@ -338,7 +338,7 @@ fn decode_extent(
     Ok(Extent { start, end, source })
 }
 
-/// A link leads backwards, so that none leads in a circle.
+/// Decodes a link. It must lead backwards, so that links form no circle.
 fn decode_link(numbers: &mut VarintReader<'_>) -> Result<NodeLink, IntervalTreeError> {
     let own = numbers.id;
     let entry = match numbers.next()? {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use hlc::{Hlc, SysTime};
 
 use super::*;
-use crate::log::LogId;
+use crate::entry::LogId;
 
 /// The log of a file, in memory.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl NodeSource for TreeTestLog {
     }
 }
 
-/// Numbers from a seed.
+/// Pseudo-random numbers from a seed.
 struct TreeTestRng(u64);
 
 impl TreeTestRng {
@@ -91,7 +91,7 @@ impl TreeTestLog {
         bytes
     }
 
-    /// The file as its first `count` entries make it: the newest checkpoint and what follows it.
+    /// The file after its first `count` entries: the newest checkpoint and what follows it.
     fn open(&self, count: usize, fanout: usize) -> FileIntervalTree {
         let newest = self.entries.borrow()[..count].iter().enumerate().rev().find_map(|(at, e)| {
             let TreeTestEntry::Checkpoint(bytes) = e else { return None };
@@ -160,7 +160,7 @@ fn g4_figure_4_number_by_number() {
     assert_eq!(shape(&fig.root), a);
     let before = fig.clone();
 
-    // (b): the root's entries that it meets are replaced by one, and the subtree between them goes.
+    // (b): the root's entries that the write overlaps are replaced by one, and the subtree between them goes.
     // (c): what is left of the first of them is inserted in the leaf on the left.
     entries.write(&mut fig, 120, vec![0xc; 200]);
     let c = "120-319 400-449 [0-49 50-99 100-119 | 300-349 350-399 | 450-499 500-549]";
@@ -178,8 +178,8 @@ fn g4_figure_4_number_by_number() {
     );
 }
 
-/// The paper's text has the right continuation where x < j; that makes one where the write reaches
-/// beyond the last extent that it meets.
+/// The paper's text has the right continuation where x < j. That makes one where the write reaches
+/// beyond the last extent that it overlaps.
 #[test]
 fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
     let (entries, mut fig) = (TreeTestLog::default(), FileIntervalTree::with_fanout(4));
@@ -196,8 +196,8 @@ fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
 }
 
 /// One random history: every operation is mirrored in a plain array, the tree is reopened in between,
-/// and earlier moments are read back from roots and what follows them. Some lie at the end of what a
-/// file can be.
+/// and earlier moments are read back from roots and what follows them. Some lie at the maximum length of a
+/// file.
 fn fuzz(seed: u64, operations: usize) {
     let mut random = TreeTestRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let fanout = [2, 3, 4, 5, 8, 32][random.below(6) as usize];
@@ -271,8 +271,8 @@ fn g3_g4_g6_ga_a_million_operations_match_a_plain_array() {
     }
 }
 
-/// What is looked up passes few nodes: by the number of entries, and, where they lie on each other, by
-/// the number of bytes.
+/// A lookup passes few nodes: by the number of entries, and, where they overlap, by the number of
+/// bytes.
 #[test]
 fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
     for (writes, reach, most) in
@@ -297,7 +297,7 @@ fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
     }
 }
 
-/// The longest entries that there could be, where the file can be no longer.
+/// The longest possible entries, at the maximum length of a file.
 #[test]
 fn extents_of_four_gigabytes_are_cut_where_they_should_be() {
     let (entries, mut fig) = (TreeTestLog::default(), FileIntervalTree::new());
@@ -342,14 +342,14 @@ fn g6_a_checkpoint_holds_what_changed_and_its_ancestors_and_nothing_else() {
         FileIntervalTree::new().memory_bytes(),
         "nothing is held that was saved"
     );
-    // A checkpoint that finds nothing new is a root alone.
+    // A checkpoint without new nodes is only a root.
     assert_eq!(entries.checkpoint(&mut fig), ROOT_BYTES);
 }
 
 #[test]
 fn g7_a_byte_of_a_large_file_is_found_cold_in_a_few_kilobytes() {
     let (entries, mut fig) = (TreeTestLog::default(), FileIntervalTree::new());
-    // 1 GiB in writes of 64 KiB, all over the place; what they write is beside the point.
+    // 1 GiB in writes of 64 KiB, all over the place; their content does not matter.
     let mut random = TreeTestRng(7);
     for nth in 0..32_768_u64 {
         let start = random.below(16_384) * 65_536;
@@ -374,7 +374,7 @@ fn a_version_is_taken_while_its_checkpoint_is_on_its_way() {
         entries.write(&mut fig, nth * 10, vec![nth as u8; 10]);
     }
     let checkpoint = fig.checkpoint(Offset(entries.end() as u64), Hlc::ZERO);
-    // Before it arrives, somebody writes.
+    // Before it is saved, there is another write.
     entries.write(&mut fig, 35, vec![99; 10]);
     let offset = entries.push(TreeTestEntry::Checkpoint(checkpoint.bytes.clone()));
     checkpoint.mark_saved(offset);
@@ -425,7 +425,7 @@ fn every_flipped_byte_of_a_checkpoint_is_noticed_and_every_cut_off_one() {
     }
 }
 
-/// The bytes on disk, held fast: `docs/FORMAT.md`.
+/// The bytes on disk, fixed: `docs/FORMAT.md`.
 #[test]
 fn a_checkpoint_is_encoded_as_the_format_says() {
     let mut fig = FileIntervalTree::with_fanout(2);
@@ -433,7 +433,7 @@ fn a_checkpoint_is_encoded_as_the_format_says() {
     fig.write(&none, 5, 300, Offset(7)).unwrap();
     fig.write(&none, 10, 4, Offset(9)).unwrap();
     let bytes = fig.checkpoint(Offset(10), Hlc::from_bits(0x0102)).bytes;
-    // 5..10 of entry 7; 10..14 of entry 9; 14..305 of entry 7 from its byte 9. The middle one stands
+    // 5..10 of entry 7; 10..14 of entry 9; 14..305 of entry 7 from its byte 9. The middle one is
     // above the others, and the links say "here", where, and how long.
     let left = [243, 165, 71, 250, 1 << 1, 5, 5, 0, 14];
     let right = [178, 210, 237, 252, 1 << 1, 14, 0xa3, 2, 9 << 1, 14];
@@ -455,7 +455,7 @@ fn bytes_from_outside_make_no_node_and_no_panic() {
     for _ in 0..20_000 {
         let mut bytes: Vec<u8> = (0..random.below(40)).map(|_| random.next() as u8).collect();
         let id = NodeId { entry: Offset(5), at: 0, length: bytes.len() as u32 };
-        // With the right checksum, so that the rest is looked at.
+        // With the right checksum, so that the rest is decoded.
         if bytes.len() >= 4 {
             let crc = crc32c::crc32c_append(crc32c::crc32c(&0u32.to_le_bytes()), &bytes[4..]);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());

@@ -7,7 +7,7 @@ use hlc::{Hlc, SysTime, UserTime};
 use super::frame::{FRAME_BYTES, FrameHeader, padded};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, segment_name};
 use crate::disk::MemoryDisk;
-use crate::log::{LogId, Offset};
+use crate::entry::{LogId, Offset};
 
 pub(super) const SALT: u64 = 0x5a17;
 

@@ -3,7 +3,7 @@
 
 use hlc::{Hlc, UserTime};
 
-use crate::log::{LogId, Offset};
+use crate::entry::{Entry, LogId, Offset};
 
 /// The length of a frame's header.
 pub const FRAME_BYTES: usize = 80;
@@ -185,6 +185,35 @@ fn salted_crc(bytes: &[u8; FRAME_BYTES], position: u64, salt: u64) -> u32 {
 fn header_crc(bytes: &[u8; FRAME_BYTES], position: u64) -> u32 {
     let crc = crc32c::crc32c(&position.to_le_bytes());
     crc32c::crc32c_append(crc, &bytes[8..])
+}
+
+impl FrameHeader {
+    /// The entry whose payload begins at `position`. Publishing fills in its place in its log.
+    pub(crate) fn entry_at(&self, position: u64) -> Entry {
+        Entry {
+            stamp: self.stamp,
+            base: self.base,
+            count: self.count,
+            length: self.length,
+            position,
+            user_min: self.user_min,
+            user_max: self.user_max,
+            user_time_max: self.user_max,
+            bytes: 0,
+            payload_crc: self.payload_crc,
+            epoch: self.epoch,
+            kind: self.kind,
+            chain: 0,
+        }
+    }
+}
+
+impl Entry {
+    /// Where its frame begins in the journal. An empty payload begins where its frame ends, which may be in
+    /// another segment.
+    pub(crate) fn frame(&self) -> u64 {
+        self.position - FRAME_BYTES as u64
+    }
 }
 
 #[cfg(test)]

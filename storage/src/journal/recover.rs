@@ -12,9 +12,9 @@ use hlc::Hlc;
 use super::frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
 use crate::disk::{Disk, is_full};
-use crate::log::{LogId, Offset};
+use crate::entry::{LogId, Offset};
+use crate::payload::PAYLOAD_HEADER_BYTES_MAX;
 use crate::space_reserve::RESERVE_FILE;
-use crate::tail::PAYLOAD_HEADER_BYTES_MAX;
 
 /// How much is read at once while frames are small.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -95,8 +95,8 @@ pub trait FrameVisitor {
     /// A frame at `position`. `start` holds the first bytes of its payload, up to
     /// [`PAYLOAD_HEADER_BYTES_MAX`]; the whole is in `segment`.
     ///
+    /// # Errors
     /// The frame is unusable; the walk ends.
-    /// What was found cannot be used; the walk ends.
     fn frame(
         &mut self,
         segment: &Arc<Segment>,

@@ -7,9 +7,9 @@ use super::direct_writer::DirectWriter;
 use super::frame::{FRAME_BYTES, FrameHeader, padded};
 use super::segment::{JournalSegments, Segment, SegmentHeader};
 use crate::disk::{Disk, is_full};
+use crate::payload::Payload;
 use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
 use crate::space_reserve::{SpaceReserve, no_space_error};
-use crate::tail::Payload;
 
 /// Rests shorter than this are copied next to their header; a slice of their own would cost more.
 const COPY_BYTES_MAX: usize = 2 << 10;

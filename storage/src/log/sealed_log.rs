@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hlc::Cut;
 
-use super::{LogId, Offset};
+use crate::entry::{LogId, Offset};
 use crate::index::{IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex};
 use crate::sealed_segment::{IndexedRun, SealedSegment, SegmentFiles, segment_at};
 
@@ -485,8 +485,8 @@ mod tests {
     use super::*;
     use crate::data_file::DataFile;
     use crate::disk::{Disk, MemoryDisk};
+    use crate::entry::Entry;
     use crate::index::{BlockCache, IndexBuilder};
-    use crate::log::Entry;
     use crate::sealed_segment::SegmentLayout;
 
     fn index(disk: &MemoryDisk, name: &str, logs: &[(u64, u64)]) -> Arc<SegmentIndex> {

@@ -8,7 +8,7 @@ use super::{
     LOG_BYTES, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment, u64_at,
 };
 use super::{LogHorizon, encode_log, encode_segment};
-use crate::log::LogId;
+use crate::entry::LogId;
 
 /// The length of a page.
 pub(super) const PAGE_BYTES: usize = 512;

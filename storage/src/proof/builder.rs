@@ -1,4 +1,4 @@
-//! Making a proof, frame by frame. What is whole can be taken away before the end, so that memory
+//! Making a proof, frame by frame. Complete blocks can be taken before the end, so that memory
 //! does not grow with the segment.
 
 use ed25519_dalek::SigningKey;
@@ -13,7 +13,7 @@ use crate::journal::FRAME_BYTES;
 #[derive(Debug)]
 pub(super) struct BlockFiller {
     start: u64,
-    /// Those of the block that is being filled.
+    /// The hashes of the block that is being filled.
     entries: Vec<ProofEntry>,
     /// How many blocks were filled.
     blocks: u64,
@@ -40,7 +40,7 @@ impl BlockFiller {
         self.entries.clear();
     }
 
-    /// Ends the last block. How many hashes there are.
+    /// Ends the last block. Returns how many hashes there are.
     pub(super) fn finish(&mut self) -> u32 {
         let held = self.entries.len();
         let whole = self.blocks * PROOF_ENTRIES_PER_BLOCK as u64;
@@ -50,7 +50,7 @@ impl BlockFiller {
         u32::try_from(whole + held as u64).expect("a segment holds fewer than 2^32 frames")
     }
 
-    /// How many bytes of whole blocks wait to be taken.
+    /// How many bytes of complete blocks wait to be taken.
     pub(super) fn filled_bytes(&self) -> u64 {
         self.filled.len() as u64
     }
@@ -73,7 +73,7 @@ pub struct ProofBuilder {
 /// The rest of a proof.
 #[derive(Clone, Debug)]
 pub struct EncodedProof {
-    /// What the header says.
+    /// Its header.
     pub header: ProofHeader,
     /// Blocks that were not taken yet.
     pub blocks: Vec<u8>,
@@ -87,7 +87,7 @@ impl EncodedProof {
 }
 
 impl ProofBuilder {
-    /// Begins the proof of the segment at `start`; `before` is the chain where its predecessor ends,
+    /// Begins the proof of the segment at `start`. `before` is the chain at the end of its predecessor,
     /// and [`Digest::BIRTH`] at position 0.
     pub fn new(start: u64, before: Digest) -> ProofBuilder {
         let header = ProofHeader {
@@ -106,7 +106,7 @@ impl ProofBuilder {
         ProofBuilder { header, hasher, next_position: start, tree, blocks: BlockFiller::new(start) }
     }
 
-    /// Adds a frame, whose payload is `parts`, one after the other.
+    /// Adds a frame, whose payload is the concatenation of `parts`.
     pub fn frame(&mut self, position: u64, header: &[u8; FRAME_BYTES], parts: &[&[u8]]) {
         for part in parts {
             self.hasher.payload(part);
@@ -115,7 +115,7 @@ impl ProofBuilder {
         self.leaf(position, leaf, stamp_of(header));
     }
 
-    /// Adds a frame of which the leaf is known.
+    /// Adds a frame whose leaf is known.
     ///
     /// # Panics
     /// If frames do not come in the order of their positions.
@@ -133,12 +133,12 @@ impl ProofBuilder {
         self.blocks.add(entry);
     }
 
-    /// How many bytes of whole blocks wait to be taken.
+    /// How many bytes of complete blocks wait to be taken.
     pub fn filled_bytes(&self) -> u64 {
         self.blocks.filled_bytes()
     }
 
-    /// Takes the blocks that are whole: they follow, in this order, behind the header's place.
+    /// Takes the complete blocks: they follow the header's place, in this order.
     pub fn take_blocks(&mut self) -> Vec<u8> {
         self.blocks.take()
     }

@@ -1,8 +1,8 @@
-//! The leaves of the segment that is being written, kept until its proof is.
+//! The leaves of the segment that is being written, kept until its proof is written.
 //!
-//! A leaf is made when its frame is laid out, from bytes that are in memory. So a proof of what this life of
-//! the store wrote reads nothing back, and vouches for what was accepted: what a disk makes of it later
-//! differs from the proof.
+//! A leaf is computed when its frame is laid out, from bytes that are in memory. So a proof of what this
+//! incarnation of the store wrote reads nothing back, and vouches for what was accepted. If a disk changes it
+//! later, it differs from the proof.
 
 use hlc::Hlc;
 
@@ -28,7 +28,7 @@ impl FrameLeaves {
         self.entries.push(leaf);
     }
 
-    /// Drops the leaves of frames at or behind `end`: they were not written.
+    /// Drops the leaves of frames at or after `end`: they were not written.
     pub(crate) fn truncate(&mut self, end: u64) {
         let kept = self.entries.partition_point(|leaf| leaf.position < end);
         self.entries.truncate(kept);

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey};
 use ed25519_dalek::{SigningKey, VerifyingKey};
 
-/// No key's file is longer; comments may stand around it.
+/// No key file is longer; it may have comments around the key.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// Why a file gives no key.
+/// Why a file has no usable key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// It cannot be read.
@@ -43,7 +43,7 @@ pub enum KeyError {
     },
 }
 
-/// The private key in a file, and whether others than its owner may read it.
+/// The private key in a file, and whether users other than its owner may read it.
 ///
 /// # Errors
 /// [`KeyError`].

@@ -1,4 +1,4 @@
-//! The bytes of a proof: a header, then blocks of hashes. `docs/FORMAT.md` has the layout.
+//! The layout of a proof: a header, then blocks of hashes. `docs/FORMAT.md` has the details.
 
 use ed25519_dalek::{Signer, SigningKey};
 use hlc::Hlc;
@@ -8,25 +8,25 @@ use super::tree::Subtree;
 
 /// The length of a proof's header.
 pub const PROOF_HEADER_BYTES: usize = 256;
-/// Where the first block stands.
+/// Where the first block begins.
 pub(super) const BLOCKS_AT: u64 = PROOF_HEADER_BYTES as u64;
-/// The length of a block of hashes, but for the last.
+/// The length of a block of hashes, except the last.
 pub const PROOF_BLOCK_BYTES: usize = block_bytes(PROOF_ENTRIES_PER_BLOCK);
-/// How many hashes stand in a block, but for the last.
+/// How many hashes a block has, except the last.
 pub const PROOF_ENTRIES_PER_BLOCK: usize = 102;
 const MAGIC: &[u8; 8] = b"FFPROOF1";
 const VERSION: u32 = 3;
 const ENTRY_BYTES: usize = 40;
-/// What a signature is made over: everything before itself and its key.
+/// The bytes that a signature covers: everything before itself and its key.
 const SIGNED_BYTES: usize = 120;
 const KEY_AT: usize = SIGNED_BYTES;
 const SIGNATURE_AT: usize = KEY_AT + 32;
 const ROOT_AT: usize = SIGNATURE_AT + 64;
 const ENTRIES_AT: usize = ROOT_AT + 32;
 const CRC_AT: usize = PROOF_HEADER_BYTES - 4;
-/// What follows the hashes of a block: how many they are, and a checksum.
+/// What follows the hashes of a block: their number, and a checksum.
 const TRAILER_BYTES: usize = 8;
-/// In the place of a position: what follows is no leaf, and the other bits say how many it stands for.
+/// In place of a position: what follows is not a leaf, and the other bits say how many leaves it stands for.
 const IS_SUBTREE: u64 = 1 << 63;
 
 /// One of the hashes in a proof.
@@ -34,12 +34,12 @@ const IS_SUBTREE: u64 = 1 << 63;
 pub(super) enum ProofEntry {
     /// The leaf of the frame at a position.
     Leaf(u64, Digest),
-    /// What stands for leaves that were taken out.
+    /// A hash that stands for leaves that were pruned.
     Pruned(Subtree),
 }
 
 impl ProofEntry {
-    /// What it is in the tree.
+    /// The subtree of the hash.
     pub(super) fn subtree(&self) -> Subtree {
         match *self {
             ProofEntry::Leaf(_, digest) => Subtree { leaves: 1, digest },
@@ -72,11 +72,11 @@ impl ProofEntry {
 pub struct ProofSignature {
     /// The public key, Ed25519.
     pub key: Digest,
-    /// Over the header's first 120 bytes.
+    /// The signature of the header's first 120 bytes.
     pub bytes: [u8; 64],
 }
 
-/// What the header of a proof says.
+/// The header of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofHeader {
     /// Where the segment begins.
@@ -85,26 +85,26 @@ pub struct ProofHeader {
     pub end: u64,
     /// How many frames it has.
     pub count: u64,
-    /// The stamp of the first.
+    /// The stamp of the first frame.
     pub first: Hlc,
-    /// The stamp of the last.
+    /// The stamp of the last frame.
     pub last: Hlc,
     /// The chain before the first frame.
     pub before: Digest,
-    /// The chain after the last: that before, followed by the root.
+    /// The chain after the last frame: `before`, followed by the root.
     pub after: Digest,
     /// The root of the tree over its leaves.
     pub root: Digest,
-    /// How many hashes follow: one for each frame, until some were taken out.
+    /// How many hashes follow: one for each frame, until some were pruned.
     pub entries: u32,
-    /// Who vouches for it.
+    /// Its signature, if it is signed.
     pub signature: Option<ProofSignature>,
 }
 
 impl ProofHeader {
     /// Signs it.
     pub fn sign(&mut self, key: &SigningKey) {
-        // Whether it is signed is part of what is signed.
+        // Whether it is signed is covered by the signature.
         let placeholder = ProofSignature { key: Digest::default(), bytes: [0; 64] };
         self.signature = Some(placeholder);
         let bytes = key.sign(&self.signed_bytes()).to_bytes();
@@ -112,7 +112,7 @@ impl ProofHeader {
             Some(ProofSignature { key: Digest(key.verifying_key().to_bytes()), bytes });
     }
 
-    /// What a signature is made over.
+    /// The bytes that a signature covers.
     pub fn signed_bytes(&self) -> [u8; SIGNED_BYTES] {
         let mut bytes = [0; SIGNED_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
@@ -143,7 +143,7 @@ impl ProofHeader {
         bytes
     }
 
-    /// Reads a header; `None` if the bytes are none.
+    /// Decodes a header; `None` if the bytes are not one.
     pub fn decode(bytes: &[u8; PROOF_HEADER_BYTES]) -> Option<ProofHeader> {
         let crc = u32::from_le_bytes(bytes[CRC_AT..].try_into().ok()?);
         let version = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
@@ -179,19 +179,19 @@ impl ProofHeader {
         u64::from(self.entries).div_ceil(PROOF_ENTRIES_PER_BLOCK as u64)
     }
 
-    /// How long it is with its blocks.
+    /// Its length with its blocks.
     pub fn length(&self) -> u64 {
         let hashes = u64::from(self.entries) * ENTRY_BYTES as u64;
         BLOCKS_AT + hashes + self.blocks() * TRAILER_BYTES as u64
     }
 
-    /// Whether all its leaves were taken out.
+    /// Whether all its leaves were pruned.
     pub fn is_pruned(&self) -> bool {
         self.count > 0 && self.entries == 0
     }
 }
 
-/// The length of a block of so many hashes.
+/// The length of a block of this many hashes.
 pub(super) const fn block_bytes(entries: usize) -> usize {
     entries * ENTRY_BYTES + TRAILER_BYTES
 }
@@ -210,7 +210,7 @@ pub(super) fn encode_block(start: u64, index: u64, entries: &[ProofEntry]) -> Ve
     bytes
 }
 
-/// The hashes of a block; `None` if the bytes are none, or those of another block.
+/// The hashes of a block; `None` if the bytes are not a block, or are another block.
 pub(super) fn decode_block(start: u64, index: u64, bytes: &[u8]) -> Option<Vec<ProofEntry>> {
     let (bytes, crc) = bytes.split_last_chunk::<4>()?;
     let (hashes, count) = bytes.split_last_chunk::<4>()?;
@@ -222,7 +222,7 @@ pub(super) fn decode_block(start: u64, index: u64, bytes: &[u8]) -> Option<Vec<P
     Some(hashes.chunks_exact(ENTRY_BYTES).map(ProofEntry::decode).collect())
 }
 
-/// A block that stands elsewhere is no block.
+/// The checksum of a block. It covers the block's place, so a block at another place is not valid.
 fn block_crc(start: u64, index: u64, bytes: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&start.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &index.to_le_bytes());

@@ -17,31 +17,31 @@ use crate::journal::FRAME_BYTES;
 /// How many blocks are read at once.
 const BLOCKS_AT_ONCE: u64 = 64;
 
-/// Why bytes are no proof.
+/// Why bytes are not a proof.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// It was being written when the machine stopped: its header is the last of it that is written.
+    /// It was being written when the machine stopped: its header is written last.
     #[error("the proof is not finished")]
     Unfinished,
-    /// The header is not whole.
+    /// The header is not intact.
     #[error("the proof's header is not whole")]
     Header,
     /// The header's numbers cannot be those of a segment.
     #[error("the proof's header contradicts itself. start={start}, end={end}, frames={count}")]
     Impossible {
-        /// Where it says that the segment begins.
+        /// Where the segment begins, by the header.
         start: u64,
-        /// Where it says that it ends.
+        /// Where it ends, by the header.
         end: u64,
-        /// How many frames it says there are.
+        /// How many frames it has, by the header.
         count: u64,
     },
-    /// In a file of several, it does not begin where the one before ends.
+    /// In a file of several proofs, it does not begin where the previous one ends.
     #[error(
         "a proof of the file does not follow the one before. expected={expected}, found={found}"
     )]
     NotContiguous {
-        /// Where the one before ends.
+        /// Where the previous one ends.
         expected: u64,
         /// Where it begins.
         found: u64,
@@ -49,7 +49,7 @@ pub enum ProofError {
     /// Its hashes do not stand for as many leaves as its header says.
     #[error("the proof's hashes are not those of a tree over its frames. frames={count}")]
     Tree {
-        /// By the header.
+        /// The number of frames by the header.
         count: u64,
     },
     /// The file is too short, or too long.
@@ -57,9 +57,9 @@ pub enum ProofError {
         "the proof has another length than its header says. length={found}, expected={expected}"
     )]
     Length {
-        /// By the header.
+        /// The length by the header.
         expected: u64,
-        /// Of the file.
+        /// The length of the file.
         found: u64,
     },
     /// A block's checksum does not match.
@@ -68,10 +68,10 @@ pub enum ProofError {
         /// Which, from 0.
         index: u64,
     },
-    /// Its entries do not stand by position, or lie outside of the segment.
+    /// Its entries are not in order of position, or lie outside of the segment.
     #[error("the proof's entries are out of order. position={position}")]
     Order {
-        /// The position of the first that is.
+        /// The position of the first such entry.
         position: u64,
     },
     /// The disk failed.
@@ -79,7 +79,7 @@ pub enum ProofError {
     Disk(#[from] io::Error),
 }
 
-/// What a proof claims and is not so.
+/// A claim of a proof that is false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProofMismatch {
     /// It does not begin where the chain before it ended.
@@ -90,19 +90,19 @@ pub enum ProofMismatch {
         /// Where this proof begins.
         found: Digest,
     },
-    /// Its leaves do not lead to the root that it names, or this does not lead from where it begins to where it
-    /// says that it ends.
+    /// Its leaves do not lead to the root in its header, or the root does not lead from the beginning of the
+    /// chain to the end in its header.
     #[error("the leaves do not lead to the end of the chain. expected={expected}, found={found}")]
     Leaves {
-        /// By the header.
+        /// The chain value by the header.
         expected: Digest,
-        /// By the leaves.
+        /// The chain value by the leaves.
         found: Digest,
     },
-    /// Nobody signed it.
+    /// It is not signed.
     #[error("the proof is not signed")]
     Unsigned,
-    /// The wrong one signed it.
+    /// Another key signed it.
     #[error("the proof is signed by another key. key={found}")]
     Signer {
         /// The public key.
@@ -119,7 +119,7 @@ pub enum ProofMismatch {
 /// A leaf of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofLeaf {
-    /// Which of the proof's hashes, from 0.
+    /// The number of the hash in the proof, from 0.
     pub index: u64,
     /// The position of its frame.
     pub position: u64,
@@ -127,14 +127,14 @@ pub struct ProofLeaf {
     pub digest: Digest,
 }
 
-/// A proof whose structure is whole. Whether its claims hold is asked of it one by one. It keeps 8
-/// bytes a block in memory, and one block.
+/// A proof whose structure is intact. Its claims are verified one by one. It keeps 8 bytes a block in
+/// memory, and one block.
 pub struct Proof {
     header: ProofHeader,
     file: Arc<dyn DiskFile>,
     /// Where in the file it begins.
     at: u64,
-    /// For each block a position: that of no frame of an earlier one is as high, nor of one in it lower.
+    /// For each block a position: above all frames of earlier blocks, and not above any frame of this one.
     firsts: Vec<u64>,
     root: Digest,
     cached_block: Option<(u64, Vec<ProofEntry>)>,
@@ -151,7 +151,7 @@ impl std::fmt::Debug for Proof {
 pub struct ProofLocation {
     /// Where in the file it begins.
     pub at: u64,
-    /// What its header says.
+    /// Its header.
     pub header: ProofHeader,
 }
 
@@ -159,7 +159,7 @@ impl ProofLocation {
     /// Reads the headers of all proofs in a file, in order; there is at least one.
     ///
     /// # Errors
-    /// [`ProofError`]: one of them is none, or the file does not end with the last of them.
+    /// [`ProofError`]: one of them is not a proof, or the file does not end with the last of them.
     pub fn read_all(file: &dyn DiskFile) -> Result<Vec<ProofLocation>, ProofError> {
         let (mut placed, mut at): (Vec<ProofLocation>, u64) = (Vec::new(), 0);
         let found = file.length()?;
@@ -190,7 +190,7 @@ fn read_header(file: &dyn DiskFile, at: u64) -> Result<ProofHeader, ProofError> 
     let whole = if read < bytes.len() { None } else { ProofHeader::decode(&bytes) };
     let header = whole.ok_or(ProofError::Header)?;
     let ProofHeader { start, end, count, entries, .. } = header;
-    // A frame takes at least its header. So what follows is bounded by what a segment can be.
+    // A frame takes at least its header. So the number of hashes is bounded by the size of a segment.
     if end < start || count > (end - start) / FRAME_BYTES as u64 || u64::from(entries) > count {
         return Err(ProofError::Impossible { start, end, count });
     }
@@ -198,7 +198,7 @@ fn read_header(file: &dyn DiskFile, at: u64) -> Result<ProofHeader, ProofError> 
 }
 
 impl Proof {
-    /// Reads the first proof of a file, and sees that its structure is whole.
+    /// Reads the first proof of a file, and verifies its structure.
     ///
     /// # Errors
     /// [`ProofError`].
@@ -207,7 +207,7 @@ impl Proof {
         Proof::open_at(file, first)
     }
 
-    /// Reads one of the proofs of a file from front to back, and sees that its structure is whole.
+    /// Reads one of the proofs of a file from beginning to end, and verifies its structure.
     ///
     /// # Errors
     /// [`ProofError`].
@@ -229,7 +229,7 @@ impl Proof {
         Ok(proof)
     }
 
-    /// Shows every hash, with the number of its block, until `visit` says no: then it is no tree.
+    /// Calls `visit` with every hash and the number of its block. If `visit` returns false, it is not a tree.
     fn walk(
         &mut self,
         visit: &mut dyn FnMut(u64, ProofEntry) -> Result<bool, ProofError>,
@@ -263,7 +263,7 @@ impl Proof {
         Ok(())
     }
 
-    /// Shows every hash, in order.
+    /// Calls `visit` with every hash, in order.
     pub(super) fn for_each_entry(
         &mut self,
         visit: &mut dyn FnMut(ProofEntry) -> io::Result<()>,
@@ -279,19 +279,19 @@ impl Proof {
             .ok_or(ProofError::Block { index })
     }
 
-    /// What the header says.
+    /// Its header.
     pub fn header(&self) -> &ProofHeader {
         &self.header
     }
 
-    /// Whether its leaves were all taken out: nothing is kept any more of what they spoke of. Its header
-    /// stands for them in the chain.
+    /// Whether all its leaves were pruned: none of its frames is kept. Its header stands for them in the
+    /// chain.
     pub fn is_pruned(&self) -> bool {
         self.header.is_pruned()
     }
 
-    /// Whether it continues the chain that ended with `before`, if that is known, and whether its
-    /// leaves lead to its end.
+    /// Verifies that it continues the chain that ended with `before`, if that is known, and that its leaves
+    /// lead to its end.
     ///
     /// # Errors
     /// [`ProofMismatch`].
@@ -309,8 +309,8 @@ impl Proof {
         }
     }
 
-    /// Whether the signature is good, and by one of `keys`; where `keys` is empty, anybody's will do,
-    /// and none.
+    /// Verifies that the signature is valid, and by one of `keys`. If `keys` is empty, any key is accepted,
+    /// and so is no signature.
     ///
     /// # Errors
     /// [`ProofMismatch`].
@@ -331,7 +331,7 @@ impl Proof {
     /// The leaf of the frame at `position`, if it has one.
     ///
     /// # Errors
-    /// [`ProofError`]: the file was whole when it was opened, and is not any more.
+    /// [`ProofError`]: the file was intact when it was opened, and is not any more.
     pub fn leaf(&mut self, position: u64) -> Result<Option<ProofLeaf>, ProofError> {
         let after = self.firsts.partition_point(|first| *first <= position);
         let Some(block) = after.checked_sub(1) else { return Ok(None) };
@@ -341,7 +341,7 @@ impl Proof {
         self.leaf_at((block * PROOF_ENTRIES_PER_BLOCK + index) as u64)
     }
 
-    /// The leaf that is hash number `index`, if there are so many and it is one.
+    /// The leaf that is hash number `index`, if that exists and is a leaf.
     ///
     /// # Errors
     /// As [`Proof::leaf`].
@@ -366,7 +366,7 @@ impl Proof {
         Ok(self.cached_block.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())
     }
 
-    /// Where a block begins; of the one behind the last, where that ends.
+    /// Where a block begins; for the number after the last block, where that block ends.
     fn block_at(&self, index: u64) -> u64 {
         let end = self.at + self.header.length();
         end.min(self.at + BLOCKS_AT + index * PROOF_BLOCK_BYTES as u64)

@@ -1,5 +1,5 @@
-//! Writing proofs anew, of which leaves are taken out: what they spoke of is gone. Those of one part, or of a
-//! stretch of which nothing is left, become one file.
+//! Rewriting proofs without the leaves of frames that are gone. The proofs of one segment, or of a range of
+//! which nothing is left, become one file.
 
 use std::io;
 
@@ -13,18 +13,18 @@ use crate::disk::{Disk, DiskFile, create_or_replace};
 
 /// Which leaves stay.
 pub(crate) enum LeafRetention<'a> {
-    /// Those of the frames at these positions, which rise.
+    /// Those of the frames at these positions, in ascending order.
     At(&'a [u64]),
     /// None.
     None,
 }
 
-/// Makes one file of the proofs in the files that begin at `starts`, one behind the other, with the leaves
-/// that stay. Whether it did: where one of them cannot be used, or does not follow the one before, all stay
-/// as they are. `pace` is asked every MiB, and may end it.
+/// Merges the proofs in the files that begin at `starts` into one file, in order, with the leaves that
+/// stay. Returns whether it did: if one of them is unusable, or does not follow the one before, all stay
+/// as they are. `pace` is called every MiB, and may end it.
 ///
 /// # Errors
-/// The disk fails, or `pace` does; nothing has changed then.
+/// The disk fails, or `pace` does; then nothing has changed.
 pub(crate) fn rewrite_proofs(
     disk: &dyn Disk,
     starts: &[u64],
@@ -50,7 +50,7 @@ pub(crate) fn rewrite_proofs(
     };
     written.and_then(|()| disk.rename(&new_name, &name))?;
     disk.sync_directory()?;
-    // The next start removes those that are left, if this does not.
+    // The next start removes those that are left if this fails.
     for start in others {
         disk.remove(&proof_name(*start))?;
     }
@@ -90,7 +90,7 @@ impl ProofRewriter<'_> {
 
     fn rewrite_proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
         let header = *proof.header();
-        // What does not lead to its root is not made to look as if it did.
+        // A proof whose leaves do not lead to its root must not be rewritten to look as if they did.
         if let Err(fault) = proof.verify_chain(None) {
             let fault = io::Error::new(io::ErrorKind::InvalidData, fault.to_string());
             tracing::warn!(start = header.start, %fault, "a proof is not pruned");
@@ -128,7 +128,7 @@ impl ProofRewriter<'_> {
     }
 }
 
-/// Removes files of proofs that are in an earlier file too: a crash came between.
+/// Removes files of proofs that are in an earlier file too, after a crash in between.
 ///
 /// # Errors
 /// The disk fails.
@@ -152,7 +152,7 @@ pub(crate) fn remove_superseded(disk: &dyn Disk) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether all proofs of a file are in the one before it, where fewer leaves may be.
+/// Whether all proofs of a file are in the one before it, where they may have fewer leaves.
 pub(crate) fn is_superseded(proofs: &[ProofLocation], before: &[ProofLocation]) -> bool {
     let same = |proof: &ProofLocation| {
         let of = |proof: &ProofLocation| (proof.header.start, proof.header.end, proof.header.after);

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::disk::{Disk, DiskFault, MemoryDisk};
+use crate::entry::{LogId, Offset};
 use crate::journal::{FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
-use crate::log::{LogId, Offset};
 
 /// The key of RFC 8410, section 10.3, as OpenSSL writes one.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
@@ -131,7 +131,7 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
         bad.resize(length, 0);
         assert!(open(&bad).is_err(), "length {length}");
     }
-    // Blocks that change places are not where their checksums say.
+    // Blocks that swap places are not where their checksums say.
     let mut bad = good.clone();
     bad[256..].rotate_left(PROOF_BLOCK_BYTES);
     assert!(matches!(open(&bad), Err(ProofError::Block { index: 0 })));
@@ -163,7 +163,7 @@ fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     assert!(proof.verify_chain(Some(Digest([1; 32]))).is_err());
     assert_eq!((proof.leaf(800).unwrap(), proof.leaf_at(0).unwrap()), (None, None));
     assert_eq!(chain_before(&disk, end).unwrap(), Some(proof.header().after));
-    // What is no whole proof is not cut.
+    // A proof that is not intact is not pruned.
     let mut bad = good.clone();
     bad[9] ^= 1;
     put(&disk, &proof_name(800), &bad);
@@ -172,7 +172,7 @@ fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     assert_eq!(disk.list().unwrap(), [proof_name(800)]);
 }
 
-/// Proofs of two segments that follow one another, on a disk, and where the second begins and ends.
+/// Proofs of two adjacent segments on a disk, and where the second begins and ends.
 fn two_proofs() -> (MemoryDisk, u64, u64) {
     let (_, middle, first) = segment(&[5; 250], Some(&key()));
     let before = open(&first).unwrap().header().after;
@@ -223,10 +223,10 @@ proptest! {
             }
             prop_assert_eq!(chain_before(&disk, end).unwrap(), Some(before));
             let entries: u32 = proofs.iter().map(|proof| proof.header().entries).sum();
-            // Beside each leaf that stays, a hash for each level of its tree; and the peaks of both trees.
+            // For each leaf that stays, a hash for each level of its tree; and the peaks of both trees.
             let most = kept.len() * 9 + 2 * 8;
             prop_assert!(entries as usize <= most, "{entries} hashes for {}", kept.len());
-            // Of what is left, some goes later.
+            // Some of the remaining leaves go later.
             let mut nth = 0;
             kept.retain(|_| { nth += 1; again[nth - 1] });
             starts = vec![800];
@@ -315,7 +315,7 @@ fn f41_what_a_forger_makes_whole_again_is_told_by_chain_and_signature() {
     let wrong = Err(ProofMismatch::Signature { key: found });
     assert_eq!(forged.verify_signature(&[]), wrong);
     assert_eq!(forged.verify_signature(&[key().verifying_key()]), wrong);
-    // The signature taken off.
+    // The signature is removed.
     header.signature = None;
     let bare = open(&[&header.encode()[..], &good[256..]].concat()).unwrap();
     assert_eq!(bare.verify_signature(&[]), Ok(()));
@@ -323,7 +323,7 @@ fn f41_what_a_forger_makes_whole_again_is_told_by_chain_and_signature() {
     // A leaf that was changed, with its block's checksum.
     let (_, _, others) = segment(&[5, 6, 8], None);
     let forged = open(&[&proof.header().encode()[..], &others[256..]].concat());
-    // Positions of the two agree, for 7 and 8 are padded alike.
+    // Positions of the two agree, because 7 and 8 have the same padding.
     let forged = forged.unwrap();
     assert!(matches!(forged.verify_chain(None), Err(ProofMismatch::Leaves { .. })));
 }
@@ -339,7 +339,7 @@ proptest! {
         let (bytes, end, proof) = segment(&lengths, Some(&key()));
         let disk = MemoryDisk::new();
         put(&disk, &segment_name(800), &bytes);
-        // What was left of an earlier attempt does no harm.
+        // The remains of an earlier attempt do no harm.
         put(&disk, &proof_name(800), &[1; 100_000]);
         let mut read = 0;
         let header = write_proof(&disk, 800..end, Digest([9; 32]), Some(&key()), &mut |count| {
@@ -433,7 +433,7 @@ proptest! {
         }
         bytes.resize(length, 0x5a);
         if right && bytes.len() >= 256 {
-            // Past the first checksum, to what it protects.
+            // Past the first checksum, to the bytes that it protects.
             let crc = crc32c::crc32c(&bytes[..252]).to_le_bytes();
             bytes[252..256].copy_from_slice(&crc);
         }

@@ -1,9 +1,9 @@
-//! The tree of hashes over the leaves of a segment, after RFC 6962, section 2.1: so that leaves can be taken out
-//! of a proof, and the rest still leads to the same root.
+//! The tree of hashes over the leaves of a segment, after RFC 6962, section 2.1. Leaves can be pruned from a
+//! proof, and the rest still leads to the same root.
 
 use super::Digest;
 
-/// A hash that stands for `leaves` leaves in a row, a power of two.
+/// A hash that stands for `leaves` adjacent leaves, a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subtree {
     pub(super) leaves: u64,
@@ -17,8 +17,8 @@ impl Subtree {
     }
 }
 
-/// The root of a tree, as its leaves and subtrees come, in order. It takes memory that grows with the
-/// logarithm of their number.
+/// The root of a tree, computed as its leaves and subtrees arrive, in order. It takes memory that grows with
+/// the logarithm of their number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HashTree {
     leaves: u64,
@@ -27,7 +27,7 @@ pub(super) struct HashTree {
 }
 
 impl HashTree {
-    /// Adds what follows. `None` if no subtree of that size can begin here.
+    /// Adds the next subtree. `None` if no subtree of that size can begin here.
     pub(super) fn add(&mut self, next: Subtree) -> Option<()> {
         if !next.leaves.is_power_of_two() || !self.leaves.is_multiple_of(next.leaves) {
             return None;
@@ -55,23 +55,23 @@ impl HashTree {
     }
 }
 
-/// Joins what follows one another and is to be taken out, as far as the tree allows.
+/// Joins adjacent leaves that are to be pruned, as far as the tree allows.
 #[derive(Debug, Default)]
 pub(super) struct SubtreePruner {
-    /// How many leaves came so far.
+    /// How many leaves were added so far.
     leaves: u64,
     pruned: Vec<Subtree>,
 }
 
 impl SubtreePruner {
-    /// Passes over a leaf that stays. What was taken out before it has to be
-    /// [taken](SubtreePruner::take) before.
+    /// Passes over a leaf that stays. What was pruned before it has to be [taken](SubtreePruner::take)
+    /// before.
     pub(super) fn keep(&mut self) {
         debug_assert!(self.pruned.is_empty(), "what comes before it is taken first");
         self.leaves += 1;
     }
 
-    /// Takes out what follows.
+    /// Prunes the next subtree.
     pub(super) fn remove(&mut self, next: Subtree) {
         self.leaves += next.leaves;
         self.pruned.push(next);
@@ -84,7 +84,7 @@ impl SubtreePruner {
         }
     }
 
-    /// What stands for all that was taken out since the last call.
+    /// The subtrees that stand for all that was pruned since the last call.
     pub(super) fn take(&mut self) -> Vec<Subtree> {
         std::mem::take(&mut self.pruned)
     }

@@ -15,23 +15,23 @@ use crate::journal::{
     FrameError, FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScanProgress, segment_name,
 };
 
-/// Blocks are written when there are so many bytes of them.
+/// Blocks are written when there are this many bytes of them.
 pub(super) const WRITE_BYTES: u64 = 1 << 20;
 
 /// Why a proof cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteProofError {
-    /// The segment holds something that is no whole frame: there is nothing to vouch for.
+    /// The segment holds something that is not an intact frame: there is nothing to vouch for.
     #[error("the segment is corrupt: {reason}. file={file}, position={position}")]
     Corrupt {
         /// The segment.
         file: String,
-        /// Where.
+        /// The position.
         position: u64,
         /// What is wrong there.
         reason: FrameError,
     },
-    /// It was ended on the way by whoever is told of the progress. Nothing of it remains.
+    /// The progress callback ended it. Nothing of it remains.
     #[error("writing the proof was interrupted")]
     Interrupted,
     /// The disk failed.
@@ -39,10 +39,9 @@ pub enum WriteProofError {
     Disk(#[from] io::Error),
 }
 
-/// Writes the proof of the sealed segment that holds `span`, durably; what was left of one that was
-/// half written is removed first. `before` is the chain where the segment before ends
-/// ([`chain_before`]). `progress` is told how much was read, for every MiB: it may take its time, and
-/// may end the writing.
+/// Writes the proof of the sealed segment that holds `span`, durably. It first removes the remains of a
+/// half-written one. `before` is the chain at the end of the segment before ([`chain_before`]). `progress`
+/// is called with how much was read, for every MiB: it may block, and may end the writing.
 ///
 /// # Errors
 /// [`WriteProofError`].
@@ -58,7 +57,7 @@ pub fn write_proof(
     })
 }
 
-/// The same from leaves that are known: of each frame of the segment there is one, and nothing is read.
+/// The same from known leaves: there is one for each frame of the segment, and nothing is read.
 pub(crate) fn write_proof_from_leaves(
     disk: &dyn Disk,
     span: Range<u64>,
@@ -100,13 +99,13 @@ fn write_with(
     };
     let written = write();
     if written.is_err() {
-        // Whoever reads it would find it unfinished; so this may fail.
+        // A reader would find it unfinished, so this may fail.
         let _ = disk.remove(&name);
     }
     written
 }
 
-/// A proof on its way to its file.
+/// A proof that is being written to its file.
 struct ProofFile<'a> {
     file: &'a dyn DiskFile,
     builder: ProofBuilder,
@@ -125,7 +124,7 @@ impl ProofFile<'_> {
     fn finish(self, end: u64, key: Option<&SigningKey>) -> io::Result<ProofHeader> {
         let finished = self.builder.finish(end, key);
         put(self.file, &finished.blocks, self.at)?;
-        // A header that is there vouches for what follows it: so it comes last.
+        // A header vouches for what follows it, so it is written last.
         self.file.sync()?;
         put(self.file, &finished.header.encode(), 0)?;
         self.file.sync()?;
@@ -133,7 +132,7 @@ impl ProofFile<'_> {
     }
 }
 
-/// Adds the leaves of what a segment's file holds.
+/// Adds the leaves of the frames in a segment's file.
 fn add_leaves_of_file(
     disk: &dyn Disk,
     span: &Range<u64>,
@@ -183,7 +182,7 @@ pub(super) fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64>
 /// proof is missing or not finished; it has to be written first.
 ///
 /// # Errors
-/// The disk fails, or the proof is damaged.
+/// The disk fails, or the proof is corrupt.
 pub fn chain_before(disk: &dyn Disk, start: u64) -> Result<Option<Digest>, ProofError> {
     if start == 0 {
         return Ok(Some(Digest::BIRTH));

@@ -1,4 +1,4 @@
-//! Reading a filed file from front to back, past what is no frame in it, with every payload.
+//! Reading a sorted segment from beginning to end, with every payload, past bytes that are not frames.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -11,11 +11,11 @@ use super::{
 use crate::disk::DiskFile;
 use crate::journal::{FRAME_BYTES, FrameChunkReader, PAYLOAD_ALIGN, ScannedFrame, padded};
 
-/// What stands at a place of a filed file.
+/// An item at a place of a sorted segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum SortedScanItem {
-    /// A frame whose header is whole.
+    /// A frame whose header is intact.
     Frame {
         /// The frame.
         found: ScannedFrame,
@@ -24,22 +24,22 @@ pub enum SortedScanItem {
         /// The chain of its log up to and with it.
         chain: u128,
     },
-    /// Bytes that are no frame.
+    /// Bytes that are not a frame.
     Gap {
-        /// Which of the file.
+        /// Their range in the file.
         range: Range<u64>,
-        /// Whether there is a whole block of zeros in it, as where space was given back.
+        /// Whether they contain a whole block of zeros, as reclaimed space does.
         is_hole: bool,
     },
 }
 
-/// The frames of a filed file, in the order in which they stand.
+/// The frames of a sorted segment, in file order.
 pub struct SortedFrameReader {
     chunks: FrameChunkReader,
     length: u64,
     at: u64,
     gap: Option<GapTracker>,
-    /// A frame that was found behind a gap.
+    /// A frame that was found after a gap.
     next: Option<SortedScanItem>,
 }
 
@@ -67,17 +67,17 @@ impl SortedFrameReader {
         Ok(SortedFrameReader { chunks, length, at: SORTED_HEADER_BYTES, gap: None, next: None })
     }
 
-    /// How long the file is.
+    /// The length of the file.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// How far it was read.
+    /// How far the file was read.
     pub fn read_to(&self) -> u64 {
         self.at.min(self.length)
     }
 
-    /// The first bytes of the payload of the frame that was found last.
+    /// The first bytes of the payload of the last frame.
     pub fn payload_preview(&self) -> &[u8] {
         self.chunks.payload_preview()
     }
@@ -90,7 +90,7 @@ impl SortedFrameReader {
         self.next_item_where(&mut |_| Ok(true))
     }
 
-    /// The same; what `is_one` says is no frame belongs to a gap.
+    /// The same; a frame for which `is_one` returns false belongs to a gap.
     pub(crate) fn next_item_where(
         &mut self,
         is_one: &mut dyn FnMut(&SortedFrame) -> io::Result<bool>,

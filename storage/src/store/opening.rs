@@ -14,13 +14,13 @@ use super::{
 };
 use crate::data_cache::DataCache;
 use crate::disk::Disk;
+use crate::entry::{Entry, LogId};
 use crate::history::{HistoryBuilder, HistoryError, SealedHistory};
 use crate::index::BlockCache;
 use crate::journal::{
     JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, RecoveredJournal,
     finish_recovery, walk,
 };
-use crate::log::{Entry, LogId};
 use crate::manifest::ManifestError;
 use crate::refusal_reporter::RefusalReporter;
 use crate::space_reserve::SpaceReserve;

@@ -9,14 +9,15 @@ use hlc::Hlc;
 
 use super::OpenError;
 use crate::data_file::DataFile;
+use crate::entry::{Entry, LogId};
 use crate::history::{HistoryBuilder, UnindexedSegment};
 use crate::index::{IndexRun, LogTip};
 use crate::journal::{
     FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, RecoveredJournal, Segment,
 };
-use crate::log::{Entry, LogId, entry_of, read_checked};
+use crate::payload::PAYLOAD_HEADER_BYTES_MAX;
+use crate::payload::read_checked;
 use crate::sealed_segment::{SealedSegment, SegmentFiles};
-use crate::tail::PAYLOAD_HEADER_BYTES_MAX;
 
 /// An entry that was read back at start.
 pub struct ReplayedEntry<'a> {
@@ -159,7 +160,7 @@ impl<R: ReplayHandler> FrameVisitor for ReplayCollector<'_, R> {
             self.finish_segment(segment.start);
         }
         self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
-        let entry = entry_of(frame, position + FRAME_BYTES as u64);
+        let entry = frame.entry_at(position + FRAME_BYTES as u64);
         let (file, at) = (&*segment.data, segment.at(entry.position));
         let replayed = ReplayedEntry { log: frame.log, entry: &entry, start, file, at };
         self.replay.entry(&replayed)?;
@@ -195,7 +196,7 @@ mod tests {
     use hlc::{SysTime, UserTime};
 
     use super::*;
-    use crate::log::Offset;
+    use crate::entry::Offset;
 
     #[test]
     fn an_entry_follows_where_its_log_ended_and_nowhere_else() {
@@ -215,7 +216,7 @@ mod tests {
                 synced_to: 0,
                 kind: 0,
             };
-            entry_of(&frame, 800)
+            frame.entry_at(800)
         };
         let follows = |tip: &LogTip, entry: Entry| check_continuation(tip, LogId(3), &entry);
         assert!(follows(&tip, frame(10, 1, 100, 6)).is_ok());

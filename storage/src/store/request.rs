@@ -7,10 +7,11 @@ use hlc::{Hlc, UserTime};
 use parking_lot::{Condvar, Mutex};
 
 use crate::checksum::combine_checksums;
+use crate::entry::{LogId, Offset};
 use crate::journal::PAYLOAD_BYTES_MAX;
-use crate::log::{Log, LogId, Offset};
+use crate::log::Log;
+use crate::payload::Payload;
 use crate::proof::Digest;
-use crate::tail::Payload;
 use crate::timekeeper::TimeError;
 
 /// Combining two checksums takes as long as checksumming about this many bytes.

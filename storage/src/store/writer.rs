@@ -12,14 +12,16 @@ use super::{
     StoreRequest, StoreRequestQueueState,
 };
 use crate::disk::{is_full, is_out_of_descriptors};
+use crate::entry::{Entry, LogId, Offset};
 use crate::history::UnindexedSegment;
 use crate::journal::{
     FRAME_BYTES, FrameHeader, JournalWriteError, JournalWriter, RolledSegment, padded,
 };
-use crate::log::{Entry, Log, LogId, Offset, entry_of};
+use crate::log::Log;
+use crate::payload::Payload;
 use crate::proof::Digest;
 use crate::refusal_reporter::RefusalReporter;
-use crate::tail::{Payload, PayloadTail};
+use crate::tail::PayloadTail;
 use crate::timekeeper::Timekeeper;
 
 /// A group is closed once it holds this many bytes of payload.
@@ -212,7 +214,7 @@ impl<S: AppendStage> StoreWriter<S> {
         if since.load(Ordering::Relaxed) == 0 {
             since.store(stamp.bits(), Ordering::Relaxed);
         }
-        let entry = entry_of(&frame, position);
+        let entry = frame.entry_at(position);
         ends.insert(append.log, entry.end());
         laid.push(BufferedAppend { log, entry, payload: append.payload });
         Ok(AppendReceipt { base, stamp, journal_end: self.journal.buffered_to() })

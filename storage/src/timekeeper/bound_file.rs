@@ -1,8 +1,8 @@
-//! The bound below which stamps and promises are given out, on stable storage.
+//! The bound on stable storage, below which stamps and promises are given out.
 //!
-//! One small file of two slots, written in turn, so that a write that fails leaves the other. Beside the
-//! bound stands how far the wall clock was confirmed, so that neither a doubt ends nor a confirmation is
-//! forgotten by starting again.
+//! It is one small file of two slots, written in turn, so that a write that fails leaves the other. The file
+//! also holds how far the wall clock was confirmed, so that a restart neither ends a doubt nor loses a
+//! confirmation.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ const MAGIC: &[u8; 8] = b"FFBOUND2";
 const SLOT_BYTES: usize = 64;
 const SLOT_STRIDE: u64 = 4096;
 
-/// What a slot of the bound file says.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoundRecord {
-    /// Which write this was; the larger of two slots is the newer.
+    /// The sequence number of the write; the larger of two slots is the newer.
     pub sequence: u64,
     /// No stamp and no promise at or above it was given out.
     pub bound: Hlc,
@@ -28,7 +28,7 @@ pub struct BoundRecord {
     pub synced_to: u64,
     /// Whether the store was closed after this was written.
     pub clean: bool,
-    /// The sequence of the manifest that was on stable storage: an older one is not the right one.
+    /// The sequence of the manifest that was on stable storage: an older manifest is not the right one.
     pub manifest_sequence: u64,
     /// How far the wall clock was confirmed.
     pub mark: WallMark,
@@ -51,7 +51,7 @@ impl BoundRecord {
         bytes
     }
 
-    /// Reads a slot; `None` if it is damaged or was never written.
+    /// Decodes a slot; `None` if it is corrupt or was never written.
     pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<BoundRecord> {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
@@ -77,8 +77,8 @@ pub struct BoundFile {
 /// Why the bound file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
-    /// A slot holds something that is no bound. A crash leaves a slot as it was or as it was to be,
-    /// for it lies within one sector; so what it said may have been promised on.
+    /// A slot holds something that is not a bound. It lies within one sector, so a crash leaves either its
+    /// old or its new content. So promises may rely on the lost content.
     #[error(
         "journal/bound is corrupt: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
     )]
@@ -92,7 +92,7 @@ pub enum BoundError {
 }
 
 impl BoundFile {
-    /// What the bound file says; `None` if there is none yet, or nothing in it.
+    /// The newest record in the bound file; `None` if there is no file yet, or no record in it.
     ///
     /// # Errors
     /// [`BoundError`].
@@ -120,7 +120,7 @@ impl BoundFile {
         Ok(newest)
     }
 
-    /// Where in the file a slot lies that is empty although it was written: of two writes, one went to each.
+    /// Where in the file a slot lies that is empty although it was written: two writes go to both slots.
     ///
     /// # Errors
     /// The disk fails.
@@ -136,7 +136,7 @@ impl BoundFile {
         Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
     }
 
-    /// Opens or creates it, to be written after `newest`.
+    /// Opens or creates it; `newest` is the last record written.
     ///
     /// # Errors
     /// The disk fails.
@@ -145,7 +145,7 @@ impl BoundFile {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let file = disk.create(BOUND_FILE)?;
-                // A bound takes no more room then, however full the disk is.
+                // Then a bound takes no more space, however full the disk is.
                 let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
                 file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
                 disk.sync_directory()?;
@@ -157,7 +157,7 @@ impl BoundFile {
         Ok(BoundFile { file, newest: newest.unwrap_or_default() })
     }
 
-    /// What was written last.
+    /// The record that was written last.
     pub(super) fn newest(&self) -> BoundRecord {
         self.newest
     }
@@ -175,8 +175,8 @@ impl BoundFile {
         Ok(())
     }
 
-    /// Writes that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes it
-    /// back, so that the next start need not wait. It is the one fall that is safe: nothing at or above the new
+    /// Records that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes
+    /// it back, so that the next start need not wait. It is the one safe fall: nothing at or above the new
     /// bound was given out, and nothing will be.
     pub(super) fn close(&mut self, last: BoundRecord) -> io::Result<()> {
         self.newest.bound = self.newest.bound.min(last.bound);
@@ -184,7 +184,7 @@ impl BoundFile {
     }
 }
 
-/// What a slot of a bound file holds.
+/// The content of a slot of a bound file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundSlot {
     /// Never written.
@@ -222,7 +222,7 @@ mod tests {
         BoundRecord { bound: Hlc::at(SysTime(ms)), ..BoundRecord::default() }
     }
 
-    /// A file that was written so often: the n-th write says n ms.
+    /// A file that was written this often: the n-th write says n ms.
     fn written(times: u64) -> (MemoryDisk, BoundFile) {
         let disk = MemoryDisk::new();
         let mut file = BoundFile::open(&disk, None).unwrap();
@@ -273,7 +273,7 @@ mod tests {
             let (disk, file) = written(times);
             let expected = BoundRecord { sequence: times, ..bound(times) };
             assert_eq!((newest(&disk), file.newest()), (Some(expected), expected));
-            // Whoever opens it goes on from there.
+            // The next one that opens it continues from there.
             let mut again = BoundFile::open(&disk, newest(&disk)).unwrap();
             again.write(bound(100)).unwrap();
             assert_eq!(newest(&disk), Some(BoundRecord { sequence: times + 1, ..bound(100) }));

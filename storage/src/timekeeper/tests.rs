@@ -14,12 +14,12 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const SYNCED_TO: u64 = 77;
 const MANIFEST: u64 = 5;
 
-/// One that is driven by hand, on a disk in memory.
+/// A timekeeper that is stepped manually, on a disk in memory.
 struct TimekeeperFixture {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     timekeeper: Arc<Timekeeper>,
-    /// How often the frontier may have advanced.
+    /// How often the frontier callback was called.
     advanced: Arc<AtomicUsize>,
 }
 
@@ -51,7 +51,7 @@ impl TimekeeperFixture {
         TimekeeperFixture { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
     }
 
-    /// What the disk says, also after a loss of power.
+    /// The bound on the disk, also after a loss of power.
     fn bound(&self) -> BoundRecord {
         let newest = BoundFile::read(&self.disk.after_crash(|_| 0)).unwrap();
         newest.expect("a start writes a bound")
@@ -104,7 +104,7 @@ fn op() -> impl Strategy<Value = TimekeeperOperation> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// The two promises of this module, whatever comes in whatever order.
+    /// The two promises of this module, for any operations in any order.
     #[test]
     fn nothing_is_given_out_that_is_not_below_the_bound_on_the_disk_and_no_stamp_at_or_below_a_frontier(
         ops in prop::collection::vec(op(), 1..80),
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// Nobody needs a later bound, but how far the clock was right is to be known after a crash.
+/// No later bound is needed, but how far the clock was right must be known after a crash.
 #[test]
 fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap() {
     let options = ClockOptions {
@@ -166,15 +166,15 @@ fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap()
     assert!(rig.timekeeper.renew_manually() && !rig.timekeeper.is_renewing());
     let mark = WallMark { wall: BEGIN.saturating_add(Duration::from_secs(10)), is_confirmed: true };
     assert_eq!(rig.bound(), BoundRecord { sequence: bound.sequence + 1, mark, ..bound });
-    // A stamp looks for it too.
+    // A stamp checks for it too.
     rig.clock.advance(Duration::from_secs(10));
     rig.write().unwrap();
     assert!(rig.timekeeper.renew_manually());
-    // Not by a clock that jumped.
+    // A clock that jumped is not written.
     rig.clock.step_to(BEGIN.saturating_add(DAY));
     rig.timekeeper.frontier();
     assert!(!rig.timekeeper.renew_manually());
-    // Somebody says that it is right, and then that an earlier time is.
+    // An operator confirms it, and then confirms an earlier time.
     for confirmed in [BEGIN.saturating_add(DAY), BEGIN.saturating_add(DAY / 2)] {
         rig.clock.step_to(confirmed);
         assert_eq!(rig.timekeeper.confirm(), None);
@@ -198,7 +198,7 @@ fn a_confirmation_is_written_though_nothing_else_is_news() {
     assert!(rig.bound().mark.is_confirmed);
 }
 
-/// A crashed store may have promised what its bound allowed: a start waits so long, and no longer.
+/// A crashed store may have promised what its bound allowed: a start waits this long, and no longer.
 #[test]
 fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
     let options = ClockOptions::default();
@@ -252,7 +252,7 @@ fn waiters_for_the_frontier_are_notified_when_a_group_ends_and_when_a_bound_is_t
     assert_eq!(told(), 1);
     assert!(!rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
     assert_eq!(rig.timekeeper.frontier(), Hlc::at(rig.clock.read().wall));
-    // Wanted again, but the present is not held back by it.
+    // A renewal is wanted again, but it does not hold the present back.
     rig.clock.advance(Duration::from_millis(900));
     let present = rig.timekeeper.frontier();
     assert_eq!(present, Hlc::at(rig.clock.read().wall));
@@ -266,7 +266,7 @@ fn until_says_how_long_the_clock_takes_to_close_a_cut() {
     let until = |cut| rig.timekeeper.time_until(cut);
     assert_eq!(until(Cut::before(at(0))), Duration::ZERO);
     assert_eq!(until(Cut::before(at(250))), Duration::from_millis(250));
-    // The last of a millisecond is closed by the next one.
+    // The last stamp of a millisecond is closed by the next millisecond.
     assert_eq!(until(Cut::through(Hlc::new(at(250), u16::MAX))), Duration::from_millis(251));
     // What stamps have passed is closed, whatever the clock shows.
     rig.clock.advance(Duration::from_millis(400));
@@ -311,7 +311,7 @@ fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
     assert!(rig.timekeeper.frontier() >= stamp);
 }
 
-/// The kernel's word ends a doubt, and lifts no fence: while there is one, it does neither.
+/// The kernel's confirmation ends a doubt, and lifts no fence: while there is a fence, it does neither.
 #[test]
 fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
     let (disk, clock) = (MemoryDisk::new(), clock());
@@ -353,7 +353,7 @@ thread_local! {
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what is logged on this thread.
+/// Captures what this thread logs.
 struct LogCapture;
 
 impl Subscriber for LogCapture {
@@ -389,7 +389,7 @@ impl Subscriber for LogCapture {
     fn exit(&self, _: &Id) {}
 }
 
-/// Each once, however often the clock is looked at.
+/// Each is logged once, however often the clock is read.
 #[test]
 fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
     let said = |expected: &[&str]| {

@@ -1,5 +1,5 @@
-//! A store under test: a stage that fills in heads and refuses on demand, a replay that remembers
-//! what it was shown, appends that wait for their results, and randomness that replays.
+//! A store under test: a stage that fills in headers and refuses on demand, a replay that records its
+//! entries, appends that wait for their results, and reproducible randomness.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -22,7 +22,7 @@ use storage::{
 /// Where simulated clocks begin.
 pub(crate) const BEGIN: SysTime = SysTime(1_795_251_600_000);
 
-/// A store that a test drives step by step, and that has to find everything in files.
+/// A store that a test steps manually, and that has to find everything in files.
 pub(crate) fn in_files_stepped() -> Options {
     Options {
         tail_bytes_max: 0,
@@ -33,7 +33,7 @@ pub(crate) fn in_files_stepped() -> Options {
     }
 }
 
-/// What an append asks of the [`TestStage`].
+/// What an append requests of the [`TestStage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StageVerdict {
     Accept,
@@ -47,7 +47,7 @@ pub(crate) struct StageCalls {
     pub(crate) rollbacks: AtomicU64,
 }
 
-/// Writes offset and stamp into the first 16 bytes of a head that long; refuses when told to.
+/// Writes offset and stamp into the first 16 bytes of a header of that length; refuses on request.
 pub(crate) struct TestStage(Arc<StageCalls>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +86,10 @@ impl AppendStage for TestStage {
     }
 }
 
-/// What the stage says that it remembers.
+/// The state that the stage saves.
 const STATE: &[u8] = b"what the stage remembered";
 
-/// An entry as replay or a reader saw it.
+/// An entry that replay or a reader has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredEntry {
     pub(crate) log: LogId,
@@ -99,7 +99,7 @@ pub(crate) struct StoredEntry {
     pub(crate) payload: Bytes,
 }
 
-/// Remembers every entry that it is shown.
+/// Records every replayed entry.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayRecorder(pub(crate) Vec<StoredEntry>);
 
@@ -136,7 +136,7 @@ impl ReplayHandler for ReplayRecorder {
 
 pub(crate) type StageAppendResult = Result<AppendReceipt, AppendError<StageRefusal>>;
 
-/// A store, and what it was shown when it opened.
+/// A store, and the entries that its opening replayed.
 pub(crate) struct StoreFixture {
     pub(crate) store: Store<TestStage>,
     pub(crate) calls: Arc<StageCalls>,
@@ -194,7 +194,7 @@ impl StoreFixture {
             .expect("an append that never completes is a bug")
     }
 
-    /// Appends, and hands back where the results will come.
+    /// Appends, and returns the receiver of the results.
     pub(crate) fn begin_append(
         &self,
         appends: Vec<LogAppend<StageVerdict>>,
@@ -207,7 +207,7 @@ impl StoreFixture {
         receiver
     }
 
-    /// Appends requests that the writer takes as one group: it is held back until all are queued.
+    /// Appends requests that the writer takes as one group: it is blocked until all are queued.
     pub(crate) fn append_as_one_group(
         &self,
         requests: Vec<(Vec<LogAppend<StageVerdict>>, Durability)>,
@@ -222,24 +222,24 @@ impl StoreFixture {
         waiting.into_iter().map(done).collect()
     }
 
-    /// Holds the writer's thread back until what is given back is dropped.
+    /// Blocks the writer's thread until the returned sender is dropped.
     fn hold_writer(&self) -> mpsc::Sender<()> {
         let (hold, held) = mpsc::channel::<()>();
         let (tell, reached) = mpsc::channel();
         let here = std::thread::current().id();
         self.store.append(Vec::new(), Durability::Written, move |_| {
             let _ = tell.send(());
-            // A store that has stopped answers on the thread that asks.
+            // A store that has stopped calls back on the caller's thread.
             if std::thread::current().id() != here {
                 let _ = held.recv();
             }
         });
-        // What comes next must not be gathered with this.
+        // The next requests must not form one group with this one.
         reached.recv_timeout(Duration::from_secs(60)).expect("the writer is there");
         hold
     }
 
-    /// Closes the clock, and waits for the bound that this asked for, so that runs replay.
+    /// Closes the clock, and waits for the bound that this requested, so that runs are reproducible.
     pub(crate) fn frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
         timekeeper.frontier();
@@ -247,7 +247,7 @@ impl StoreFixture {
         timekeeper.frontier()
     }
 
-    /// Has done what there is to do, if it is done by hand, and waits for a bound that was asked for.
+    /// Steps a manually stepped store until it is idle, and waits for a requested bound.
     pub(crate) fn step_until_idle(&self) {
         while self.store.step() {}
         while self.store.timekeeper().is_renewing() {
@@ -262,7 +262,7 @@ impl StoreFixture {
         seen
     }
 
-    /// Every entry of `log` that has not been given up, with its bytes.
+    /// Every entry of `log` that is kept, with its bytes.
     pub(crate) fn read(&self, log: LogId) -> Vec<StoredEntry> {
         let index = self.store.log(log).expect("an index");
         let pieces = index.read(index.start(), Offset(u64::MAX), usize::MAX);
@@ -278,7 +278,7 @@ impl StoreFixture {
     }
 }
 
-/// An append of `payload` to `log`, that takes one offset.
+/// An append of `payload` to `log` that takes one offset.
 pub(crate) fn append(log: u64, payload: &[u8]) -> LogAppend<StageVerdict> {
     LogAppend {
         log: LogId(log),
@@ -292,7 +292,7 @@ pub(crate) fn append(log: u64, payload: &[u8]) -> LogAppend<StageVerdict> {
     }
 }
 
-/// An append with a head that the stage fills in, and a checksum known for the rest.
+/// An append with a header that the stage fills in, and a known checksum of the rest.
 pub(crate) fn append_with_header(log: u64, rest: &[u8]) -> LogAppend<StageVerdict> {
     let rest = Bytes::copy_from_slice(rest);
     let crc_from = Some((16, crc32c::crc32c(&rest)));
@@ -304,7 +304,7 @@ pub(crate) fn manual_clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(BEGIN))
 }
 
-/// A directory that goes away again.
+/// A directory that is removed when it is dropped.
 pub(crate) struct StoreTestDirectory(PathBuf);
 
 impl StoreTestDirectory {
@@ -329,7 +329,7 @@ impl Drop for StoreTestDirectory {
     }
 }
 
-/// Random numbers that replay from a seed (SplitMix64).
+/// Random numbers, reproducible from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct StoreTestRng(u64);
 
@@ -368,7 +368,7 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Says how to replay, if the test fails while this lives.
+/// Prints how to reproduce the run, if the test fails while this exists.
 pub(crate) struct SeedReplayHint {
     pub(crate) test: &'static str,
     pub(crate) seed: u64,

@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::read_exact_at;
 
-/// A directory that is removed in the end.
+/// A directory that is removed at the end.
 struct ScratchDirectory(PathBuf);
 
 impl ScratchDirectory {
     fn new(name: &str) -> ScratchDirectory {
         let name = format!("freezeframe-handles-{}-{name}", std::process::id());
-        // In memory, if there is such a place: what is looked at here is no disk.
+        // In memory, if such a directory exists: these tests do not need a disk.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let path = parent.join(name);
@@ -72,7 +72,7 @@ fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
     let open = descriptors_of(&scratch.0);
     assert!(open <= 100, "{open} descriptors");
     assert!(disk.descriptors.queued() <= 50);
-    // What is read again and again stays open.
+    // A file that is read again and again stays open.
     let before = disk.descriptors.reopened.load(Ordering::Relaxed);
     for nth in 0..2000 {
         all(&*held[nth % 20]);
@@ -99,7 +99,7 @@ fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
     assert!(disk.descriptors.reopened.load(Ordering::Relaxed) > before, "it was closed");
 }
 
-/// The kernel may forget of a file that was closed that it could not write it.
+/// The kernel may forget that a closed file could not be written.
 #[test]
 fn f16_a_file_that_was_written_and_not_synced_stays_open() {
     let scratch = ScratchDirectory::new("dirty");
@@ -202,7 +202,7 @@ proptest! {
     ) {
         let scratch = ScratchDirectory::new("model");
         let disk = scratch.disk(open_max);
-        // By name, and by who holds it: the number of the content.
+        // By name, and by holder: the number of the content.
         let mut names: HashMap<u8, usize> = HashMap::new();
         let mut contents: Vec<Vec<u8>> = Vec::new();
         let mut held: Vec<(usize, Arc<dyn DiskFile>)> = Vec::new();

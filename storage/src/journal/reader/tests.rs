@@ -22,7 +22,7 @@ fn reader(journal: &JournalFixture, span: Range<u64>) -> FrameReader {
     FrameReader::new(file, span, at)
 }
 
-/// All that is found, with the beginning of each payload.
+/// All items, with the beginning of each payload.
 fn read(mut reader: FrameReader) -> Vec<(JournalScanItem, Vec<u8>)> {
     let mut found = Vec::new();
     while let Some(next) = reader.next_item().unwrap() {
@@ -58,7 +58,7 @@ fn corrupt(position: u64, until: u64, reason: FrameError) -> (JournalScanItem, V
     (JournalScanItem::Corrupt { position, until, reason }, Vec::new())
 }
 
-/// So long that chunks end within headers and payloads.
+/// Long enough that chunks end within headers and payloads.
 const LENGTHS: [usize; 9] =
     [0, 1, 255, 256, 257, CHUNK_BYTES - 100, 10, CHUNK_BYTES + 1, 3 * CHUNK_BYTES];
 
@@ -67,7 +67,7 @@ fn all_frames_are_found_and_how_their_payloads_begin() {
     let journal = journal(&LENGTHS);
     let expected: Vec<_> = journal.frames.iter().map(whole).collect();
     assert_eq!(read(reader(&journal, START..journal.end)), expected);
-    // From any frame on, up to any.
+    // From any frame, up to any other.
     let span = journal.frames[3].position..journal.frames[6].end();
     assert_eq!(read(reader(&journal, span)), expected[3..=6]);
     assert!(read(reader(&journal, START..START)).is_empty());
@@ -86,7 +86,7 @@ fn leaves_are_those_of_the_headers_and_payloads() {
     assert_eq!(found.len(), 3);
 }
 
-/// A payload that breaks off leaves nothing behind in the leaf of another frame.
+/// An incomplete payload leaves nothing behind in the leaf of another frame.
 #[test]
 fn a_payload_that_breaks_off_is_in_no_leaf() {
     let journal = journal(&[10, 20]);
@@ -129,7 +129,7 @@ fn a_frame_that_goes_beyond_the_span_or_the_file_is_short() {
     }
 }
 
-/// Its header may look like none, or like another frame's: it does not matter any more.
+/// Its header may look like none, or like another frame's: that does not matter.
 #[test]
 fn of_a_frame_that_ends_within_its_header_nothing_is_said_but_that() {
     let journal = journal(&[10, 21]);
@@ -171,7 +171,7 @@ fn progress_is_told_of_all_bytes_and_can_end_it() {
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
 }
 
-/// What merely looks like a frame, in a payload, does not end damage: its position is another.
+/// Bytes in a payload that merely look like a frame do not end corruption: their position differs.
 #[test]
 fn a_copy_of_a_frame_in_a_payload_is_none() {
     let mut journal = journal(&[10]);

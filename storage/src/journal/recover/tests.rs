@@ -5,7 +5,7 @@ use super::super::segment::{SegmentHeader, segment_name};
 use super::*;
 use crate::disk::{DiskFault, MemoryDisk};
 
-/// What a walk was shown.
+/// The frames that a walk visited.
 #[derive(Default)]
 struct VisitedFrames(Vec<(String, u64, FrameHeader, Vec<u8>)>);
 
@@ -48,7 +48,7 @@ fn finish_recovery_of(disk: &MemoryDisk, synced_to: u64) -> Result<RecoveredJour
     finish_recovery(disk, walk_all(disk, 0).0, synced_to)
 }
 
-/// Cuts a frame's file off behind so many bytes of it.
+/// Truncates a frame's file after `kept` bytes of the frame.
 fn break_off(disk: &MemoryDisk, placed: &FixtureFrame, kept: usize) {
     disk.truncate_file(&placed.file(), placed.at() + kept);
 }
@@ -58,7 +58,7 @@ fn corrupt_byte(disk: &MemoryDisk, placed: &FixtureFrame, at: usize) {
     disk.corrupt(&placed.file(), placed.at() + at, 0x40);
 }
 
-/// Lengths at which something changes.
+/// Lengths at which behaviour changes.
 const LENGTHS: [usize; 12] = [
     0,
     1,
@@ -105,7 +105,7 @@ fn a_walk_begins_with_the_given_segment() {
     let last = journal.frames[1].frame.stamp;
     let (_, shown) = walk_from(&journal.disk, (journal.starts[1], last, 0)).unwrap();
     shown.assert_is(&journal.frames[2..]);
-    // The first is not there. One in the middle could also be the end of the one before it.
+    // The first is missing. The absence of one in the middle could also be the end of the one before it.
     let disk = journal.disk.after_kill();
     disk.remove(&segment_name(0)).unwrap();
     match walk_from(&disk, (0, Hlc::ZERO, 0)) {
@@ -128,7 +128,7 @@ fn a_walk_begins_with_the_given_segment() {
     }
 }
 
-/// Of a segment that was sealed only the headers are read: its payloads were checked before.
+/// Of a rolled segment only the headers are read: its payloads were checked before.
 #[test]
 fn payloads_are_checked_from_the_position_on_that_is_not_trusted() {
     let journal = JournalFixture::of(&[&[10, 20, 30]]);
@@ -158,7 +158,7 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         let left = disk.bytes(&last.file());
         let torn = left[last.at()..].iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
         assert_eq!(walked.torn_bytes().unwrap(), torn, "{kept}");
-        // It was never said to be synced; but what is before it was.
+        // If the bound file says that it was synced, this is corruption; otherwise it is a torn tail.
         let again = disk.after_kill();
         let damage = match finish_recovery_of(&again, last.position + 1) {
             Err(RecoverError::Corrupt(damage)) => damage,
@@ -172,7 +172,7 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
         assert_eq!(recovered.last, journal.frames[2].frame.stamp);
         assert_eq!(disk.bytes(&last.file()).len(), last.at());
     }
-    // The zeros that pad it may be missing.
+    // The padding may be missing.
     for kept in whole..=(last.end() - last.position) as usize {
         let disk = journal.disk.after_kill();
         break_off(&disk, last, kept);
@@ -182,7 +182,7 @@ fn what_a_crash_left_of_the_last_frame_is_cut_off() {
     }
 }
 
-/// A journal that says of itself nothing that contradicts the bound is too short all the same.
+/// A journal that does not contradict the bound by itself is too short all the same.
 #[test]
 fn a_journal_that_ends_below_the_bound_s_word_is_damaged() {
     let journal = JournalFixture::of(&[&[10, 20]]);
@@ -232,7 +232,7 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
             }
         }
     }
-    // Alone it is the beginning of a journal, and not of none.
+    // Alone, it is a journal that began, and not an absent one.
     let disk = MemoryDisk::new();
     disk.create(&segment_name(0)).unwrap();
     assert!(!walk_all(&disk, 0).0.is_empty());
@@ -246,7 +246,7 @@ fn a_segment_that_ends_before_the_next_begins_is_short() {
     shown.assert_is(&journal.frames[..1]);
     let (segment, reason) = walked.bad_frame.as_ref().unwrap();
     assert_eq!((segment.start, *reason), (0, FrameError::Short));
-    // The next was begun once this one was sealed, but nothing says that it was synced.
+    // The next one was begun once this one was rolled, but nothing says that it was synced.
     let recovered = finish_recovery(&journal.disk, walked, 0).unwrap();
     assert_eq!(recovered.segments.len(), 1);
     assert_eq!(journal.disk.names(), [segment_name(0)]);
@@ -260,7 +260,7 @@ fn disk_without_last_of_first(journal: &JournalFixture) {
 fn a_segment_that_goes_on_where_the_next_begins_ends_there() {
     let mut journal = JournalFixture::of(&[&[10, 20], &[30]]);
     let first = journal.frames[0].file();
-    // What a longer file holds behind is not the journal's.
+    // Bytes after that in a longer file do not belong to the journal.
     let file = journal.disk.open(&first).unwrap();
     let length = file.length().unwrap();
     file.write_at(&mut [io::IoSlice::new(&[3; 500])], length).unwrap();
@@ -268,7 +268,7 @@ fn a_segment_that_goes_on_where_the_next_begins_ends_there() {
     shown.assert_is(&journal.frames);
     assert!(walked.bad_frame.is_none());
     assert_eq!(walked.limit, journal.end);
-    // One that begins inside of a frame of the one before cuts that off.
+    // A segment that begins inside of a frame of the previous one truncates that.
     let inside = journal.frames[1].position + 8;
     journal.disk.remove(&journal.frames[2].file()).unwrap();
     journal.end = inside;
@@ -296,8 +296,8 @@ fn zeros_behind_the_last_frame_are_not_torn_and_other_bytes_are_up_to_the_last()
     }
 }
 
-/// The life before may have ended with a failed sync: what it wrote can be read, is taken for clean by
-/// the kernel, and is on no disk.
+/// The previous incarnation may have ended with a failed sync: what it wrote can be read, the kernel takes it
+/// for clean, and it is on no disk.
 #[test]
 fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let lengths = [WINDOW_BYTES + 5, 10, 20];
@@ -312,7 +312,7 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let recovered = finish_recovery_of(disk, 0).unwrap();
     assert_eq!((recovered.end, recovered.torn_bytes), (journal.end, 0));
     walk_all(&disk.after_crash(|_| 0), 0).1.assert_is(&journal.frames);
-    // What was synced is not written again: neither a segment that ends where it was synced to.
+    // What was synced is not written again: neither is a segment that ends where it was synced to.
     let operations = |synced_to| {
         let before = disk.operations();
         finish_recovery_of(disk, synced_to).unwrap();
@@ -324,7 +324,7 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     {
         let before = disk.operations();
         finish_recovery_of(disk, synced_to).unwrap();
-        // Names and the cut, and of each segment a write and a sync; of the last its end too.
+        // Names and the truncation, and for each segment a write and a sync; for the last its end too.
         let last_is_synced = u64::from(segments == 0);
         assert!(disk.operations() - before <= 2 + 4 * segments + last_is_synced, "{synced_to}");
     }
@@ -378,8 +378,8 @@ fn of_a_sealed_segment_headers_are_read_up_to_its_end() {
     );
 }
 
-/// Frames know no more to be synced than what stands before them: one that says otherwise is made up, by
-/// the bytes of a payload.
+/// No frame claims to be synced beyond its own position. One that claims it is forged, from payload
+/// bytes.
 #[test]
 fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
     let mut journal = JournalFixture::new(0);
@@ -417,15 +417,15 @@ fn another_segment_s_frames_are_none_here() {
     assert_eq!(walked.bad_frame.unwrap().1, FrameError::Header);
 }
 
-/// What damage there is.
+/// The corruption in a test.
 #[derive(Clone, Debug)]
 struct CorruptionCase {
-    /// Of these lengths of payloads by segment; how far behind its end a frame knows what was synced.
+    /// Lengths of payloads by segment, each with how many frames before it are not synced by its `synced_to`.
     segments: Vec<Vec<(usize, usize)>>,
     /// Which frame, and which byte of it.
     frame: prop::sample::Index,
     byte: prop::sample::Index,
-    /// Where the bound says that everything was synced.
+    /// The position below which the bound file says that everything was synced.
     bound: prop::sample::Index,
     trusted: prop::sample::Index,
 }
@@ -448,8 +448,8 @@ fn corruption_case() -> impl Strategy<Value = CorruptionCase> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Beside a model: a journal ends at its first bad frame, and is damaged if anything knew that to be on
-    /// stable storage.
+    /// Compared with a model: a journal ends at its first bad frame, and is corrupt if anything says that
+    /// this was on stable storage.
     #[test]
     fn a_journal_with_a_damaged_byte_ends_there_or_is_refused(how in corruption_case()) {
         let mut journal = JournalFixture::new(0);
