@@ -12,8 +12,8 @@ use engine::{Engine, EngineOptions};
 use fileview::fuse::FuseMounts;
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
-use storage::DataDirectory;
 use storage::disk::RealDisk;
+use storage::{AbortOnPanic, DataDirectory};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -66,6 +66,13 @@ pub struct RunningBroker {
     data_dir: DataDirectory,
 }
 
+/// Runs maintenance. If it ended silently, nothing would be removed any more until the disk is full.
+async fn abort_on_panic(maintenance: impl Future<Output = ()>) {
+    let abort = AbortOnPanic;
+    maintenance.await;
+    drop(abort);
+}
+
 impl Broker {
     /// Takes the ports and the data directory, reads the journal back, and serves. The admin port
     /// answers from the beginning; clients can connect from the end.
@@ -73,12 +80,13 @@ impl Broker {
     /// # Errors
     /// What stands in the way, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
-        let Config { data_dir, mut engine, kafka_server: mut kafka_face, mounts: mounted, .. } =
-            config;
+        let Config {
+            data_dir, mut engine, kafka_server: mut kafka_options, mounts: mounted, ..
+        } = config;
         let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
         let admin_port = bind_port(&config.http, "operators", "--http").await?;
         let status = ServerStatus::starting();
-        let admin_door = match admin_port {
+        let admin_listener = match admin_port {
             Some(port) => {
                 let doing = || format!("listen for operators on {}", config.http);
                 let listener = port.listen().with_context(doing)?;
@@ -89,10 +97,10 @@ impl Broker {
             }
             None => None,
         };
-        kafka_face.decompressed_bytes_max = kafka_face.decompressed_bytes_max.max(1);
-        let format = KafkaFormat { decompressed_bytes_max: kafka_face.decompressed_bytes_max };
+        kafka_options.decompressed_bytes_max = kafka_options.decompressed_bytes_max.max(1);
+        let format = KafkaFormat { decompressed_bytes_max: kafka_options.decompressed_bytes_max };
         let data = data_dir.clone();
-        let told_of = data_dir.display().to_string();
+        let shown_dir = data_dir.display().to_string();
         let opening = tokio::task::spawn_blocking(move || {
             let mut home = DataDirectory::open_uncommitted(&data_dir, new_cluster_id)
                 .context("open the data directory")?;
@@ -103,14 +111,14 @@ impl Broker {
             anyhow::Ok((home, engine))
         });
         let opened =
-            report_progress_while_opening(opening, &told_of, OPENING_REPORT_INTERVAL).await;
+            report_progress_while_opening(opening, &shown_dir, OPENING_REPORT_INTERVAL).await;
         let (home, engine) = opened.context("open the data directory")??;
-        kafka_face.cluster_id = home.cluster_id().to_owned();
-        let patience = kafka_face.moment_patience;
-        let kafka = open_kafka(&engine, kafka_face)?;
+        kafka_options.cluster_id = home.cluster_id().to_owned();
+        let patience = kafka_options.moment_patience;
+        let kafka = open_kafka(&engine, kafka_options)?;
         let tree = open_tree(&engine, patience);
         kafka.register_operations(Arc::new(TreeOps::new(Arc::clone(&tree))));
-        let kafka_door = match kafka_port {
+        let kafka_listener = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
                 let listener = port.listen().with_context(doing)?;
@@ -124,19 +132,19 @@ impl Broker {
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
-        let mut housekeeping = JoinSet::new();
-        housekeeping.spawn(Arc::clone(&engine).maintenance_loop());
-        housekeeping.spawn(Arc::clone(&kafka).run_maintenance());
+        let mut maintenance = JoinSet::new();
+        maintenance.spawn(abort_on_panic(Arc::clone(&engine).maintenance_loop()));
+        maintenance.spawn(abort_on_panic(Arc::clone(&kafka).run_maintenance()));
         status.serving(ServerParts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
         Ok(RunningBroker {
             status,
             engine,
             kafka,
-            kafka_listener: kafka_door,
-            admin_listener: admin_door,
+            kafka_listener,
+            admin_listener,
             mounts,
             control,
-            maintenance: housekeeping,
+            maintenance,
             data_dir: home,
         })
     }

@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The text for bytes.
+/// Encodes bytes.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -16,7 +16,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes behind a text, or `None` if [`encode`] would not have written it.
+/// Decodes a text; `None` if [`encode`] would not have written it.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
@@ -33,7 +33,7 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
             bytes.push((word >> bits) as u8);
         }
     }
-    // Bits left over would be a second spelling of the same bytes, and so would padding of the wrong length.
+    // Spare bits, or padding of the wrong length, would be a second spelling of the same bytes.
     let last = bytes.len() / 3 * 3;
     text.ends_with(&encode(&bytes[last..])).then_some(bytes)
 }

@@ -1,22 +1,23 @@
 //! The tree as a file system that any program can use (FUSE).
 //!
-//! [`FuseMounts`] are all mounts of one server. A mount is served by a few threads of its own, which ask the
-//! engine directly. What holds true of it:
+//! [`FuseMounts`] holds all mounts of one server. A few threads serve each mount, and they call the
+//! engine directly. These properties hold:
 //!
-//! - `files/` is read and written. A change is accepted, stamped and visible when the call returns;
-//!   `fsync` of any file or directory waits for stable storage, for everything before it. The kernel
-//!   holds nothing back but what is written through a mapping (`mmap`), until that is flushed.
+//! - Programs read and write `files/`. A change is accepted, stamped and visible when the call
+//!   returns. `fsync` of any file or directory waits until everything written before it is on
+//!   stable storage. The kernel delays only what is written through a mapping (`mmap`), until that
+//!   is flushed.
 //! - Everything else is read only (`EROFS`).
-//! - What the kernel keeps of a moment it may keep for good: moments do not change. A partition of which
-//!   records were given up, or that was compacted, is another file then, of another number; and so is a
-//!   pin that was set anew. What it keeps of
-//!   files it keeps until they change, through it or through another mount. Of the present of topics and
-//!   groups it keeps nothing.
-//! - A request that waits for the disk keeps no other waiting (`workers.rs`), and what is under way is
-//!   bounded.
-//! - Permissions are checked by the kernel, by the modes and owners that files have.
+//! - The kernel may cache a moment forever, because moments do not change. When retention removes
+//!   records of a partition, or compaction rewrites it, the partition becomes another file with
+//!   another inode number. So does a pin that is set again. The kernel caches `files/` until they
+//!   change, through this mount or another one. It caches nothing of the present of topics and
+//!   groups.
+//! - A request that waits for the disk does not block other requests (`workers.rs`). The number of
+//!   requests in progress is bounded.
+//! - The kernel checks permissions, by the modes and owners of files.
 //!
-//! The protocol is `fuser`'s business.
+//! The crate `fuser` implements the protocol.
 
 mod attributes;
 mod changes;
@@ -51,45 +52,46 @@ use mounted_tree::MountedTree;
 use session::FuseSession;
 use workers::FuseWorkers;
 
-/// How many threads take requests of one mount. More than cores: some wait for the journal.
+/// The number of threads that take requests of one mount. It exceeds the core count: some wait for
+/// the journal.
 const THREADS: usize = 4;
-/// How many files may have something put at their ends at a time.
+/// The number of locks that serialize appends. A file's inode number selects its lock.
 const APPEND_LOCKS: usize = 64;
-/// How long the end of a mount is waited for.
+/// How long an unmount waits for the mount to end.
 const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Why something is not mounted, or goes on being.
+/// Why a mount or an unmount fails.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is nothing there.
+    /// The directory does not exist.
     #[error("the mount point does not exist: make the directory first. directory={}", .0.display())]
     NotFound(PathBuf),
-    /// It is no directory.
+    /// The path is not a directory.
     #[error("the mount point is not a directory. path={}", .0.display())]
     NotDirectory(PathBuf),
-    /// What is in it would be hidden.
+    /// The directory has contents, and a mount would hide them.
     #[error("the mount point is not empty. directory={}", .0.display())]
     NotEmpty(PathBuf),
     /// Something is mounted there already.
     #[error("something is mounted there already: unmount it first. directory={}, type={by}", .directory.display())]
     Busy {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// What.
+        /// The type of the mounted file system.
         by: String,
     },
-    /// The data would be hidden, or the mount lie in it.
+    /// The mount would hide the data directory, or would lie in it.
     #[error("the mount point and the data directory lie in each other: choose another. directory={}, data={}", .directory.display(), .data_dir.display())]
     DataDirectory {
-        /// Where it was to be mounted.
+        /// The mount point.
         directory: PathBuf,
-        /// Where the data lies.
+        /// The data directory.
         data_dir: PathBuf,
     },
-    /// Something is open in it.
+    /// A file in the mount is open.
     #[error("the mount is in use: end what has files open there, or unmount it lazily. directory={}", .0.display())]
     InUse(PathBuf),
-    /// Nothing of ours is mounted there.
+    /// This server has no mount there.
     #[error("this server has nothing mounted there. directory={}", .0.display())]
     NotMounted(PathBuf),
     /// This kernel, or this container, has no FUSE.
@@ -97,17 +99,17 @@ pub enum MountError {
         "/dev/fuse cannot be opened: load the module fuse, or give the container the device. {0}"
     )]
     NoFuse(#[source] io::Error),
-    /// Only root can mount without it.
+    /// `fusermount3` is missing. Without it only root can mount.
     #[error(
         "fusermount3 cannot be run, which mounts for others than root: install Debian's fuse3. {0}"
     )]
     NoFusermount(#[source] io::Error),
-    /// It cannot be looked at, or the kernel refuses.
+    /// The mount point cannot be inspected, or the kernel refuses the mount.
     #[error("cannot mount. directory={}: {source}", .directory.display())]
     CannotUse {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The server is stopping.
@@ -115,10 +117,10 @@ pub enum MountError {
     Stopping,
 }
 
-/// One mount, from outside.
+/// One mount, as the server sees it.
 struct ActiveMount {
     entry: MountEntry,
-    /// Says something, or is gone, once nothing is served any more.
+    /// Returns a value, or is disconnected, after the mount's last request.
     ended: Receiver<()>,
 }
 
@@ -134,7 +136,7 @@ struct FuseMountsInner {
     runtime: Runtime,
     invalidator: Arc<CacheInvalidator>,
     append_locks: Arc<[Mutex<()>]>,
-    /// Held while one is mounted or taken away.
+    /// Held during each mount and unmount.
     state: Mutex<MountTable>,
 }
 
@@ -149,8 +151,9 @@ impl std::fmt::Debug for FuseMounts {
 }
 
 impl FuseMounts {
-    /// Nothing is mounted yet. `data_dir` is where the data lies: no mount may hide it, and a mount
-    /// has as much room as there is.
+    /// Creates an empty set of mounts.
+    ///
+    /// No mount may hide `data_dir`. Its free space is the free space of each mount.
     pub fn new(
         files: FileSystem,
         tree: Arc<ViewTree>,
@@ -171,7 +174,7 @@ impl FuseMounts {
         }))
     }
 
-    /// Mounts the tree at an empty directory. Returns its path without links. Blocks.
+    /// Mounts the tree at an empty directory and returns its path with symlinks resolved. Blocks.
     ///
     /// # Errors
     /// [`MountError`].
@@ -191,8 +194,10 @@ impl FuseMounts {
         Ok(path)
     }
 
-    /// Takes a mount away; `lazily`, also if something is open in it: what is open goes on until it is
-    /// closed, or the server ends. Blocks.
+    /// Removes a mount. Blocks.
+    ///
+    /// With `lazily`, this also works while files in it are open. They stay usable until they are
+    /// closed or the server ends.
     ///
     /// # Errors
     /// [`MountError`].
@@ -211,14 +216,14 @@ impl FuseMounts {
         Ok(path)
     }
 
-    /// Where something is mounted.
+    /// The mount points.
     pub fn list(&self) -> Vec<PathBuf> {
         let mut state = self.0.state.lock();
         remove_ended_mounts(&mut state);
         state.mounts.keys().cloned().collect()
     }
 
-    /// Takes everything away, also what is in use, and mounts nothing any more. Blocks.
+    /// Removes all mounts, also those in use, and refuses new ones. Blocks.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.stopping = true;
@@ -227,7 +232,7 @@ impl FuseMounts {
         for (path, running) in &running {
             match mount_point::unmount(path, &running.entry, false) {
                 Ok(()) => wait_until_ended(running),
-                // Whoever uses it is told by the kernel, once this process has ended.
+                // The kernel reports this to the programs that use it, after this process ends.
                 Err(MountError::InUse(_)) => {
                     tracing::warn!(directory = %path.display(), "unmounted while in use");
                     log_unmount_failure(mount_point::unmount(path, &running.entry, true));
@@ -238,8 +243,9 @@ impl FuseMounts {
     }
 }
 
-/// The data directory of the server that has its tree mounted at `directory`; `None` if none has, or the
-/// mount does not say. Asks no server.
+/// The data directory of the server that mounted its tree at `directory`.
+///
+/// `None` if no server did, or if the mount does not name it. Contacts no server.
 pub fn data_dir_of(directory: &Path) -> Option<PathBuf> {
     mount_point::data_dir_of(directory)
 }
@@ -250,7 +256,7 @@ fn log_unmount_failure(unmounted: Result<(), MountError>) {
     }
 }
 
-/// Those that somebody else took away.
+/// Removes the mounts that another process unmounted.
 fn remove_ended_mounts(state: &mut MountTable) {
     let is_served = |running: &ActiveMount| {
         running.ended.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout)
@@ -258,7 +264,8 @@ fn remove_ended_mounts(state: &mut MountTable) {
     state.mounts.retain(|_, running| is_served(running));
 }
 
-/// The path by which a mount is known; looked at only if its name does not tell.
+/// The path under which a mount is registered. Resolves symlinks only if the plain path is not
+/// registered.
 fn find(state: &MountTable, directory: &Path) -> Result<PathBuf, MountError> {
     let plain = mount_point::absolute(directory);
     if state.mounts.contains_key(&plain) {
@@ -316,7 +323,8 @@ impl FuseMountsInner {
         self.invalidator.start_notifying(member.id(), session.notifier()).map_err(failed)?;
         let (end, ended) = channel();
         let serve = move || {
-            // Dropped in this order, also if it panics: whoever hears of the end finds it gone.
+            // Dropped in this order, also on a panic: when a waiter sees the end, the registration
+            // is gone.
             let (_end, _member) = (end, member);
             if let Err(error) = session.run() {
                 tracing::warn!(%error, "a mount has ended");
@@ -328,12 +336,13 @@ impl FuseMountsInner {
     }
 }
 
-/// Waits, for a while, until a mount that was taken away is not served any more.
+/// Waits until an unmounted mount serves no more requests, for at most `UNMOUNT_WAIT_MAX`.
 fn wait_until_ended(running: &ActiveMount) {
     let _ = running.ended.recv_timeout(UNMOUNT_WAIT_MAX);
 }
 
-/// Mounts for somebody who is not root, and for him alone: that is what he may do.
+/// Mounts for a user who is not root. Only that user can use the mount: `fusermount3` allows no
+/// more.
 fn mount_with_fusermount(
     path: &Path,
     source: &OsStr,
@@ -341,7 +350,8 @@ fn mount_with_fusermount(
     mut config: Config,
 ) -> Result<fuser::Session<FuseSession>, MountError> {
     config.acl = SessionACL::Owner;
-    // It goes through a list of options, where such a name would be two.
+    // The name becomes part of an option list, where a comma or a backslash would split or change
+    // it.
     let plain = |source: &&str| !source.contains([',', '\\']);
     let source = source.to_str().filter(plain).unwrap_or("freezeframe");
     config.mount_options = vec![

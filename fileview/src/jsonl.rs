@@ -1,11 +1,12 @@
-//! One JSON object a record and line, both ways: what is printed can be produced again.
+//! One JSON object a line for each record, for output and input: what `consume` prints, `produce`
+//! accepts.
 //!
 //! ```text
 //! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"key":null,"value":"text","headers":[["h","v"]]}
 //! ```
-//! Bytes that are UTF-8 are a JSON string, others `{"base64":"…"}`; so each has one spelling, and the
-//! two cannot be taken for each other. Headers are pairs in the order written, since one may occur
-//! more than once.
+//! Bytes that are valid UTF-8 become a JSON string, and other bytes become `{"base64":"…"}`. So
+//! each value has one spelling, and the two forms cannot be confused. Headers are pairs in the
+//! order written, because a name may occur more than once.
 
 use std::io::Write;
 
@@ -15,35 +16,36 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap}
 
 use crate::base64;
 
-/// Two user times up to this far from 0 can always be told apart by an `i64`.
+/// The difference of two user times up to this far from 0 fits an `i64`.
 const TIMESTAMP_MAX: i64 = i64::MAX / 2;
 
-/// A record as it stands on a line: what a producer needs of it. Topic and offset are where the
-/// record was, not what it is, and are not kept.
+/// A parsed line: what a producer needs of the record.
+///
+/// Topic and offset say where the record was, not what it is. They are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLine {
-    /// The partition that it was in, if the line says.
+    /// The partition that the record was in, if the line has it.
     pub partition: Option<i32>,
-    /// When it says that it happened, if the line says.
+    /// The timestamp, if the line has it.
     pub timestamp: Option<i64>,
-    /// Null and empty differ.
+    /// Null differs from empty.
     pub key: Option<Bytes>,
-    /// Null and empty differ.
+    /// Null differs from empty.
     pub value: Option<Bytes>,
-    /// In order.
+    /// In the order written.
     pub headers: Vec<(String, Option<Bytes>)>,
 }
 
-/// Why a line is no record.
+/// Why a line is not a record.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// Not such a JSON object.
+    /// The line is not such a JSON object.
     #[error("not a record as `cat --format jsonl` prints one")]
     Json(#[from] serde_json::Error),
-    /// A time that no record has.
+    /// The timestamp is out of range.
     #[error("a timestamp is -1 for none, or milliseconds since 1970. timestamp={0}")]
     Timestamp(i64),
-    /// A partition that no topic has.
+    /// The partition number is invalid.
     #[error("a partition is not negative. partition={0}")]
     Partition(i32),
     /// A header without a name.
@@ -52,10 +54,10 @@ pub enum LineError {
 }
 
 impl RecordLine {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// It is no record, or has fields that a record has not.
+    /// The line is not a record, or has unknown fields.
     pub fn parse(line: &[u8]) -> Result<RecordLine, LineError> {
         let read: JsonRecordInput = serde_json::from_slice(line)?;
         if let Some(timestamp) = read.timestamp.filter(|t| !(-1..=TIMESTAMP_MAX).contains(t)) {
@@ -113,7 +115,7 @@ struct JsonRecord<'a> {
     headers: Vec<(JsonBytes<'a>, JsonBytes<'a>)>,
 }
 
-/// Bytes on their way out.
+/// Bytes to serialize.
 struct JsonBytes<'a>(Option<&'a [u8]>);
 
 impl Serialize for JsonBytes<'_> {
@@ -145,13 +147,13 @@ struct JsonRecordInput {
     timestamp: Option<i64>,
     #[serde(default)]
     key: JsonBytesInput,
-    // Not optional: a misspelt name must not become a tombstone.
+    // Required: a misspelt field name must not become a tombstone.
     value: JsonBytesInput,
     #[serde(default)]
     headers: Vec<(JsonBytesInput, JsonBytesInput)>,
 }
 
-/// Bytes on their way in.
+/// Deserialized bytes.
 #[derive(Default)]
 struct JsonBytesInput(Option<Vec<u8>>);
 

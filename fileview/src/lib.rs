@@ -1,16 +1,18 @@
 //! A log seen as files: what a path names, and what the contents look like.
 //!
-//! It knows the grammar `TOPIC/PARTITION@MOMENT`, and how batches of records become bytes for a
-//! reader: as they are, one value a line, or one JSON object a record. These do no I/O, and do not
-//! know where batches come from: a server's socket, or its disk.
+//! This crate knows the grammar `TOPIC/PARTITION@MOMENT`. It also renders batches of records as
+//! bytes for a reader: unchanged, one value a line, or one JSON object a line for each record.
+//! These modules do no I/O. They do not know where batches come from: a server's socket or its
+//! disk.
 //!
-//! [`tree`] is everything that a server holds as one tree of files, now and as of any moment: over the
-//! engine, and without a mount.
+//! [`tree`] shows everything that a server holds as one tree of files, now and as of any moment. It
+//! works on the engine and needs no mount.
 //!
-//! A cut by system time is a prefix of a partition, and asking for it is up to whoever fetches. A cut
-//! by user time is in general no prefix; what is rendered here is the exact set ([`RecordSelection`]).
+//! A cut by system time is a prefix of a partition. The caller that fetches the batches applies it.
+//! A cut by user time is in general not a prefix. This crate renders its exact set of records
+//! ([`RecordSelection`]).
 
-// The tests' rig names the crate from outside.
+// The test fixtures import the crate by its name.
 #[cfg(test)]
 extern crate self as fileview;
 

@@ -1,39 +1,39 @@
-//! What a topic may be called. Kafka's rules, which also keep a topic from being a path.
+//! The rules for topic names. They are Kafka's, which also keep a topic from being a path.
 
-/// The longest name of a topic.
+/// The longest topic name.
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
-/// The highest number of a partition.
+/// The highest partition number.
 pub const PARTITION_MAX: u32 = i32::MAX as u32;
 
-/// Why a text is no topic's name.
+/// Why a text is not a topic name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
-    /// Nothing there.
+    /// The name is empty.
     #[error("a topic's name is not empty")]
     Empty,
-    /// `.` and `..` mean other things in a path.
+    /// `.` and `..` have another meaning in a path.
     #[error("{0:?} is no topic: . and .. lead nowhere here")]
     Dots(String),
-    /// A character that no topic's name has.
+    /// A character that topic names do not allow.
     #[error(
         "a topic's name has letters, digits, '.', '_' and '-', but not {character:?}: {name:?}"
     )]
     InvalidCharacter {
         /// The name.
         name: String,
-        /// The first character that does not belong.
+        /// The first invalid character.
         character: char,
     },
-    /// Longer than any topic's name.
+    /// The name is too long.
     #[error("a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, and this has {0}")]
     TooLong(usize),
 }
 
-/// Checks the name of a topic.
+/// Checks a topic name.
 ///
 /// # Errors
-/// It is none.
+/// The name is invalid.
 pub fn check_topic(name: &str) -> Result<(), TopicNameError> {
     if name.is_empty() {
         return Err(TopicNameError::Empty);

@@ -4,8 +4,8 @@
 //! path := topic [ '/' partition ] [ '@' ask ]
 //! ask  := moment | moment '..' moment
 //! ```
-//! A path names one thing or is refused: `a/00`, `a//0`, `a/` and `/a` are not other ways to say
-//! `a/0` and `a`.
+//! Each thing has exactly one path: `a/00`, `a//0`, `a/` and `/a` are errors, not other spellings
+//! of `a/0` and `a`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,53 +14,53 @@ use hlc::{MomentError, MomentSelector};
 
 use crate::{PARTITION_MAX, TopicNameError, check_topic};
 
-/// What a path names: a topic or one partition of it, now or in the past.
+/// What a path names: a topic or one of its partitions, now or in the past.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ViewPath {
     /// The topic.
     pub topic: String,
-    /// One partition, or all.
+    /// One partition; all if `None`.
     pub partition: Option<u32>,
-    /// A moment or a window; now if not said.
+    /// A moment or a window; the present if `None`.
     pub ask: Option<MomentSelector>,
 }
 
-/// Why a text names nothing.
+/// Why a text is not a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Not a topic's name.
+    /// The topic name is invalid.
     #[error(transparent)]
     Topic(#[from] TopicNameError),
-    /// A slash with nothing before or behind it.
+    /// A slash with nothing before or after it.
     #[error("a part of the path is empty: write TOPIC or TOPIC/PARTITION. path={0}")]
     EmptyPart(String),
-    /// More parts than a path has.
+    /// More components than a path has.
     #[error("a path has a topic and a partition, and nothing below. path={0}")]
     TooDeep(String),
-    /// Not a partition.
+    /// The partition is not a number in range.
     #[error(
         "a partition is a number from 0 to {PARTITION_MAX}, without sign or leading zeros. partition={0:?}"
     )]
     Partition(String),
-    /// An `@` with nothing behind it.
+    /// An `@` with nothing after it.
     #[error("a moment is missing after @. path={0}")]
     MissingMoment(String),
-    /// Not a moment.
+    /// The moment is invalid.
     #[error(transparent)]
     Moment(#[from] MomentError),
 }
 
 impl ViewPath {
-    /// Reads a path whose moments are spelled as `parse_ask` reads them: a prompt takes more
-    /// spellings than a file name.
+    /// Parses a path whose moments `parse_ask` parses. A command line accepts more spellings than a
+    /// file name.
     ///
     /// # Errors
-    /// The text names nothing.
+    /// The text is not a path.
     pub fn parse_with(
         text: &str,
         parse_ask: impl FnOnce(&str) -> Result<MomentSelector, MomentError>,
     ) -> Result<ViewPath, PathError> {
-        // The first @: no topic has one, and a moment may.
+        // The first @: a topic name contains none, and a moment may.
         let (place, ask) = match text.split_once('@') {
             Some((_, "")) => return Err(PathError::MissingMoment(text.to_owned())),
             Some((place, ask)) => (place, Some(ask)),
@@ -81,7 +81,7 @@ impl FromStr for ViewPath {
 
 fn parse_topic_and_partition(place: &str) -> Result<(String, Option<u32>), PathError> {
     let parts: Vec<&str> = place.split('/').collect();
-    // What looks like a way out is named as such, wherever it stands.
+    // Dots get an error of their own, wherever they stand.
     if let Some(dots) = parts.iter().find(|part| matches!(**part, "." | "..")) {
         return Err(TopicNameError::Dots((*dots).to_owned()).into());
     }

@@ -1,4 +1,4 @@
-//! From batches to what a reader sees.
+//! Rendering of batches as a reader sees them.
 
 use std::io::{self, Write};
 
@@ -11,11 +11,11 @@ use kafka_records::{
 
 use crate::{RecordSelection, jsonl};
 
-/// What the records of one batch may take when unpacked.
+/// The limit on the decompressed size of one batch.
 pub(crate) const UNPACKED_LIMIT: DecompressionLimit =
     DecompressionLimit { decompressed_bytes_max: 256 << 20 };
 
-/// How contents look.
+/// The format of rendered contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ViewFormat {
     /// The batches, byte for byte.
@@ -35,39 +35,39 @@ pub struct RecordRenderer {
     selection: RecordSelection,
 }
 
-/// How far rendering has come.
+/// The progress of rendering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderProgress {
-    /// How many records were shown.
+    /// How many records were rendered.
     pub records: u64,
-    /// Where to go on: the offset after all that was walked, if anything was.
+    /// Where to continue: the offset after the last one visited; `None` if none was visited.
     pub next_offset: Option<i64>,
 }
 
-/// Why nothing can be shown.
+/// Why nothing can be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// Raw batches come whole, and a user time picks records.
+    /// Raw output has whole batches, but a user time selects single records.
     #[error(
         "raw gives whole batches, and a moment of user time picks single records: ask for values or jsonl, or for a moment of system time"
     )]
     RawOfUserTime,
-    /// The batch is damaged.
+    /// The batch is corrupt.
     #[error("cannot show {topic}/{partition} from offset {offset} on")]
     Batch {
         /// The topic.
         topic: String,
         /// The partition.
         partition: u32,
-        /// Where the batch begins, as far as can be told.
+        /// The base offset of the batch, as far as it is known.
         offset: i64,
-        /// What is wrong with it.
+        /// What is wrong with the batch.
         source: BatchError,
     },
 }
 
 impl RecordRenderer {
-    /// A renderer of `selection`, in `format`.
+    /// Creates a renderer of `selection`, in `format`.
     ///
     /// # Errors
     /// [`RenderError::RawOfUserTime`].
@@ -83,11 +83,12 @@ impl RecordRenderer {
         Ok(RecordRenderer { topic: topic.to_owned(), partition, format, selection })
     }
 
-    /// Appends to `out` what is to be seen of `batches`, and stops once `records_max` records were
-    /// shown. An incomplete batch at the end is left for the next fetch.
+    /// Appends to `out` the selected records of `batches`, and stops after `records_max` records.
+    ///
+    /// An incomplete batch at the end is left for the next fetch.
     ///
     /// # Errors
-    /// A batch is damaged; what comes before it has been appended.
+    /// A batch is corrupt. The records before it have been appended.
     pub fn render(
         &self,
         batches: &Bytes,
@@ -102,7 +103,7 @@ impl RecordRenderer {
         )
     }
 
-    /// [`RecordRenderer::render`], where a record's user time is what `time_of` says, or none.
+    /// Like [`RecordRenderer::render`], but `time_of` returns the user time of each record.
     ///
     /// # Errors
     /// As [`RecordRenderer::render`].
@@ -134,7 +135,8 @@ impl RecordRenderer {
         Ok(rendered)
     }
 
-    /// How many records were shown, and where it stopped if that is inside the batch.
+    /// Returns how many records were rendered, and the offset at which it stopped if that is inside
+    /// the batch.
     fn render_batch(
         &self,
         header: &BatchHeader,
@@ -148,7 +150,7 @@ impl RecordRenderer {
             out.extend_from_slice(batch);
             return Ok((u64::try_from(header.record_count).unwrap_or(0), None));
         }
-        // A transaction's markers are the server's, not a producer's.
+        // Control batches (transaction markers) are written by the server, not by a producer.
         if header.is_control() {
             return Ok((0, None));
         }
@@ -172,7 +174,7 @@ impl RecordRenderer {
         self.write_record(record, out).expect("a Vec takes what is written to it");
     }
 
-    /// How many bytes one record takes, without taking them.
+    /// The rendered length of one record, without rendering it to memory.
     pub(crate) fn rendered_length(&self, record: &KafkaRecord) -> u64 {
         let mut count = ByteCounter(0);
         self.write_record(record, &mut count).expect("counting cannot fail");
@@ -199,7 +201,7 @@ impl RecordRenderer {
     }
 }
 
-/// Counts what is written.
+/// Counts the bytes that are written to it.
 struct ByteCounter(u64);
 
 impl Write for ByteCounter {
@@ -213,8 +215,8 @@ impl Write for ByteCounter {
     }
 }
 
-/// Whether the bytes are those that the producer wrote. More is not asked of them: compaction leaves
-/// gaps in a batch that no producer could have made.
+/// Checks that the bytes are those that the producer wrote. It checks no more, because compaction
+/// leaves gaps in a batch that no producer could have made.
 fn check_crc(header: &BatchHeader, rest: &[u8]) -> Result<(), BatchError> {
     let mut bytes = header.to_bytes();
     set_crc(&mut bytes, rest);

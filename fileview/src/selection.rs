@@ -1,19 +1,19 @@
-//! Which records of a partition a reader asked to see.
+//! Which records of a partition a reader selected.
 //!
-//! Batches do not end where an ask does: the start of a log may have moved into a batch
+//! Batch boundaries differ from the boundaries of a request. The log start may lie inside a batch
 //! (DeleteRecords), a fetch begins with the batch that holds its offset, and user times come in any
-//! order. So what is shown is decided record by record.
+//! order. So the selection decides record by record.
 
 use std::ops::Range;
 
 use hlc::{Moment, MomentSelector, UserTime};
 
-/// The records of one partition that belong to an answer.
+/// The records of one partition that belong to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSelection {
-    /// By offset.
+    /// The range of offsets.
     pub offsets: Range<i64>,
-    /// By what the records say of themselves: the exact set, wherever in the log they stand.
+    /// The range of user times: the exact set, wherever in the log its records stand.
     pub user: Option<Range<UserTime>>,
 }
 
@@ -23,18 +23,18 @@ impl RecordSelection {
         RecordSelection { offsets: 0..i64::MAX, user: None }
     }
 
-    /// The records from `start` on, and before `end`.
+    /// The records from `start` up to `end`, exclusive.
     pub fn between(start: i64, end: i64) -> RecordSelection {
         RecordSelection { offsets: start..end, user: None }
     }
 
-    /// Of these, the ones whose user time is in `user`.
+    /// Restricts the selection to records whose user time is in `user`.
     #[must_use]
     pub fn and_user(self, user: Option<Range<UserTime>>) -> RecordSelection {
         RecordSelection { user, ..self }
     }
 
-    /// The user times that an ask is for, if it is for user time.
+    /// The range of user times that a moment selects; `None` if it is of system time.
     pub fn user_times(ask: &MomentSelector) -> Option<Range<UserTime>> {
         let before = |moment: &Moment| match moment {
             Moment::User { before, .. } => Some(*before),
@@ -46,18 +46,19 @@ impl RecordSelection {
         }
     }
 
-    /// Whether a record is shown.
+    /// Whether a record is selected.
     pub fn admits(&self, offset: i64, user_time: UserTime) -> bool {
         self.admits_optional(offset, Some(user_time))
     }
 
-    /// Whether a record is shown that may have no user time: such a one belongs to no exact set.
+    /// Whether a record is selected that may have no user time. A record without one belongs to no
+    /// exact set.
     pub fn admits_optional(&self, offset: i64, user_time: Option<UserTime>) -> bool {
         let is_in = |user: &Range<UserTime>| user_time.is_some_and(|time| user.contains(&time));
         self.offsets.contains(&offset) && self.user.as_ref().is_none_or(is_in)
     }
 
-    /// Whether a batch with these offsets can hold a record that is shown.
+    /// Whether a batch with these offsets can hold a selected record.
     pub fn overlaps(&self, first_offset: i64, last_offset: i64) -> bool {
         first_offset < self.offsets.end && last_offset >= self.offsets.start
     }

@@ -1,4 +1,4 @@
-//! Everything that a server holds, as one tree of files; now, and as of any moment.
+//! Everything that a server holds, as one tree of files, now and as of any moment.
 //!
 //! ```text
 //! topics/TOPIC/PARTITION.log       its batches, byte for byte
@@ -11,21 +11,22 @@
 //! .at/PIN                          a link to a pin's moment
 //! NAME@MOMENT                      the same of one topic, partition or file
 //! ```
-//! What holds true of it:
-//! - A size is exact before anything is read: who reads to the end finds so many bytes.
-//! - A moment is settled when it is looked up, and what it shows is the same for ever, or an error.
-//!   Names are resolved at the moment too: a topic that was deleted since is there.
-//! - What is opened is pinned: bytes do not move under a reader, whatever is given up or compacted
-//!   meanwhile; where they cannot be given any more, that is an error. The present only grows.
-//! - By user time a partition is the exact set of records, wherever in the log they stand; it is no
-//!   prefix, and not causally closed across partitions. As known when it does not say: as of the
-//!   frontier when the moment was first looked up here.
+//! These properties hold:
+//! - A size is exact before anything is read. A reader that reads to the end gets that many bytes.
+//! - A lookup resolves a moment to a final one. What that moment shows never changes: a read
+//!   returns the same bytes or an error. Names are resolved at the moment too, so a topic that was
+//!   deleted later is there.
+//! - An open node is pinned. Bytes do not move under a reader when retention or compaction removes
+//!   records. If the bytes are no longer available, the read fails. The present only grows.
+//! - By user time, a partition is the exact set of records, wherever they stand in the log. This
+//!   set is not a prefix, and it is not causally closed across partitions. If the moment does not
+//!   say as of when it is known, it is known as of the frontier at the first lookup here.
 //! - Memory is bounded ([`TreeOptions`]), whatever the size of partitions and the number of keys.
 //!
-//! A name that holds an `@` of its own wins over a moment.
+//! If a name exists that itself contains an `@`, it takes precedence over a moment.
 //!
-//! Reading leaves threads to others while it waits for the disk ([`engine::blocking`]). Nothing here
-//! writes: general files are written through [`Engine::files`].
+//! Reads that wait for the disk leave their thread to other tasks ([`engine::blocking`]). Nothing
+//! here writes. General files are written through [`Engine::files`].
 
 mod error;
 mod key_pages;
@@ -71,20 +72,21 @@ use moments::UserTimeCuts;
 use text::TextCache;
 use value::LastValue;
 
-/// How the tree is kept.
+/// The limits and defaults of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions {
-    /// How long a moment is waited for that is not past yet.
+    /// How long a lookup waits for a moment that is not final yet.
     pub patience: Duration,
-    /// Whose everything is that nobody made as a file: user and group.
+    /// The user and group that own everything that is not a stored file.
     pub owner: (u32, u32),
-    /// How many bytes of memory may say where in a partition's text its records stand.
+    /// The memory for text indexes, in bytes. They map the offsets of a partition to positions in
+    /// its text.
     pub index_bytes_max: usize,
-    /// How many bytes of text lie between two such places, at least: a read renders about as many more
-    /// than it was asked for.
+    /// The least distance between two index entries, in bytes of text. A read renders about this
+    /// many bytes more than it returns.
     pub index_spacing_bytes: u64,
-    /// How many bytes of memory may say what the keys of topics are. Where a topic has more, they are
-    /// found in several passes.
+    /// The memory for key tables, in bytes. If a topic has more keys than fit, the tree finds them
+    /// in several passes.
     pub key_bytes_max: usize,
 }
 
@@ -104,21 +106,21 @@ impl Default for TreeOptions {
 pub struct ViewTree {
     engine: Arc<Engine>,
     options: TreeOptions,
-    /// Moments of user time, and as known when.
+    /// The cuts of user-time moments: as of when each is known.
     user_time_cuts: Arc<UserTimeCuts>,
     texts: TextCache,
     key_tables: Arc<KeyTableCache>,
-    /// How many bytes of batches one call looks through for a key.
+    /// How many bytes of batches one call scans for a key.
     key_scan_bytes_max: Option<u64>,
     last_value: LastValue,
-    /// Keeps a producer from choosing keys that crowd one place.
+    /// A random seed of the hash, so that a producer cannot choose keys that collide.
     seed: u64,
-    /// When what has no time of its own was made.
+    /// The creation time of nodes that have no time of their own.
     started_at: FileTime,
 }
 
 impl ViewTree {
-    /// The tree of `engine`.
+    /// Creates the tree of `engine`.
     pub fn new(engine: Arc<Engine>, options: TreeOptions) -> ViewTree {
         let since = Hlc::at(engine.wall_now()).into();
         ViewTree {
@@ -134,8 +136,10 @@ impl ViewTree {
         }
     }
 
-    /// The same tree, where one call looks through so many bytes of batches for a key. What is not found
-    /// by then is [`TreeError::Unfinished`], and the same call goes on from there.
+    /// The same tree, where one call scans at most this many bytes of batches for a key.
+    ///
+    /// If the key is not found by then, the call returns [`TreeError::Unfinished`]. The same call
+    /// then continues from there.
     #[must_use]
     pub fn with_key_scan_limit(&self, bytes_max: u64) -> ViewTree {
         ViewTree {
@@ -151,7 +155,7 @@ impl ViewTree {
         }
     }
 
-    /// Where all paths begin.
+    /// The root of all paths.
     pub fn root(&self) -> ViewNode {
         ViewNode::Root(None)
     }

@@ -1,4 +1,4 @@
-//! What the kernel is told of a file, and how long it may believe it.
+//! The file attributes that the kernel gets, and how long it may cache them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,21 +7,21 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::tree::{ViewNodeKind, ViewStat};
 
-/// How long the kernel may believe what it knows of files, where all changes come through it.
+/// How long the kernel may cache files, if all changes come through its mount.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
-/// And where other mounts change them too: it is told, but an answer may be on its way to it meanwhile
-/// that is older than what it was told, and be believed.
+/// The same, if other mounts change files too. The mount is notified of each change, but an older
+/// reply may still be on its way. The kernel may receive it after the notification and cache it.
 pub(super) const FILES_SHARED_TTL: Duration = Duration::from_secs(1);
 
-/// How long it may believe what it knows of a moment: that does not change. A year.
+/// How long the kernel may cache a moment, which does not change: one year.
 pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long it may believe what it knows of topics and groups, which change without it.
+/// How long the kernel may cache topics and groups: not at all, because they change without it.
 pub(super) const PRESENT_TTL: Duration = Duration::ZERO;
 
-/// Files are said to be read and written best in pieces of this many bytes.
+/// The preferred I/O size that `stat` reports.
 const BLOCK_BYTES: u32 = 128 << 10;
 
-/// A time of a file, as the standard library has it.
+/// Converts a file time to the standard library's type.
 fn system_time(time: FileTime) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole = match time.seconds {
@@ -32,10 +32,10 @@ fn system_time(time: FileTime) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time that was asked for; `None` for the time of the change.
+/// A requested time; `None` stands for the time of the change itself.
 ///
-/// `fuser` hands on a time before 1970 with its nanoseconds taken away instead of added; here they are
-/// what they were.
+/// For times before 1970, `fuser` subtracts the nanoseconds instead of adding them. This function
+/// corrects that.
 pub(super) fn file_time(time: TimeOrNow) -> Option<FileTime> {
     let TimeOrNow::SpecificTime(time) = time else { return None };
     Some(match time.duration_since(UNIX_EPOCH) {
@@ -51,7 +51,7 @@ pub(super) fn file_time(time: TimeOrNow) -> Option<FileTime> {
     })
 }
 
-/// What a file is.
+/// The FUSE type of a file.
 pub(super) fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::File => FileType::RegularFile,
@@ -64,7 +64,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// What the kernel knows of the node `number`, which cannot be changed.
+/// The attributes of the node `number`, which is read only.
 pub(super) fn read_only_attributes(number: u64, stat: &ViewStat) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -85,7 +85,7 @@ pub(super) fn read_only_attributes(number: u64, stat: &ViewStat) -> FileAttr {
     }
 }
 
-/// What a node of the tree is.
+/// The FUSE type of a node of the tree.
 pub(super) fn kind_type(kind: ViewNodeKind) -> FileType {
     match kind {
         ViewNodeKind::Directory => FileType::Directory,
@@ -95,7 +95,7 @@ pub(super) fn kind_type(kind: ViewNodeKind) -> FileType {
     }
 }
 
-/// What the kernel knows of the file `node`.
+/// The attributes of the file `node`.
 pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
@@ -116,14 +116,14 @@ pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
     }
 }
 
-/// What the kernel is told of the text `number` in a listing, of which nothing is known yet: only what it
-/// is. It must not believe it for any time.
+/// The attributes in a listing of the text `number`, whose size is not known yet: only its type.
+/// The kernel must not cache them.
 pub(super) fn unread_text_attributes(number: u64) -> FileAttr {
     let kind = FileType::RegularFile;
     FileAttr { ino: INodeNo(number), kind, perm: 0o444, nlink: 1, ..negative_entry() }
 }
 
-/// What stands for a name that is not there: the kernel remembers that too.
+/// The entry of a name that does not exist. The kernel caches that too.
 pub(super) fn negative_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),

@@ -1,5 +1,5 @@
-//! What changes files. Each change is accepted when it is answered, and on stable storage after the
-//! next `fsync` of anything.
+//! Operations that change files. A change is accepted when it is answered, and on stable storage
+//! after the next `fsync` of anything.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// What is to be set of a file.
+/// The attributes to set on a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SetattrRequest {
     pub(super) mode: Option<u32>,
@@ -38,7 +38,7 @@ pub(super) struct SetattrRequest {
     pub(super) modified: Option<TimeOrNow>,
 }
 
-/// Something to be made, as `mknod` says it.
+/// A node to create, with the arguments of `mknod`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MknodRequest {
     pub(super) kind: FileKind,
@@ -46,20 +46,20 @@ pub(super) struct MknodRequest {
     pub(super) device: u64,
 }
 
-/// What `fallocate` can be asked for, in its numbers.
+/// The flags of `fallocate`.
 mod allocate {
     pub(super) const KEEP_SIZE: i32 = 1;
     pub(super) const PUNCH_HOLE: i32 = 2;
     pub(super) const ZERO_RANGE: i32 = 16;
 }
 
-/// What `setxattr` can be asked for, in its numbers.
+/// The flags of `setxattr`.
 mod extended {
     pub(super) const CREATE: i32 = 1;
     pub(super) const REPLACE: i32 = 2;
 }
 
-/// What a mode says that something is.
+/// The file type in a mode.
 pub(super) fn kind_of(mode: u32) -> Result<FileKind, FuseErrno> {
     match mode & 0o170_000 {
         0 | 0o100_000 => Ok(FileKind::File),
@@ -71,7 +71,7 @@ pub(super) fn kind_of(mode: u32) -> Result<FileKind, FuseErrno> {
     }
 }
 
-/// The mode without what lets others act as the owner, which a change by others takes away.
+/// The mode without the set-id bits. A change by another user clears them.
 fn without_set_id(mode: u32) -> u32 {
     match mode & GROUP_EXECUTES {
         0 => mode & !SET_UID,
@@ -91,8 +91,8 @@ impl MountedTree {
         ]);
     }
 
-    /// Whose a new thing in `parent` is. A directory that gives its group to what is in it gives that
-    /// to directories too.
+    /// The permissions of a new node in `parent`. A set-group-id directory passes its group to new
+    /// nodes, and the bit itself to new directories.
     fn permissions(
         &self,
         parent: Inode,
@@ -129,7 +129,7 @@ impl MountedTree {
         self.file_reply(inode)
     }
 
-    /// Makes a file and opens it; or opens one that is there, if that will do.
+    /// Creates a file and opens it. Opens an existing file, if the flags allow it.
     pub(super) fn create(
         &self,
         parent: u64,
@@ -143,7 +143,7 @@ impl MountedTree {
         let permissions = self.permissions(directory, caller, making)?;
         let at = (directory, name.as_bytes());
         let file = match self.wait(self.files.create(at, permissions)) {
-            // Somebody else has made it meanwhile, through another mount.
+            // Another mount has created it in the meantime.
             Err(FileError::Exists(_)) if !flags.contains(OFlags::EXCL) => {
                 let inode = self.files.lookup(directory, name.as_bytes(), Cut::ALL)?;
                 let file = self.files.open_inode(inode)?;
@@ -202,7 +202,7 @@ impl MountedTree {
             false => self.wait(self.files.unlink(at)),
         };
         match removed {
-            // A name and a moment: it is there, but only to be read.
+            // A name with a moment: the file exists, but it is read only.
             Err(FileError::NotFound(_)) if self.is_past(directory, name.as_bytes()) => {
                 return Err(FuseErrno::READ_ONLY);
             }
@@ -299,8 +299,8 @@ impl MountedTree {
 
     // ---- Bytes ----
 
-    /// Writes. A write at the end goes to the end as it is here: another mount may have moved it, and
-    /// then the kernel is told that it thought otherwise.
+    /// Writes. A write at the end goes to the current end, which another mount may have moved. In
+    /// that case the kernel's cache is invalidated, because it assumed another end.
     pub(super) fn write(&self, open: u64, write: WriteRequest) -> Result<(), FuseErrno> {
         let handle = self.handles.find(open)?;
         let FuseHandle::File(file) = &*handle else { return Err(FuseErrno::READ_ONLY) };
@@ -322,7 +322,8 @@ impl MountedTree {
         Ok(())
     }
 
-    /// A write by somebody who is not root: what it writes is not to run as the owner.
+    /// Clears the set-id bits on a write by a user who is not root: the new contents must not run
+    /// as the owner.
     fn clear_set_id(&self, inode: Inode) -> Result<(), FuseErrno> {
         let file = self.files.stat_inode(inode, Cut::ALL)?;
         let mode = without_set_id(file.mode);
@@ -333,7 +334,8 @@ impl MountedTree {
         Ok(())
     }
 
-    /// Makes room or a hole. Room is not set aside: a log has no place for a byte before it comes.
+    /// Extends the file or punches a hole. It reserves no space: a log has no place for a byte
+    /// before the byte is written.
     pub(super) fn allocate(
         &self,
         open: u64,
@@ -366,12 +368,12 @@ impl MountedTree {
         Ok(())
     }
 
-    /// Where data or a hole begins.
+    /// The offset where data or a hole begins.
     pub(super) fn seek(&self, open: u64, offset: i64, data: bool) -> Result<i64, FuseErrno> {
         let offset = u64::try_from(offset).map_err(|_| FuseErrno::NO_SUCH_OFFSET)?;
         let found = match &*self.handles.find(open)? {
             FuseHandle::File(file) => file.view_at(Cut::ALL)?.seek_data_or_hole(offset, data)?,
-            // There are no holes; behind the end is one.
+            // There are no holes, except after the end.
             FuseHandle::Node(open) => match self.wait(open.size())? {
                 size if offset >= size => None,
                 size => Some(if data { offset } else { size }),
@@ -382,13 +384,13 @@ impl MountedTree {
     }
 }
 
-/// Bytes to be written.
+/// A write request.
 pub(super) struct WriteRequest {
     pub(super) offset: u64,
     pub(super) data: Bytes,
-    /// At the end, wherever that is.
+    /// At the end of the file, wherever that is.
     pub(super) at_end: bool,
-    /// By somebody who may not leave the file running as its owner.
+    /// The writer may not leave the set-id bits on the file.
     pub(super) clears_set_id: bool,
 }
 
@@ -416,7 +418,7 @@ fn resolve_attributes(
     };
     let is_now = |time| matches!(time, Some(TimeOrNow::Now));
     let now = TouchTimes { modified: is_now(setting.modified), accessed: is_now(setting.accessed) };
-    // A write says by itself when it was.
+    // A truncation sets the modification time itself.
     let now = if setting.size.is_some() { TouchTimes { modified: false, ..now } } else { now };
     (set, now)
 }
@@ -437,7 +439,7 @@ mod tests {
     #[test]
     fn what_runs_as_its_owner_loses_that_when_others_change_it() {
         assert_eq!(without_set_id(0o6755), 0o755);
-        // Without execution by the group the bit means locks, and stays.
+        // Without group execution the bit means mandatory locking, and stays.
         assert_eq!(without_set_id(0o6745), 0o2745);
         assert_eq!(without_set_id(0o1777), 0o1777);
     }

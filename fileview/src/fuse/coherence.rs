@@ -1,9 +1,10 @@
-//! Telling mounts what changed through others.
+//! Notification of mounts about changes that came through other mounts.
 //!
-//! Each mount has caches of its own in the kernel, and keeps them right for what comes through it. What
-//! comes through another is told to it from a thread of its own: to tell it from the thread that serves
-//! the change could wait for a page that only that thread can fill. So another mount sees a change
-//! moments after it was answered, and the one that it came through at once.
+//! Each mount has its own caches in the kernel, and keeps them correct for changes that come
+//! through it. A separate thread notifies it of changes that come through other mounts. The thread
+//! that serves the change cannot do that: the notification could wait for a page that only that
+//! thread can fill. So another mount sees a change shortly after it was answered. The mount that it
+//! came through sees it at once.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,20 +14,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fuser::{INodeNo, Notifier};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-/// How many changes wait to be told at most: a mount whose kernel takes none must not cost memory
+/// How many changes may wait in one queue. A mount whose kernel accepts none must not use memory
 /// without bound.
 const PENDING_MAX: usize = 1 << 20;
 
 /// What changed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum CacheInvalidation {
-    /// What is known of a node, and what is in it.
+    /// The attributes of a node, and its contents.
     Inode(u64),
-    /// What a name in a directory means.
+    /// What a name in a directory refers to.
     Entry(u64, OsString),
 }
 
-/// Names a mount.
+/// Identifies a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MountId(u64);
 
@@ -36,7 +37,7 @@ struct PendingInvalidations {
     ended: bool,
 }
 
-/// What a mount has not been told yet. What changes often meanwhile is told once.
+/// The changes of which a mount is not notified yet. Repeated changes are merged.
 #[derive(Default)]
 struct InvalidationQueue {
     pending: Mutex<PendingInvalidations>,
@@ -56,7 +57,7 @@ impl InvalidationQueue {
         self.wakeup.notify_one();
     }
 
-    /// Waits for changes; `None` once nobody will be told of any.
+    /// Waits for changes; `None` after the queue has ended.
     fn take(&self) -> Option<HashSet<CacheInvalidation>> {
         let mut waiting = self.pending.lock();
         while waiting.changes.is_empty() && !waiting.ended {
@@ -71,7 +72,8 @@ impl InvalidationQueue {
     }
 }
 
-/// A mount among the [`CacheInvalidator`]; it leaves when this is dropped, however it ends.
+/// The registration of a mount with the [`CacheInvalidator`]. Dropping it removes the mount,
+/// however the mount ends.
 pub(super) struct MountRegistration {
     invalidator: Arc<CacheInvalidator>,
     id: MountId,
@@ -89,7 +91,7 @@ impl Drop for MountRegistration {
     }
 }
 
-/// All mounts that want to be told.
+/// All mounts that receive notifications.
 #[derive(Default)]
 pub(super) struct CacheInvalidator {
     next: AtomicU64,
@@ -97,13 +99,13 @@ pub(super) struct CacheInvalidator {
 }
 
 impl CacheInvalidator {
-    /// A mount, that is told nothing yet.
+    /// Registers a mount. It receives no notifications yet.
     pub(super) fn register(self: &Arc<CacheInvalidator>) -> MountRegistration {
         let id = MountId(self.next.fetch_add(1, Ordering::Relaxed));
         MountRegistration { invalidator: Arc::clone(self), id }
     }
 
-    /// Tells a mount from now on.
+    /// Starts to notify a mount.
     pub(super) fn start_notifying(
         &self,
         mount: MountId,
@@ -125,7 +127,7 @@ impl CacheInvalidator {
         untold
     }
 
-    /// A mount has ended.
+    /// Removes a mount that has ended.
     fn unregister(&self, mount: MountId) {
         self.mounts.write().retain(|(listener, untold)| {
             let stays = *listener != mount;
@@ -141,7 +143,7 @@ impl CacheInvalidator {
         self.mounts.read().len() > 1
     }
 
-    /// Tells all mounts but `by` of changes that came through `by`.
+    /// Notifies all mounts but `by` of changes that came through `by`.
     pub(super) fn invalidate_others(&self, by: MountId, changes: &[CacheInvalidation]) {
         for (listener, untold) in self.mounts.read().iter() {
             if *listener != by {
@@ -150,7 +152,7 @@ impl CacheInvalidator {
         }
     }
 
-    /// Tells `mount` of a change that did not come about as it thinks.
+    /// Notifies `mount` of a change whose result differs from what its kernel assumed.
     pub(super) fn invalidate(&self, mount: MountId, change: &CacheInvalidation) {
         let listeners = self.mounts.read();
         if let Some((_, untold)) = listeners.iter().find(|(listener, _)| *listener == mount) {
@@ -164,7 +166,7 @@ fn notify_kernel(notifier: &Notifier, change: &CacheInvalidation) {
         CacheInvalidation::Inode(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
         CacheInvalidation::Entry(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
     };
-    // The kernel does not know it, or the mount is ending.
+    // The kernel has not cached it, or the mount is ending.
     if let Err(error) = told {
         tracing::debug!(%error, ?change, "the cache of a mount was not invalidated");
     }

@@ -1,4 +1,4 @@
-//! Why a request is refused: a number, as the kernel wants it.
+//! Why a request is refused, as an error number for the kernel.
 
 use engine::files::FileError;
 use fuser::Errno;

@@ -1,4 +1,4 @@
-//! What is open. The kernel closes each once.
+//! The open files and directories. The kernel closes each one once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::errno::FuseErrno;
 use super::inode_table::MountNode;
 use crate::tree::OpenNode;
 
-/// How many may be open at a time.
+/// How many handles may be open at a time.
 const OPEN_MAX: usize = 1 << 20;
 
-/// Something open.
+/// An open file or directory.
 pub(super) enum FuseHandle {
     /// A file of the present.
     File(OpenFile),
-    /// Anything else that has bytes.
+    /// Any other node that has bytes.
     Node(OpenNode),
     /// A directory.
     Directory(DirectoryHandle),
 }
 
-/// A directory that is read.
+/// An open directory.
 pub(super) struct DirectoryHandle {
     pub(super) node: MountNode,
-    /// Of a directory of files: as it was when the reader began.
+    /// Only for a directory of files: its names when the reader began.
     pub(super) names: Mutex<Option<Vec<DirectoryEntry>>>,
 }
 
-/// All that is open.
+/// All open handles.
 #[derive(Default)]
 pub(super) struct FuseHandleTable {
     next: AtomicU64,
@@ -54,7 +54,7 @@ impl FuseHandleTable {
         self.open.read().get(&number).cloned().ok_or(FuseErrno::BAD_HANDLE)
     }
 
-    /// Returns what was closed, so that the caller lets go of it where that may wait.
+    /// Closes a handle and returns it. The caller drops it where that may block.
     pub(super) fn close(&self, number: u64) -> Option<Arc<FuseHandle>> {
         self.open.write().remove(&number)
     }

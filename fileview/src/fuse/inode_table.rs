@@ -1,11 +1,11 @@
-//! What the numbers mean by which the kernel knows files.
+//! What the inode numbers mean by which the kernel knows files.
 //!
-//! A file of the present is its inode's number, and so is found without being remembered. Everything
-//! else is remembered for as long as the kernel does, which says so: it counts what it was told, and
-//! forgets that many.
+//! A file of the present has its own inode number, so it is found without a table. Every other node
+//! stays in the table as long as the kernel remembers it. The kernel counts its lookups and says
+//! how many of them it forgets.
 //!
-//! What the kernel keeps it keeps by number. So a node of the past that shows other bytes than before,
-//! because some were given up or compacted, has another number: what was open stays what it was.
+//! The kernel caches by number. So when retention or compaction removes records and a node of the
+//! past shows other bytes, it gets another number. What was open stays what it was.
 
 use std::collections::HashMap;
 
@@ -21,26 +21,26 @@ use crate::tree::ViewNode;
 pub(super) enum MountNode {
     /// A file or directory that can be changed.
     File(Inode),
-    /// Anything else of the tree, and in which version ([`crate::tree::Tree::version`]).
+    /// Any other node of the tree, with its version ([`crate::tree::ViewTree::version`]).
     Tree(ViewNode, u64),
 }
 
 struct InodeEntry {
     node: ViewNode,
     version: u64,
-    /// What the kernel was told of it last.
+    /// The attributes that the kernel received last.
     attributes: Option<FileAttr>,
-    /// How often the kernel was told of it.
+    /// The kernel's lookup count.
     lookups: u64,
 }
 
-/// What the kernel knows and we cannot tell from the number.
+/// The nodes that the kernel knows and that do not follow from their number.
 #[derive(Default)]
 pub(super) struct InodeTable {
     entries: Mutex<HashMap<u64, InodeEntry>>,
 }
 
-/// Numbers from here on are of what has no inode of its own.
+/// Numbers from here on belong to nodes that have no inode of their own.
 const SYNTHETIC_INODE_MIN: u64 = 1 << 63;
 
 impl MountNode {
@@ -52,7 +52,7 @@ impl MountNode {
         }
     }
 
-    /// The number by which the kernel knows it.
+    /// The number by which the kernel knows the node.
     pub(super) fn number(&self) -> u64 {
         match self {
             MountNode::File(inode) => inode_number(*inode),
@@ -62,7 +62,7 @@ impl MountNode {
         }
     }
 
-    /// The node that the tree knows.
+    /// The node in the tree.
     pub(super) fn view_node(&self) -> ViewNode {
         match self {
             MountNode::File(inode) => ViewNode::File { inode: *inode, cut: None },
@@ -77,7 +77,7 @@ pub(super) fn inode_number(inode: Inode) -> u64 {
 }
 
 impl InodeTable {
-    /// What `number` means.
+    /// The node with this `number`.
     pub(super) fn find(&self, number: u64) -> Result<MountNode, FuseErrno> {
         if number == ViewNode::Root(None).inode() {
             return Ok(MountNode::Tree(ViewNode::Root(None), 0));
@@ -93,13 +93,13 @@ impl InodeTable {
         Ok(MountNode::Tree(known.node.clone(), known.version))
     }
 
-    /// What the kernel was told last of a number that it knows.
+    /// The attributes that the kernel received last for a number that it knows.
     pub(super) fn attributes(&self, number: u64) -> Option<FileAttr> {
         self.entries.lock().get(&number)?.attributes
     }
 
-    /// The kernel is about to be told of `place` once more, and of what is known of it; returns the
-    /// number.
+    /// Counts a lookup of `place` that the kernel is about to receive, with its attributes. Returns
+    /// the number.
     pub(super) fn add_lookup(
         &self,
         place: &MountNode,
@@ -114,7 +114,7 @@ impl InodeTable {
             attributes: None,
             lookups: 0,
         });
-        // Two nodes of one number: one in 2^63.
+        // Two nodes have the same number: the chance is one in 2^63.
         if entry.node != *node || entry.version != *version {
             return Err(FuseErrno::IO);
         }
@@ -123,7 +123,8 @@ impl InodeTable {
         Ok(number)
     }
 
-    /// The kernel was told of `number` so often, and has forgotten it.
+    /// Subtracts `times` from the lookup count of `number`, because the kernel has forgotten that
+    /// many lookups.
     pub(super) fn forget(&self, number: u64, times: u64) {
         if number < SYNTHETIC_INODE_MIN {
             return;

@@ -1,23 +1,23 @@
-//! Who asked, for answers that take long: a program that is killed must not have to wait for them.
+//! Cancellation of slow requests: a program that is killed must not have to wait for them.
 //!
-//! The kernel keeps a program until what it asked for is answered, also one that is being killed. It would
-//! tell us (`FUSE_INTERRUPT`), but `fuser` does not hand that on; so whether a thread is being killed is
-//! looked up from time to time, in `/proc`.
+//! The kernel blocks a program until its request is answered, even while the program is being
+//! killed. The kernel would report that (`FUSE_INTERRUPT`), but `fuser` does not pass it on. So
+//! this module polls `/proc` to see whether the calling thread is being killed.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How often it is looked up.
+/// The interval of that poll.
 const PROC_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The signal that ends a program, as one bit of a mask. The kernel raises it for every other signal that
-/// ends one, such as that of Ctrl-C.
+/// SIGKILL as one bit of a signal mask. The kernel raises it for every other signal that ends a
+/// program, such as that of Ctrl-C.
 const SIGKILL_BIT: u64 = 1 << 8;
 
 thread_local! {
     static CALLER_THREAD: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Serves what the thread `asker` asked, as the kernel numbers it.
+/// Serves a request of the thread `asker`, which is the kernel's thread id.
 pub(super) fn serve_for_caller(asker: u32, serve: impl FnOnce()) {
     struct CallerGuard;
     impl Drop for CallerGuard {
@@ -30,7 +30,8 @@ pub(super) fn serve_for_caller(asker: u32, serve: impl FnOnce()) {
     serve();
 }
 
-/// An answer to whoever is served on this thread; `None` once it is being killed.
+/// Waits for an answer to the caller that this thread serves; `None` once that caller is being
+/// killed.
 pub(super) async fn wait_unless_killed<T>(answer: impl Future<Output = T>) -> Option<T> {
     let asker = CALLER_THREAD.get();
     wait_while(answer, || asker.is_none_or(|asker| !is_killed(asker))).await
@@ -52,7 +53,7 @@ fn is_killed(thread: u32) -> bool {
     status.is_ok_and(|status| has_pending_sigkill(&status))
 }
 
-/// Whether the signal waits for the thread, or for its process.
+/// Whether the signal is pending for the thread, or for its process.
 fn has_pending_sigkill(status: &str) -> bool {
     status.lines().any(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));

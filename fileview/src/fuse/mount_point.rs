@@ -1,4 +1,4 @@
-//! Where a mount is put: whether it can be there, what is there already, and taking it away.
+//! Mount points: whether a mount is possible, what is mounted already, and unmounting.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::AsRawFd;
@@ -12,24 +12,24 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::MountError;
 
-/// What our mounts say that they are, in `/proc/self/mountinfo`.
+/// The type of our mounts in `/proc/self/mountinfo`.
 const FILE_SYSTEM: &str = "fuse.freezeframe";
 const DEVICE: &str = "/dev/fuse";
-/// What stands before the data directory in what they say is mounted.
+/// The prefix of the data directory in the source of our mounts.
 const SOURCE: &str = "freezeframe:";
 
 /// A mount, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MountEntry {
-    /// Major and minor number of what is mounted.
+    /// The major and minor number of the mounted device.
     device: String,
     path: PathBuf,
     file_system: String,
-    /// What is mounted, by name.
+    /// The mount source.
     source: Vec<u8>,
 }
 
-/// The mounts of a line each, as `/proc/self/mountinfo` has them.
+/// Parses mounts, one a line, as in `/proc/self/mountinfo`.
 fn parse(lines: &[u8]) -> Vec<MountEntry> {
     lines.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
@@ -45,7 +45,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Takes back `\040` and the like.
+/// Decodes `\040` and similar escapes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -64,13 +64,13 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What is mounted at `path`: the uppermost.
+/// The topmost mount at `path`.
 pub(super) fn mounted_at(path: &Path) -> Option<MountEntry> {
     let lines = std::fs::read("/proc/self/mountinfo").ok()?;
     parse(&lines).into_iter().rfind(|listed| listed.path == path)
 }
 
-/// What a mount says that is mounted: the data directory.
+/// The source of our mounts, which names the data directory.
 pub(super) fn source(data_dir: &Path) -> OsString {
     let path = std::fs::canonicalize(data_dir).unwrap_or_else(|_| absolute(data_dir));
     let mut source = OsString::from(SOURCE);
@@ -78,18 +78,18 @@ pub(super) fn source(data_dir: &Path) -> OsString {
     source
 }
 
-/// The data directory of the server that mounted its tree at `directory`, as the mount says it.
+/// The data directory of the server that mounted its tree at `directory`, from the mount's source.
 pub(super) fn data_dir_of(directory: &Path) -> Option<PathBuf> {
     let of = |path: &Path| {
         let listed = mounted_at(path).filter(|listed| listed.file_system == FILE_SYSTEM)?;
         let data_dir = listed.source.strip_prefix(SOURCE.as_bytes())?;
         Some(PathBuf::from(OsString::from_vec(data_dir.to_vec())))
     };
-    // One that answers nobody is found by its name.
+    // A mount that no longer responds is found by its name.
     of(&absolute(directory)).or_else(|| of(&std::fs::canonicalize(directory).ok()?))
 }
 
-/// A path without `.` and `..` by name: for one that cannot be looked at.
+/// Removes `.` and `..` from a path without I/O, for a path that cannot be inspected.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut plain = PathBuf::new();
@@ -104,7 +104,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     plain
 }
 
-/// Whether something can be mounted at `directory`; its path without links.
+/// Checks that `directory` can be a mount point. Returns its path with symlinks resolved.
 pub(super) fn check_mount_point(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountError> {
     detach_dead_mount(directory)?;
     let path = std::fs::canonicalize(directory).map_err(|source| cannot_use(directory, source))?;
@@ -135,7 +135,7 @@ fn cannot_use(directory: &Path, source: std::io::Error) -> MountError {
     }
 }
 
-/// What a server that was killed left mounted answers nobody, and is taken away.
+/// Unmounts what a killed server left mounted: it no longer responds.
 fn detach_dead_mount(directory: &Path) -> Result<(), MountError> {
     let is_dead = |error: &std::io::Error| {
         error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
@@ -151,15 +151,15 @@ fn detach_dead_mount(directory: &Path) -> Result<(), MountError> {
         .map_err(|source| MountError::CannotUse { directory: path, source: source.into() })
 }
 
-/// A connection to the kernel for a mount, and the mount, if it was made here.
+/// The result of a direct mount: a connection to the kernel, if it is permitted.
 pub(super) enum FuseConnection {
-    /// Mounted; the kernel's requests come from there.
+    /// Mounted. The kernel's requests come from this device.
     Mounted(std::fs::File),
-    /// This user cannot mount by himself.
+    /// This user may not mount without help.
     NotPermitted,
 }
 
-/// Mounts at `path`, without help.
+/// Mounts at `path`, without `fusermount3`.
 pub(super) fn mount(path: &Path, source: &OsStr) -> Result<FuseConnection, MountError> {
     let device =
         std::fs::File::options().read(true).write(true).open(DEVICE).map_err(MountError::NoFuse)?;
@@ -183,7 +183,7 @@ pub(super) fn mount(path: &Path, source: &OsStr) -> Result<FuseConnection, Mount
     }
 }
 
-/// Takes away what is mounted at `path`, if it still is `listed`.
+/// Unmounts `path`, if the mount there still is `listed`.
 pub(super) fn unmount(path: &Path, listed: &MountEntry, lazily: bool) -> Result<(), MountError> {
     if mounted_at(path).as_ref() != Some(listed) {
         return Ok(());
@@ -204,14 +204,14 @@ fn detach(path: &Path, flags: UnmountFlags) -> Result<(), Errno> {
     rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Takes away what was mounted a moment ago and could not be served.
+/// Unmounts what was just mounted and could not be served.
 pub(super) fn detach_unserved_mount(path: &Path) {
     if let Err(error) = detach(path, UnmountFlags::DETACH) {
         tracing::warn!(%error, directory = %path.display(), "a mount could not be unmounted");
     }
 }
 
-/// A program that may do it for others than root.
+/// Runs `fusermount3`, which may unmount for users who are not root.
 fn unmount_with_fusermount(path: &Path, lazily: bool) -> Result<(), MountError> {
     let mut arguments = vec![OsStr::new("-u")];
     arguments.extend(lazily.then_some(OsStr::new("-z")));

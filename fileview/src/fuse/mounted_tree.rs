@@ -1,7 +1,7 @@
-//! One mount: what the kernel asks of it, answered.
+//! One mount, and its answers to the kernel.
 //!
-//! Files of the present are read and written ([`super::changes`]); everything else of the tree is read
-//! only. What is said here holds for both.
+//! Files of the present are read and written ([`super::changes`]). Everything else of the tree is
+//! read only. The code here serves both.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -28,30 +28,30 @@ use super::interrupt::wait_unless_killed;
 use crate::ViewFormat;
 use crate::tree::{TreeError, ViewEntry, ViewNode, ViewTree};
 
-/// How many names of the tree are asked for at once.
+/// How many names of the tree one call lists.
 const READDIR_NAMES_MAX: usize = 1024;
-/// How often something is looked at again that became another version meanwhile.
+/// How often a lookup is repeated when the node changes its version in the meantime.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Who asks.
+/// The user and group of the calling program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FuseCaller {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
-/// What the kernel is told of a name or file, and for how long it may believe it.
+/// What the kernel gets for a name or file: its attributes, and how long it may cache them.
 pub(super) struct EntryReply {
     pub(super) attributes: FileAttr,
     pub(super) ttl: Duration,
 }
 
-/// A name in a directory, as it is told.
+/// A name in a directory, as it is listed.
 pub(super) struct ReaddirEntry {
-    /// Where to go on behind it.
+    /// The cookie to continue after this name.
     pub(super) next: u64,
     pub(super) name: Vec<u8>,
-    /// Not yet in any version.
+    /// The node, without a version yet.
     pub(super) node: MountNode,
     pub(super) kind: fuser::FileType,
 }
@@ -65,19 +65,19 @@ pub(super) struct MountedTree {
     pub(super) invalidator: Arc<CacheInvalidator>,
     pub(super) nodes: InodeTable,
     pub(super) handles: FuseHandleTable,
-    /// Held while something is put at the end of a file; which one follows from its number.
+    /// Held while data is appended to a file. The inode number selects the lock.
     pub(super) append_locks: Arc<[Mutex<()>]>,
-    /// Where the data lies: how much room there is follows from that.
+    /// The data directory. Its file system determines the free space.
     pub(super) data_dir: PathBuf,
 }
 
 impl MountedTree {
-    /// Waits for what is answered from elsewhere.
+    /// Blocks until an asynchronous answer is there.
     pub(super) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         self.runtime.block_on(answer)
     }
 
-    /// [`MountedTree::wait`], for what may take long, as long as somebody waits for it.
+    /// Like [`MountedTree::wait`], but for a slow answer: it stops when the caller is being killed.
     fn wait_interruptibly<T>(
         &self,
         answer: impl Future<Output = Result<T, TreeError>>,
@@ -86,7 +86,7 @@ impl MountedTree {
         self.wait(wait_unless_killed(answer)).unwrap_or_else(unwanted)
     }
 
-    /// Whether to look a name up may take reading all of a topic.
+    /// Whether the lookup of a name may read all of a topic.
     pub(super) fn is_slow_lookup(&self, parent: u64, name: &OsStr) -> bool {
         match self.nodes.find(parent) {
             Ok(MountNode::Tree(ViewNode::Keys(_), _)) => true,
@@ -98,13 +98,13 @@ impl MountedTree {
         }
     }
 
-    /// Whether to know or open what has that number may take so.
+    /// Whether `getattr` or `open` of that number may read all of a topic.
     pub(super) fn is_slow(&self, number: u64) -> bool {
         matches!(self.nodes.find(number), Ok(MountNode::Tree(node, _)) if is_rendered(&node)
             || matches!(node, ViewNode::Keys(_) | ViewNode::Key { .. }))
     }
 
-    /// What a name means. A name that is not there is an answer too, where it may be remembered.
+    /// Looks a name up. A negative entry is an answer too, where the kernel may cache it.
     pub(super) fn look_up(&self, parent: u64, name: &OsStr) -> Result<EntryReply, FuseErrno> {
         let (parent, name) = (self.nodes.find(parent)?, name.as_bytes());
         if name.len() > NAME_BYTES_MAX {
@@ -113,7 +113,7 @@ impl MountedTree {
         if let MountNode::File(directory) = parent {
             match self.files.lookup(directory, name, Cut::ALL) {
                 Ok(inode) => return self.file_reply(inode),
-                // It may be a name and a moment.
+                // It may be a name with a moment.
                 Err(FileError::NotFound(_)) if name.contains(&b'@') => {}
                 Err(FileError::NotFound(_)) => {
                     return Ok(EntryReply { attributes: negative_entry(), ttl: self.files_ttl() });
@@ -124,7 +124,8 @@ impl MountedTree {
         let parent = parent.view_node();
         match self.wait_interruptibly(self.tree.lookup(&parent, name)) {
             Ok(node) => self.node_reply(node),
-            // Whoever is asked for a key may find that what was its newest record is gone.
+            // The keys of a moment can disappear when their newest record is removed, so these are
+            // not cached.
             Err(TreeError::NotFound(_))
                 if !parent.is_present() && !matches!(parent, ViewNode::Keys(_)) =>
             {
@@ -134,12 +135,12 @@ impl MountedTree {
         }
     }
 
-    /// How long the kernel may believe what it knows of files.
+    /// How long the kernel may cache what it knows of files.
     pub(super) fn files_ttl(&self) -> Duration {
         if self.invalidator.is_shared() { FILES_SHARED_TTL } else { FILES_TTL }
     }
 
-    /// Whether a name in a directory of files is one with a moment, and there was something then.
+    /// Whether a name in a directory of files has a moment, and the file existed then.
     pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
         let parent = MountNode::File(directory).view_node();
         name.contains(&b'@') && self.wait(self.tree.lookup(&parent, name)).is_ok()
@@ -150,15 +151,17 @@ impl MountedTree {
         Ok(EntryReply { attributes: attributes(inode_number(inode), &file), ttl: self.files_ttl() })
     }
 
-    /// What the kernel is told of `place`, which it then knows once more.
+    /// The reply for `place`, counted as one more lookup by the kernel.
     pub(super) fn counted_reply(&self, place: &MountNode) -> Result<EntryReply, FuseErrno> {
         let told = self.current_reply(place)?;
         self.nodes.add_lookup(place, Some(told.attributes))?;
         Ok(told)
     }
 
-    /// [`MountedTree::tell`], of what a node is by now. The name may mean another version when it is asked
-    /// for again, so it is asked for again; what the kernel keeps of this one it finds again.
+    /// [`MountedTree::counted_reply`] for the current version of a node.
+    ///
+    /// The name may refer to another version at the next lookup. So the kernel must look the name
+    /// up again, but it may keep what it caches of this version.
     fn node_reply(&self, node: ViewNode) -> Result<EntryReply, FuseErrno> {
         let mut tries = 1;
         loop {
@@ -189,7 +192,7 @@ impl MountedTree {
         Ok(EntryReply { attributes: read_only_attributes(number, &stat), ttl })
     }
 
-    /// What was just looked at is of that version.
+    /// Checks that what was just read is of that version.
     fn check_version(&self, node: &ViewNode, version: u64) -> Result<(), FuseErrno> {
         if version != 0 && self.wait(self.tree.version(node))? != version {
             return Err(FuseErrno::STALE);
@@ -197,7 +200,7 @@ impl MountedTree {
         Ok(())
     }
 
-    /// What is known of a node.
+    /// The attributes of a node.
     pub(super) fn attributes(
         &self,
         number: u64,
@@ -208,7 +211,7 @@ impl MountedTree {
         if let Some(open) = open
             && let FuseHandle::Node(open) = &*self.handles.find(open)?
         {
-            // What is open may be less than what is there now, or more.
+            // An open handle may have fewer or more bytes than the node has now.
             told.attributes.size = self.wait(open.size())?;
         }
         Ok(told)
@@ -225,7 +228,7 @@ impl MountedTree {
         }
     }
 
-    /// Opens for reading, or writing if that can be.
+    /// Opens a file for reading, or for writing where that is possible.
     pub(super) fn open(
         &self,
         number: u64,
@@ -234,15 +237,15 @@ impl MountedTree {
         match self.nodes.find(number)? {
             MountNode::File(inode) => {
                 let file = self.files.open_inode(inode)?;
-                // All that changes it comes through the kernel, or it is told.
+                // All changes of the file go through the kernel, or it is notified of them.
                 Ok((self.handles.add(FuseHandle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
             }
             MountNode::Tree(..) if to_write => Err(FuseErrno::READ_ONLY),
             MountNode::Tree(node, version) => {
                 let open = self.wait_interruptibly(self.tree.open(&node))?;
-                // The kernel looks the name up again, if it has one.
+                // On an error the kernel looks the name up again, if it has one.
                 self.check_version(&node, version)?;
-                // Two that have a present open may have different bytes of it: each reads its own.
+                // Two handles of the present may have different bytes: each reads its own.
                 let flags = match node.is_present() {
                     true => FopenFlags::FOPEN_DIRECT_IO,
                     false => FopenFlags::FOPEN_KEEP_CACHE,
@@ -268,7 +271,7 @@ impl MountedTree {
     ) -> Result<(FileHandle, FopenFlags), FuseErrno> {
         let place = self.nodes.find(number)?;
         let past = match &place {
-            // The keys of a moment are fewer once records are given up.
+            // The keys of a moment become fewer when retention removes records.
             MountNode::Tree(ViewNode::Keys(_), _) | MountNode::File(_) => false,
             MountNode::Tree(node, _) => !node.is_present(),
         };
@@ -280,8 +283,10 @@ impl MountedTree {
         Ok((self.handles.add(FuseHandle::Directory(listing))?, flags))
     }
 
-    /// Names of an open directory, those behind `after`. A directory of files is listed as it was when
-    /// the reader began: what comes and goes meanwhile moves nothing.
+    /// The names in an open directory after the cookie `after`.
+    ///
+    /// A directory of files is listed as it was when the reader began. Names that appear or
+    /// disappear in the meantime move no other name.
     pub(super) fn names(&self, open: u64, after: u64) -> Result<Vec<ReaddirEntry>, FuseErrno> {
         let handle = self.handles.find(open)?;
         let FuseHandle::Directory(listing) = &*handle else { return Err(FuseErrno::NOT_DIRECTORY) };
@@ -339,12 +344,12 @@ impl MountedTree {
             .collect())
     }
 
-    /// What the kernel is told of a name in a directory that it lists; `None` if it is gone by now.
+    /// The reply for a name in a listing; `None` if the name is gone by now.
     pub(super) fn name_reply(&self, named: &ReaddirEntry) -> Option<EntryReply> {
         match &named.node {
             MountNode::File(_) => self.counted_reply(&named.node).ok(),
             MountNode::Tree(node, _) if is_rendered(node) => self.unread_text_reply(node).ok(),
-            // One of which nothing is kept has a name nevertheless.
+            // A partition of which nothing is left still has a name.
             MountNode::Tree(node @ ViewNode::Partition { .. }, _) => {
                 self.node_reply(node.clone()).or_else(|_| self.unread_text_reply(node)).ok()
             }
@@ -352,8 +357,8 @@ impl MountedTree {
         }
     }
 
-    /// What the kernel is told of a text in a listing: to know how long it is would mean to read all of
-    /// it. It asks again, if somebody wants to know.
+    /// The reply for a text in a listing. Its length is unknown, because finding it would read the
+    /// whole partition. The kernel requests it again if a program needs it.
     fn unread_text_reply(&self, node: &ViewNode) -> Result<EntryReply, FuseErrno> {
         let version = self.wait(self.tree.version(node)).unwrap_or(0);
         let place = MountNode::of(node.clone(), version);
@@ -363,7 +368,7 @@ impl MountedTree {
         Ok(EntryReply { attributes, ttl: PRESENT_TTL })
     }
 
-    /// The kernel was not told of it after all.
+    /// Takes back the count of a lookup: the kernel did not receive this reply.
     pub(super) fn undo_lookup(&self, told: &EntryReply) {
         self.nodes.forget(told.attributes.ino.0, 1);
     }
@@ -376,7 +381,7 @@ impl MountedTree {
         }
     }
 
-    /// The file with the number `number`, which can be changed.
+    /// The file with the number `number`, which must be writable.
     pub(super) fn file(&self, number: u64) -> Result<Inode, FuseErrno> {
         self.directory(number)
     }
@@ -395,14 +400,14 @@ impl MountedTree {
         self.tree.extended_attribute(&node, name.as_bytes())?.ok_or(FuseErrno::NO_DATA)
     }
 
-    /// The names of all, each with a zero behind it.
+    /// The names of all extended attributes, each with a zero byte after it.
     pub(super) fn extended_attribute_names(&self, number: u64) -> Result<Vec<u8>, FuseErrno> {
         let names = self.tree.extended_attribute_names(&self.nodes.find(number)?.view_node())?;
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 }
 
-/// Cookies of the tree are not below.
+/// The lowest cookie of the tree.
 const FIRST_COOKIE: u64 = 16;
 
 fn readdir_entry(listed: ViewEntry) -> ReaddirEntry {
@@ -415,13 +420,13 @@ fn readdir_entry(listed: ViewEntry) -> ReaddirEntry {
     }
 }
 
-/// Whether it is made by reading all of a partition.
+/// Whether the node's bytes come from reading all of a partition.
 fn is_rendered(node: &ViewNode) -> bool {
     matches!(node, ViewNode::Partition { format, .. } if *format != ViewFormat::Raw)
 }
 
-/// Whether attributes of that name are kept: a program's own, and root's. What others mean to the kernel
-/// (capabilities, access lists) it would not find here.
+/// Whether attributes of that name are stored: those of programs, and those of root. The kernel
+/// would not honour the others here (capabilities, access lists).
 pub(super) fn is_stored_attribute(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name.starts_with(b"trusted.")
 }

@@ -1,4 +1,4 @@
-//! The kernel's requests, one by one: taken apart, served on some thread, answered.
+//! The kernel's requests: each is decoded, served on a thread, and answered.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,28 +24,28 @@ use super::interrupt::serve_for_caller;
 use super::mounted_tree::{EntryReply, FuseCaller, MountedTree};
 use super::workers::FuseWorkers;
 
-/// The longest write that the kernel sends at once.
+/// The longest write that the kernel sends in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// How many requests that nobody waits for yet, such as reading ahead, the kernel may have under way.
+/// How many background requests, such as read-ahead, the kernel may have in progress.
 const BACKGROUND_MAX: u16 = 64;
-/// What the kernel may do, where it can.
+/// The capabilities that the mount requests from the kernel.
 const WANTED_CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_CACHE_SYMLINKS,
-    // It need not ask before each write whether the file runs as its owner.
+    // The kernel need not check for set-id bits before each write.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     InitFlags::FUSE_ABORT_ERROR,
 ];
-/// Inodes are never used again.
+/// Inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// A mount, and who serves it.
+/// A mount, and its worker threads.
 pub(super) struct FuseSession {
     pub(super) mounted: Arc<MountedTree>,
     pub(super) workers: FuseWorkers,
@@ -57,13 +57,13 @@ impl FuseSession {
         self.workers.serve(move || request(&mounted));
     }
 
-    /// Serves a request that may take long, for as long as its asker lives.
+    /// Serves a slow request, until its caller is killed.
     fn serve_slow(&self, request: &Request, serve: impl FnOnce(&MountedTree) + Send + 'static) {
         let (mounted, asker) = (Arc::clone(&self.mounted), request.pid());
         self.workers.serve_slow(move || serve_for_caller(asker, || serve(&mounted)));
     }
 
-    /// Everything written before is on stable storage when `reply` is given. Nobody waits on a thread.
+    /// Calls `reply` once everything written before is on stable storage. Blocks no thread.
     fn sync(&self, reply: ReplyEmpty) {
         let files = self.mounted.files.clone();
         self.workers.wait(async move {
@@ -107,7 +107,7 @@ fn reply_open(reply: ReplyOpen, opened: Result<(FileHandle, fuser::FopenFlags), 
     }
 }
 
-/// An attribute, or how long it is.
+/// Replies with the value of an attribute, or with its length.
 fn reply_xattr(reply: ReplyXattr, room: u32, value: Result<Vec<u8>, FuseErrno>) {
     match value {
         Ok(value) if room == 0 => reply.size(value.len() as u32),
@@ -314,7 +314,7 @@ impl Filesystem for FuseSession {
         let write = WriteRequest {
             offset,
             data: Bytes::copy_from_slice(data),
-            // What comes from a mapping has its place.
+            // A write from a mapping has its own offset.
             at_end: !is_cached && open_flags(flags.0).contains(OFlags::APPEND),
             clears_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
@@ -332,7 +332,7 @@ impl Filesystem for FuseSession {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Whatever was written is here already; the kernel does not ask again.
+        // All writes have arrived already. With ENOSYS the kernel does not send this request again.
         reply.error(Errno::ENOSYS);
     }
 
@@ -347,7 +347,7 @@ impl Filesystem for FuseSession {
         reply: ReplyEmpty,
     ) {
         self.serve(move |mounted| {
-            // Nobody waits for a close.
+            // Programs do not wait for a close.
             reply.ok();
             drop(mounted.handles.close(handle.0));
         });
@@ -409,7 +409,7 @@ impl Filesystem for FuseSession {
                         mounted.undo_lookup(&told);
                         break;
                     }
-                    // The kernel does not count these two.
+                    // The kernel does not count lookups of these two.
                     if matches!(&*named.name, b"." | b"..") {
                         mounted.undo_lookup(&told);
                     }
@@ -565,7 +565,7 @@ impl Filesystem for FuseSession {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        // The kernel reads and writes instead, and does not ask again.
+        // The kernel reads and writes instead, and does not send this request again.
         reply.error(Errno::ENOSYS);
     }
 
@@ -580,7 +580,7 @@ impl Filesystem for FuseSession {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        // Programs ask this of every file, to see whether it is a terminal.
+        // Programs send this for every file, to see whether it is a terminal.
         reply.error(Errno::ENOTTY);
     }
 
@@ -594,7 +594,7 @@ impl Filesystem for FuseSession {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        // The kernel takes all files for ready, and does not ask again.
+        // The kernel treats all files as ready, and does not send this request again.
         reply.error(Errno::ENOSYS);
     }
 }

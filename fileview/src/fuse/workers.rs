@@ -1,13 +1,14 @@
-//! Who serves requests: a few threads that take them from the kernel, of which one is always free to
-//! take the next.
+//! The threads that serve requests: a few take them from the kernel, and one is always free for the
+//! next.
 //!
-//! A request is served on the thread that took it, which is what costs least. But one that waits for
-//! the disk must not keep others waiting that need no disk: whoever finds that all other threads are
-//! busy hands its request to a pool and goes on listening. The pool is bounded, so what is under way is
-//! too; when it is full, the last thread serves as well, and the kernel holds back what comes.
+//! A request is served on the thread that took it, which costs least. But a request that waits for
+//! the disk must not block others that need no disk. So a thread that finds all other threads busy
+//! passes its request to a pool, and takes the next one. The pool is bounded, so the number of
+//! requests in progress is bounded too. When the pool is full, the last thread serves as well, and
+//! the kernel queues what comes.
 //!
-//! What may take as long as reading a whole topic is served apart, a few at a time: the others wait on no
-//! thread, and keep nobody waiting but each other.
+//! Requests that may read a whole topic are served separately, a few at a time. While the others of
+//! this kind wait, they hold no thread, and they delay only each other.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,15 +17,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-/// How many requests wait in the pool at most.
+/// The capacity of the pool.
 const POOL_MAX: usize = 64;
-/// How many requests that may take long are served at a time.
+/// How many slow requests are served at a time.
 const SLOW_MAX: usize = 16;
 
 /// Serves requests.
 pub(super) struct FuseWorkers {
     runtime: Handle,
-    /// Threads that take requests.
+    /// The number of threads that take requests.
     threads: usize,
     busy: AtomicUsize,
     pool: Arc<Semaphore>,
@@ -38,7 +39,7 @@ impl FuseWorkers {
         FuseWorkers { runtime, threads, busy: AtomicUsize::new(0), pool, slow: long }
     }
 
-    /// Serves a request, here or in the pool.
+    /// Serves a request, on this thread or in the pool.
     pub(super) fn serve(&self, request: impl FnOnce() + Send + 'static) {
         let _busy = BusyGuard::begin(&self.busy);
         if self.busy.load(Ordering::Relaxed) >= self.threads
@@ -53,7 +54,7 @@ impl FuseWorkers {
         }
     }
 
-    /// Serves a request that may take long, when it is its turn.
+    /// Serves a slow request, when a permit is free.
     pub(super) fn serve_slow(&self, request: impl FnOnce() + Send + 'static) {
         let turns = Arc::clone(&self.slow);
         self.runtime.spawn(async move {
@@ -65,21 +66,21 @@ impl FuseWorkers {
         });
     }
 
-    /// Serves what only waits to be woken, on no thread of its own.
+    /// Serves a request that only waits for an event, without a thread of its own.
     pub(super) fn wait(&self, request: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(request);
     }
 }
 
-/// A request that panics is answered with an error by being dropped, and must not take with it the
-/// thread that all others are waiting for.
+/// Runs a request and catches a panic. The drop of its reply then answers with an error. The panic
+/// must not end the thread, because it may be the one that takes the next requests.
 fn run_catching_panics(request: impl FnOnce()) {
     if std::panic::catch_unwind(AssertUnwindSafe(request)).is_err() {
         tracing::error!("serving a request of the kernel has panicked; it is answered with EIO");
     }
 }
 
-/// A thread that serves.
+/// Counts a thread as busy while it exists.
 struct BusyGuard<'a>(&'a AtomicUsize);
 
 impl BusyGuard<'_> {
@@ -114,7 +115,8 @@ mod tests {
             });
         });
         begun.recv().unwrap();
-        // The second of two: what it is given waits for the first one's end, and it does not.
+        // The second of two threads. Its request waits for the first one to end, but the thread
+        // does not.
         let (answer, answered) = channel();
         let (go, gone) = channel::<()>();
         workers.serve(move || {
