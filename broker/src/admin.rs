@@ -1,8 +1,9 @@
-//! The admin port: health, readiness, metrics, confirming the clock, and questions about the past.
+//! The admin port: health, readiness, metrics, clock confirmation, and the history API.
 //!
-//! A supervisor that cannot ask takes the server for dead, so nobody can keep others out: where all places are taken, whoever
-//! has been connected longest makes room. A question's head must be there within `HEADER_READ_MAX`, and no connection, however
-//! slowly it sends or reads, lives longer than `CONNECTION_AGE_MAX` and `LAST_RESPONSE_MAX`.
+//! A supervisor that gets no answer assumes that the server is dead, so no client may keep others
+//! out. When all connection slots are taken, the oldest connection is closed. The head of a request
+//! must arrive within `HEADER_READ_MAX`. No connection, however slowly it sends or reads, lasts
+//! longer than `CONNECTION_AGE_MAX` plus `LAST_RESPONSE_MAX`.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -30,18 +31,19 @@ use crate::{api, http_hosts, metrics};
 
 type StatusState = State<Arc<ServerStatus>>;
 
-/// How many may be connected.
+/// The number of connections at a time.
 const CONNECTIONS_MAX: usize = 32;
-/// How long the head of a question may take, also the first one.
+/// How long the head of a request may take, including the first one.
 const HEADER_READ_MAX: Duration = Duration::from_secs(10);
-/// How long a connection may ask one question after the other.
+/// How long a connection may send new requests.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60);
-/// How long the last question may take, and its answer: one about a moment that is not past yet waits for up to 60 s.
+/// How long the last request and its response may take. A request for a moment that is not final
+/// yet waits up to 60 s.
 const LAST_RESPONSE_MAX: Duration = Duration::from_secs(90);
-/// How long nobody is accepted where that fails.
+/// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers until `stop` turns true, and then whatever was asked before.
+/// Serves until `stop` turns true, then finishes the requests in progress.
 pub(crate) async fn serve(
     status: Arc<ServerStatus>,
     hosts: HttpHosts,
@@ -74,7 +76,7 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Answers what one connection asks.
+/// Serves one connection.
 async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -82,7 +84,7 @@ async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Re
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     let mut connection = pin!(connection);
     tokio::select! {
-        // How a client goes away is its own affair.
+        // It does not matter how a client disconnects.
         _ = connection.as_mut() => return,
         _ = stop.wait_for(|stop| *stop) => {}
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
@@ -104,13 +106,13 @@ fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
         .with_state(status)
 }
 
-/// Whoever tries the port in a browser learns what there is.
+/// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
     let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 
-/// The header `Allow` says which method is right.
+/// The header `Allow` names the right method.
 async fn method_not_allowed(method: Method) -> Response {
     let what = format!("this path is not for {method}: see the header Allow");
     refuse_with(HistoryErrorCode::MethodNotAllowed, what)
@@ -133,7 +135,7 @@ fn health_response(verdict: Result<Option<String>, UnhealthyReason>) -> Response
 }
 
 async fn read_metrics(State(status): StatusState) -> Response {
-    // It counts the catalog's groups, on disk.
+    // It counts the catalog's groups, which reads the disk.
     match tokio::task::spawn_blocking(move || metrics::encode_text(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -141,7 +143,7 @@ async fn read_metrics(State(status): StatusState) -> Response {
 }
 
 async fn confirm_clock(State(status): StatusState, headers: HeaderMap) -> Response {
-    // It has no body; a form has one, also when it is empty.
+    // The request has no body. A form has a content type, even when it is empty.
     if headers.contains_key(header::CONTENT_TYPE) && !api::is_json(&headers) {
         let what = "send no body, or one with the header Content-Type: application/json";
         return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);

@@ -1,8 +1,9 @@
-//! Questions about the past over HTTP: the documents of Kafka's extension API, with HTTP's own ways of
-//! saying how it went. `docs/OPERATING.md` lists them.
+//! The history API over HTTP: the documents of Kafka's extension API, with the status codes of
+//! HTTP. `docs/OPERATING.md` lists them.
 //!
-//! `POST /v1` takes any document. `GET /v1/<op>?field=value` asks what only reads, and makes the
-//! document of the query. Every answer is JSON; a refusal is the API's own, beside a status.
+//! `POST /v1` takes any document. `GET /v1/<op>?field=value` serves the operations that only read,
+//! and builds the document from the query. Every response is JSON. An error response has the
+//! extension API's document and an HTTP status.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::http_response::{refuse_with, respond};
 use crate::status::ServerStatus;
 
-/// What may be asked with GET: it changes nothing.
+/// The operations that GET serves: they change nothing.
 const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
 /// The longest document.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -36,7 +37,7 @@ async fn post_document(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    // What is not JSON by its type, a page may send anywhere without asking first.
+    // A web page may send other content types to any server without a CORS preflight.
     if !is_json(&headers) {
         let what = "a document is sent with the header Content-Type: application/json";
         return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
@@ -55,7 +56,7 @@ async fn post_document(
     }
 }
 
-/// Whether the body is JSON by its `Content-Type`.
+/// Whether the `Content-Type` of the body is JSON.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let of = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
     let essence = of.split(';').next().unwrap_or_default().trim();
@@ -86,7 +87,8 @@ async fn answer(status: &ServerStatus, document: Value) -> Response {
     respond(compat_kafka::handle_document(&parts.kafka, document).await)
 }
 
-/// The document of a query. Its fields are texts, but for numbers, and for lists with commas between.
+/// Builds the document from a query. Its fields are strings, except for numbers and for
+/// comma-separated lists.
 fn query_document(op: &str, query: &str) -> Result<Value, String> {
     let mut fields = Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -108,7 +110,8 @@ fn query_document(op: &str, query: &str) -> Result<Value, String> {
     Ok(Value::Object(fields))
 }
 
-/// Takes percent-encoding back. A plus stands for itself, as in a time with a zone: no field has spaces.
+/// Decodes percent-encoding. A plus stands for itself, as in a time with a zone, because no field
+/// has spaces.
 fn percent_decode(text: &str) -> Result<String, String> {
     let bad = || format!("not percent-encoded text. text={text}");
     let mut bytes = Vec::with_capacity(text.len());

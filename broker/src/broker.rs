@@ -1,4 +1,4 @@
-//! Starting the parts in order, and ending them in the opposite one.
+//! Starts the parts of the server in order, and stops them in the reverse order.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,21 +27,22 @@ use crate::listen::bind_port;
 use crate::status::{ServerParts, ServerStatus};
 use crate::tree::TreeOps;
 
-/// How long connections are given to end. Kafka's face bounds this itself; this bounds Kafka's face.
+/// How long connections may take to end. The Kafka protocol server has a limit of its own; this
+/// limit applies to that server.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// How long the admin port is given to finish its last answers.
+/// How long the admin port may take to finish its last responses.
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How often the store is asked whether it has stopped. It tells nobody by itself.
+/// How often the broker polls whether the store has stopped. The store does not report that itself.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A start takes less as a rule. One that takes longer says each time that it is still at work.
+/// The interval of progress messages during a slow start. A normal start takes less.
 const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The server.
 #[derive(Debug)]
 pub struct Broker;
 
-/// A listener, and the task that answers there.
+/// A listener, and the task that serves it.
 #[derive(Debug)]
 struct Listener {
     address: SocketAddr,
@@ -49,7 +50,7 @@ struct Listener {
     stop: watch::Sender<bool>,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct RunningBroker {
     status: Arc<ServerStatus>,
@@ -58,15 +59,16 @@ pub struct RunningBroker {
     kafka_listener: Option<Listener>,
     admin_listener: Option<Listener>,
     mounts: FuseMounts,
-    /// What the owner asks for. `None` where there can be no socket.
+    /// Serves the owner's requests. `None` if the socket could not be created.
     control: Option<ControlSocket>,
-    /// Gives up, compacts, frees.
+    /// The periodic tasks: retention, compaction and reclaiming.
     maintenance: JoinSet<()>,
     /// Held until everything in it is closed.
     data_dir: DataDirectory,
 }
 
-/// Runs maintenance. If it ended silently, nothing would be removed any more until the disk is full.
+/// Runs maintenance, and aborts on a panic. Without it, nothing would be removed until the disk is
+/// full.
 async fn abort_on_panic(maintenance: impl Future<Output = ()>) {
     let abort = AbortOnPanic;
     maintenance.await;
@@ -74,11 +76,12 @@ async fn abort_on_panic(maintenance: impl Future<Output = ()>) {
 }
 
 impl Broker {
-    /// Takes the ports and the data directory, reads the journal back, and serves. The admin port
-    /// answers from the beginning; clients can connect from the end.
+    /// Binds the ports, opens the data directory, replays the journal, and serves.
+    ///
+    /// The admin port answers from the start. Kafka clients can connect at the end.
     ///
     /// # Errors
-    /// What stands in the way, and what to do about it.
+    /// What prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
         let Config {
             data_dir, mut engine, kafka_server: mut kafka_options, mounts: mounted, ..
@@ -150,7 +153,7 @@ impl Broker {
     }
 }
 
-/// Waits for `opening`; where that takes long, whoever watches learns that it goes on, and why.
+/// Waits for `opening`, and logs at each interval that it still runs, and why it can be slow.
 async fn report_progress_while_opening<T>(
     mut opening: JoinHandle<T>,
     data_dir: &str,
@@ -184,7 +187,7 @@ fn open_engine(
     Ok(Arc::new(engine.with_context(doing)?))
 }
 
-/// The tree of files, for mounts and for clients: one, so that they share what it holds in memory.
+/// Creates the tree of files. Mounts and clients share one, and so its memory.
 fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<ViewTree> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = TreeOptions { patience, owner, ..TreeOptions::default() };
@@ -210,7 +213,7 @@ async fn mount_all(mounts: &FuseMounts, directories: Vec<PathBuf>) -> anyhow::Re
     mounting.await.context("mount")?.context("mount, as server.mount asks")
 }
 
-/// A server without it is no worse for its clients.
+/// Opens the control socket. The server runs without it, because clients do not need it.
 fn open_control(data_dir: &Path, parts: ControlContext) -> Option<ControlSocket> {
     match ControlSocket::open(data_dir, parts) {
         Ok(control) => Some(control),
@@ -225,11 +228,12 @@ fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc
     KafkaServer::new(Arc::clone(engine), options).context("restore the consumer groups")
 }
 
-/// A name for a new cluster, as Kafka spells them: 16 random bytes in 22 letters.
+/// A new cluster id in Kafka's format: 16 random bytes in 22 letters.
 fn new_cluster_id() -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let bits = Uuid::new_v4().as_u128();
-    // The last letter holds the last two bits; a first one of `-` would look like an option.
+    // The last letter holds the last two bits. An id that begins with `-` would look like an
+    // option.
     let letters = (0..22).map(|index| match index {
         21 => (bits << 4) & 0x30,
         _ => (bits >> (122 - 6 * index)) & 0x3f,
@@ -255,7 +259,7 @@ impl Listener {
         self.stop.send_replace(true);
     }
 
-    /// Waits until everybody is answered, up to `patience`.
+    /// Stops accepting, and waits up to `patience` for the responses in progress.
     async fn close(mut self, patience: Duration) {
         self.stop();
         if tokio::time::timeout(patience, &mut self.task).await.is_err() {
@@ -265,22 +269,22 @@ impl Listener {
 }
 
 impl RunningBroker {
-    /// Where Kafka's clients connect, if anywhere.
+    /// The address for Kafka clients, if any.
     pub fn kafka_address(&self) -> Option<SocketAddr> {
         self.kafka_listener.as_ref().map(|door| door.address)
     }
 
-    /// Where operators ask, if anywhere.
+    /// The address for operators, if any.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_listener.as_ref().map(|door| door.address)
     }
 
-    /// The name of the cluster.
+    /// The cluster id.
     pub fn cluster_id(&self) -> &str {
         self.data_dir.cluster_id()
     }
 
-    /// Waits until it cannot go on by itself, and says why.
+    /// Waits until the server fails, and returns the reason.
     pub async fn wait_for_failure(&mut self) -> String {
         let engine = Arc::clone(&self.engine);
         let store = async {
@@ -301,15 +305,16 @@ impl RunningBroker {
         }
     }
 
-    /// Lets open requests end, within bounds, then closes everything. `why` is what those hear who
-    /// ask meanwhile.
+    /// Finishes the requests in progress, within bounds, then closes everything.
+    ///
+    /// Requests that arrive in the meantime are refused with `why`.
     pub async fn close(mut self, why: &str) {
         self.status.stopping(why);
-        // First of all: groups look as if they had no members from then on.
+        // Maintenance stops first, because from now on groups look as if they had no members.
         self.maintenance.shutdown().await;
         if let Some(door) = self.kafka_listener {
             door.stop();
-            // Whoever waits in a group would otherwise hold his connection open.
+            // Members that wait in a group would otherwise hold their connections open.
             self.kafka.close();
             if !door.task.is_finished() {
                 door.close(DRAIN_MAX).await;
@@ -336,7 +341,7 @@ impl RunningBroker {
     }
 }
 
-/// The line that says that it serves, and where.
+/// The line that reports the addresses of the server.
 impl fmt::Display for RunningBroker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |address: Option<SocketAddr>| {

@@ -1,15 +1,17 @@
-//! The configuration: one typed [`Config`], out of many sources.
+//! The configuration: one typed [`Config`], from many sources.
 //!
-//! Defaults, then a file, then the environment, then options, then `--set`: the later wins. Every
-//! value takes the same way, as text with an origin, through one of two tables: our own settings by
-//! section and name (`storage.tail-bytes`), and the broker's by their Kafka names (`num.partitions`;
-//! in a file they stand under `[kafka]`). The variable of a setting is `FREEZEFRAME_` and its name in
-//! capitals, with `_` for other signs and without `server`: `FREEZEFRAME_DATA_DIR`,
+//! The sources are defaults, a file, the environment, options, and `--set`. Later sources win.
+//! Every value takes the same path: it is text with an origin, and one of two tables parses it. The
+//! first table has our own settings by section and name (`storage.tail-bytes`). The second has the
+//! broker's settings by their Kafka names (`num.partitions`), which stand under `[kafka]` in a
+//! file. The environment variable of a setting is `FREEZEFRAME_` and its name in capitals, with `_`
+//! for other characters and without `server`: `FREEZEFRAME_DATA_DIR`,
 //! `FREEZEFRAME_STORAGE_TAIL_BYTES`, `FREEZEFRAME_KAFKA_NUM_PARTITIONS`.
 //!
-//! All problems are found in one go. A name that is none is refused, with the nearest that is one;
-//! except in the environment, which is not only ours: there only near misses are refused, and others
-//! are warned of. The tables do this instead of serde, which would stop at the first.
+//! All problems are reported together. An unknown name is refused, and the message suggests the
+//! nearest known one. The environment is an exception, because other programs use it too: there
+//! only near misses are refused, and other unknown names cause warnings. The tables do this instead
+//! of serde, which would stop at the first problem.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -34,29 +36,30 @@ use own::OwnSetting;
 use sources::{SourceValue, VARIABLE_PREFIX};
 use value::SettingValue;
 
-/// A variable is refused if it is this near to one that is known: it is a slip of the pen.
+/// A variable this near to a known one is refused as a typing error.
 const VARIABLE_TYPO_DISTANCE: usize = 2;
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where its data lies.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// Where it listens for Kafka's clients.
+    /// The address for Kafka clients.
     pub kafka: ListenAddress,
-    /// Where it listens for its operators.
+    /// The address for operators.
     pub http: ListenAddress,
-    /// The names by which operators may ask there, besides `localhost` and that of `http`.
+    /// The host names that requests of operators may use, besides `localhost` and the one in
+    /// `http`.
     pub http_hosts: Vec<String>,
-    /// Where it mounts its tree.
+    /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
-    /// Where it was asked to listen for ZooKeeper's clients. This version does not serve them.
+    /// The address for ZooKeeper clients. This version does not serve them.
     pub zookeeper: ListenAddress,
-    /// The engine; its catalog's directory follows from `data_dir`.
+    /// The options of the engine. The catalog's directory follows from `data_dir`.
     pub engine: EngineOptions,
-    /// Kafka's face; its cluster's name follows from the data directory.
+    /// The options of the Kafka protocol server. The cluster id comes from the data directory.
     pub kafka_server: KafkaOptions,
-    /// What was accepted and does not do what somebody may expect.
+    /// Settings that were accepted but may not do what the user expects.
     pub warnings: Vec<String>,
 }
 
@@ -66,14 +69,15 @@ impl Default for Config {
     }
 }
 
-/// A setting, in either table; its place there is its rank among those of one source.
+/// A setting of either table, with its rank: its position in the table. Within one source, settings
+/// apply in that order.
 #[derive(Clone, Copy)]
 enum ConfigSetting {
     Own(usize, &'static OwnSetting),
     Kafka(usize, &'static KafkaSetting),
 }
 
-/// What a name turns out to be.
+/// The result of looking a name up.
 enum SettingLookup {
     Setting(ConfigSetting),
     NoEffect(&'static str),
@@ -81,10 +85,10 @@ enum SettingLookup {
 }
 
 impl Config {
-    /// Reads all of `sources`.
+    /// Loads the configuration from `sources`.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All problems of the sources.
     pub fn load(sources: &ConfigSources) -> Result<Config, ConfigProblems> {
         let mut problems = Vec::new();
         let mut given: Vec<(SourceValue, ConfigSetting)> = Vec::new();
@@ -141,9 +145,9 @@ fn empty_config() -> Config {
 
 struct ConfigLoader {
     config: Config,
-    /// What DescribeConfigs lists.
+    /// The values that DescribeConfigs lists.
     kafka_values: BTreeMap<&'static str, String>,
-    /// Who gave a setting the value that it has.
+    /// The origin of the value of each setting.
     origins: HashMap<&'static str, SettingOrigin>,
     problems: Vec<ConfigProblem>,
 }
@@ -206,7 +210,7 @@ impl ConfigLoader {
         Ok(())
     }
 
-    /// What is wrong only with two settings together.
+    /// Reports problems of two settings in combination.
     fn check_combinations(&mut self) {
         let groups = &self.config.kafka_server.groups;
         let (min, max) = (groups.session_timeout_min, groups.session_timeout_max);
@@ -217,13 +221,13 @@ impl ConfigLoader {
             let what = format!(
                 "{least} ({min:?}) is above {most} ({max:?}); raise the latter, or lower the former"
             );
-            // One of the two was given: the defaults agree.
+            // At least one of the two was given, because the defaults agree.
             self.problems.extend(origin.map(|origin| ConfigProblem { origin, what }));
         }
     }
 
     fn finish(mut self) -> Config {
-        // Two names for one thing, whichever was given.
+        // Two names for one value, whichever was given.
         for name in ["node.id", "broker.id"] {
             self.kafka_values.insert(name, self.config.kafka_server.node_id.to_string());
         }
@@ -250,7 +254,7 @@ impl ConfigSetting {
         own::SETTINGS.iter().enumerate().map(|(i, row)| ConfigSetting::Own(i, row)).chain(kafka)
     }
 
-    /// Its name, as `--set` takes it.
+    /// The name, as `--set` takes it.
     fn name(self) -> &'static str {
         match self {
             ConfigSetting::Own(_, own) => own.key,
@@ -264,7 +268,7 @@ impl ConfigSetting {
         }
     }
 
-    /// The variable that gives it.
+    /// The environment variable of the setting.
     fn variable(self) -> String {
         match self {
             ConfigSetting::Own(_, own) => {
@@ -283,7 +287,7 @@ fn kafka_variable(name: &str) -> String {
     variable("kafka.") + &variable(name)[VARIABLE_PREFIX.len()..]
 }
 
-/// A name that is none, and what to say about it.
+/// An unknown name, and the message about it.
 enum UnknownSetting {
     Refused(String),
     Ignored(String),
@@ -316,7 +320,7 @@ fn find_variable(name: &str) -> Result<SettingLookup, UnknownSetting> {
         return Ok(SettingLookup::Setting(setting));
     }
     let kafka_prefix = variable("kafka.");
-    // Capitals do not say where Kafka's name has its dots; the lists are of names with dots only.
+    // Capitals do not show where the Kafka name has its dots. The lists have names with dots only.
     let kafka = name
         .strip_prefix(&kafka_prefix)
         .and_then(|rest| kafka_name(&rest.to_ascii_lowercase().replace('_', ".")));
@@ -338,7 +342,7 @@ fn own_setting(key: &str) -> Option<SettingLookup> {
     Some(SettingLookup::Setting(ConfigSetting::Own(rank, row)))
 }
 
-/// What a Kafka name is.
+/// Looks a Kafka name up.
 fn kafka_name(name: &str) -> Option<SettingLookup> {
     if let Some((rank, row)) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name)
     {
@@ -358,7 +362,8 @@ fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
 }
 
 fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> UnknownSetting {
-    // A topic's name for what is `log.*` here, or one of ours without its section.
+    // The topic's name of a setting that is `log.*` here, or one of our own names without its
+    // section.
     let whole =
         names.clone().find(|name| name.split_once('.').is_some_and(|(_, rest)| rest == key));
     UnknownSetting::Refused(match whole.or_else(|| nearest::nearest(key, names)) {

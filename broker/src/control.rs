@@ -1,7 +1,7 @@
-//! What the owner of a data directory asks of the server that runs on it: a socket in the directory.
+//! The control socket in the data directory, for requests by the owner of the server.
 //!
-//! Whoever may open the directory's `control.sock` may ask, which is the owner of the server's process
-//! and root. A question is one line of JSON, and so is its answer.
+//! Any user who may open the directory's `control.sock` can send requests: the owner of the server
+//! process, and root. A request is one line of JSON, and so is its response.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -21,20 +21,20 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// The socket's name in the data directory.
+/// The name of the socket in the data directory.
 const SOCKET: &str = "control.sock";
-/// What it is called until only its owner can open it.
+/// Its name until only the owner can open it.
 const SOCKET_TEMPORARY: &str = "control.sock.new";
-/// No question and no answer is longer.
+/// The longest request or response.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How long somebody who has connected may take to ask, and to take the answer.
+/// How long a client may take to send its request, and to read the response.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// How many may ask at the same time.
+/// The number of clients at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// How long an answer may take: what is mounted over may wait for a disk.
+/// How long a response may take. A mount point may wait for a disk.
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ControlRequest {
@@ -43,50 +43,50 @@ pub enum ControlRequest {
         /// Its absolute path.
         directory: PathBuf,
     },
-    /// Take a mount away.
+    /// Remove a mount.
     Umount {
         /// Its absolute path.
         directory: PathBuf,
-        /// Also if it is in use.
+        /// Also while it is in use.
         lazily: bool,
     },
-    /// Where is something mounted?
+    /// List the mounts.
     Mounts,
-    /// How is the clock?
+    /// Report the state of the clock.
     ClockStatus,
-    /// The wall clock is right, says an operator.
+    /// The operator confirms that the wall clock is right.
     ClockConfirm,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlResponse {
-    /// Done: the directories that the question was about.
+    /// Success, with the directories of the request.
     Done(Vec<PathBuf>),
-    /// How the clock is.
+    /// The state of the clock.
     Clock(ClockStatus),
-    /// Not done, and why.
+    /// Failure, with the reason.
     Refused(String),
 }
 
-/// How the clock is.
+/// The state of the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockStatus {
-    /// What the wall clock shows, in milliseconds since 1970.
+    /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
-    /// Why writes are refused, if they are.
+    /// Why writes are refused; `None` if they are not.
     pub fenced: Option<String>,
-    /// Why nothing is given up by age, if so.
+    /// Why retention by age is suspended; `None` if it is not.
     pub unconfirmed: Option<String>,
-    /// How far stamps run ahead of the wall clock.
+    /// How far stamps are ahead of the wall clock.
     pub ahead_ms: u64,
-    /// Whether the kernel says that the wall clock is synchronised.
+    /// Whether the kernel reports a synchronised wall clock.
     pub clock_synchronised: bool,
-    /// How far it may be wrong.
+    /// The estimated error of the wall clock.
     pub clock_error_ms: u64,
-    /// How far it may be wrong, by the settings.
+    /// The largest error of the wall clock that the settings allow.
     pub skew_ms: u64,
 }
 
@@ -105,10 +105,10 @@ impl ClockStatus {
     }
 }
 
-/// Asks the server that runs on `data_dir` about directories.
+/// Sends a request about mounts to the server that runs on `data_dir`.
 ///
 /// # Errors
-/// No server runs there, it does not answer, or it refuses.
+/// No server runs there, it does not respond, or it refuses.
 pub fn request_directories(
     data_dir: &Path,
     request: &ControlRequest,
@@ -120,7 +120,7 @@ pub fn request_directories(
     }
 }
 
-/// Asks the server that runs on `data_dir` about its clock.
+/// Sends a request about the clock to the server that runs on `data_dir`.
 ///
 /// # Errors
 /// As [`request_directories`].
@@ -162,12 +162,13 @@ fn no_server(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// The path of a socket in an open directory: one of its own might be longer than a socket's may be.
+/// The path of a socket through an open directory: the full path may be longer than a socket
+/// address allows.
 fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
     format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()
 }
 
-/// What can be asked about.
+/// The parts of the server that requests use.
 #[derive(Clone)]
 pub(crate) struct ControlContext {
     pub(crate) mounts: FuseMounts,
@@ -182,8 +183,8 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens in `data_dir`, which this process holds. What a server that was killed has left there is
-    /// replaced.
+    /// Listens in `data_dir`, which this process has locked. Replaces the socket that a killed
+    /// server left.
     pub(crate) fn open(data_dir: &Path, parts: ControlContext) -> io::Result<ControlSocket> {
         let directory = std::fs::File::open(data_dir)?;
         let (before, path) = (data_dir.join(SOCKET_TEMPORARY), data_dir.join(SOCKET));
@@ -198,7 +199,7 @@ impl ControlSocket {
         Ok(ControlSocket { path, task })
     }
 
-    /// Listens no more.
+    /// Stops listening and removes the socket.
     pub(crate) fn close(&self) {
         self.task.abort();
         let _ = std::fs::remove_file(&self.path);

@@ -1,20 +1,21 @@
-//! How many files and sockets this process may have open.
+//! The limit on open files and sockets of this process.
 //!
-//! The journal's files have theirs, and some are kept for everything else that the server opens; clients' connections
-//! are limited to the rest, so that no number of clients keeps the store from opening a file. Systems often give a
-//! process 1024 softly and far more if it asks; so it asks.
+//! The journal has a share for its files. A reserve is kept for everything else that the server
+//! opens. Client connections get the rest, so that no number of clients prevents the store from
+//! opening a file. Systems often set a soft limit of 1024 and allow a process to raise it much
+//! further. The server raises it.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is kept beside the journal's: for the admin port (at most 32), the control socket, mounts, the catalog, files that
-/// are being written, and connections that are refused.
+/// The reserve: for the admin port (at most 32), the control socket, mounts, the catalog, files
+/// that are being written, and connections that are refused.
 const RESERVED_DESCRIPTORS: u64 = 128;
-/// However low the limit is, so many clients may connect.
+/// The least number of client connections, however low the limit is.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// Raises the soft limit to the hard one, and returns it: `None` if there is none.
+/// Raises the soft limit to the hard one, and returns it; `None` if there is no limit.
 pub(crate) fn raise_limit() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
     let raised = raise_soft_limit(before);
@@ -24,8 +25,8 @@ pub(crate) fn raise_limit() -> Option<u64> {
     raised.unwrap_or(before).current
 }
 
-/// How many connections of clients a process may have that may open `limit` files and sockets, if `wanted` are.
-/// Says what it is.
+/// The number of client connections, at most `wanted`, of a process that may open `limit` files and
+/// sockets. Logs it.
 pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
     let Some(limit) = limit else {
         tracing::info!(connections = wanted, "any number of files and sockets may be open at once");
@@ -47,10 +48,10 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
     connections
 }
 
-/// The limit that leaves room for so many connections.
+/// The limit that is enough for this many connections.
 fn needed_for(connections: u64) -> u64 {
     let most = connections + RESERVED_DESCRIPTORS + storage::disk::descriptors_max(None);
-    // Below its most, the store takes a quarter.
+    // Up to its maximum, the store takes a quarter.
     let quarter = (connections + RESERVED_DESCRIPTORS).saturating_mul(4).div_ceil(3) + 1;
     quarter.min(most)
 }

@@ -1,8 +1,10 @@
-//! Whom the admin port answers: requests that name this server, and changes that no foreign page asks for.
+//! Protection of the admin port: only requests that name this server, and no changes from foreign
+//! web pages.
 //!
-//! A page in a browser can make its own name lead to this address (DNS rebinding), and would then read
-//! everything here as its own origin. Its requests name its host, so a name must be one of ours. An
-//! address is no name: a page that has one as its origin was served from there.
+//! A page in a browser can make its own name resolve to this address (DNS rebinding). It could then
+//! read everything here as its own origin. Its requests name its host, so the server admits only
+//! its own names. IP addresses are admitted: a page whose origin is an address was served from that
+//! address.
 
 use std::net::IpAddr;
 
@@ -19,7 +21,7 @@ use crate::http_response::refuse;
 /// Admits every name.
 const ANY: &str = "*";
 
-/// The names by which the admin port may be asked.
+/// The host names that requests may use.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpHosts {
     names: Vec<String>,
@@ -36,7 +38,7 @@ impl HttpHosts {
         HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
     }
 
-    /// Whether a host, as a request names it, is this server.
+    /// Whether the host in a request is this server.
     fn admits(&self, authority: &Authority) -> bool {
         let host = plain(authority.host());
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -59,12 +61,13 @@ impl HttpHosts {
     }
 }
 
-/// Without capitals, and without the dot at the end of a full name.
+/// In lower case, and without the dot at the end of a fully qualified name.
 fn plain(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The host that a request names. Only what is older than HTTP/1.1 may name none: no browser is.
+/// The host that a request names. Only protocols older than HTTP/1.1 allow none, and no browser
+/// uses them.
 fn host_of(request: &Request) -> Result<Option<Authority>, HistoryApiError> {
     let bad = |what| HistoryApiError::new(HistoryErrorCode::BadRequest, what);
     if let Some(authority) = request.uri().authority() {
@@ -82,7 +85,7 @@ fn host_of(request: &Request) -> Result<Option<Authority>, HistoryApiError> {
     }
 }
 
-/// Refuses foreign hosts, and changes that a page of another origin asks for.
+/// Refuses requests for foreign hosts, and changes from pages of another origin.
 pub(crate) async fn check(
     State(hosts): State<HttpHosts>,
     request: Request,
@@ -98,8 +101,8 @@ pub(crate) async fn check(
     }
 }
 
-/// A browser says which page asks. One that this server gave, or that stands at the same name in front of
-/// it, may.
+/// Checks the origin that a browser reports. Admitted are pages of this server, and of a proxy with
+/// the same name in front of it.
 fn check_origin(headers: &HeaderMap) -> Result<(), HistoryApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));

@@ -1,4 +1,4 @@
-//! Answers of the admin port that are JSON, and the status of each kind of refusal.
+//! JSON responses of the admin port, and the HTTP status of each error.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,7 +7,7 @@ use compat_kafka::{HistoryApiError, HistoryErrorCode};
 const JSON: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
 
-/// A document's text, or why there is none.
+/// The response with a document, or with the error.
 pub(crate) fn respond(answer: Result<String, HistoryApiError>) -> Response {
     match answer {
         Ok(text) => (JSON, text + "\n").into_response(),
@@ -15,18 +15,18 @@ pub(crate) fn respond(answer: Result<String, HistoryApiError>) -> Response {
     }
 }
 
-/// Says no.
+/// An error response.
 pub(crate) fn refuse(refusal: &HistoryApiError) -> Response {
     let body = refusal.document() + "\n";
     let mut response = (status_of(refusal.code()), JSON, body).into_response();
     if let Some(retry_ms) = refusal.retry_ms() {
-        // In whole seconds, and rather late than early.
+        // In whole seconds, rounded up.
         response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
     }
     response
 }
 
-/// [`refuse`], with a code and a sentence.
+/// [`refuse`] with a code and a message.
 pub(crate) fn refuse_with(code: HistoryErrorCode, message: impl Into<String>) -> Response {
     refuse(&HistoryApiError::new(code, message))
 }

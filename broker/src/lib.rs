@@ -1,10 +1,10 @@
 //! The server: configuration, listeners, wiring, shutdown, and the admin port.
 //!
-//! This crate knows how the parts fit together and how they begin and end. It knows nothing of what
-//! is inside of them: no frame of Kafka's, no page, no stamp.
+//! This crate knows how the parts fit together, and how they start and stop. It does not know their
+//! internals, such as Kafka's frames or stamps.
 //!
-//! [`Config::load`] reads what is asked for, [`Broker::start`] makes it run, and [`run`] is both ends
-//! of a process: it waits for signals and for a store that stops.
+//! [`Config::load`] reads the configuration, and [`Broker::start`] starts the server. [`run`] runs
+//! a whole process: it also waits for signals and for a store that stops.
 mod admin;
 mod api;
 mod broker;

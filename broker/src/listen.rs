@@ -1,4 +1,4 @@
-//! Taking a port, before anything costly begins, and listening on it when there is somebody to answer.
+//! Binds a port early, before anything costly begins, and listens on it once the server can answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,21 +9,21 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::config::ListenAddress;
 
-/// How many connections may wait to be accepted.
+/// How many connections may wait for `accept`.
 const BACKLOG: u32 = 1024;
 
-/// A port that is taken. Nobody can connect to it yet.
+/// A bound port. Clients cannot connect to it yet.
 #[derive(Debug)]
 pub(crate) struct BoundPort(TcpSocket);
 
 impl BoundPort {
-    /// From now on clients can connect.
+    /// Starts listening: clients can connect.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
         self.0.listen(BACKLOG)
     }
 }
 
-/// Takes the port of `listen`, for `whom`; `option` is how to ask for another.
+/// Binds the port of `listen`. Errors name the clients as `whom`, and the setting as `option`.
 pub(crate) async fn bind_port(
     listen: &ListenAddress,
     whom: &str,
@@ -32,7 +32,7 @@ pub(crate) async fn bind_port(
     let ListenAddress::At(address) = listen else { return Ok(None) };
     let doing = || format!("listen for {whom} on {listen}");
     let mut found = resolve(address).await.with_context(doing)?;
-    // One address is enough, and those of the older kind reach more clients.
+    // One address is enough, and IPv4 reaches more clients.
     found.sort_by_key(SocketAddr::is_ipv6);
     let mut failed = None;
     for address in found {
@@ -66,7 +66,7 @@ async fn resolve(address: &AdvertisedAddress) -> io::Result<Vec<SocketAddr>> {
 
 fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
-    // Connections of a process that was here before may still be ending.
+    // Connections of an earlier process may still be closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)

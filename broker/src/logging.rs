@@ -1,24 +1,24 @@
-//! What is said on standard error.
+//! Logging on standard error.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// The variable that says how much, such as `debug` or `info,compat_kafka=trace`.
+/// The environment variable with the filter, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";
-/// What a server says if it is not set.
+/// The server's filter if the variable is not set.
 pub const SERVER_LEVEL: &str = "info";
 
-/// Starts it, for the whole process. `default` is what is said if the variable is not set.
+/// Starts logging for the whole process. `default` is the filter if the variable is not set.
 ///
 /// # Errors
-/// The variable holds no filter.
+/// The variable is not a valid filter.
 pub fn start(default: &str) -> anyhow::Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|asked| !asked.trim().is_empty());
     let asked = asked.as_deref().unwrap_or(default);
-    // The catalog's library tells of its inner life at every level: that has to be asked for by name.
+    // The catalog's library logs internals at every level. The user must name it to see them.
     let filter = EnvFilter::try_new(format!("sled=warn,{asked}"));
-    // The library's own words for what is wrong tell a person less.
+    // The library's own message tells a user less.
     let filter = filter.map_err(|_| {
         anyhow::anyhow!(
             "variable {VARIABLE}: {asked:?} is no value for it; give a level (error, warn, info, debug, trace), or TARGET=LEVEL, with commas between"

@@ -1,6 +1,6 @@
-//! What `/metrics` says, in the text format of OpenMetrics, which Prometheus reads.
+//! The page `/metrics` in the OpenMetrics text format, which Prometheus reads.
 //!
-//! The counters live where things happen; this reads them when it is asked.
+//! Each component owns its counters. This module reads them on each request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use prometheus_client::registry::Registry;
 use crate::process;
 use crate::status::{ServerParts, ServerStatus};
 
-/// The type of what [`text`] returns.
+/// The content type of the result of [`encode_text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All that there is to say now.
+/// Encodes all metrics with their current values.
 pub(crate) fn encode_text(status: &Arc<ServerStatus>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(StatusCollector(Arc::clone(status))));
@@ -193,7 +193,7 @@ fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resu
     )?;
     match parts.engine.group_snapshots() {
         Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups.len() as u64),
-        // A gauge that is missing says more than a wrong one.
+        // A missing gauge is better than a wrong one.
         Err(_) => Ok(()),
     }
 }
@@ -235,7 +235,7 @@ fn encode_process(page: &mut MetricsPage<'_>) -> fmt::Result {
     metric.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)
 }
 
-/// A page being written.
+/// A page that is being written.
 struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
 impl MetricsPage<'_> {

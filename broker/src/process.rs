@@ -1,8 +1,8 @@
-//! What this process takes of the machine.
+//! The resources that this process uses.
 
 use std::time::Duration;
 
-/// Memory that is resident, in bytes; `None` where the system does not say.
+/// Resident memory in bytes; `None` if the system does not report it.
 pub(crate) fn resident_bytes() -> Option<u64> {
     resident_in(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -13,14 +13,14 @@ fn resident_in(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// How long its threads have computed, all together.
+/// The CPU time of all threads together.
 pub(crate) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanoseconds)
 }
 
-/// How many files and sockets are open; `None` where the system does not say.
+/// The number of open files and sockets; `None` if the system does not report it.
 pub(crate) fn open_files() -> Option<u64> {
     // The listing itself has one open.
     Some(std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64)

@@ -1,4 +1,4 @@
-//! A process from its start to its end: the runtime, signals, and a store that stops.
+//! A server process from start to end: the runtime, signals, and a store that stops.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use crate::broker::{Broker, RunningBroker};
 use crate::config::Config;
 use crate::descriptors;
 
-/// Threads that blocked on something are kept this long for the next time.
+/// How long an idle blocking thread is kept for the next call.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// What is left of the runtime at the end is given this long.
+/// How long the runtime may take to end.
 const RUNTIME_END_MAX: Duration = Duration::from_secs(1);
 
-/// Serves until a signal asks it to end, or the store stops. `ready` is called once clients are
-/// served. A second signal ends the process at once.
+/// Serves until a signal ends the process or the store stops.
+///
+/// Calls `ready` once clients are served. A second signal ends the process at once.
 ///
 /// # Errors
-/// It does not start, or the store has stopped.
+/// The server does not start, or the store has stopped.
 pub fn run(
     mut config: Config,
     ready: impl FnOnce(&RunningBroker) -> anyhow::Result<()>,
@@ -68,7 +69,7 @@ async fn serve(
     let mut running = tokio::select! {
         running = Broker::start(config) => running?,
         name = signals.next() => {
-            // Nothing was promised to anybody yet: recovery is as safe to interrupt as a crash is.
+            // Nothing was acknowledged yet, so recovery can be interrupted as safely as a crash.
             tracing::info!("{name} while starting; leaving at once");
             std::process::exit(0);
         }
@@ -96,7 +97,7 @@ async fn serve(
     failed.map(drop)
 }
 
-/// Waits for a failure, of which not being able to say that it is ready is one.
+/// Waits for a failure. A failed `ready` counts as one.
 async fn wait_for_failure(ready: anyhow::Result<()>, running: &mut RunningBroker) -> anyhow::Error {
     match ready {
         Ok(()) => anyhow::Error::msg(running.wait_for_failure().await),
@@ -104,7 +105,7 @@ async fn wait_for_failure(ready: anyhow::Result<()>, running: &mut RunningBroker
     }
 }
 
-/// The signals that ask a process to end.
+/// The signals that end the process.
 struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,

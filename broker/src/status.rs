@@ -1,4 +1,4 @@
-//! How the server is: what `/healthz` and `/readyz` say.
+//! The status of the server, for `/healthz` and `/readyz`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,32 +6,32 @@ use compat_kafka::KafkaServer;
 use engine::Engine;
 use parking_lot::Mutex;
 
-/// How far the server is.
+/// The phase of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
     /// It opens its data directory.
     Starting,
-    /// It answers.
+    /// It serves requests.
     Serving,
-    /// It ends, and why.
+    /// It stops, for this reason.
     Stopping(Arc<str>),
 }
 
-/// The parts, once they are there.
+/// The parts of a started server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerParts {
     pub(crate) engine: Arc<Engine>,
     pub(crate) kafka: Arc<KafkaServer>,
 }
 
-/// How the server is.
+/// The status of the server.
 #[derive(Debug)]
 pub(crate) struct ServerStatus {
     phase: Mutex<ServerPhase>,
     parts: OnceLock<ServerParts>,
 }
 
-/// Why not.
+/// Why the server is not healthy or not ready.
 pub(crate) type UnhealthyReason = String;
 
 impl ServerStatus {
@@ -49,12 +49,12 @@ impl ServerStatus {
         *self.phase.lock() = ServerPhase::Stopping(why.into());
     }
 
-    /// The parts, once they are there.
+    /// The parts, once the server has started.
     pub(crate) fn parts(&self) -> Option<&ServerParts> {
         self.parts.get()
     }
 
-    /// Whether the process is of use at all; a supervisor that reads otherwise should start another.
+    /// Whether the process is healthy. If not, a supervisor should restart it.
     pub(crate) fn health(&self) -> Result<(), UnhealthyReason> {
         match self.parts().and_then(|parts| parts.engine.stop_reason()) {
             Some(why) => Err(format!("the store has stopped: {why}")),
@@ -62,7 +62,7 @@ impl ServerStatus {
         }
     }
 
-    /// Whether clients should come now, and what is to be known all the same, if anything.
+    /// Whether clients should connect now. `Ok` may carry a warning.
     pub(crate) fn readiness(&self) -> Result<Option<String>, UnhealthyReason> {
         self.health()?;
         match &*self.phase.lock() {

@@ -1,9 +1,9 @@
 //! The tree of files over the extension API: the operation `tree`. `docs/KAFKA.md` describes its
 //! documents.
 //!
-//! What is opened is held here by a number, so that the parts of one file fit together whatever is
-//! given up between two requests. Few are held at a time: who comes back after many others opens
-//! again.
+//! The server keeps open files by number. So several reads of one file are consistent, even if
+//! retention removes records between two requests. It keeps only a few. A client that returns after
+//! many others must open the file again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// How many files are held open.
+/// How many files are kept open.
 const OPEN_MAX: usize = 128;
-/// The longest part of a file in one answer.
+/// The most bytes of a file in one response.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// The most names in one answer.
+/// The most names in one response.
 const LIST_MAX: usize = 1000;
 
-/// How many bytes of batches one question looks through for a key; the next goes on from there.
+/// How many bytes of batches one request scans for a key. The next request continues from there.
 const KEY_SCAN_BYTES: u64 = 64 << 20;
 
-/// The operation.
+/// The operation `tree`.
 pub(crate) struct TreeOps {
     tree: Arc<ViewTree>,
     open_nodes: Mutex<OpenNodeTable>,
@@ -36,12 +36,12 @@ pub(crate) struct TreeOps {
 
 #[derive(Default)]
 struct OpenNodeTable {
-    /// The one that was used last stands last.
+    /// In the order of use: the most recently used one is last.
     open: VecDeque<(u64, Arc<OpenNode>)>,
     last_number: u64,
 }
 
-/// A path: text, or base64 of one that is no text.
+/// A path: text, or base64 if it is not valid text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum TreeOpPath {
@@ -57,12 +57,12 @@ enum TreeOpRequest {
     },
     List {
         path: TreeOpPath,
-        /// The cookie of the name before, as it was given.
+        /// The cookie of the last name of the previous page.
         #[serde(default)]
         after: Option<String>,
         #[serde(default)]
         max: Option<usize>,
-        /// Whether to say what is known of each.
+        /// Whether to return the attributes of each name.
         #[serde(default)]
         stat: bool,
     },
@@ -187,7 +187,7 @@ impl TreeOps {
         for ViewEntry { cookie, name, node, kind } in listed {
             let mut shown = json!({ "name": bytes_of(&name), "kind": kind_of(kind), "cookie": cookie.to_string() });
             if with_stat {
-                // One that cannot be seen hides no other.
+                // An error for one name does not hide the others.
                 match self.tree.stat(&node).await {
                     Ok(stat) => shown["stat"] = stat_of(&stat),
                     Err(error) => shown["error"] = json!(error.to_string()),
@@ -284,7 +284,7 @@ fn refusal(error: TreeError) -> HistoryApiError {
         TreeError::Io(_) => HistoryErrorCode::Internal,
     };
     let refusal = HistoryApiError::new(code, error.to_string());
-    // What was looked through is remembered.
+    // The progress of the search is remembered.
     if code == HistoryErrorCode::Unfinished { refusal.retry_in(0) } else { refusal }
 }
 

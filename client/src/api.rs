@@ -1,16 +1,17 @@
-//! The one table of APIs and the versions of each that we speak.
+//! The APIs that the client uses, with the versions of each, in one table.
 //!
-//! Fetch and Produce stop below 13, where topics lose their names on the wire: a moment topic is asked
-//! for by name. Metadata starts at 4, below which asking for a topic may create it.
+//! Fetch and Produce stay below version 13, where requests name topics by id only. A moment topic
+//! needs its name. Metadata starts at version 4, because older versions may create the requested
+//! topic.
 
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, VersionRange};
 
 /// A request that this library sends.
 pub(crate) trait ClientApi: Request {
-    /// Its name, for people.
+    /// The API's name, for messages.
     const NAME: &'static str;
-    /// The versions that we speak.
+    /// The versions that this library supports.
     const OURS: VersionRange;
 }
 
@@ -39,7 +40,7 @@ apis! {
     ConsumerGroupDescribeRequest, "ConsumerGroupDescribe", 0..=1;
 }
 
-/// The highest version known to both, if there is one.
+/// The highest version that both sides support; `None` if there is none.
 pub(crate) fn negotiated_version(ours: VersionRange, theirs: Option<&VersionRange>) -> Option<i16> {
     let both = ours.intersect(theirs?);
     (!both.is_empty()).then_some(both.max)

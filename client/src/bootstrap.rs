@@ -1,10 +1,10 @@
-//! The addresses at which a caller says a server is.
+//! Parsing of bootstrap addresses.
 
 use crate::ClientError;
 
 const PORT_DEFAULT: u16 = 9092;
 
-/// Takes `HOST:PORT[,HOST:PORT…]` apart; a missing port is Kafka's, 9092.
+/// Parses `HOST:PORT[,HOST:PORT…]`. The default port is Kafka's, 9092.
 pub(crate) fn addresses(text: &str) -> Result<Vec<String>, ClientError> {
     text.split(',').map(|one| address(one.trim())).collect()
 }

@@ -1,8 +1,8 @@
-//! The client: which server to ask, over which connection, and when to ask again.
+//! The client: it chooses the server and the connection for a request, and retries requests.
 //!
-//! A request is repeated only when the server refused it with an error that says "not here" or "not
-//! yet". After a broken connection nothing is repeated: whether the server acted is not known, and a
-//! batch produced twice is worse than an error.
+//! It retries a request only if the server refused it with an error that means "not here" or "not
+//! yet". After a broken connection it retries nothing. It cannot know whether the server executed
+//! the request, and a batch that is produced twice is worse than an error.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -20,16 +20,17 @@ use crate::{ClientError, bootstrap};
 
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the server's logs call us.
+    /// The name of the client in the server's logs.
     pub client_id: String,
-    /// How long a connection may take to come about.
+    /// The timeout of a connection attempt.
     pub connect_patience: Duration,
-    /// How long an answer may take, beyond what the request itself allows the server to wait.
+    /// How long a response may take, in addition to the time that the request allows the server to
+    /// wait.
     pub response_patience: Duration,
-    /// For how long a request that the server refuses for the moment is repeated.
+    /// How long a request is retried while the server refuses it with a retriable error.
     pub retry_patience: Duration,
 }
 
@@ -58,7 +59,7 @@ impl Client {
     /// Connects to the first of `HOST:PORT[,HOST:PORT…]` that answers.
     ///
     /// # Errors
-    /// None of them does; the error is that of the last.
+    /// None of them answers. The error is that of the last one.
     pub async fn connect(bootstrap: &str, options: Options) -> Result<Client, ClientError> {
         let mut client = Client {
             bootstrap: bootstrap::addresses(bootstrap)?,
@@ -72,7 +73,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The address of a server that we have a connection to, made if there is none.
+    /// The address of a connected server. Connects to one if there is none.
     pub(crate) async fn any_server(&mut self) -> Result<String, ClientError> {
         if let Some(address) = self.connections.keys().min() {
             return Ok(address.clone());
@@ -98,7 +99,7 @@ impl Client {
         self.call(&address, request, Duration::ZERO).await
     }
 
-    /// Asks the server at `address`, which may take `server_wait` before it begins to answer.
+    /// Sends a request to the server at `address`, which may wait `server_wait` before it answers.
     pub(crate) async fn call<R: ClientApi>(
         &mut self,
         address: &str,
@@ -140,7 +141,7 @@ impl Client {
         }
     }
 
-    /// A connection is used again only if its answer came whole and in time.
+    /// Keeps a connection only if its response arrived completely and in time.
     fn return_connection<T>(
         &mut self,
         address: &str,
@@ -153,8 +154,8 @@ impl Client {
         answer
     }
 
-    /// Repeats `attempt` while the server refuses it for the moment; what we know about leaders is
-    /// asked for anew in between.
+    /// Repeats `attempt` while the server refuses it with a retriable error. The cached leaders are
+    /// dropped before each retry.
     pub(crate) async fn retry<T>(
         &mut self,
         mut attempt: impl AsyncFnMut(&mut Client) -> Result<T, ClientError>,
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Asks about the named topics, or about all. It never creates one.
+    /// Requests metadata of the named topics, or of all. It never creates a topic.
     pub(crate) async fn metadata(
         &mut self,
         topics: Option<&[&str]>,
@@ -208,7 +209,7 @@ impl Client {
         Ok(self.brokers.values().cloned().collect())
     }
 
-    /// The server to send changes of topics to.
+    /// The server that changes topics: the controller.
     pub(crate) async fn controller(&mut self) -> Result<String, ClientError> {
         if self.controller.is_none() {
             self.metadata(Some(&[])).await?;
@@ -219,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Groups partitions by the server that leads them.
+    /// Groups partitions by their leader.
     pub(crate) async fn by_leader<T>(
         &mut self,
         topic: &str,
@@ -251,7 +252,7 @@ impl Client {
         Ok(grouped)
     }
 
-    /// The server that keeps the offsets of `group`.
+    /// The coordinator of `group`.
     pub(crate) async fn coordinator(&mut self, group: &str) -> Result<String, ClientError> {
         let request =
             FindCoordinatorRequest::default().with_key(StrBytes::from_string(group.to_owned()));
@@ -266,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Forgets where a topic is led from, since a server said that it is not.
+    /// Drops the cached leaders of a topic, after a server said that it does not lead it.
     pub(crate) fn invalidate_leaders(&mut self, topic: &str) {
         self.leaders.remove(topic);
     }
@@ -276,7 +277,7 @@ pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }
 
-/// One shape for what a server says about a topic.
+/// Converts an error code about a topic to an error.
 pub(crate) fn topic_error(
     topic: &str,
     doing: &str,

@@ -1,6 +1,6 @@
-//! One connection: requests go out one at a time, and each waits for its answer.
+//! One connection: it sends one request at a time, and waits for the response.
 //!
-//! A call that is dropped half way leaves the connection unusable, since the answer would be taken for
+//! A call that is cancelled makes the connection unusable, because its response would be taken for
 //! that of the next call. So [`crate::Client`] keeps a connection only after its call has ended.
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub(crate) struct ServerConnection {
     correlation_id: i32,
 }
 
-/// What goes into a request's header.
+/// The fields of a request header.
 struct RequestHeaderFields {
     api_key: i16,
     version: i16,
@@ -40,7 +40,7 @@ struct RequestHeaderFields {
 }
 
 impl ServerConnection {
-    /// Connects, and learns what the server serves.
+    /// Connects, and requests the API versions of the server.
     pub(crate) async fn open(
         address: &str,
         options: &Options,
@@ -95,13 +95,13 @@ impl ServerConnection {
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
         let mut body = self.exchange(&head, frame, 0, patience).await?;
-        // A server that does not know the version answers in version 0, with nothing but its ranges.
+        // A server that does not support the version answers in version 0, with its ranges only.
         let refused = body.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
         let version = if refused { 0 } else { version };
         ApiVersionsResponse::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
-    /// The version of `R` that both sides know.
+    /// The version of `R` that both sides support.
     fn version_of<R: ClientApi>(&self) -> Result<i16, ClientError> {
         let theirs = self.supported.get(&R::KEY);
         negotiated_version(R::OURS, theirs).ok_or_else(|| ClientError::Unsupported {
@@ -112,7 +112,7 @@ impl ServerConnection {
         })
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     pub(crate) async fn call<R: ClientApi>(
         &mut self,
         request: &R,
@@ -126,7 +126,7 @@ impl ServerConnection {
         R::Response::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
-    /// Sends a request that has no answer: Produce with acks 0.
+    /// Sends a request that has no response: Produce with acks 0.
     pub(crate) async fn send_without_response<R: ClientApi>(
         &mut self,
         request: &R,
@@ -141,7 +141,7 @@ impl ServerConnection {
         }
     }
 
-    /// Sends one document of our extension and waits for the one that answers it.
+    /// Sends a document of our extension API, and waits for the response document.
     pub(crate) async fn call_extension(
         &mut self,
         api_key: i16,

@@ -1,4 +1,4 @@
-//! Numbers that JSON spells as texts: above 2^53 many readers of JSON would round them.
+//! Integers that JSON carries as strings: many JSON parsers round numbers above 2^53.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

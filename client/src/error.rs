@@ -1,4 +1,4 @@
-//! What can go wrong between a caller and a server.
+//! Errors between the client and a server.
 
 use std::io;
 use std::time::Duration;
@@ -7,60 +7,61 @@ use kafka_protocol::ResponseError;
 
 use crate::history::ServerRefusal;
 
-/// Why a call gave no answer. Each variant asks for a different act of the caller.
+/// Why a call failed. Each variant needs a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is not HOST:PORT.
     #[error("not an address: give HOST:PORT, or several with commas between. address={0}")]
     BadAddress(String),
-    /// No connection came about: start the server, or correct the address.
+    /// The connection failed: start the server, or correct the address.
     #[error(
         "cannot reach {address}: {}; is the server running? start one with `freezeframe serve`",
         io_error_message(.cause)
     )]
     Unreachable {
-        /// Where we tried.
+        /// The address of the server.
         address: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The connection broke while an answer was due. Whether the server acted is not known.
+    /// The connection broke before the response. Whether the server executed the request is
+    /// unknown.
     #[error("{address} closed the connection during {during}")]
     Closed {
         /// The server.
         address: String,
-        /// The request under way.
+        /// The request in progress.
         during: &'static str,
     },
-    /// No answer in time. Whether the server acted is not known.
+    /// The response did not arrive in time. Whether the server executed the request is unknown.
     #[error("{address} gave no answer to {during} within {} s", .after.as_secs_f32())]
     TimedOut {
         /// The server.
         address: String,
-        /// The request under way.
+        /// The request in progress.
         during: &'static str,
         /// How long we waited.
         after: Duration,
     },
-    /// The connection failed otherwise.
+    /// Another I/O error of the connection.
     #[error("{address} failed during {during}: {}", io_error_message(.cause))]
     Io {
         /// The server.
         address: String,
-        /// The request under way.
+        /// The request in progress.
         during: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// An answer that this protocol does not allow: the port belongs to something else.
+    /// The response violates the protocol: the port belongs to another service.
     #[error("{address} does not answer as a Kafka server does: {what}")]
     Malformed {
         /// The server.
         address: String,
-        /// What was wrong.
+        /// What is wrong with the response.
         what: String,
     },
-    /// No version of this API is known to both sides.
+    /// No version of this API is supported by both sides.
     #[error(
         "{address} does not serve {api} in a version we speak. ours={ours}, theirs={}",
         .theirs.as_deref().unwrap_or("none")
@@ -70,38 +71,38 @@ pub enum ClientError {
         address: String,
         /// The API.
         api: &'static str,
-        /// The versions we speak.
+        /// The versions that this library supports.
         ours: String,
-        /// The versions it serves.
+        /// The versions that the server supports.
         theirs: Option<String>,
     },
-    /// The topic is not there.
+    /// The topic does not exist.
     #[error("there is no topic {0}")]
     UnknownTopic(String),
-    /// The topic is there, the partition is not.
+    /// The topic exists, but the partition does not.
     #[error("topic {topic} has no partition {partition}; it has {count}, counted from 0")]
     UnknownPartition {
         /// The topic.
         topic: String,
-        /// The partition asked for.
+        /// The requested partition.
         partition: i32,
-        /// How many there are.
+        /// How many partitions the topic has.
         count: usize,
     },
-    /// The group is not there.
+    /// The group does not exist.
     #[error("there is no group {0}")]
     UnknownGroup(String),
-    /// The server refused, with one of Kafka's codes.
+    /// The server refused the request with one of Kafka's error codes.
     #[error("{doing}: {error} ({}){}", .error.code(), .message.as_deref().map(|m| format!(": {m}")).unwrap_or_default())]
     Kafka {
-        /// What was being done.
+        /// The attempted operation.
         doing: String,
         /// Kafka's error.
         error: ResponseError,
-        /// What the server said besides.
+        /// The server's message.
         message: Option<String>,
     },
-    /// The server knows nothing of our extension: ask one that does, or leave the past alone.
+    /// The server does not support our extension API: use another server, or do not read the past.
     #[error(
         "{address} is not a Freezeframe server: it speaks Kafka, but does not know how to answer questions about the past"
     )]
@@ -109,7 +110,7 @@ pub enum ClientError {
         /// The server.
         address: String,
     },
-    /// The server understood the question about the past and did not answer it.
+    /// The server understood a request of the extension API, and refused it.
     #[error("{0}")]
     History(ServerRefusal),
 }
@@ -124,7 +125,7 @@ impl ClientError {
         ClientError::Kafka { doing: doing.into(), error, message }
     }
 
-    /// Kafka's error, if the server answered with one.
+    /// Kafka's error code, if the server responded with one.
     pub fn response_error(&self) -> Option<ResponseError> {
         match self {
             ClientError::Kafka { error, .. } => Some(*error),
@@ -133,7 +134,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the server refused the request, and may accept the very same one a little later.
+    /// Whether the server refused the request, but may accept the same request a little later.
     pub(crate) fn is_retriable(&self) -> bool {
         use ResponseError as E;
         matches!(
@@ -155,7 +156,7 @@ impl ClientError {
         )
     }
 
-    /// Whether the server could not be reached or went away: it may come back.
+    /// Whether the server is unreachable or has closed the connection. It may come back.
     pub fn is_connection_error(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Fetch: batches as they are, in bytes.
+//! Fetch: returns batches as bytes, unchanged.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use crate::ClientError;
 use crate::cluster::{Client, topic_name};
 use crate::topics::check_error_code;
 
-/// How much to fetch, and how long the server may wait for it.
+/// How much to fetch, and how long the server may wait for data.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchOptions {
-    /// How long the server may hold the request when there is nothing new.
+    /// How long the server may wait if there is nothing new.
     pub wait_max: Duration,
-    /// At most about this many bytes a partition; a longer first batch comes whole.
+    /// About how many bytes to fetch from a partition. A longer first batch is complete
+    /// nevertheless.
     pub partition_bytes_max: i32,
-    /// At most about this many bytes in all.
+    /// About how many bytes to fetch in all.
     pub bytes_max: i32,
 }
 
@@ -31,22 +32,22 @@ impl Default for FetchOptions {
     }
 }
 
-/// What came from one partition.
+/// The result for one partition.
 #[derive(Clone, Debug)]
 pub struct FetchedPartition {
     /// The partition.
     pub partition: i32,
-    /// Where it begins now.
+    /// The log start offset.
     pub start: i64,
-    /// Where it ends now, for readers.
+    /// The high watermark.
     pub end: i64,
-    /// Batches, byte for byte. The first may begin before the offset asked for, and the last may be
-    /// cut off: fetch it again.
+    /// Batches, byte for byte. The first one may begin before the requested offset. The last one
+    /// may be incomplete: fetch it again.
     pub batches: Bytes,
 }
 
 impl Client {
-    /// Fetches from several partitions of one topic, each from its offset on.
+    /// Fetches from several partitions of one topic, each from its own offset.
     ///
     /// # Errors
     /// Among others Kafka's `OffsetOutOfRange`.

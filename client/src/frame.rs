@@ -1,24 +1,24 @@
-//! Frames: four bytes of length, then that many bytes.
+//! Frames: a length of four bytes, then that many bytes.
 //!
-//! The length is a claim by the other side. It is held against [`FRAME_BYTES_MAX`] first, and memory
-//! is taken as the bytes arrive, not as they are announced.
+//! The length comes from the other side and is not trusted. It is checked against
+//! [`FRAME_BYTES_MAX`] first. Memory is allocated as the bytes arrive, not as they are announced.
 
 use std::io;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest frame accepted.
+/// The longest accepted frame.
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
 const BUFFER_GROW_BYTES: usize = 64 << 10;
 
-/// Why no frame came.
+/// Why no frame was read.
 #[derive(Debug)]
 pub(crate) enum ClientFrameError {
     /// The other side closed the connection, between frames or inside one.
     Closed,
-    /// The announced length is none that we accept.
+    /// The announced length is out of range.
     Length(i32),
     /// The connection failed.
     Io(io::Error),
@@ -36,7 +36,7 @@ impl From<io::Error> for ClientFrameError {
     }
 }
 
-/// Reads one frame's contents.
+/// Reads one frame and returns its contents.
 pub(crate) async fn read_frame(
     reader: &mut (impl AsyncRead + Unpin),
 ) -> Result<Bytes, ClientFrameError> {

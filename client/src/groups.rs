@@ -1,4 +1,4 @@
-//! Groups: which there are, who is in one, and what they have committed.
+//! Groups of the present: their listing, their members, and their committed offsets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::ClientError;
 use crate::cluster::Client;
 use crate::topics::{check_error_code, str_bytes};
 
-/// A group, as it is listed.
+/// A group in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupListing {
     /// Its name.
     pub group: String,
-    /// Its state, where the server says.
+    /// Its state, if the server reports it.
     pub state: String,
-    /// `classic`, `consumer` and so on, where the server says.
+    /// Its type: `classic`, `consumer` and so on, if the server reports it.
     pub kind: String,
-    /// What its members speak, such as `consumer`.
+    /// The protocol type of its members, such as `consumer`.
     pub protocol: String,
 }
 
-/// A group and who is in it.
+/// A group and its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerGroupDescription {
     /// Its name.
     pub group: String,
     /// Its state.
     pub state: String,
-    /// How partitions are given out.
+    /// How partitions are assigned.
     pub assignor: String,
     /// Its members.
     pub members: Vec<GroupMemberDescription>,
@@ -46,11 +46,11 @@ pub struct ConsumerGroupDescription {
 pub struct GroupMemberDescription {
     /// Its id.
     pub id: String,
-    /// What it calls itself.
+    /// Its client id.
     pub client_id: String,
-    /// Where it connects from.
+    /// The host that it connects from.
     pub host: String,
-    /// The partitions that it reads, by topic.
+    /// The partitions that are assigned to it, by topic.
     pub assigned: BTreeMap<String, Vec<i32>>,
 }
 
@@ -63,7 +63,7 @@ pub struct GroupCommittedOffset {
     pub partition: i32,
     /// The next record to read.
     pub offset: i64,
-    /// What the committer noted.
+    /// The metadata of the commit.
     pub metadata: String,
 }
 
@@ -95,7 +95,7 @@ impl Client {
         Ok(groups.into_values().collect())
     }
 
-    /// Who is in `group`.
+    /// The members of `group`.
     ///
     /// # Errors
     /// [`ClientError::UnknownGroup`] and others.
@@ -117,7 +117,7 @@ impl Client {
         }
     }
 
-    /// By the first group protocol; `None` if it is no such group.
+    /// Describes a group of the classic protocol; `None` if the group is not of this kind.
     async fn describe_classic(
         &mut self,
         group: &str,
@@ -145,7 +145,8 @@ impl Client {
         }))
     }
 
-    /// By the second group protocol (KIP-848); `None` if it is no such group.
+    /// Describes a group of the consumer protocol (KIP-848); `None` if the group is not of this
+    /// kind.
     async fn describe_consumer(
         &mut self,
         group: &str,
@@ -179,8 +180,7 @@ impl Client {
         }))
     }
 
-    /// What `group` has committed, by topic and partition. A group that is not there has committed
-    /// nothing.
+    /// The committed offsets of `group`, by topic and partition. Empty if the group does not exist.
     ///
     /// # Errors
     /// As [`ClientError`] says.
@@ -222,8 +222,8 @@ fn is_unknown(code: i16) -> bool {
     code == ResponseError::GroupIdNotFound.code()
 }
 
-/// What a member of a consumer group was given. Other kinds of groups write other things here, which
-/// are none of ours: what does not read is left out.
+/// The assignment of a member of a consumer group. Other kinds of groups store other data here.
+/// What cannot be parsed is left out.
 fn assignment(mut bytes: Bytes) -> BTreeMap<String, Vec<i32>> {
     let Ok(version) = bytes.try_get_i16() else { return BTreeMap::new() };
     // Versions after 3 only append fields.

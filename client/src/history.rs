@@ -1,9 +1,10 @@
-//! What Kafka's wire has no words for: questions about the past, and pins. API 17990 ("FF"), version 0.
+//! What Kafka's protocol cannot express: requests about the past, and pins. API 17990 ("FF"),
+//! version 0.
 //!
-//! The body is one JSON document each way. A server that does not know the API closes the connection;
-//! if it then still answers as a Kafka server does, it is not Freezeframe.
+//! Request and response are one JSON document each. A server that does not know the API closes the
+//! connection. If it then still answers as a Kafka server does, it is not Freezeframe.
 //!
-//! What Kafka's wire can say is said there instead: a topic as of a moment is a topic of another name
+//! What Kafka's protocol can express uses it: a topic as of a moment is a topic with another name
 //! ([`moment_topic`]).
 
 mod diff;
@@ -27,12 +28,12 @@ pub use groups::{
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
 
-/// How long a server may wait until a moment is final where it is not told; its own patience is shorter
-/// as a rule.
+/// How long a server may wait until a moment is final, if the request does not set a limit. The
+/// server's own patience is usually shorter.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The name under which a topic's past is read over Kafka's wire, in characters that every client
-/// accepts.
+/// The topic name that reads a topic as of a moment with any Kafka client. All clients accept its
+/// characters.
 ///
 /// ```
 /// let ask = "u5@s6".parse().unwrap();
@@ -42,7 +43,7 @@ pub fn moment_topic(topic: &str, ask: &MomentSelector) -> String {
     format!("{topic}{TOPIC_MARK}{}", ask.to_string().replace('@', ".as."))
 }
 
-/// A stamp, spelled as a moment: `sh` and 16 hex digits.
+/// A stamp, written as a moment: `sh` and 16 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub Hlc);
 
@@ -68,15 +69,15 @@ impl<'de> Deserialize<'de> for Stamp {
     }
 }
 
-/// What to do about a moment that the server cannot yet answer for.
+/// What the server does about a moment that is not final yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PendingMomentPolicy {
-    /// Wait for it, within the patience given.
+    /// Wait until it is final, within the patience of the request.
     Wait,
-    /// Refuse, and say how far the server can answer.
+    /// Refuse, and return the frontier.
     Refuse,
-    /// Answer for as far as the server can, and say so.
+    /// Answer for the frontier instead, and return it.
     Frontier,
 }
 
@@ -91,7 +92,7 @@ enum HistoryRequest<'a> {
     Pins {},
 }
 
-/// How a refusal begins.
+/// The prefix of an error response.
 const REFUSAL_PREFIX: &[u8] = b"{\"error\"";
 
 #[derive(Deserialize)]
@@ -101,29 +102,29 @@ enum HistoryResponse<T> {
     Given(T),
 }
 
-/// A cut: where each partition ends at one moment, and what the answer is worth.
+/// A cut: the end of each partition at one moment, and how precise the answer is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutResponse {
-    /// The moment that was answered for, with all that was left open when it was asked.
+    /// The moment of the answer, in its resolved form.
     pub at: String,
-    /// What it gives of each partition: `prefix`, all up to an offset.
+    /// The kind of answer for each partition: `prefix`, all records up to an offset.
     pub kind: String,
-    /// Whether it holds, with an event, all that happened before it: by system time, and not by user
-    /// time.
+    /// Whether the cut is causally closed: with an event, it holds all events that happened before
+    /// it. True by system time, false by user time.
     pub closed: bool,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
-    /// By how much the server's clocks may differ: the setting.
+    /// The largest difference of the server's clocks, from its settings.
     pub skew_ms: u64,
-    /// How far the server's wall clock may be wrong: what its kernel says, and `skew_ms` at most.
+    /// The estimated error of the server's wall clock: the kernel's value, at most `skew_ms`.
     pub clock_error_ms: u64,
-    /// Whether the server's kernel says that its wall clock is synchronised.
+    /// Whether the server's kernel reports a synchronised wall clock.
     pub clock_synchronised: bool,
-    /// How far stamps run ahead of the server's wall clock: 0 as a rule.
+    /// How far stamps are ahead of the server's wall clock: usually 0.
     pub ahead_ms: u64,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
-    /// The same for the same moment, for ever.
+    /// The cut hash: always the same for the same moment.
     pub hash: String,
     /// The partitions.
     pub partitions: Vec<CutPartitionOffsets>,
@@ -145,15 +146,15 @@ pub struct CutPartitionOffsets {
 /// The topics that existed at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicsResponse {
-    /// The moment that was answered for.
+    /// The moment of the answer.
     pub at: Option<String>,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
     /// The topics.
     pub topics: Vec<TopicAtMoment>,
 }
 
-/// A topic as it was.
+/// A topic as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicAtMoment {
     /// Its name.
@@ -162,36 +163,36 @@ pub struct TopicAtMoment {
     pub id: String,
     /// How many partitions it had.
     pub partitions: u32,
-    /// When it was made.
+    /// When it was created.
     pub created: Stamp,
-    /// When it was ended, if it has been since.
+    /// When it was deleted; `None` if it still exists.
     pub deleted: Option<Stamp>,
-    /// The settings made on it.
+    /// The settings of the topic itself.
     #[serde(default)]
     pub configs: BTreeMap<String, String>,
 }
 
-/// The offsets that groups had committed at one moment.
+/// The committed offsets of groups as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffsetsResponse {
-    /// The moment that was answered for.
+    /// The moment of the answer.
     pub at: Option<String>,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
     /// The groups.
     pub groups: Vec<GroupOffsetsAtMoment>,
 }
 
-/// A group as it was.
+/// A group as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupOffsetsAtMoment {
     /// Its name.
     pub group: String,
-    /// What it had committed.
+    /// Its committed offsets.
     pub offsets: Vec<CommittedOffsetAtMoment>,
 }
 
-/// An offset as it was committed.
+/// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedOffsetAtMoment {
     /// The topic.
@@ -200,28 +201,28 @@ pub struct CommittedOffsetAtMoment {
     pub partition: i32,
     /// The next record to read.
     pub offset: i64,
-    /// The leader's epoch that the committer knew, or −1.
+    /// The leader epoch in the commit, or −1.
     #[serde(default = "no_epoch")]
     pub leader_epoch: i32,
-    /// What the committer noted.
+    /// The metadata of the commit.
     #[serde(default)]
     pub metadata: String,
     /// When it was committed.
     pub committed: Stamp,
 }
 
-/// A moment that is kept, by its name.
+/// A pin: a named moment that retention keeps readable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinDescription {
     /// Its name.
     pub name: String,
     /// The moment.
     pub at: String,
-    /// When it ceases to stand: milliseconds since 1970, by the server's clock.
+    /// When it expires: milliseconds since 1970, by the server's clock.
     pub expires_ms: u64,
-    /// The topics that it is about; `None` for everything.
+    /// The pinned topics; `None` for all.
     pub topics: Option<Vec<String>>,
-    /// When it was set, or its expiry was last extended.
+    /// When it was set or last extended.
     pub set: Stamp,
 }
 
@@ -245,98 +246,98 @@ fn no_epoch() -> i32 {
     -1
 }
 
-/// Why the server did not answer a question about the past.
+/// Why the server refused a request about the past.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ServerRefusal {
-    /// What kind of refusal.
+    /// The kind of error.
     pub code: RefusalCode,
-    /// The server's words.
+    /// The server's message.
     pub message: String,
-    /// How far it can answer for.
+    /// The frontier of the server.
     #[serde(default)]
     pub frontier: Option<Stamp>,
-    /// When to ask again, in milliseconds, if that would help.
+    /// After how many milliseconds to retry, if a retry can help.
     #[serde(default)]
     pub retry_ms: Option<u64>,
 }
 
-/// The kinds of refusal.
+/// The kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// The moment is not yet final. Ask again a little later.
+    /// The moment is not final yet. Retry a little later.
     NotYet,
-    /// The moment lies further ahead than anyone would wait.
+    /// The moment lies too far in the future to wait for it.
     FarFuture,
-    /// The moment lies before what retention has kept.
+    /// The moment lies below the horizon.
     BeforeHistory,
-    /// There is more to look through: the same question goes on with it.
+    /// The search reached the limit of one request. The same request continues it.
     Unfinished,
     /// The topic did not exist at that moment.
     UnknownTopic,
     /// Not a moment, or not one of system time.
     BadMoment,
-    /// The question does not read.
+    /// The request is malformed.
     BadRequest,
-    /// The question is too long.
+    /// The request is too long.
     TooLarge,
-    /// The server's clock cannot be trusted.
+    /// The server's clock is fenced: it cannot be trusted.
     Fenced,
-    /// The name or the expiry cannot be a pin's.
+    /// The name or the expiry is not valid for a pin.
     BadPin,
-    /// A pin of that name stands at another moment, or for other topics.
+    /// A pin of that name exists, at another moment or for other topics.
     PinTaken,
-    /// There are as many pins as there may be.
+    /// The limit on pins is reached.
     TooManyPins,
-    /// There is no such pin.
+    /// The pin does not exist.
     UnknownPin,
-    /// The group was not there at that moment, or has committed nothing.
+    /// The group did not exist at that moment, or has committed nothing.
     UnknownGroup,
     /// The group has members, so its offsets cannot be set.
     GroupActive,
-    /// The group is being changed by somebody else.
+    /// Another request is changing the group.
     GroupBusy,
-    /// There are as many groups as there may be.
+    /// The limit on groups is reached.
     TooManyGroups,
-    /// A module or a name that no plug-in can have.
+    /// The module or the name is not valid for a plug-in.
     BadPlugin,
-    /// There is no such plug-in.
+    /// The plug-in does not exist.
     UnknownPlugin,
-    /// Not what says where user time is.
+    /// Not a valid specification of user time.
     BadSpec,
-    /// No user time can be read from the record.
+    /// The record has no readable user time.
     Unreadable,
     /// The partition has no such offset.
     OutOfRange,
-    /// The tree has nothing of that name.
+    /// The path does not exist in the tree.
     NotFound,
-    /// Something on the way is no directory.
+    /// A component of the path is not a directory.
     NotDirectory,
-    /// A directory has no bytes.
+    /// The node is a directory, which has no bytes.
     IsDirectory,
-    /// No path.
+    /// The path is invalid.
     BadPath,
-    /// What was opened is not open any more, or not kept.
+    /// The file is not open any more, or its records were removed.
     Gone,
-    /// The server opens its data directory.
+    /// The server is opening its data directory.
     Starting,
-    /// The server ends.
+    /// The server is stopping.
     Stopping,
-    /// What the catalog keeps is being loaded from the journal.
+    /// The catalog is being rebuilt from the journal.
     Loading,
-    /// There is no such question for GET.
+    /// GET does not serve this operation.
     UnknownOp,
     /// There is nothing at this path.
     UnknownPath,
-    /// The path is not for this method.
+    /// The path does not support this method.
     MethodNotAllowed,
-    /// The body is not JSON by its type.
+    /// The content type of the body is not JSON.
     UnsupportedMediaType,
-    /// A web page of another origin asks.
+    /// The request comes from a web page of another origin.
     Forbidden,
-    /// The request names a host that is not the server.
+    /// The request names a host that is not this server.
     ForeignHost,
-    /// The server has a fault.
+    /// An internal error of the server.
     Internal,
     /// A kind that this library does not know.
     #[serde(other)]
@@ -346,7 +347,7 @@ pub enum RefusalCode {
 impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        // To the millisecond, as people spell moments; the server may have said it already.
+        // In milliseconds, as users write moments. Skipped if the server's message has it already.
         let frontier = self.frontier.map(|Stamp(stamp)| Moment::Sys(Cut::before(stamp.time())));
         match frontier.map(|moment| moment.to_string()) {
             Some(frontier) if !self.message.contains(&frontier) => {
@@ -358,8 +359,8 @@ impl fmt::Display for ServerRefusal {
 }
 
 impl Client {
-    /// Where each partition of `topics`, or of all topics, ends at `at`. By user time, that is the first
-    /// record at or after it, as known when the answer says.
+    /// Where each partition of `topics`, or of all topics, ends at `at`. By user time, that is the
+    /// first record at or after it, as of when the response says.
     ///
     /// # Errors
     /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
@@ -390,7 +391,7 @@ impl Client {
         .await
     }
 
-    /// What `group`, or every group, had committed at `at`, or has now.
+    /// The committed offsets of `group`, or of every group, as of `at` or now.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -403,8 +404,10 @@ impl Client {
         self.request_history(question, Duration::ZERO).await
     }
 
-    /// Keeps everything of `topics`, or of all topics, that `at` admits, for so long from now: the server
-    /// gives none of it up. The same pin again is extended, and never shortened.
+    /// Sets a pin: for this long from now, the server keeps everything of `topics`, or of all
+    /// topics, that `at` admits.
+    ///
+    /// Setting the same pin again extends it, and never shortens it.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -431,7 +434,7 @@ impl Client {
             .map(drop)
     }
 
-    /// The pins that stand, by name.
+    /// All pins, by name.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -441,7 +444,7 @@ impl Client {
         Ok(pins)
     }
 
-    /// Puts a question, an object with a field `op`, and reads the answer.
+    /// Sends a request, an object with a field `op`, and parses the response.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -453,13 +456,13 @@ impl Client {
         let document = serde_json::to_vec(&question).expect("a question can be written as JSON");
         let answer = match self.call_extension(API_KEY, &document, server_wait).await {
             Err(ClientError::Closed { address, .. }) => {
-                // Gone, or does it only not know the question?
+                // Finds out whether the server is gone, or only does not know the API.
                 self.any_server().await?;
                 return Err(ClientError::NotFreezeframe { address });
             }
             answer => answer?,
         };
-        // What may be either is read twice over, and a cut of many partitions is long.
+        // An untagged enum is parsed twice, and a cut of many partitions is long.
         if !answer.starts_with(REFUSAL_PREFIX)
             && let Ok(given) = serde_json::from_slice(&answer)
         {
@@ -582,7 +585,8 @@ mod tests {
         );
     }
 
-    /// Reads one frame of a client: its header's first three fields, and all after the client's name.
+    /// Reads one request frame: the first three fields of its header, and everything after the
+    /// client's name.
     async fn read_request(stream: &mut TcpStream) -> Option<(i16, i16, i32, Vec<u8>)> {
         let length = stream.read_u32().await.ok()?;
         let mut frame = vec![0; length as usize];
@@ -598,7 +602,7 @@ mod tests {
         stream.write_all(&frame).await.unwrap();
     }
 
-    /// A server that knows ApiVersions 0, and of our own API what `answer_to` makes of a document.
+    /// A server that supports ApiVersions 0, and answers documents of our own API with `answer_to`.
     async fn serve(answer_to: fn(&[u8]) -> Option<Vec<u8>>) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

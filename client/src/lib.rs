@@ -1,11 +1,13 @@
-//! Our own client library: Kafka's wire, and the questions about the past that Kafka has no words for.
+//! Our own client library: Kafka's protocol, and the requests about the past that Kafka does not
+//! have.
 //!
-//! It knows how to find the server that leads a partition, to agree on versions, and to move batches
-//! of records as they are, in bytes. It does not know what is in a batch (`kafka-records` does), nor
-//! how anything looks on a terminal. Against a stock Kafka everything works but [`history`], which
-//! says that the server is not Freezeframe.
+//! The library finds the leader of a partition, negotiates versions, and transfers batches of
+//! records as bytes. It does not know what is in a batch (`kafka-records` does), nor how anything
+//! looks on a terminal. With a stock Kafka everything works except [`history`], which reports that
+//! the server is not Freezeframe.
 //!
-//! What holds true of it: every wait ends, and no announced length is believed before the bytes came.
+//! These properties hold: every wait has a limit, and an announced length allocates no memory
+//! before the bytes arrive.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), client::ClientError> {

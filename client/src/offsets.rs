@@ -1,4 +1,4 @@
-//! ListOffsets: where a partition begins, where it ends, and where a user time stands in it.
+//! ListOffsets: the start and the end of a partition, and the offset of a user time.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ const EARLIEST: i64 = -2;
 /// Which offset to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffsetSpec {
-    /// Of the oldest record that is kept.
+    /// The offset of the oldest retained record.
     Earliest,
-    /// Of the record to come.
+    /// The offset of the next record.
     Latest,
-    /// Of the first record that says of itself that it happened then or later.
+    /// The offset of the first record with this user time or a later one.
     FirstAtOrAfter(UserTime),
 }
 
 impl Client {
-    /// Looks one offset up in each of the partitions; `None` where no record is that late.
+    /// Looks up one offset in each of the partitions; `None` if no record is that late.
     ///
     /// # Errors
     /// As [`ClientError`] says.

@@ -1,5 +1,5 @@
-//! Which partition a key belongs to: the choice of Kafka's own producer, so that ours and theirs put
-//! one key in one place.
+//! The partition of a key. Kafka's own producer chooses the same one, so both put a key in one
+//! place.
 
 /// The partition of `key` among `count`.
 ///

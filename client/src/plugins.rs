@@ -1,4 +1,4 @@
-//! Plug-ins that find the user times of records, and what was found.
+//! Plug-ins that find the user times of records, and the user times they found.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::history::Stamp;
 use crate::{Client, ClientError};
 
-/// How long a server may look at a plug-in, or run it.
+/// How long a server may take to check a plug-in, or to run it.
 const SERVER_WORK_MAX: Duration = Duration::from_secs(10);
 
-/// The longest module that a server takes.
+/// The longest module that a server accepts.
 pub const MODULE_BYTES_MAX: u64 = 480 << 10;
 
 #[derive(Serialize)]
@@ -37,13 +37,13 @@ struct PluginTest<'a> {
 pub struct PluginDescription {
     /// Its name.
     pub name: String,
-    /// How long its module is.
+    /// The size of its module.
     pub bytes: u64,
     /// When it was last written.
     pub written: Stamp,
 }
 
-/// A record to try a spec on.
+/// A record to test a specification with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestRecord {
     /// Its key.
@@ -59,11 +59,11 @@ pub struct TestRecord {
 /// The user times of some records.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct UserTimesResponse {
-    /// Whether those of all records are their own timestamps. Then `times` is empty.
+    /// Whether the user times of all records are their own timestamps. Then `times` is empty.
     pub own: bool,
-    /// The offset behind the last record that was looked at.
+    /// The offset after the last record that was read.
     pub next: i64,
-    /// The offset of each record, by rising offset, and its user time if it has one.
+    /// The offset of each record, rising, and its user time if it has one.
     pub times: Vec<(i64, Option<i64>)>,
 }
 
@@ -94,7 +94,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Client {
-    /// The plug-ins that there are, by name.
+    /// All plug-ins, by name.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -104,16 +104,16 @@ impl Client {
         Ok(answer.plugins)
     }
 
-    /// Adds a plug-in, or writes it anew.
+    /// Adds a plug-in, or replaces it.
     ///
     /// # Errors
-    /// As [`Client::cut`]; it cannot be one.
+    /// As [`Client::cut`]; also if the module or the name is not valid.
     pub async fn add_plugin(&mut self, name: &str, module: &[u8]) -> Result<(), ClientError> {
         let question = PluginRequest::PluginAdd { name, module: hex(module) };
         self.request_history::<AddPluginResponse>(question, SERVER_WORK_MAX).await.map(drop)
     }
 
-    /// Removes a plug-in. Topics whose setting names it go on.
+    /// Removes a plug-in. Topics that use it continue to use it.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -122,10 +122,10 @@ impl Client {
         self.request_history::<RemovePluginResponse>(question, SERVER_WORK_MAX).await.map(drop)
     }
 
-    /// The user time, in milliseconds, that a topic with this setting would find in a record.
+    /// The user time, in milliseconds, that a topic with this setting finds in a record.
     ///
     /// # Errors
-    /// As [`Client::cut`]; it would find none.
+    /// As [`Client::cut`]; also if it finds none.
     pub async fn test_user_time(
         &mut self,
         spec: &str,
@@ -142,8 +142,8 @@ impl Client {
         Ok(answer.user_time)
     }
 
-    /// The user times of records of a topic from an offset on: as many as fit into one answer. The topic may be
-    /// a moment ([`crate::history::moment_topic`]).
+    /// The user times of a topic's records from an offset on: as many as fit into one response. The
+    /// topic may be a moment topic ([`crate::history::moment_topic`]).
     ///
     /// # Errors
     /// As [`Client::cut`].

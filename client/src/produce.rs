@@ -1,4 +1,4 @@
-//! Produce: one batch a partition and request, as Kafka wants it.
+//! Produce: one batch for each partition and request, as Kafka requires.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,15 +19,15 @@ const SERVER_WAIT: Duration = Duration::from_secs(30);
 /// When a batch counts as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAcks {
-    /// Once it was sent; the server says nothing.
+    /// Once it was sent. The server does not respond.
     None,
-    /// Once the leader has it.
+    /// Once the leader has written it.
     Leader,
-    /// Once every replica in sync has it.
+    /// Once every in-sync replica has written it.
     All,
 }
 
-/// Where a batch went.
+/// The position of a written batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducedBatch {
     /// The partition.
@@ -37,14 +37,14 @@ pub struct ProducedBatch {
 }
 
 impl Client {
-    /// Appends one batch to each of several partitions. The answer is in order of partition, and
-    /// empty with [`RequiredAcks::None`].
+    /// Appends one batch to each of several partitions. Returns their positions by partition;
+    /// nothing with [`RequiredAcks::None`].
     ///
-    /// Batches that a server refuses for the moment (it does not lead the partition) are sent again,
-    /// the others are not.
+    /// Batches that a server refuses with a retriable error (it does not lead the partition) are
+    /// sent again. Other batches are not.
     ///
     /// # Errors
-    /// Some of the batches may have been written all the same.
+    /// Some of the batches may have been written nevertheless.
     pub async fn produce(
         &mut self,
         topic: &str,
@@ -60,7 +60,7 @@ impl Client {
         Ok(placed)
     }
 
-    /// Takes out of `batches` what was written.
+    /// Sends `batches` once, and removes those that were written.
     async fn produce_once(
         &mut self,
         topic: &str,
@@ -86,7 +86,7 @@ impl Client {
                             base_offset: result.base_offset,
                         });
                     }
-                    // An error that stays is the one to report.
+                    // A permanent error is the one to report.
                     Err(error) if error.is_retriable() && refused.is_err() => {}
                     Err(error) => refused = Err(error),
                 }
@@ -113,14 +113,14 @@ fn request(topic: &str, acks: RequiredAcks, batches: &[(i32, Bytes)]) -> Produce
         .with_topic_data(vec![topic])
 }
 
-/// How many of the refused records of a batch are named.
+/// How many of the refused records of a batch a message names.
 const REFUSED_NAMED_MAX: usize = 3;
 
 fn check_result(topic: &str, result: &PartitionProduceResponse) -> Result<(), ClientError> {
     let Some(error) = ResponseError::try_from_code(result.error_code) else {
         return Ok(());
     };
-    // Where records are named, the message says the same in Java's words.
+    // If records are named, the message says the same in Java's terms.
     let message = match &result.record_errors[..] {
         [] => result.error_message.as_ref().map(ToString::to_string),
         records => Some(refused_records(records)),

@@ -1,4 +1,4 @@
-//! Topics: what there are, making them, and ending them.
+//! Topics: listing, creating, and deleting them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,42 +19,42 @@ use crate::cluster::{Client, topic_error, topic_name};
 const SERVER_WAIT: Duration = Duration::from_secs(30);
 const RESOURCE_TOPIC: i8 = 2;
 
-/// A topic as it is now.
+/// A topic of the present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
     /// Its name.
     pub name: String,
-    /// Its id; nil from servers that have none.
+    /// Its id; nil from servers without topic ids.
     pub id: String,
-    /// Whether it belongs to the server's own workings.
+    /// Whether it is an internal topic of the server.
     pub is_internal: bool,
     /// Its partitions, in order.
     pub partitions: Vec<PartitionDescription>,
 }
 
-/// A partition as it is now.
+/// A partition of the present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionDescription {
     /// Its number.
     pub partition: i32,
-    /// The server that leads it, if one does.
+    /// Its leader, if it has one.
     pub leader: Option<i32>,
-    /// The servers that hold it.
+    /// Its replicas.
     pub replicas: Vec<i32>,
-    /// Those of them that hold all of it.
+    /// Its in-sync replicas.
     pub in_sync: Vec<i32>,
 }
 
-/// A topic to be made. What is `None` is the server's to choose.
+/// A topic to create. The server chooses what is `None`.
 #[derive(Clone, Debug, Default)]
 pub struct NewTopic {
     /// Its name.
     pub name: String,
     /// How many partitions.
     pub partitions: Option<i32>,
-    /// On how many servers.
+    /// The number of replicas.
     pub replication_factor: Option<i16>,
-    /// Settings that differ from the server's.
+    /// Settings that differ from the server's defaults.
     pub configs: BTreeMap<String, String>,
 }
 
@@ -63,9 +63,9 @@ pub struct NewTopic {
 pub struct TopicConfigValue {
     /// Its name.
     pub name: String,
-    /// Its value, unless it is secret.
+    /// Its value, unless it is sensitive.
     pub value: Option<String>,
-    /// Whether it was set on the topic itself.
+    /// Whether it is set on the topic itself.
     pub is_own: bool,
 }
 
@@ -105,7 +105,7 @@ impl Client {
         .await
     }
 
-    /// Makes a topic.
+    /// Creates a topic.
     ///
     /// # Errors
     /// Among others Kafka's `TopicAlreadyExists` and `InvalidTopicException`.
@@ -134,7 +134,7 @@ impl Client {
         .await
     }
 
-    /// Ends a topic. On Freezeframe its past stays readable.
+    /// Deletes a topic. On Freezeframe its past stays readable.
     ///
     /// # Errors
     /// [`ClientError::UnknownTopic`] and others.
@@ -183,11 +183,11 @@ impl Client {
         Ok(configs)
     }
 
-    /// How many bytes each partition of a topic takes on disk, where the servers say so. Of several
-    /// replicas, the largest.
+    /// The disk usage of each partition of a topic in bytes, if the servers report it. With several
+    /// replicas, it is the largest.
     ///
     /// # Errors
-    /// As [`ClientError`] says; a server that does not serve this API is none.
+    /// As [`ClientError`] says. A server without this API is not an error.
     pub async fn partition_bytes(
         &mut self,
         topic: &str,
@@ -239,7 +239,7 @@ pub(crate) fn str_bytes(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-/// Kafka's error behind a code, with what was being done.
+/// Converts an error code to Kafka's error, with the attempted operation.
 pub(crate) fn check_error_code(
     doing: impl FnOnce() -> String,
     code: i16,

@@ -1,7 +1,7 @@
 //! The server's tree of files: topics as text, committed offsets and files, now and at any moment.
-//! The operation `tree` of our own API.
+//! It uses the operation `tree` of our own API.
 //!
-//! What is opened stays what it is, and is read in parts.
+//! An open file does not change, and is read in pieces.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::history::RefusalCode;
 use crate::{Client, ClientError};
 
-/// What the server may need to find the size of a large partition for the first time.
+/// How long the server may need to find the size of a large partition for the first time.
 const TREE_WAIT: Duration = Duration::from_secs(600);
 
-/// Bytes that are text as a rule.
+/// Bytes that are usually text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TreeName {
@@ -21,55 +21,55 @@ pub enum TreeName {
     Text(String),
     /// Other bytes, in base64.
     Bytes {
-        /// Them.
+        /// The encoded bytes.
         base64: String,
     },
 }
 
-/// What something is.
+/// The type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TreeNodeKind {
-    /// It has names.
+    /// A directory.
     Directory,
-    /// It has bytes.
+    /// A node with bytes.
     File,
-    /// It leads elsewhere.
+    /// A symbolic link.
     Symlink,
     /// Something else.
     #[serde(other)]
     Other,
 }
 
-/// What is known of something.
+/// The attributes of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeNodeStat {
-    /// What it is.
+    /// The type.
     pub kind: TreeNodeKind,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: u64,
-    /// Permission bits.
+    /// The permission bits.
     pub mode: u32,
-    /// How many names it has.
+    /// The number of names.
     pub links: u32,
-    /// Whose it is.
+    /// The user that owns it.
     pub uid: u32,
-    /// And its group.
+    /// The group that owns it.
     pub gid: u32,
     /// When its bytes changed last: seconds since 1970, and nanoseconds.
     pub modified: (i64, u32),
-    /// When anything of it changed last.
+    /// When its bytes or attributes changed last.
     pub changed: (i64, u32),
-    /// When it was read last, as far as anybody said.
+    /// When it was read last, as far as recorded.
     pub accessed: (i64, u32),
-    /// When it was made.
+    /// When it was created.
     pub created: (i64, u32),
-    /// Its number.
+    /// The inode number.
     #[serde(with = "crate::decimal")]
     pub inode: u64,
     /// Whether it shows the present.
     pub grows: bool,
-    /// Where a link leads.
+    /// The target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TreeName>,
 }
@@ -79,35 +79,35 @@ pub struct TreeNodeStat {
 pub struct TreeDirectoryEntry {
     /// The name.
     pub name: TreeName,
-    /// What it means.
+    /// The type of the node.
     pub kind: TreeNodeKind,
-    /// To go on behind it.
+    /// The cookie to continue after this name.
     #[serde(with = "crate::decimal")]
     pub cookie: u64,
-    /// What is known of it, if that was asked for.
+    /// The attributes, if they were requested.
     #[serde(default)]
     pub stat: Option<TreeNodeStat>,
-    /// Why nothing is.
+    /// Why there are no attributes.
     #[serde(default)]
     pub error: Option<String>,
 }
 
-/// Something open at the server.
+/// A file that is open at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct TreeFileHandle {
     open: u64,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub size: u64,
 }
 
-/// A part of the state of a topic by key.
+/// A page of the state of a topic by key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct TreeKeysResponse {
-    /// The moment that it is of.
+    /// The moment of the page.
     pub at: String,
-    /// Lines, in base64.
+    /// The lines, in base64.
     pub base64: String,
-    /// Where to go on.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -166,7 +166,7 @@ struct TreeCloseResponse {
 }
 
 impl Client {
-    /// What is known of what is at a path.
+    /// The attributes of the node at a path.
     ///
     /// # Errors
     /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
@@ -174,8 +174,10 @@ impl Client {
         self.tree(TreeCommand::Stat { path }).await
     }
 
-    /// Names in a directory, behind the one with the cookie `after`; 0 for the first. None at the end.
-    /// `stat` asks for what is known of each.
+    /// Names in a directory after the cookie `after`, which is 0 for the first page; empty at the
+    /// end.
+    ///
+    /// `stat` requests the attributes of each name.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
@@ -189,7 +191,7 @@ impl Client {
         Ok(names.names)
     }
 
-    /// Opens what is at a path, as it is now.
+    /// Opens the node at a path, as it is now.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
@@ -197,8 +199,9 @@ impl Client {
         self.tree(TreeCommand::Open { path }).await
     }
 
-    /// Up to `length` bytes from `at` on, in base64; fewer where there are no more, or where that is
-    /// more than the server gives at once.
+    /// Reads up to `length` bytes from `at` on, in base64.
+    ///
+    /// It returns fewer at the end, or if `length` exceeds the server's limit.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
@@ -213,7 +216,7 @@ impl Client {
         Ok(part.base64)
     }
 
-    /// Closes what was opened.
+    /// Closes an open file.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
@@ -222,8 +225,9 @@ impl Client {
         Ok(())
     }
 
-    /// The newest record of each key of a topic, a part at a time: give `at` and `next` of one part for
-    /// the next. `format` is `values` or `jsonl`.
+    /// A page of the newest record of each key of a topic.
+    ///
+    /// For the next page, pass `at` and `next` of this one. `format` is `values` or `jsonl`.
     ///
     /// # Errors
     /// As [`Client::tree_stat`].
@@ -244,7 +248,7 @@ impl Client {
         let question = TreeRequest { op: "tree", ask };
         loop {
             match self.request_history(&question, TREE_WAIT).await {
-                // The server looks through a topic in parts, and remembers how far it has come.
+                // The server searches a topic in pieces, and remembers its progress.
                 Err(ClientError::History(refusal)) if refusal.code == RefusalCode::Unfinished => {}
                 answer => return answer,
             }

@@ -1,6 +1,6 @@
-//! What reading a partition through the tree costs: the size of its text for the first time and again,
-//! reading on, reading anywhere, and looking up a key. Over a disk in memory, so that only the way
-//! through the tree is measured.
+//! The cost of reading a partition through the tree: the size of its text for the first time and
+//! again, sequential reads, random reads, and key lookups. The disk is in memory, so that only the
+//! tree is measured.
 
 #![allow(missing_docs, reason = "criterion's macros document nothing")]
 
@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 const BATCHES: u64 = 2000;
 const RECORDS: u64 = 160;
-/// What the kernel asks for at a time.
+/// The size of the kernel's reads.
 const READ_BYTES: usize = 128 << 10;
 
 async fn filled_fixture() -> TreeFixture {

@@ -1,5 +1,5 @@
-//! One JSON object a line for each record, for output and input: what `consume` prints, `produce`
-//! accepts.
+//! One JSON object a line for each record, for output and input: what is printed can be produced
+//! again.
 //!
 //! ```text
 //! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"key":null,"value":"text","headers":[["h","v"]]}

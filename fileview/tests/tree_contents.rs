@@ -1,5 +1,5 @@
-//! What is read through the tree is what is stored, byte for byte, whatever was given up, compacted or
-//! opened before; and sizes are known before (F43, F44).
+//! What the tree returns is what is stored, byte for byte, whatever was removed, compacted or
+//! opened before; and sizes are known before a read (F43, F44).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +22,7 @@ const FORMATS: [(ViewFormat, &str); 3] =
 
 #[derive(Clone, Debug)]
 enum TreeStep {
-    /// Where, of which keys with values how long, and when.
+    /// The partition, the keys with the lengths of their values, and the time.
     Produce {
         partition: u32,
         records: Vec<(u8, Option<u16>, i64)>,
@@ -60,10 +60,10 @@ fn steps() -> impl Strategy<Value = Vec<TreeStep>> {
     prop::collection::vec(step, 5..50)
 }
 
-/// A value, and by what it is newer than another.
+/// A value, and the rank that orders it among others.
 type RankedValue = ((Hlc, u64), Option<Vec<u8>>);
 
-/// Something that was opened once, and what it held.
+/// A node that was opened once, and what it held.
 struct OpenedNode {
     open: OpenNode,
     bytes: Vec<u8>,
@@ -80,7 +80,7 @@ struct TreeWorld {
 
 impl TreeWorld {
     async fn new(policy: &str) -> TreeWorld {
-        // So little that many passes are made, and that little of an index stays.
+        // So small that it takes many passes, and that little of an index stays.
         let options = TreeOptions {
             key_bytes_max: 1200,
             index_bytes_max: 1200,
@@ -172,7 +172,7 @@ impl TreeWorld {
         }
     }
 
-    /// What was opened shows what it showed, or says that it cannot.
+    /// An open node shows the same bytes as before, or an error.
     async fn check_opened(&mut self) {
         for mut held in std::mem::take(&mut self.opened) {
             let at = self.random(held.bytes.len() as u64 + 1) as usize;
@@ -254,7 +254,7 @@ impl TreeWorld {
         }
     }
 
-    /// `by-key` and the stream of keys are what a plain map is.
+    /// `by-key` and the stream of keys equal a plain map.
     async fn check_keys(&mut self, ask: Option<MomentSelector>) {
         let path = match ask {
             None => format!("topics/{TOPIC}/by-key"),
@@ -333,7 +333,7 @@ fn run(policy: &str, steps: &[TreeStep]) {
     });
 }
 
-/// Each case is a whole life of a server: a few are run, unless more are asked for.
+/// Each case runs a server from its start to its end. A few cases run, unless more are requested.
 fn config() -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let default = ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() };

@@ -1,5 +1,5 @@
-//! What little a client sends makes nobody hold much: batches that unpack to very much are measured and
-//! read in parts, and what is open holds little.
+//! A small request does not use much memory: batches that decompress to very much are measured and
+//! read in pieces, and open nodes use little memory.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -8,13 +8,13 @@ mod rig;
 use kafka_records::CompressionType;
 use rig::{TreeFixture, record};
 
-/// Starts the peak anew, and says where it starts.
+/// Resets the peak of memory use, and returns its new value.
 fn reset_peak() -> usize {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     peak()
 }
 
-/// The most that this process has had in memory.
+/// The peak memory use of this process.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -25,7 +25,7 @@ fn peak() -> usize {
 const VALUE_BYTES: usize = 4 << 20;
 const BATCHES: usize = 16;
 
-/// A topic of few packed bytes and many unpacked ones, all with keys of their own.
+/// A topic with few compressed bytes and many decompressed ones, all with keys of their own.
 async fn compression_bombs() -> TreeFixture {
     let rig = TreeFixture::new();
     rig.topic("t", 1, &[]).await;
@@ -36,7 +36,7 @@ async fn compression_bombs() -> TreeFixture {
     rig
 }
 
-/// One test, for there is one process: others would be measured with it.
+/// One test, because other tests in the same process would be measured with it.
 #[tokio::test]
 async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
     let rig = compression_bombs().await;
@@ -53,7 +53,8 @@ async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
         assert_eq!(read, wanted);
         held.push(open);
     }
-    // Values of keys too: what is open holds none of them, and one is read after the other.
+    // The same for values of keys: open handles hold none of them, and they are read one after the
+    // other.
     for nth in 0..BATCHES {
         let node = rig.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
         held.push(rig.tree.open(&node).await.unwrap());
@@ -65,6 +66,6 @@ async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
         }
     }
     let grown = peak() - before;
-    // Of one batch: the unpacked bytes, with room to grow.
+    // One decompressed batch, with room to grow.
     assert!(grown < 6 * VALUE_BYTES, "{} MiB more", grown >> 20);
 }

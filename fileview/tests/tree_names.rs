@@ -1,5 +1,5 @@
-//! Names in the tree mean what was there at the moment that is asked for (B13), a path never leaves it,
-//! and what cannot be had is refused with a number of its own.
+//! Names in the tree refer to what was there at the requested moment (B13), a path never leaves the
+//! tree, and each refusal has its own error number.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,7 +19,7 @@ fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
 }
 
-/// A topic, a file and a committed offset; then the topic is deleted and made anew.
+/// A topic, a file and a committed offset. Then the topic is deleted and created again.
 async fn orders_fixture() -> (TreeFixture, String, String) {
     let rig = TreeFixture::new();
     rig.topic("orders", 2, &[]).await;
@@ -66,7 +66,7 @@ async fn everything_has_its_place_and_its_past() {
     assert_eq!(by_key, ["a", "b", "c"]);
     assert_eq!(rig.text("/topics/orders/by-key/a").await, "9");
     assert_eq!(rig.text(&format!("/topics/orders/by-key/a@{then}")).await, "1");
-    // What was committed for a topic goes with it, and not from the past.
+    // The commits of a topic are deleted with it, but not from the past.
     assert_eq!(rig.names("/offsets").await, [""; 0]);
     assert_eq!(rig.names(&format!("/.at/{then}/offsets")).await, ["g%2F1"]);
     assert_eq!(rig.text(&format!("/.at/{then}/offsets/g%2F1/orders/1")).await, "7\n");
@@ -104,7 +104,8 @@ async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
     rig.advance_clock(1);
     let later = at(rig.now());
     assert_eq!(rig.text(&format!("/files/{name}@{later}")).await, "its own");
-    // Whoever is about to make a file is told that there is none, whatever the name looks like.
+    // A program that is about to create a file learns that it does not exist, whatever the name
+    // looks like.
     for name in ["x@y", "x@s5", "x@u5", "x@s1..s2", "x@s9999999999999", "@", "x@", "\u{fc}@1"] {
         assert_eq!(rig.errno(&format!("/files/{name}")).await, 2, "{name}");
     }
@@ -165,7 +166,7 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
             }
         }
         assert_eq!(open.read(0, 10).await.unwrap_err().errno(), 116, "also of what was opened");
-        // What lies behind all that was given up is whole.
+        // Moments after everything that was removed are complete.
         for ask in ["u30", "u35", "u25..u35", "u30..u31", "u21..u30"] {
             let expected = if ["u30", "u21..u30"].contains(&ask) { "" } else { "30\n" };
             assert_eq!(rig.text(&format!("/.at/{ask}/topics/t/0.values")).await, expected, "{ask}");
@@ -173,7 +174,8 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
     }
 }
 
-/// A record that was superseded by one with a later user time is gone, and belongs to the moment.
+/// A record that was superseded by one with a later user time is gone, but it belongs to the
+/// moment.
 #[tokio::test]
 async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
     let rig = TreeFixture::new();
@@ -365,7 +367,7 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
     }
 }
 
-/// More than what stays at hand between two reads.
+/// More than what is cached between two reads.
 #[tokio::test]
 async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
     let rig = TreeFixture::new();
@@ -484,7 +486,7 @@ async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>)
         }
         moments.push((Moment::Sys(rig.now()).to_string(), model.clone()));
     }
-    // What has no name any more, has its past.
+    // A file without a name still has a past.
     files.unlink(FILES[0]).await.unwrap();
     rig.roll_and_maintain().await;
     let rig = rig.restart();

@@ -10,7 +10,7 @@ use super::*;
 use crate::config::ListenAddress;
 use crate::control::{ControlRequest, request_clock};
 
-/// A data directory, gone when dropped.
+/// A data directory that is removed when it is dropped.
 struct BrokerTestDirectory(PathBuf);
 
 impl BrokerTestDirectory {
@@ -61,7 +61,7 @@ async fn client(running: &RunningBroker) -> TcpStream {
     TcpStream::connect(running.kafka_address().unwrap()).await.unwrap()
 }
 
-/// ApiVersions, version 0.
+/// Sends ApiVersions, version 0.
 async fn api_versions(stream: &mut TcpStream) -> Vec<u8> {
     let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
     stream.write_all(&request).await.unwrap();
@@ -126,7 +126,8 @@ async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
     running.close("the test ends").await;
 }
 
-/// The bound file says that the clock was last confirmed eight days before: as if it were that much ahead now.
+/// Changes the bound file: the clock was last confirmed eight days earlier, as if it were that far
+/// ahead now.
 fn age_confirmed_time(directory: &BrokerTestDirectory) {
     const EIGHT_DAYS_MS: u64 = 8 * 24 * 60 * 60 * 1000;
     let path = directory.0.join("journal").join(BOUND_FILE);
@@ -159,7 +160,7 @@ async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_withou
     assert_eq!((status.fenced, status.ahead_ms, status.skew_ms), (None, 0, 500));
     let ready = http_request(&running, "GET", "/readyz", "").await;
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
-    // A kernel that says that the clock is synchronised has confirmed it.
+    // If the kernel reports a synchronised clock, it has confirmed the clock.
     if !status.clock_synchronised {
         let why = status.unconfirmed.unwrap();
         assert!(why.contains("clock confirm") && ready.contains(&why), "{why}\n{ready}");
@@ -213,7 +214,7 @@ async fn a_server_whose_journal_is_gone_does_not_begin_an_empty_history() {
     for is_made_anew in [false, true] {
         std::fs::remove_dir_all(directory.0.join("journal")).unwrap();
         if is_made_anew {
-            // As where its file system is not mounted.
+            // As if its file system were not mounted.
             std::fs::create_dir(directory.0.join("journal")).unwrap();
         }
         let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
@@ -271,7 +272,7 @@ fn a_cluster_s_name_is_22_letters_that_stand_for_16_bytes() {
     }
 }
 
-/// The status, the headers, and the document of an answer.
+/// The status, the headers, and the document of a response.
 fn parse_response(answer: &str) -> (u16, String, serde_json::Value) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();

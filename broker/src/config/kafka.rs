@@ -1,28 +1,28 @@
-//! The broker's settings by their Kafka names: one table.
+//! The broker's settings by their Kafka names, in one table.
 //!
-//! A setting either means something here, or is known from Kafka and means nothing, which is said
-//! once with the reason; or it asks for protection that this version does not have, and is refused:
-//! ignoring it would look like having it.
+//! There are three kinds of names. A setting may have an effect here. A setting that Kafka knows
+//! may have no effect, which is reported once with the reason. A setting may ask for protection
+//! that this version does not have. It is refused, because ignoring it would look like protection.
 
 use std::time::Duration;
 
 use super::Config;
 use super::value::{ExpectedForm, SettingValue};
 
-/// A setting that means something here.
+/// A setting that has an effect here.
 pub(super) struct KafkaSetting {
     pub(super) name: &'static str,
-    /// As Kafka spells it; `None` where not setting it is a value of its own.
+    /// As Kafka spells it; `None` if leaving it out has a meaning of its own.
     pub(super) default: Option<&'static str>,
     pub(super) effect: KafkaSettingEffect,
 }
 
-/// What a setting does.
+/// The effect of a setting.
 pub(super) enum KafkaSettingEffect {
-    /// It sets something of the broker.
+    /// It sets an option of the broker.
     Broker(fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>),
-    /// It is what topics get that do not set this themselves. The number is how many of the topic's
-    /// units one of the broker's is.
+    /// It sets the default of a topic setting. The number is how many of the topic's units are in
+    /// one unit of the broker's.
     Topic(&'static str, i64),
 }
 
@@ -47,7 +47,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// Of two that say the same, the later wins: Kafka reads milliseconds before minutes before hours.
+/// All settings. Of two settings with the same effect, the later one in the table wins. This is
+/// Kafka's precedence: milliseconds before minutes before hours.
 pub(super) const SETTINGS: &[KafkaSetting] = &[
     unset("broker.id", Broker(node_id)),
     setting("node.id", "1", Broker(node_id)),
@@ -282,7 +283,8 @@ fn node_id(config: &mut Config, value: &mut SettingValue) -> Result<(), Expected
     Ok(())
 }
 
-/// Names that mean nothing here, by why. A name that ends with `*` stands for all that begin so.
+/// Names without effect, by reason. A name that ends with `*` stands for all names with that
+/// prefix.
 pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     (
         "there is neither ZooKeeper nor a quorum of controllers behind this server",
@@ -390,13 +392,13 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Names that would protect something, and are refused.
+/// Names that ask for protection, and are refused.
 pub(super) const REFUSED: &[(&str, &[&str])] = &[(
     "this version has neither encryption nor authentication: leave it out, and keep the port where only friends reach it",
     &["ssl.*", "sasl.*", "authorizer.*", "super.users", "security.providers", "listener.name.*"],
 )];
 
-/// Why a name is in one of the lists above.
+/// The reason why a name is in one of the lists above.
 pub(super) fn reason_for(
     list: &'static [(&'static str, &'static [&'static str])],
     name: &str,

@@ -1,21 +1,21 @@
-//! How much memory this process may use: the machine's, or less where a cgroup says so.
+//! The memory limit of this process: the machine's memory, or less if a cgroup limits it.
 
 use std::fs;
 use std::path::Path;
 
-/// What is assumed where the system does not say: the tail is 64 MiB then.
+/// The assumed limit if the system does not report one. The tail is 64 MiB then.
 const UNKNOWN_BYTES: u64 = 256 << 20;
-/// The tail takes this part of the memory. The rest is for requests, answers, indexes, the page cache and
-/// other processes.
+/// The tail takes one part in this many of the memory. The rest is for requests, responses,
+/// indexes, the page cache and other processes.
 const TAIL_DIVISOR: u64 = 4;
 
-/// The size of the tail in so much memory, where no size is set.
+/// The default size of the tail for this limit.
 pub(super) fn tail_bytes(limit: Option<u64>) -> usize {
     (limit.unwrap_or(UNKNOWN_BYTES) / TAIL_DIVISOR) as usize
 }
 
-/// The memory of the machine, or the least that a cgroup of this process leaves of it. The files of the
-/// kernel are looked up under `root`.
+/// The memory of the machine, or the least limit of a cgroup of this process. `root` is the root of
+/// the kernel's files.
 pub(super) fn limit(root: &Path) -> Option<u64> {
     let cgroups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = cgroups.lines().filter_map(|line| cgroup_limit(root, line));
@@ -29,10 +29,11 @@ fn machine_bytes(root: &Path) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// What a line of /proc/self/cgroup leaves: `0::PATH` of version 2, or `N:memory:PATH` of version 1.
+/// The limit from a line of /proc/self/cgroup: `0::PATH` of version 2, or `N:memory:PATH` of
+/// version 1.
 ///
-/// Each group on the way to the top may have a limit. In a container the path may be one of the host,
-/// and only the top be there.
+/// Each group on the path to the root may have a limit. In a container the path may be the host's,
+/// and only the root may exist.
 fn cgroup_limit(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -44,7 +45,7 @@ fn cgroup_limit(root: &Path, line: &str) -> Option<u64> {
         _ => return None,
     };
     let groups = Path::new(path.trim_start_matches('/')).ancestors();
-    // "max", and nothing, are no numbers.
+    // "max", and an empty file, are not numbers.
     let limit = |group: &Path| {
         let text = fs::read_to_string(root.join(top).join(group).join(file)).ok()?;
         text.trim().parse::<u64>().ok()
@@ -60,7 +61,7 @@ mod tests {
 
     const MEMINFO: &str = "MemTotal:       24684096 kB\nMemFree:        1 kB\n";
 
-    /// What a machine with these files takes as its limit.
+    /// The limit on a machine with these files.
     fn limit_of(files: &[(&str, &str)]) -> Option<u64> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(limit_of(&[memory, group, (path, "1073741824\n")]), Some(1 << 30));
         let path = "sys/fs/cgroup/memory/memory.limit_in_bytes";
         assert_eq!(limit_of(&[memory, group, (path, "1073741824\n")]), Some(1 << 30));
-        // What version 1 calls no limit.
+        // The value that stands for no limit in version 1.
         let none = limit_of(&[memory, group, (path, "9223372036854771712\n")]);
         assert_eq!(none, Some(24_684_096 << 10));
     }

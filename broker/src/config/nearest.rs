@@ -1,6 +1,6 @@
-//! What somebody may have meant who wrote a name that is none.
+//! Suggestions for a mistyped name.
 
-/// The one of `names` that is nearest to `name`, if any is near enough to be what was meant.
+/// The one of `names` that is nearest to `name`, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let enough = (name.chars().count() / 4).max(2);
     names
@@ -10,7 +10,8 @@ pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, known)| known)
 }
 
-/// How many letters must be added, removed, replaced or swapped with a neighbour to make `a` of `b`.
+/// The edit distance of two names: how many letters must be inserted, removed, replaced or swapped
+/// with a neighbour.
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut above: Vec<usize> = Vec::new();

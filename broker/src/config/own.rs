@@ -1,4 +1,4 @@
-//! Settings of our own, by section and name: one table.
+//! Our own settings by section and name, in one table.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use storage::proof::{SigningKey, read_signing_key};
 use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
 
-/// A setting of our own.
+/// One of our own settings.
 pub(super) struct OwnSetting {
     /// Section and name.
     pub(super) key: &'static str,
@@ -34,7 +34,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const CENTURY: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
-/// The key in a file. One that others can read vouches for little: that is warned of.
+/// Reads the signing key from a file. Warns if other users can read it, because a signature then
+/// proves little.
 fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>, ExpectedForm> {
     let (key, is_open) = read_signing_key(Path::new(path)).map_err(|error| error.to_string())?;
     if is_open {

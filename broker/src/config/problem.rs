@@ -1,9 +1,9 @@
-//! What is wrong with a configuration: all of it at once, each with where it came from.
+//! The problems of a configuration: all of them together, each with its origin.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingOrigin {
     /// A line of the configuration file.
@@ -13,16 +13,16 @@ pub enum SettingOrigin {
         /// The line, from 1.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(String),
-    /// An option of the command line.
+    /// A command line option.
     Flag(&'static str),
-    /// A setting of the command line: `--set KEY=VALUE`.
+    /// A command line setting: `--set KEY=VALUE`.
     Set(String),
 }
 
 impl SettingOrigin {
-    /// What is to be said of the setting `name`, once with its name.
+    /// A message about the setting `name` that names it exactly once.
     pub(super) fn with_setting_name(&self, name: &str, what: &str) -> String {
         match self {
             SettingOrigin::Set(key) if key == name => what.to_owned(),
@@ -42,16 +42,16 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// Where.
+    /// Its origin.
     pub origin: SettingOrigin,
-    /// What, and what would be right.
+    /// What is wrong, and what would be right.
     pub what: String,
 }
 
-/// Everything that is wrong.
+/// All problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 

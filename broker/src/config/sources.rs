@@ -1,4 +1,4 @@
-//! Where settings come from, and all that they give, in the order in which the later wins.
+//! The sources of settings, and all values that they give, in the order of precedence.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigProblem, SettingOrigin};
 
-/// What every variable's name begins with.
+/// The prefix of every variable.
 pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
 /// The variable that names the file.
 const CONFIG_VARIABLE: &str = "FREEZEFRAME_CONFIG";
@@ -16,32 +16,33 @@ const CONFIG_VARIABLE: &str = "FREEZEFRAME_CONFIG";
 const FOREIGN_VARIABLES: &[&str] =
     &[CONFIG_VARIABLE, crate::logging::VARIABLE, "FREEZEFRAME_BOOTSTRAP"];
 
-/// Where settings come from; each wins over those before it.
+/// The sources of settings. Each one wins over those before it.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSources {
     /// A file, in TOML (`--config`, or the variable `FREEZEFRAME_CONFIG`).
     pub file: Option<PathBuf>,
-    /// The environment; of it, what begins with `FREEZEFRAME_`.
+    /// The environment. Only variables that begin with `FREEZEFRAME_` count.
     pub variables: Vec<(OsString, OsString)>,
-    /// Options of the command line: the option, the setting, and its value.
+    /// Command line options: the option, the setting, and its value.
     pub flags: Vec<(&'static str, &'static str, String)>,
     /// `--set KEY=VALUE`.
     pub set: Vec<(String, String)>,
 }
 
-/// A value that was given for a setting.
+/// A value for a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceValue {
-    /// Of which source, counted from the one that all others win over.
+    /// The rank of its source. A higher one wins.
     pub(super) layer: u8,
-    /// The setting: section and name; or a variable's name, which leaves open how it is spelled.
+    /// The setting: its section and name, or the name of a variable, whose exact setting is not
+    /// resolved yet.
     pub(super) key: String,
     pub(super) value: String,
     pub(super) origin: SettingOrigin,
 }
 
 impl ConfigSources {
-    /// All that is given.
+    /// All values of all sources.
     pub(super) fn values(&self, problems: &mut Vec<ConfigProblem>) -> Vec<SourceValue> {
         let mut given = Vec::new();
         if let Some((path, origin)) = self.config_file() {
@@ -96,8 +97,8 @@ impl ConfigSources {
     }
 }
 
-/// Whether a variable is for this configuration. Kubernetes gives every process the addresses of its
-/// services by such names too, where a service has our name.
+/// Whether a variable is for this configuration. If a service has our name, Kubernetes gives every
+/// process variables with our prefix for the addresses of that service.
 fn is_own_variable(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(VARIABLE_PREFIX) else { return false };
     let is_kubernetes = rest == "PORT"
@@ -133,7 +134,7 @@ fn read_file(
     walk.table("", document.get_ref());
 }
 
-/// Takes a document apart into names and values.
+/// Flattens a document into names and values.
 struct TomlFlattener<'a> {
     at: &'a dyn Fn(Option<Range<usize>>) -> SettingOrigin,
     given: &'a mut Vec<SourceValue>,
@@ -167,7 +168,7 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
             .map(|number| number.to_string()),
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Boolean(truth) => Some(truth.to_string()),
-        // Kafka spells lists with commas.
+        // Kafka writes lists with commas.
         DeValue::Array(values) => values
             .iter()
             .map(|value| value.get_ref().as_str().map(str::to_owned))

@@ -6,7 +6,7 @@ use storage::Durability;
 
 use super::*;
 
-/// A configuration file, gone when dropped.
+/// A configuration file that is removed when it is dropped.
 struct TestConfigFile(PathBuf);
 
 impl TestConfigFile {
@@ -115,7 +115,7 @@ advertised.listeners = "PLAINTEXT://kafka.example:9092"
 broker.rack = "r1"
 "#,
     );
-    // A table and a value of one name need quotes around both.
+    // A table and a value with the same name both need quotes.
     let text = fs::read_to_string(&file.0)
         .unwrap()
         .replace("max.connections.per.ip", "\"max.connections.per.ip\"");

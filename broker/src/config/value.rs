@@ -1,7 +1,7 @@
-//! A setting's value, from text to type: whole numbers, sizes and times with their units, addresses.
+//! Parsing of a setting's value from text: integers, sizes and times with units, addresses.
 //!
-//! Reading a value also puts its text into the form that Kafka's tools expect (`64MiB` becomes
-//! `67108864`), so that what DescribeConfigs says is what is in force.
+//! Parsing also normalizes the text to the form that Kafka's tools expect (`64MiB` becomes
+//! `67108864`). So DescribeConfigs shows the values that are in force.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use compat_kafka::AdvertisedAddress;
 /// What would have been right.
 pub(super) type ExpectedForm = String;
 
-/// The text of a value, on its way to a type.
+/// The text of a value that is being parsed.
 #[derive(Debug)]
 pub(super) struct SettingValue {
     text: String,
-    /// Whether the setting's name says its unit, as Kafka's names do (`…ms`, `…bytes`).
+    /// Whether the name of the setting contains its unit, as Kafka's names do (`…ms`, `…bytes`).
     named_unit: bool,
 }
 
@@ -29,7 +29,7 @@ impl SettingValue {
         &self.text
     }
 
-    /// A whole number.
+    /// An integer.
     pub(super) fn whole(&mut self, min: i64, max: i64) -> Result<i64, ExpectedForm> {
         let number = self.text.parse().ok().filter(|number| (min..=max).contains(number));
         let number = number.ok_or_else(|| format!("give a whole number from {min} to {max}"))?;
@@ -37,7 +37,7 @@ impl SettingValue {
         Ok(number)
     }
 
-    /// A size in bytes. A bare number counts bytes where the setting's name says so.
+    /// A size in bytes. A bare number counts bytes if the setting's name says so.
     pub(super) fn bytes(&mut self, min: i64, max: i64) -> Result<i64, ExpectedForm> {
         let bytes = self.scaled(BYTE_UNITS).filter(|bytes| (min..=max).contains(bytes));
         let bytes = bytes.ok_or_else(|| {
@@ -52,7 +52,7 @@ impl SettingValue {
         Ok(bytes)
     }
 
-    /// A length of time. A bare number counts milliseconds where the setting's name says so.
+    /// A duration. A bare number counts milliseconds if the setting's name says so.
     pub(super) fn time(&mut self, min: Duration, max: Duration) -> Result<Duration, ExpectedForm> {
         let range = min.as_millis() as i64..=max.as_millis() as i64;
         let ms = self.scaled(TIME_UNITS).filter(|ms| range.contains(ms));
@@ -79,13 +79,13 @@ impl SettingValue {
         }
     }
 
-    /// One of some words.
+    /// One of several words.
     pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, ExpectedForm> {
         let found = words.iter().find(|word| **word == self.text);
         found.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
     }
 
-    /// Where to listen.
+    /// An address to listen on.
     pub(super) fn listen(&mut self) -> Result<ListenAddress, ExpectedForm> {
         if self.text == "off" {
             return Ok(ListenAddress::Off);
@@ -96,7 +96,7 @@ impl SettingValue {
         })
     }
 
-    /// Names of hosts, with commas between; `*` for any.
+    /// Host names, separated by commas; `*` for any.
     pub(super) fn host_names(&mut self) -> Result<Vec<String>, ExpectedForm> {
         let names: Vec<String> = self
             .text
@@ -115,7 +115,7 @@ impl SettingValue {
         }
     }
 
-    /// Where clients are told to connect: `PLAINTEXT://host:port` or `host:port`.
+    /// The address that clients get: `PLAINTEXT://host:port` or `host:port`.
     pub(super) fn advertised(&mut self) -> Result<AdvertisedAddress, ExpectedForm> {
         let given = match self.text.split_once("://") {
             Some((name, rest)) if !name.is_empty() && !self.text.contains(',') => rest,
@@ -134,13 +134,13 @@ impl SettingValue {
         Ok(address)
     }
 
-    /// A value of a topic's setting, of which the engine knows what it may be: only its unit is
-    /// taken off. `scale` is how many of the topic's units one of this setting's is.
+    /// The value of a topic setting. The engine checks it, and this function only converts the
+    /// unit. `scale` is how many of the topic's units are in one unit of this setting.
     pub(super) fn for_topic(&mut self, key: &str, scale: i64) -> String {
         let units: &[_] = if key.ends_with("bytes") { BYTE_UNITS } else { TIME_UNITS };
         let is_quantity = key.ends_with("bytes") || key.ends_with("ms");
         match self.text.parse::<i64>() {
-            // -1 stands for no limit, in whatever unit.
+            // -1 means no limit, in every unit.
             Ok(number) if number >= 0 => number.saturating_mul(scale).to_string(),
             Err(_) if is_quantity => match self.scaled(units) {
                 Some(number) => {
@@ -156,7 +156,7 @@ impl SettingValue {
     fn scaled(&self, units: &[(&str, i64)]) -> Option<i64> {
         let digits = self.text.bytes().take_while(u8::is_ascii_digit).count();
         if digits == 0 {
-            // Kafka spells "no limit" as -1.
+            // Kafka writes "no limit" as -1.
             return self.text.parse().ok().filter(|_| self.named_unit);
         }
         let (number, unit) = self.text.split_at(digits);
@@ -192,7 +192,7 @@ const TIME_UNITS: &[(&str, i64)] = &[
     ("days", 86_400_000),
 ];
 
-/// Shows a size with the largest unit that divides it.
+/// Formats a size with the largest unit that divides it.
 struct SizeWithUnit(i64);
 
 impl fmt::Display for SizeWithUnit {
@@ -205,12 +205,12 @@ impl fmt::Display for SizeWithUnit {
     }
 }
 
-/// Where to listen, if at all.
+/// An address to listen on, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// Nowhere.
+    /// Do not listen.
     Off,
-    /// There. Port 0 is any free one.
+    /// Listen on this address. Port 0 is any free one.
     At(AdvertisedAddress),
 }
 
@@ -226,7 +226,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Reads HOST:PORT. An IPv6 address stands in brackets.
+/// Parses HOST:PORT. An IPv6 address stands in brackets.
 fn address(text: &str) -> Option<AdvertisedAddress> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {

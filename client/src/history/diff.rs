@@ -1,4 +1,4 @@
-//! What differs between two moments.
+//! The differences between two moments.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,38 +9,38 @@ use serde::{Deserialize, Serialize};
 use super::{GroupMembership, PendingMomentPolicy, Stamp};
 use crate::{Client, ClientError};
 
-/// What a difference is about. Each can be read back as far as it is kept, and no further.
+/// The categories of changes. Each one can be read as far back as it is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiffCategory {
     /// Topics and their settings.
     Topics,
-    /// What was appended.
+    /// Appended records.
     Records,
     /// Pins.
     Pins,
     /// Committed offsets.
     Offsets,
-    /// Who is in groups.
+    /// Members of groups.
     Groups,
 }
 
-/// What is asked of a difference.
+/// A request for differences.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffQuery<'a> {
     /// The earlier moment, by system time.
     pub from: &'a Moment,
     /// The later one.
     pub until: &'a Moment,
-    /// Only these topics, and what was committed for them.
+    /// Restricts the result to these topics, and to offsets committed for them.
     pub topics: Option<&'a [String]>,
-    /// Only these sections.
+    /// Restricts the result to these categories.
     pub only: Option<&'a [DiffCategory]>,
-    /// What to do if the later moment is not past yet.
+    /// What to do if the later moment is not final yet.
     pub when: PendingMomentPolicy,
     /// How long to wait for it.
     pub patience: Duration,
-    /// Where the page begins: [`DiffResponse::next`] of the one before it.
+    /// The start of the page: [`DiffResponse::next`] of the previous one.
     pub after: Option<&'a str>,
 }
 
@@ -56,22 +56,22 @@ struct DiffDocument<'a> {
     after: Option<&'a str>,
 }
 
-/// A page of what differs.
+/// A page of differences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffResponse {
     /// The earlier moment.
     pub from: String,
-    /// The later one, as it was answered for.
+    /// The later moment, in its resolved form.
     pub until: String,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
-    /// What differs.
+    /// The changes.
     pub changes: Vec<DiffChange>,
-    /// Where the next page begins, if there may be more.
+    /// The start of the next page, if there may be more.
     pub next: Option<String>,
 }
 
-/// What it was, and what it is.
+/// A value at both moments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeforeAndAfter<T> {
     /// At the earlier moment.
@@ -80,22 +80,22 @@ pub struct BeforeAndAfter<T> {
     pub after: T,
 }
 
-/// A committed offset, at one of two moments.
+/// A committed offset, at one of the two moments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffsetAtMoment {
     /// The next record to read.
     pub offset: i64,
-    /// The leader's epoch that the committer knew, or −1.
+    /// The leader epoch in the commit, or −1.
     pub leader_epoch: i32,
-    /// What the committer noted.
+    /// The metadata of the commit.
     pub metadata: String,
 }
 
-/// One thing that differs.
+/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DiffChange {
-    /// A topic was created; as it was at the later moment.
+    /// A topic was created. The fields are as of the later moment.
     TopicCreated {
         /// Its name.
         topic: String,
@@ -103,23 +103,23 @@ pub enum DiffChange {
         id: String,
         /// How many partitions it had.
         partitions: u32,
-        /// The settings made on it.
+        /// The settings of the topic itself.
         configs: BTreeMap<String, String>,
-        /// When.
+        /// When it was created.
         stamp: Stamp,
     },
-    /// A topic has other settings, or more partitions.
+    /// A topic got other settings or more partitions.
     TopicChanged {
         /// Its name.
         topic: String,
         /// Its id.
         id: String,
-        /// How many partitions it had.
+        /// The number of partitions.
         partitions: BeforeAndAfter<u32>,
         /// The settings that differ.
         configs: BTreeMap<String, BeforeAndAfter<Option<String>>>,
     },
-    /// A topic was deleted; as it was last.
+    /// A topic was deleted. The fields are its last values.
     TopicDeleted {
         /// Its name.
         topic: String,
@@ -127,7 +127,7 @@ pub enum DiffChange {
         id: String,
         /// How many partitions it had.
         partitions: u32,
-        /// When.
+        /// When it was deleted.
         stamp: Stamp,
     },
     /// Records were appended to a partition.
@@ -138,34 +138,34 @@ pub enum DiffChange {
         id: String,
         /// The partition.
         partition: i32,
-        /// The first that was appended.
+        /// The offset of the first appended record.
         start: i64,
-        /// Behind the last.
+        /// The offset after the last one.
         end: i64,
-        /// How many.
+        /// How many records.
         records: u64,
-        /// Bytes of the batches that hold them.
+        /// The size of the batches that hold them.
         bytes: u64,
     },
-    /// A pin was set, or extended.
+    /// A pin was set or extended.
     PinSet {
         /// Its name.
         pin: String,
         /// Its moment.
         at: String,
-        /// When it ceases to stand: milliseconds since 1970.
+        /// When it expires: milliseconds since 1970.
         expires_ms: u64,
-        /// When.
+        /// When it was set.
         stamp: Stamp,
     },
-    /// A pin was removed, or found expired.
+    /// A pin was removed, or has expired.
     PinRemoved {
         /// Its name.
         pin: String,
-        /// When.
+        /// When it was removed.
         stamp: Stamp,
     },
-    /// A group has another committed offset.
+    /// The committed offset of a group changed.
     Offset {
         /// The group.
         group: String,
@@ -173,42 +173,42 @@ pub enum DiffChange {
         topic: String,
         /// The partition.
         partition: i32,
-        /// What was committed before.
+        /// The offset at the earlier moment.
         before: Option<OffsetAtMoment>,
-        /// What was committed after.
+        /// The offset at the later moment.
         after: Option<OffsetAtMoment>,
     },
-    /// Somebody joined a group that nobody had joined before.
+    /// A group got its first member.
     GroupCreated {
         /// The group.
         group: String,
-        /// Who was in it before: nobody.
+        /// The members before: none.
         before: Option<GroupMembership>,
-        /// Who was in it after.
+        /// The members after.
         after: Option<GroupMembership>,
     },
     /// A group has another generation.
     GroupChanged {
         /// The group.
         group: String,
-        /// Who was in it before.
+        /// The members before.
         before: Option<GroupMembership>,
-        /// Who was in it after.
+        /// The members after.
         after: Option<GroupMembership>,
     },
     /// A group was deleted.
     GroupDeleted {
         /// The group.
         group: String,
-        /// Who was in it before.
+        /// The members before.
         before: Option<GroupMembership>,
-        /// Who was in it after: nobody.
+        /// The members after: none.
         after: Option<GroupMembership>,
     },
 }
 
 impl Client {
-    /// A page of what differs between two moments of system time.
+    /// A page of the differences between two moments of system time.
     ///
     /// # Errors
     /// As [`Client::cut`].

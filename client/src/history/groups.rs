@@ -1,4 +1,4 @@
-//! Groups as they were, and setting them to a moment.
+//! Groups as of a moment, and resetting groups to a moment.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +16,33 @@ enum GroupHistoryRequest<'a> {
     RestoreGroup { group: &'a str, at: String, dry_run: bool },
 }
 
-/// The groups that were there at one moment.
+/// The groups that existed at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupsResponse {
-    /// The moment that was answered for.
+    /// The moment of the answer.
     pub at: String,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
     /// The groups, by name.
     pub groups: Vec<GroupAtMoment>,
 }
 
-/// A group as it was.
+/// A group as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupAtMoment {
     /// Its name.
     pub group: String,
-    /// Who was in it, as of the last rebalance that was completed; none if nobody had ever joined.
+    /// Its members as of the last completed rebalance; `None` if it never had a member.
     pub membership: Option<GroupMembership>,
-    /// When that was.
+    /// When that rebalance completed.
     pub changed: Option<Stamp>,
-    /// What it had committed.
+    /// Its committed offsets.
     pub offsets: Vec<CommittedOffsetAtMoment>,
-    /// The topics that it was set to a moment in, and the moments.
+    /// For each topic that the group was reset in, the moment.
     pub sought: BTreeMap<String, String>,
 }
 
-/// Who was in a group.
+/// The membership of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupMembership {
     /// The generation.
@@ -51,72 +51,73 @@ pub struct GroupMembership {
     pub state: String,
     /// `consumer`, `connect`, …
     pub kind: Option<String>,
-    /// How partitions were assigned.
+    /// The assignment protocol.
     pub protocol: Option<String>,
-    /// The id of the member that assigned them.
+    /// The id of the group leader, which assigned the partitions.
     pub leader: Option<String>,
     /// The members.
     pub members: Vec<MemberAtMoment>,
 }
 
-/// A member of a group as it was.
+/// A member of a group as of a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberAtMoment {
     /// Its id.
     pub id: String,
     /// Its instance id, if it was a static member.
     pub instance: Option<String>,
-    /// What the client called itself.
+    /// Its client id.
     pub client_id: String,
-    /// Where it connected from.
+    /// The host that it connected from.
     pub host: String,
-    /// The partitions that it was given, by topic; none if the group's members were no consumers.
+    /// The partitions that were assigned to it, by topic; `None` if the group's members were not
+    /// consumers.
     pub reads: Option<BTreeMap<String, Vec<i32>>>,
 }
 
-/// How a group was set, or would be.
+/// The result of a reset, or of a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSeekResult {
     /// The group.
     pub group: String,
-    /// The moment, with all that was left open when it was asked.
+    /// The moment, in its resolved form.
     pub at: String,
-    /// How far the server can answer for.
+    /// The frontier of the server.
     pub frontier: Stamp,
-    /// By topic and partition, also where nothing changed.
+    /// By topic and partition, including those that did not change.
     pub offsets: Vec<SeekOffsetChange>,
-    /// What was left out, for its topic is not there any more.
+    /// Offsets that were skipped, because their topic does not exist any more.
     pub skipped: Vec<SkippedOffset>,
-    /// When it was committed; not at all in a dry run.
+    /// When it was committed; `None` in a dry run.
     pub committed: Option<Stamp>,
 }
 
-/// What a group has of a partition before and after it was set.
+/// The offset of a partition before and after the reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeekOffsetChange {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: i32,
-    /// What was committed.
+    /// The offset that was committed.
     pub before: Option<i64>,
-    /// What is committed now.
+    /// The offset that is committed now.
     pub after: Option<i64>,
 }
 
-/// What was committed for a topic that is not there any more.
+/// A committed offset of a topic that does not exist any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedOffset {
     /// The topic.
     pub topic: String,
     /// The partition.
     pub partition: i32,
-    /// What was committed.
+    /// The offset that was committed.
     pub offset: i64,
 }
 
 impl Client {
-    /// The groups that were there at `at`, or are now; or one of them.
+    /// The groups that existed at `at`, or exist now; or one of them.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -129,8 +130,10 @@ impl Client {
         self.request_history(question, SERVER_WAIT_MAX).await
     }
 
-    /// Commits for a group without members, in every partition of what it has read or of `topics`, the
-    /// first offset that is not in the moment: all at once. A dry run only says what that would be.
+    /// Resets a group without members to a moment, in one commit.
+    ///
+    /// In every partition that the group has read, or in those of `topics`, it commits the first
+    /// offset that is not in the moment. A dry run only returns what it would commit.
     ///
     /// # Errors
     /// As [`Client::cut`].
@@ -146,8 +149,10 @@ impl Client {
         self.request_history(question, SERVER_WAIT_MAX).await
     }
 
-    /// Commits again what a group without members had committed at `at`, and nothing else: all at once.
-    /// A dry run only says what that would be.
+    /// Restores what a group without members had committed at `at`, and nothing else, in one
+    /// commit.
+    ///
+    /// A dry run only returns what it would commit.
     ///
     /// # Errors
     /// As [`Client::cut`].

@@ -1,69 +1,70 @@
-//! Why something in the tree cannot be had, and what a program is told: one table for all ways in.
+//! Why access to the tree fails, and the error number that a program gets: one table for every
+//! access path.
 //!
 //! | what | number | |
 //! | --- | --- | --- |
 //! | there is no such name, or was none at that moment | `ENOENT` | 2 |
-//! | the disk fails, or what is stored is damaged | `EIO` | 5 |
-//! | the moment is not past yet, or there is more to look through: ask again | `EAGAIN` | 11 |
+//! | the disk fails, or what is stored is corrupt | `EIO` | 5 |
+//! | the moment is not final yet, or the search is not finished: retry | `EAGAIN` | 11 |
 //! | the path leaves the tree | `EXDEV` | 18 |
-//! | something on the way is no directory | `ENOTDIR` | 20 |
+//! | a component of the path is not a directory | `ENOTDIR` | 20 |
 //! | a directory where bytes were wanted | `EISDIR` | 21 |
-//! | not a moment, or none that fits there; a name with a zero byte | `EINVAL` | 22 |
+//! | not a moment, or one that does not apply there; a name with a zero byte | `EINVAL` | 22 |
 //! | the moment lies in the far future | `ERANGE` | 34 |
 //! | a name or path is too long | `ENAMETOOLONG` | 36 |
-//! | before what is kept; or given up or compacted since it was opened | `ESTALE` | 116 |
+//! | below the horizon; or removed or compacted since it was opened | `ESTALE` | 116 |
 
 use std::sync::Arc;
 
 use engine::files::FileError;
 use engine::{EngineError, SeekError};
 
-/// Why something in the tree cannot be had.
+/// Why access to the tree fails.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TreeError {
-    /// There is nothing of that name, or was nothing at that moment.
+    /// The name does not exist, or did not exist at that moment.
     #[error("no such file or directory. {0}")]
     NotFound(String),
-    /// Something on the way is no directory.
+    /// A component of the path is not a directory.
     #[error("not a directory. {0}")]
     NotDirectory(String),
-    /// A directory has names, and no bytes.
+    /// The node is a directory, which has names but no bytes.
     #[error("is a directory. {0}")]
     IsDirectory(String),
-    /// Not a moment, or none that can be asked of this.
+    /// Not a moment, or one that does not apply to this node.
     #[error("{0}")]
     Moment(String),
-    /// A name or path that cannot be.
+    /// An invalid name or path.
     #[error("{0}")]
     Invalid(String),
-    /// A path that leads out of the tree.
+    /// The path leaves the tree.
     #[error("the path leaves the tree. path={0}")]
     Escapes(String),
-    /// A name or path longer than any.
+    /// The name or path is too long.
     #[error("file name too long. bytes={0}")]
     NameTooLong(usize),
-    /// The moment is not past yet; it will be.
+    /// The moment is not final yet. A later retry succeeds.
     #[error("{0}")]
     NotYet(Arc<str>),
-    /// The moment lies further ahead than anybody would wait.
+    /// The moment lies too far in the future to wait for it.
     #[error("{0}")]
     FarFuture(Arc<str>),
-    /// What belongs to the moment has been given up.
+    /// Retention or compaction removed records of the moment.
     #[error("{0}")]
     BeforeHistory(Arc<str>),
-    /// What was opened has been given up or compacted since.
+    /// Retention or compaction removed what was opened.
     #[error("what was opened is not kept any more: open it again. {0}")]
     Gone(String),
-    /// There is more to look through than one question may; the next goes on from there.
+    /// The search reached the limit of one call. The next call continues from there.
     #[error("there is more to look through: ask again, and it goes on. {0}")]
     Unfinished(String),
-    /// The disk fails, what is stored is damaged, or the service is stopping.
+    /// The disk fails, stored data is corrupt, or the service is stopping.
     #[error("{0}")]
     Io(Arc<str>),
 }
 
 impl TreeError {
-    /// Linux's number for it: the table above.
+    /// The Linux error number, from the table above.
     pub fn errno(&self) -> i32 {
         match self {
             TreeError::NotFound(_) => 2,

@@ -1,4 +1,4 @@
-//! The state of a topic by key: `by-key/`, and the same as one stream.
+//! The state of a topic by key: the directory `by-key/`, and the same as a stream.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,22 +17,22 @@ use super::stat::ATTEMPTS_MAX;
 use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
-/// How many bytes of batches are read for one page, at most about.
+/// How many bytes of batches are read for one page, approximately.
 const PAGE_READ_BYTES: usize = 8 << 20;
-/// How many bytes of batches are read in one go.
+/// How many bytes of batches are read in one step.
 const STEP_BYTES: usize = 1 << 20;
-/// A key shorter than this has a name of its own.
+/// The name of a key shorter than this is never shortened to a hash.
 const SHORT_KEY: usize = 80;
 
-/// Where a stream of keys goes on.
+/// The position where a stream of keys continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeysCursor {
-    /// Which keys are on their way: those that there was room for.
+    /// The range of keys of the current pass: as many as fit in memory.
     range: Range<u64>,
-    /// How far their records have been given.
+    /// The position up to which their records have been returned.
     partition: u32,
     offset: u64,
-    /// Of which life of the server: the order of keys is another in each.
+    /// Identifies the incarnation of the server: each one orders keys differently.
     seed: u32,
 }
 
@@ -64,21 +64,23 @@ impl FromStr for KeysCursor {
     }
 }
 
-/// A part of the state of a topic.
+/// A page of the state of a topic.
 #[derive(Clone, Debug)]
 pub struct KeysPage {
-    /// The moment that it is of: ask for that one to get the rest.
+    /// The moment of the page. The next request must name the same one.
     pub at: MomentSelector,
-    /// Lines.
+    /// The rendered lines.
     pub text: Vec<u8>,
-    /// Where to go on; `None` at the end.
+    /// Where the next page begins; `None` at the end.
     pub next: Option<KeysCursor>,
 }
 
 impl ViewTree {
-    /// The newest record of each key of `topic`, as lines: `KEY`, a tab and its value; or JSON. About
-    /// `bytes_max` of them at a time, and as many pages as it takes; a page may be empty. In no order
-    /// that means anything.
+    /// A page of the newest record of each key of `topic`, as lines: `KEY`, a tab and its value; or
+    /// JSON.
+    ///
+    /// A page has about `bytes_max` bytes, and there are as many pages as it takes. A page may be
+    /// empty. The order has no meaning.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -92,7 +94,7 @@ impl ViewTree {
         let mut tries = 1;
         loop {
             match self.keys_page_once(topic, format, cursor.clone(), bytes_max).await {
-                // A present that is past already: there is another.
+                // Retention or compaction has overtaken this present. Retry with a newer one.
                 Err(TreeError::BeforeHistory(_)) if tries < ATTEMPTS_MAX && topic.at.is_none() => {
                     tries += 1;
                 }
@@ -134,7 +136,7 @@ impl ViewTree {
                 Some(KeysCursor { range: table.range.clone(), partition, offset: offset.0, seed })
             }
             None if table.range.end < COOKIE_END => Some(KeysCursor {
-                // As many as there is room for, which the next page finds out.
+                // As many as fit, which the next page finds out.
                 range: table.range.end..COOKIE_END,
                 partition: 0,
                 offset: 0,
@@ -167,7 +169,7 @@ impl ViewTree {
             }
         };
         if !begins && table.range != range {
-            // Less fits than did before: some keys have been given already.
+            // Fewer keys fit than before, and some keys have been returned already.
             return Err(TreeError::Gone(format!("topic={}", topic.name)));
         }
         Ok((keyed, table, cursor))
@@ -187,7 +189,7 @@ impl ViewTree {
         Ok(ViewNode::Key { topic: topic.clone(), key: key.into() })
     }
 
-    /// The key that is too long to be a name.
+    /// Finds the key whose name is too long to hold the key itself.
     async fn long_key(&self, topic: &TopicNode, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
         let mut tries = 1;
         loop {
@@ -250,7 +252,7 @@ impl ViewTree {
             let table = self.key_table(topic, &keyed, from).await?;
             let entries = table.entries.range((from, Box::default())..);
             for ((place, key), _) in entries.filter(|(_, newest)| keyed.still_holds(newest)) {
-                // Those of one cookie come together: nothing tells between them.
+                // Names with the same cookie stay on one page: the cookie cannot separate them.
                 if listed.len() >= max && listed.last().is_some_and(|last| last.cookie != *place) {
                     break;
                 }
@@ -268,7 +270,7 @@ impl ViewTree {
     }
 }
 
-/// A page on its way.
+/// A page under construction.
 struct KeysPageBuilder<'a> {
     table: &'a KeyTable,
     keyed: &'a KeySnapshot,
@@ -280,7 +282,7 @@ struct KeysPageBuilder<'a> {
 }
 
 impl KeysPageBuilder<'_> {
-    /// Goes on where `cursor` is; `None` once all has been read.
+    /// Continues at `cursor`. Returns where the next page continues; `None` at the end.
     async fn fill(&mut self, cursor: &KeysCursor) -> Result<Option<(u32, Offset)>, TreeError> {
         for seen in &self.keyed.ranges {
             let index = seen.partition.index;
@@ -300,7 +302,7 @@ impl KeysPageBuilder<'_> {
         Ok(None)
     }
 
-    /// The lines of some batches, until the page is full.
+    /// Appends the lines of some batches, until the page is full.
     fn read_step(&mut self, seen: &VisibleRange, from: Offset) -> Result<Offset, TreeError> {
         let renderer = RecordRenderer::new(
             &seen.topic,

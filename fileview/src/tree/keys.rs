@@ -1,12 +1,13 @@
 //! The newest record of each key of a topic, in bounded memory.
 //!
-//! Keys are ordered by a hash. A table has all keys whose hashes lie in a range, and the range is as
-//! wide as memory allows: it begins with everything to its end, and whenever there are too many keys,
-//! its upper half goes. So any number of keys is found in as many passes over the topic as it takes.
+//! Keys are ordered by a hash. A table holds all keys whose hashes lie in a range, and memory
+//! limits that range. The range starts as everything up to the end. Whenever the table has too many
+//! keys, it drops the upper half. So it takes as many passes over the topic as needed, whatever the
+//! number of keys.
 //!
-//! Of two records of one key, the one with the later stamp counts, in whatever partition; of one
-//! partition that is the one with the higher offset. A record without a key is nobody's state, and one
-//! without a value says that there is none.
+//! Of two records with the same key, the one with the later stamp wins, in whatever partition.
+//! Within one partition that is the one with the higher offset. A record without a key belongs to
+//! no key's state. A record without a value (a tombstone) says that the key has no value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,31 +27,31 @@ use super::scan::{LogGeneration, ScanStep, VisibleRange, for_each_record, read_s
 use super::stat::ATTEMPTS_MAX;
 use super::{TopicNode, TreeError, ViewTree};
 
-/// What an entry takes beside its key, about.
+/// The approximate memory of an entry, without its key.
 const ENTRY_BYTES: usize = 128;
-/// How many bytes of batches are looked at in one go.
+/// How many bytes of batches are scanned in one step.
 const STEP_BYTES: usize = 1 << 20;
-/// How many tables may be made at a time: each takes its room before it is kept.
+/// How many tables are built at a time. Each one uses its memory before the cache counts it.
 const BUILDS_MAX: usize = 2;
-/// How many bytes of memory may say how far searches for single keys have come.
+/// The memory for the progress of searches for single keys, in bytes.
 const SEARCHES_BYTES_MAX: usize = 4 << 20;
-/// Where cookies begin; those before are for others to use.
+/// The lowest cookie. Callers use the values below it.
 pub(crate) const COOKIE_MIN: u64 = 16;
-/// Behind all cookies.
+/// One past the highest cookie.
 pub(crate) const COOKIE_END: u64 = (1 << 62) + COOKIE_MIN;
 
-/// A name's place among all names.
+/// The cookie of a name: its position in the order of all names.
 pub(crate) fn cookie(bytes: &[u8], seed: u64) -> u64 {
     (xxh3_64_with_seed(bytes, seed) >> 2) + COOKIE_MIN
 }
 
-/// Where the newest record of a key is.
+/// The position of the newest record of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewestRecord {
     pub(crate) stamp: Hlc,
     pub(crate) partition: u32,
     pub(crate) offset: Offset,
-    /// How long its value is; `None` if it has none.
+    /// The length of its value; `None` for a tombstone.
     pub(crate) length: Option<u64>,
 }
 
@@ -60,7 +61,7 @@ impl NewestRecord {
     }
 }
 
-/// How many bytes of batches may still be looked through.
+/// How many bytes of batches a call may still scan.
 struct ScanBudget {
     left: Option<u64>,
 }
@@ -74,7 +75,7 @@ impl ScanBudget {
         ScanBudget { left: Some(bytes) }
     }
 
-    /// How many to look at next; `None` once all are spent.
+    /// The size of the next step; `None` when the budget is spent.
     fn step_bytes(&self) -> Option<usize> {
         match self.left {
             None => Some(STEP_BYTES),
@@ -92,17 +93,17 @@ impl ScanBudget {
 #[derive(Clone, Debug)]
 pub(crate) struct KeyTable {
     pub(crate) range: Range<u64>,
-    /// If it is about one key: its name.
+    /// If the table is for a single key: the name of that key.
     name: Option<Box<[u8]>>,
     pub(crate) entries: BTreeMap<(u64, Box<[u8]>), NewestRecord>,
-    /// As of when.
+    /// The cut up to which the table is complete.
     cut: Cut,
-    /// How far each partition has been read.
+    /// The end of what has been read, for each partition.
     ends: Vec<Offset>,
-    /// That of each partition which was read.
+    /// The log generation of each partition that has been read.
     generations: Vec<LogGeneration>,
     bytes: usize,
-    /// How many records without a value were put in since these were taken out.
+    /// How many tombstones were inserted since the last cleanup.
     tombstones: usize,
 }
 
@@ -120,7 +121,7 @@ impl KeyTable {
         }
     }
 
-    /// One of a single key, which has not read anything.
+    /// A table for a single key. It has read nothing yet.
     fn for_key_name(range: Range<u64>, name: &[u8], generations: &[LogGeneration]) -> KeyTable {
         KeyTable {
             name: Some(name.into()),
@@ -150,7 +151,7 @@ impl KeyTable {
         }
     }
 
-    /// Lets the upper half go; unless one cookie has it all.
+    /// Drops the upper half of the entries, unless all have the same cookie.
     fn drop_upper_half(&mut self) {
         let middle = self.entries.keys().nth(self.entries.len() / 2).map(|(place, _)| *place);
         let first = self.entries.keys().next().map(|(place, _)| *place);
@@ -165,7 +166,7 @@ impl KeyTable {
         self.range.end = middle;
     }
 
-    /// Reads on in every partition. What has been read stays read, also where it ends early.
+    /// Reads on in every partition. What it has read stays read, even if it stops early.
     ///
     /// # Errors
     /// [`TreeError::Unfinished`] if the budget is spent before the end.
@@ -195,7 +196,8 @@ impl KeyTable {
         self.cut = keyed.cut;
         self.generations.clone_from(&keyed.generations);
         if self.tombstones > 0 {
-            // What is read later is newer than all of this: nothing has to be held against it.
+            // Everything read later is newer than these records, so the tombstones are not needed
+            // for comparison.
             self.entries.retain(|_, newest| newest.length.is_some());
             self.bytes = self.entries.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum();
             self.tombstones = 0;
@@ -230,19 +232,20 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Whether it was read in the state that the partitions are in. In another one, a tombstone may be
-    /// gone that takes away what was read: it would never be met.
+    /// Whether the table was read in the current generations of the partitions. In another
+    /// generation, compaction may have removed a tombstone of a record in the table, and the table
+    /// would never see it.
     fn matches_generations(&self, keyed: &KeySnapshot) -> bool {
         self.generations.iter().zip(&keyed.generations).all(|(read, now)| read == now)
     }
 
-    /// Whether there is more in what is seen than has been read.
+    /// Whether the visible ranges have records that the table has not read.
     fn is_behind(&self, seen: &[VisibleRange]) -> bool {
         let read = self.ends.iter().copied().chain(std::iter::repeat(Offset(0)));
         seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
     }
 
-    /// How much memory it takes, about.
+    /// The approximate memory of the table.
     fn weight(&self) -> usize {
         self.bytes + (self.ends.len() + self.generations.len()) * size_of::<u64>() + ENTRY_BYTES
     }
@@ -259,7 +262,7 @@ fn unfinished(seen: &VisibleRange, next: Offset) -> TreeError {
     ))
 }
 
-/// What of a topic's keys is known, as of one moment or of now.
+/// The cached table of a topic's keys, as of one moment or of now.
 #[derive(Default)]
 pub(crate) struct KeyTableSlot {
     table: tokio::sync::Mutex<Option<Arc<KeyTable>>>,
@@ -276,10 +279,10 @@ type TableKey = (TopicId, Option<MomentSelector>);
 /// A topic, its moment, and the name of a key.
 type SearchKey = (TableKey, Box<[u8]>);
 
-/// The tables that are known.
+/// The cached tables.
 pub(crate) struct KeyTableCache {
     by_topic: WeightedLruCache<TableKey, KeyTableSlot>,
-    /// Those of one key each.
+    /// The tables of single keys.
     searches: WeightedLruCache<SearchKey, KeyTableSlot>,
     builds: Semaphore,
     bytes_max: usize,
@@ -300,26 +303,27 @@ impl KeyTableCache {
     }
 }
 
-/// A topic's keys: what is seen of its partitions, and as of when.
+/// A topic's visible ranges for its keys, and the cut that they show.
 pub(crate) struct KeySnapshot {
     pub(crate) ranges: Vec<VisibleRange>,
-    /// That of each partition.
+    /// The log generation of each partition.
     generations: Vec<LogGeneration>,
     cut: Cut,
 }
 
 impl KeySnapshot {
-    /// Whether everything that belongs to it is still kept.
+    /// Checks that everything that belongs to it is still retained.
     ///
     /// # Errors
     /// [`TreeError::BeforeHistory`].
     pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
-        // One knows of all.
+        // Each range checks the whole topic view.
         self.ranges.first().map_or(Ok(()), VisibleRange::check_kept)
     }
 
-    /// Whether a pass over it, which ends now, has met everything: a record may have gone before it
-    /// came there, or a tombstone behind the record that it came to before.
+    /// Checks that a pass over the snapshot, which ends now, has missed nothing. A record may have
+    /// been removed before the pass reached it. So may a tombstone of a record that the pass has
+    /// read.
     fn check_unchanged(&self) -> Result<(), TreeError> {
         self.check_kept()?;
         match self.generations == generations(&self.ranges) {
@@ -339,19 +343,19 @@ fn generations(seen: &[VisibleRange]) -> Vec<LogGeneration> {
     seen.iter().map(|seen| LogGeneration::of(&seen.partition)).collect()
 }
 
-/// Whether to look again: what was looked at is there no more, but another state of it may be.
+/// Whether a retry can succeed: what was read is gone, but another state of it may be complete.
 pub(crate) fn is_retriable(topic: &TopicNode, error: &TreeError) -> bool {
     match error {
         TreeError::Gone(_) => true,
-        // There is always a present.
+        // The present always exists.
         TreeError::BeforeHistory(_) => topic.at.is_none(),
         _ => false,
     }
 }
 
 impl ViewTree {
-    /// What is seen of a topic for its keys. Of the present, what is final: whatever comes later is
-    /// newer.
+    /// The visible ranges of a topic for its keys. For the present, only what is final: everything
+    /// later is newer.
     pub(crate) async fn key_snapshot(&self, topic: &TopicNode) -> Result<KeySnapshot, TreeError> {
         let (topic, cut) = match topic.at {
             Some(ask) => (topic.clone(), super::moments::system_cut(&ask)),
@@ -364,7 +368,8 @@ impl ViewTree {
         };
         let seen = self.visible_ranges(&topic, 0..u32::MAX).await?;
         for seen in seen.iter().filter(|seen| seen.user.is_some()) {
-            // What superseded a record may have a later user time than was asked for.
+            // The record that superseded another one may have a later user time than the requested
+            // one.
             if seen.partition.log.horizon().compacted_to != Hlc::ZERO {
                 return Err(TreeError::BeforeHistory(
                     format!(
@@ -378,7 +383,7 @@ impl ViewTree {
         Ok(KeySnapshot { generations: generations(&seen), ranges: seen, cut })
     }
 
-    /// The keys of a topic from a cookie on, as many as there is room for.
+    /// The keys of a topic from a cookie on, as many as fit in memory.
     pub(crate) async fn key_table(
         &self,
         topic: &TopicNode,
@@ -402,12 +407,12 @@ impl ViewTree {
                 Arc::clone(known)
             }
             None => {
-                // One that begins at the first key serves lookups too, if there is room for all.
+                // A table that begins at the first key serves lookups too, if all keys fit.
                 let first = self.build_key_table(keyed, COOKIE_MIN.max(from)..COOKIE_END).await?;
                 Arc::new(first)
             }
         };
-        // Too many came: what was asked for may have had to go.
+        // There were too many keys. The requested one may have been dropped.
         let made = match made.range.contains(&from) {
             true => made,
             false => Arc::new(self.build_key_table(keyed, from..COOKIE_END).await?),
@@ -419,7 +424,7 @@ impl ViewTree {
         Ok(made)
     }
 
-    /// The keys in a range: as many as there is room for, or those that a table at hand has.
+    /// The keys in a range: as many as fit in memory, or those of a cached table.
     pub(crate) async fn key_table_from(
         &self,
         topic: &TopicNode,
@@ -459,7 +464,7 @@ impl ViewTree {
         Ok(table)
     }
 
-    /// A table at hand that has all keys in a range as they are seen.
+    /// A cached table that has all keys in a range as the snapshot shows them.
     fn cached_key_table(
         &self,
         topic: &TopicNode,
@@ -468,14 +473,15 @@ impl ViewTree {
     ) -> Option<Arc<KeyTable>> {
         let slot = self.key_tables.slot(topic);
         self.key_tables.by_topic.update_weight(&(topic.id, topic.at));
-        // One that is being made is not waited for: that may take as long as a pass over the topic.
+        // Do not wait for a table that is being built: that may take as long as a pass over the
+        // topic.
         let known = slot.table.try_lock().ok()?.clone()?;
         let has_all = known.range.start <= range.start && range.end <= known.range.end;
         let is_of_then = known.cut >= keyed.cut || !known.is_behind(&keyed.ranges);
         (has_all && is_of_then && known.matches_generations(keyed)).then_some(known)
     }
 
-    /// How many bytes may be looked through, if a topic has more.
+    /// How many bytes one call may scan, if the topic has more.
     pub(crate) fn key_scan_bound(&self, keyed: &KeySnapshot) -> Result<Option<u64>, TreeError> {
         let Some(bytes_max) = self.key_scan_bytes_max else { return Ok(None) };
         let mut bytes = 0_u64;
@@ -485,8 +491,10 @@ impl ViewTree {
         Ok((bytes > bytes_max).then_some(bytes_max))
     }
 
-    /// The key of a name and its newest record, if it has a value, without a table of all: it would take
-    /// longer to make than one question may. `range` is where the key's cookie can be.
+    /// The key of a name and its newest record, if it has a value, without a table of all keys.
+    ///
+    /// Such a table would take longer to build than one call may take. `range` is where the key's
+    /// cookie can be.
     pub(crate) async fn search_key(
         &self,
         topic: &TopicNode,
@@ -511,7 +519,7 @@ impl ViewTree {
         if held.as_ref().is_some_and(|known| !known.matches_generations(keyed)) {
             *held = None;
         }
-        // In its place, so that what was read stays there whoever goes away meanwhile.
+        // Updated in place, so that the progress stays if the caller is cancelled.
         let table = Arc::make_mut(held.get_or_insert_with(|| {
             Arc::new(KeyTable::for_key_name(range, name, &keyed.generations))
         }));
@@ -555,7 +563,7 @@ impl ViewTree {
             return Ok(found.map(|(_, newest)| newest));
         }
         let slot = self.key_tables.slot(topic);
-        // Asked in a statement of its own: the lock is taken again below.
+        // A statement of its own, because the lock is taken again below.
         let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
         let from = match &held {
             Some(range) if range.contains(&place) => place,
@@ -568,7 +576,8 @@ impl ViewTree {
         }
         let table = match table.filter(|table| table.range.contains(&place)) {
             Some(table) => table,
-            // There is no room for all of them: this one alone, and what somebody lists stays.
+            // Not all keys fit. Build a table for this cookie alone, and keep the table that a
+            // listing uses.
             None => Arc::new(self.build_key_table(&keyed, place..place + 1).await?),
         };
         let found = table.get(place, key);

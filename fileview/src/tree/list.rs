@@ -1,7 +1,7 @@
 //! The names in a directory.
 //!
-//! Names come in the order of a hash: a page begins behind a name's place, so what comes and goes
-//! meanwhile moves nobody else.
+//! Names come in the order of a hash. A page begins after a name's cookie, so names that appear or
+//! disappear between two pages do not move other names.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::names::{FORMATS, encode, extension, parse_moment, user_times};
 use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
 use crate::ViewFormat;
 
-/// What of a listing was asked for.
+/// The requested page of a listing.
 struct ListingPage {
     seed: u64,
     listed: Vec<ViewEntry>,
@@ -29,7 +29,7 @@ impl ListingPage {
         self.listed.push(ViewEntry { cookie: cookie(&name, self.seed), name, node, kind });
     }
 
-    /// In order, from behind `after` on; those of one cookie come together.
+    /// The names after `after`, in order. Names with the same cookie stay on one page.
     fn cut(mut self, after: u64, max: usize) -> Vec<ViewEntry> {
         self.listed.retain(|listed| listed.cookie > after);
         self.listed.sort_unstable_by(|a, b| (a.cookie, &a.name).cmp(&(b.cookie, &b.name)));
@@ -45,7 +45,7 @@ impl ListingPage {
     }
 }
 
-/// Names that are always the same, in the order in which a person would put them.
+/// Fixed names, in the order in which a person would list them.
 fn fixed(names: Vec<(&str, ViewNode)>, after: u64, max: usize) -> Vec<ViewEntry> {
     let cookies = COOKIE_MIN..;
     let all = cookies.zip(names).map(|(cookie, (name, node))| ViewEntry {
@@ -58,9 +58,11 @@ fn fixed(names: Vec<(&str, ViewNode)>, after: u64, max: usize) -> Vec<ViewEntry>
 }
 
 impl ViewTree {
-    /// Names in a directory, those behind the cookie `after` (0 for all), about `max` of them; empty at
-    /// the end. In no order that means anything, but in the same one always: a name that stays is
-    /// listed once, whatever comes and goes meanwhile.
+    /// Lists about `max` names in a directory, after the cookie `after` (0 for all); empty at the
+    /// end.
+    ///
+    /// The order has no meaning, but it is always the same. A name that stays is listed once,
+    /// whatever appears or disappears in the meantime.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -76,7 +78,7 @@ impl ViewTree {
             ViewNode::Keys(topic) => return self.list_keys(topic, after, max).await,
             ViewNode::Moments => {
                 for pin in self.engine.pins() {
-                    // One that is called like a moment is that moment, when it is looked up.
+                    // A pin whose name is a moment: a lookup of that name finds the moment.
                     if parse_moment(pin.name.as_bytes()).is_err() {
                         page.add(
                             pin.name.as_bytes(),
@@ -96,7 +98,7 @@ impl ViewTree {
                 let count = self.topic_at_moment(topic).await?.partitions.len();
                 page.add("by-key", ViewNode::Keys(topic.clone()), ViewNodeKind::Directory);
                 let is_user = user_times(&topic.at).is_some();
-                // Batches come whole, and a user time picks records.
+                // Raw output has whole batches, but a user time selects single records.
                 let formats =
                     FORMATS.iter().filter(|format| !is_user || **format != ViewFormat::Raw);
                 for format in formats {
@@ -133,7 +135,7 @@ impl ViewTree {
         Ok(page.cut(after, max))
     }
 
-    /// The topics that there are, or were.
+    /// The topics that exist now, or existed at the moment.
     async fn topics(
         &self,
         at: &Option<MomentSelector>,
@@ -143,7 +145,7 @@ impl ViewTree {
         Ok(topics.into_iter().map(|(topic, _)| topic).collect())
     }
 
-    /// What stands in a directory of committed offsets.
+    /// The entries of a directory of committed offsets.
     pub(crate) async fn committed_children(
         &self,
         node: &ViewNode,
@@ -183,7 +185,7 @@ impl ViewTree {
                 }
                 _ => continue,
             };
-            // They come in order: the same ones together.
+            // They are sorted, so equal names are adjacent.
             if found.last().is_none_or(|last| last.name != named.name) {
                 found.push(named);
             }
@@ -191,7 +193,7 @@ impl ViewTree {
         Ok(found)
     }
 
-    /// The committed offsets that a node is about.
+    /// The committed offsets that a node covers.
     pub(crate) async fn committed(
         &self,
         node: &ViewNode,
@@ -215,7 +217,7 @@ impl ViewTree {
     }
 }
 
-/// A name, and what it means.
+/// A name, and the node that it refers to.
 pub(crate) struct NamedChild {
     pub(crate) name: Vec<u8>,
     pub(crate) node: ViewNode,

@@ -1,4 +1,4 @@
-//! From names to nodes.
+//! Lookup of nodes by name.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ fn present_topic(topic: &engine::Topic) -> TopicNode {
     TopicNode { name: Arc::clone(&topic.name), id: topic.id, at: None }
 }
 
-/// Of all that can stand below a root, what there is at a moment.
+/// Whether committed offsets exist below a root at this moment.
 pub(crate) fn has_offsets(at: &Option<MomentSelector>) -> bool {
     // Commits and files have no user time.
     user_times(at).is_none()
 }
 
-/// The cut at which files are seen; `None` where they are not: between two moments there are none.
+/// The cut at which files are shown; `None` where there are none: a window shows no files.
 pub(crate) fn files_at(at: &Option<MomentSelector>) -> Option<Option<Cut>> {
     match at {
         None => Some(None),
@@ -40,7 +40,7 @@ pub(crate) fn files_at(at: &Option<MomentSelector>) -> Option<Option<Cut>> {
 }
 
 impl ViewTree {
-    /// What a name in a directory means. `..` and `.` are up to the caller.
+    /// The node that a name in a directory refers to. The caller handles `..` and `.`.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -68,7 +68,7 @@ impl ViewTree {
         }
     }
 
-    /// What a name meant at a moment, in what the directory is called now.
+    /// The node that a name referred to at a moment, in the directory of the present.
     async fn child_at_moment(
         &self,
         parent: &ViewNode,
@@ -102,7 +102,7 @@ impl ViewTree {
         self.child(&then, name).await
     }
 
-    /// What a name means that has no moment in it.
+    /// The node that a name without a moment refers to.
     async fn child(&self, parent: &ViewNode, name: &[u8]) -> Result<ViewNode, TreeError> {
         if name.is_empty() {
             return Err(not_found(name));
@@ -153,7 +153,7 @@ impl ViewTree {
         Ok(ViewNode::Root(Some(self.wait_until_closed(ask).await?)))
     }
 
-    /// The topic of a name, now or at a moment that has been settled.
+    /// The topic with a name, now or at a moment that is final.
     pub(crate) async fn topic(
         &self,
         name: &str,
@@ -163,7 +163,7 @@ impl ViewTree {
             let topic = self.engine.topic(name).ok_or_else(|| not_found(name.as_bytes()))?;
             return Ok(present_topic(&topic));
         };
-        // Of a window too, the name is that of its end.
+        // For a window too, the name is resolved at its end.
         let cut = MomentSelector::At(Moment::Sys(system_cut(&ask)));
         let view = self.engine.view_partitions(name, 0..0, cut, WaitPolicy::Refuse).await?;
         let topic = view.topic;
@@ -207,8 +207,8 @@ impl ViewTree {
         })
     }
 
-    /// What a reader may see of some partitions of a topic, if it is kept. By user time, of all that was
-    /// known.
+    /// The visible ranges of some partitions of a topic, if they are retained. By user time, they
+    /// cover everything known.
     pub(crate) async fn visible_ranges(
         &self,
         topic: &TopicNode,
@@ -231,8 +231,9 @@ impl ViewTree {
         let user = user_times(&topic.at);
         let views = match user {
             None => then.partitions.clone(),
-            // The exact set lies anywhere in what was known. Whether something of it was given up, the
-            // prefix tells: by user time, not by when the moment was known.
+            // The exact set can lie anywhere in what was known. The prefix by user time tells
+            // whether records of the set were removed. The moment as of which it is known does not
+            // tell that.
             Some(_) => {
                 let known = MomentSelector::At(Moment::Sys(system_cut(&ask)));
                 self.engine
@@ -253,7 +254,7 @@ impl ViewTree {
         Ok(views.into_iter().map(seen).collect())
     }
 
-    /// [`ViewTree::seen`], of one partition.
+    /// [`ViewTree::visible_ranges`] for one partition.
     pub(crate) async fn visible_range(
         &self,
         topic: &TopicNode,
@@ -271,9 +272,10 @@ impl ViewTree {
         found.map(|listed| listed.node).ok_or_else(|| not_found(name))
     }
 
-    /// What a path means: names with slashes between them, from the root. `..` is followed, and may
-    /// not leave the tree; links are not followed. A moment behind the last name holds for the whole
-    /// path: the names on the way are those of that moment too.
+    /// The node at a path: names with slashes between them, from the root.
+    ///
+    /// `..` is followed, and may not leave the tree. Links are not followed. A moment after the
+    /// last name applies to the whole path: the other names are resolved at that moment too.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -284,7 +286,7 @@ impl ViewTree {
         if !is_then {
             return self.walk(self.root(), &steps).await;
         }
-        // A name that holds an @ of its own wins.
+        // A name that itself contains an @ takes precedence.
         if let Ok(parent) = self.walk(self.root(), before).await
             && let Ok(node) = self.child(&parent, last).await
         {
@@ -324,7 +326,7 @@ fn visible_range_of(
     user: Option<UserTimeFilter>,
     then: Option<&Arc<TopicView>>,
 ) -> VisibleRange {
-    // What was given up within a batch has its place at the end, if it passes it.
+    // If the log start passes the end, inside a batch, the range is empty at the end.
     let end = view.end().max(Offset(0));
     let start = view.start().min(end);
     let topic = Arc::clone(&topic.name);
@@ -345,7 +347,7 @@ fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, Tree
     }
 }
 
-/// Somebody may be about to make a file of that name: to them there is nothing yet.
+/// A program may be about to create a file of that name. For it the name does not exist.
 fn no_such_file(name: &[u8], refused: &TreeError) -> TreeError {
     TreeError::NotFound(format!("name={}, and as a moment: {refused}", escaped(name)))
 }

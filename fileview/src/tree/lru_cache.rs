@@ -1,4 +1,4 @@
-//! What was used last, within a number of bytes.
+//! An LRU cache with a limit in bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// What says how much memory it takes by now.
+/// A value that reports its current memory use.
 pub(crate) trait CacheWeight {
     fn bytes(&self) -> usize;
 }
 
 struct WeightedLruEntry<V> {
     value: Arc<V>,
-    /// What it was counted as.
+    /// The size that the cache counts for it.
     bytes: usize,
     used: u64,
 }
@@ -25,8 +25,8 @@ struct WeightedLruState<K, V> {
     uses: u64,
 }
 
-/// Values by key; the one that was used longest ago goes first. What somebody still uses lives on
-/// with them.
+/// Values by key. The least recently used one is evicted first. A caller that still holds an
+/// evicted value can go on using it.
 pub(crate) struct WeightedLruCache<K, V> {
     state: Mutex<WeightedLruState<K, V>>,
     bytes_max: usize,
@@ -41,7 +41,7 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
         }
     }
 
-    /// The value of a key, made if there is none.
+    /// The value of a key. Creates it if it is missing.
     pub(crate) fn get(&self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         let mut state = self.state.lock();
         let WeightedLruState { entries: held, by_use, bytes, uses } = &mut *state;
@@ -63,7 +63,8 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
         value
     }
 
-    /// Says that a value has grown, and lets others go if it is too much.
+    /// Updates the counted size of a value that has grown, and evicts others if the limit is
+    /// exceeded.
     pub(crate) fn update_weight(&self, key: &K) {
         let mut state = self.state.lock();
         let WeightedLruState { entries: held, by_use, bytes, .. } = &mut *state;
@@ -81,7 +82,7 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
         }
     }
 
-    /// Forgets a value, if it is still this one.
+    /// Removes a value, if the entry still is this one.
     pub(crate) fn remove(&self, key: &K, value: &Arc<V>) {
         let mut state = self.state.lock();
         if state.entries.get(key).is_some_and(|found| Arc::ptr_eq(&found.value, value))
@@ -92,7 +93,7 @@ impl<K: Clone + Eq + Hash, V: CacheWeight> WeightedLruCache<K, V> {
         }
     }
 
-    /// How much memory all of it takes.
+    /// The counted size of all values.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.state.lock().bytes

@@ -1,4 +1,4 @@
-//! From a moment in a name to one that is absolute, and past.
+//! Resolution of a moment in a name to one that is absolute and final.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 use super::{TreeError, ViewTree};
 
-/// How many moments of user time are remembered.
+/// How many user-time moments are remembered.
 const CUTS_MAX: usize = 4096;
 
-/// Moments of user time that did not say as known when, and what they were first answered with: asked
-/// again, they get the same.
+/// User-time moments that did not say as of when they are known, with the cut of the first answer.
+/// Later requests get the same cut.
 #[derive(Default)]
 pub(crate) struct UserTimeCuts(Mutex<(HashMap<MomentSelector, Cut>, VecDeque<MomentSelector>)>);
 
@@ -35,7 +35,7 @@ impl UserTimeCuts {
     }
 }
 
-/// The cut of system time that bounds a moment which has been settled.
+/// The cut of system time that bounds a resolved moment.
 pub(crate) fn system_cut(ask: &MomentSelector) -> Cut {
     match ask {
         MomentSelector::At(moment) | MomentSelector::Window(_, moment) => match moment {
@@ -46,7 +46,7 @@ pub(crate) fn system_cut(ask: &MomentSelector) -> Cut {
 }
 
 impl ViewTree {
-    /// Waits until nothing can enter a moment any more, and makes it absolute.
+    /// Waits until a moment is final, and makes it absolute.
     pub(crate) async fn wait_until_closed(
         &self,
         ask: MomentSelector,
@@ -56,7 +56,7 @@ impl ViewTree {
                 Some(cut)
             }
             MomentSelector::At(Moment::User { known, .. }) => known,
-            // A window is seen as known at one moment: the later of those that its ends name.
+            // A window has one known-as-of moment: the later of those that its ends name.
             MomentSelector::Window(
                 Moment::User { known: first, .. },
                 Moment::User { known, .. },

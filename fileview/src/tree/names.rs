@@ -1,7 +1,8 @@
-//! The names of the tree, taken apart and put together. No I/O.
+//! Encoding and decoding of the tree's names. No I/O.
 //!
-//! Keys of records and names of groups may hold any bytes, and a file's name may not: what a name
-//! cannot have, and `%` and `@`, stand as `%` and two hex digits. One key has one name.
+//! Keys of records and names of groups may hold any bytes, but the name of a file may not. Bytes
+//! that a name cannot hold, and `%` and `@`, are written as `%` and two hex digits. Each key has
+//! exactly one name.
 
 use std::ops::Range;
 
@@ -10,34 +11,34 @@ use hlc::MomentSelector;
 use super::TreeError;
 use crate::{PARTITION_MAX, ViewFormat};
 
-/// No name is longer, in bytes.
+/// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// No path is longer, in bytes.
+/// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// The name of what is empty.
+/// The name of the empty key.
 const EMPTY: &[u8] = b"%";
-/// Stands before the hash of what is too long for a name.
+/// The prefix of the hash in the name of a key that is too long.
 const LONG: &[u8] = b"%~";
-/// How many bytes of what is too long are shown.
+/// How many bytes of the encoded key such a name shows.
 const LONG_SHOWN: usize = 180;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// A key's name, decoded.
+/// The key that a name encodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DecodedKey {
-    /// The key.
+    /// The whole key.
     Whole(Vec<u8>),
-    /// The key is longer than a name: its own name has to be compared.
+    /// The key is longer than a name. To find it, compare the name with those of all keys.
     Long,
 }
 
-/// The name of a key or group.
+/// Encodes a key or group name.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     if bytes.is_empty() {
         return EMPTY.to_vec();
     }
     let is_dots = bytes == b"." || bytes == b"..";
-    // Three bytes for one at the most; what is far too long is not encoded to its end.
+    // Encoding triples the length at most. A key that is far too long is not encoded to its end.
     let shown = &bytes[..bytes.len().min(NAME_BYTES_MAX + 1)];
     let mut name = Vec::with_capacity(shown.len());
     let text = std::str::from_utf8(shown).map_or_else(|error| error.valid_up_to(), str::len);
@@ -56,7 +57,7 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
     if name.len() <= NAME_BYTES_MAX && shown.len() == bytes.len() {
         return name;
     }
-    // Not in the middle of a character, nor of an escape.
+    // Do not cut inside a character or an escape.
     let mut end = LONG_SHOWN;
     while end > 0 && (name[end] & 0xc0 == 0x80 || name[end - 1] == b'%' || name[end - 2] == b'%') {
         end -= 1;
@@ -67,7 +68,7 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
     name
 }
 
-/// What a name stands for. `None` if it is the name of nothing.
+/// Decodes a name; `None` if no key has it.
 pub(crate) fn decode(name: &[u8]) -> Option<DecodedKey> {
     if name.len() > NAME_BYTES_MAX {
         return None;
@@ -90,7 +91,7 @@ pub(crate) fn decode(name: &[u8]) -> Option<DecodedKey> {
         rest = behind;
         bytes.push(digit(digits[0])? << 4 | digit(digits[1])?);
     }
-    // One key has one name: another spelling of it is none.
+    // Each key has exactly one name: other spellings are invalid.
     (encode(&bytes) == name).then_some(DecodedKey::Whole(bytes))
 }
 
@@ -98,7 +99,7 @@ fn digit(byte: u8) -> Option<u8> {
     HEX.iter().position(|hex| *hex == byte).map(|at| at as u8)
 }
 
-/// What the contents of a format are called.
+/// The file extension of a format.
 pub(crate) fn extension(format: ViewFormat) -> &'static str {
     match format {
         ViewFormat::Raw => "log",
@@ -107,11 +108,11 @@ pub(crate) fn extension(format: ViewFormat) -> &'static str {
     }
 }
 
-/// All of them.
+/// All formats.
 pub(crate) const FORMATS: [ViewFormat; 3] =
     [ViewFormat::Raw, ViewFormat::Values, ViewFormat::Jsonl];
 
-/// `3.jsonl`, as a partition and a format.
+/// Parses `3.jsonl` as a partition and a format.
 pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, ViewFormat)> {
     let name = std::str::from_utf8(name).ok()?;
     let (partition, extension_of) = name.split_once('.')?;
@@ -119,7 +120,7 @@ pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, ViewFormat)> {
     Some((parse_partition_number(partition)?, format))
 }
 
-/// A partition's number, in its one spelling.
+/// Parses a partition number. Each number has one spelling.
 pub(crate) fn parse_partition_number(text: &str) -> Option<u32> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_short = text.len() == 1 || !text.starts_with('0');
@@ -127,8 +128,8 @@ pub(crate) fn parse_partition_number(text: &str) -> Option<u32> {
     number.filter(|_| is_plain && is_short)
 }
 
-/// The ways to read a name as another with a moment behind it, in the order in which they are tried.
-/// A name may hold an `@` of its own, and so may a moment.
+/// The ways to split a name into a name and a moment, in the order in which they are tried. Both
+/// the name and the moment may contain an `@`.
 pub(crate) fn split_moments(
     name: &[u8],
 ) -> impl Iterator<Item = (&[u8], Result<MomentSelector, TreeError>)> {
@@ -136,14 +137,14 @@ pub(crate) fn split_moments(
     places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], parse_moment(&name[at + 1..])))
 }
 
-/// A moment, as it stands in a name.
+/// Parses a moment in a name.
 pub(crate) fn parse_moment(name: &[u8]) -> Result<MomentSelector, TreeError> {
     let text = std::str::from_utf8(name)
         .map_err(|_| TreeError::Moment("a moment is plain text".to_owned()))?;
     text.parse().map_err(|error: hlc::MomentError| TreeError::Moment(error.to_string()))
 }
 
-/// Whether a name can stand in the tree.
+/// Checks that a name can exist in the tree.
 ///
 /// # Errors
 /// It has a zero byte or a slash, is empty, or is too long.
@@ -165,11 +166,11 @@ pub(crate) fn escaped(name: &[u8]) -> String {
     name[..name.len().min(PATH_BYTES_MAX)].escape_ascii().to_string()
 }
 
-/// The names of a path, from the root down: `..` is followed by name, `.` and empty ones lead nowhere
-/// else.
+/// The components of a path, from the root down. `..` removes the name before it. `.` and empty
+/// components are skipped.
 ///
 /// # Errors
-/// It leaves the tree, is too long, or a name in it cannot be.
+/// The path leaves the tree, is too long, or has an invalid component.
 pub(crate) fn path_components(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
     if path.len() > PATH_BYTES_MAX {
         return Err(TreeError::NameTooLong(path.len()));
@@ -192,7 +193,7 @@ pub(crate) fn path_components(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
     Ok(steps)
 }
 
-/// The user times that a moment or window is about, if it is of user time.
+/// The range of user times that a moment or window selects; `None` if it is of system time.
 pub(crate) fn user_times(at: &Option<MomentSelector>) -> Option<Range<hlc::UserTime>> {
     crate::RecordSelection::user_times(at.as_ref()?)
 }

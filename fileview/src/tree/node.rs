@@ -1,4 +1,4 @@
-//! What there is in the tree: a node says what it is, and as of which moment. It holds nothing open.
+//! The nodes of the tree. A node says what it is and as of which moment. It holds nothing open.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ViewFormat;
 
-/// A topic in the tree: its name, which of those that had it, and as of when. `None` is now.
+/// A topic in the tree: its name, its id, and the moment. `None` is the present.
 ///
-/// A moment in a node is absolute, and past: nothing can enter it any more.
+/// The id tells apart topics that had the same name. A moment in a node is absolute and final.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TopicNode {
     /// Its name.
     pub name: Arc<str>,
     /// Its id.
     pub id: TopicId,
-    /// As of when.
+    /// The moment; `None` is the present.
     pub at: Option<MomentSelector>,
 }
 
@@ -37,20 +37,20 @@ pub enum ViewNode {
     Topic(TopicNode),
     /// `topics/TOPIC/PARTITION.FORMAT`.
     Partition {
-        /// Whose.
+        /// The topic.
         topic: TopicNode,
-        /// Which.
+        /// The partition.
         partition: u32,
-        /// What its contents look like.
+        /// The format of its contents.
         format: ViewFormat,
     },
     /// `topics/TOPIC/by-key`.
     Keys(TopicNode),
     /// `topics/TOPIC/by-key/KEY`: the newest value of a key.
     Key {
-        /// In which topic.
+        /// The topic.
         topic: TopicNode,
-        /// Its bytes.
+        /// The key's bytes.
         key: Arc<[u8]>,
     },
     /// `offsets`.
@@ -59,7 +59,7 @@ pub enum ViewNode {
     Group {
         /// Its name.
         group: Arc<str>,
-        /// As of when.
+        /// The moment; `None` is the present.
         at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC`.
@@ -68,7 +68,7 @@ pub enum ViewNode {
         group: Arc<str>,
         /// The topic.
         topic: Arc<str>,
-        /// As of when.
+        /// The moment; `None` is the present.
         at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC/PARTITION`.
@@ -79,26 +79,26 @@ pub enum ViewNode {
         topic: Arc<str>,
         /// The partition.
         partition: u32,
-        /// As of when.
+        /// The moment; `None` is the present.
         at: Option<MomentSelector>,
     },
     /// `files`, and everything below.
     File {
-        /// Which; [`Inode::ROOT`] is `files` itself.
+        /// The inode; [`Inode::ROOT`] is `files` itself.
         inode: Inode,
-        /// As of when.
+        /// The moment; `None` is the present.
         cut: Option<Cut>,
     },
 }
 
-/// What a node is.
+/// The type of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ViewNodeKind {
-    /// It has names.
+    /// A directory.
     Directory,
-    /// It has bytes.
+    /// A node with bytes.
     File,
-    /// It leads elsewhere.
+    /// A symbolic link.
     Symlink,
     /// A pipe, socket or device among the files.
     Other(FileKind),
@@ -115,50 +115,52 @@ impl From<FileKind> for ViewNodeKind {
     }
 }
 
-/// What is known of a node without its bytes.
+/// The attributes of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViewStat {
-    /// What it is.
+    /// The type.
     pub kind: ViewNodeKind,
-    /// How many bytes a reader finds: exact.
+    /// The size in bytes; exact.
     pub size: u64,
-    /// Permission bits.
+    /// The permission bits.
     pub mode: u32,
-    /// How many names it has.
+    /// The number of names.
     pub links: u32,
-    /// User and group.
+    /// The user and the group.
     pub owner: (u32, u32),
     /// When its bytes changed last.
     pub modified: FileTime,
-    /// When anything of it changed last.
+    /// When its bytes or attributes changed last.
     pub changed: FileTime,
-    /// Reads leave no trace: when it was modified.
+    /// The access time. Reads are not recorded, so it is the modification time.
     pub accessed: FileTime,
-    /// When it was made.
+    /// The creation time.
     pub created: FileTime,
-    /// Of 512 bytes.
+    /// The number of blocks of 512 bytes.
     pub blocks: u64,
-    /// The same for the same node, for ever; a file's own number, for files of the present.
+    /// The inode number. It is always the same for the same node. For files of the present it is
+    /// the file's own number.
     pub inode: u64,
-    /// Whether its size may change: it shows the present.
+    /// Whether the node shows the present, so that its size may change.
     pub grows: bool,
 }
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewEntry {
-    /// Give it to [`crate::tree::ViewTree::list`] to go on behind this one. From 16 up, and below 2^63.
+    /// The cookie. Pass it to [`crate::tree::ViewTree::list`] to continue after this name. From 16
+    /// up, and below 2^63.
     pub cookie: u64,
-    /// The name; POSIX knows no encoding.
+    /// The name; POSIX defines no encoding.
     pub name: Vec<u8>,
-    /// What it means.
+    /// The node that the name refers to.
     pub node: ViewNode,
-    /// What that is.
+    /// The type of that node.
     pub kind: ViewNodeKind,
 }
 
 impl ViewNode {
-    /// What it is. `None` for one of [`ViewNode::File`], which only its attributes can tell.
+    /// The type of the node. `None` for [`ViewNode::File`], whose type is among its attributes.
     pub fn kind(&self) -> Option<ViewNodeKind> {
         match self {
             ViewNode::Partition { .. } | ViewNode::Key { .. } | ViewNode::Committed { .. } => {
@@ -185,9 +187,9 @@ impl ViewNode {
         }
     }
 
-    /// A number that is the same for the same node in every life of the server.
+    /// An inode number that is the same for the same node in every incarnation of the server.
     pub fn inode(&self) -> u64 {
-        /// Numbers of files are far below.
+        /// The numbers of files are far below.
         const SYNTHETIC_INODE_MIN: u64 = 1 << 63;
         match self {
             ViewNode::Root(None) => 1,
@@ -196,7 +198,7 @@ impl ViewNode {
         }
     }
 
-    /// What tells it from all others.
+    /// An encoding that is different for each node.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let at = |bytes: &mut Vec<u8>, at: &Option<MomentSelector>| {
@@ -247,7 +249,7 @@ impl ViewNode {
         bytes
     }
 
-    /// Of its kind of node.
+    /// A number for each variant.
     fn kind_number(&self) -> u8 {
         match self {
             ViewNode::Root(_) => 0,

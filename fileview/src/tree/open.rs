@@ -1,4 +1,4 @@
-//! Reading bytes.
+//! Reading of bytes.
 
 use bytes::Bytes;
 use engine::blocking::block_in_place;
@@ -13,8 +13,9 @@ use super::value::OpenValue;
 use super::{TopicNode, TreeError, ViewNode, ViewTree};
 use crate::ViewFormat;
 
-/// Something open: what it reads does not change, but for growing. What was given up since, and not
-/// read before, is an error.
+/// An open node: what it reads does not change, except that it may grow.
+///
+/// A read of records that were removed since, and not read before, is an error.
 pub struct OpenNode(OpenSource);
 
 enum OpenSource {
@@ -22,9 +23,9 @@ enum OpenSource {
     Raw(OpenRaw),
     Value(OpenValue),
     Bytes(Bytes),
-    /// A file as it is.
+    /// A file of the present.
     File(OpenFile),
-    /// A file as it was.
+    /// A file as of a moment.
     View(FileView),
 }
 
@@ -35,7 +36,9 @@ impl std::fmt::Debug for OpenNode {
 }
 
 impl OpenNode {
-    /// Up to `length` bytes from `at` on; fewer at the end, and where `length` is more than 16 MiB.
+    /// Reads up to `length` bytes from `at` on.
+    ///
+    /// It returns fewer at the end, and if `length` exceeds 16 MiB.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -53,7 +56,7 @@ impl OpenNode {
         }
     }
 
-    /// How many bytes there are by now.
+    /// The current size in bytes.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -70,7 +73,7 @@ impl OpenNode {
 }
 
 impl ViewTree {
-    /// Opens what has bytes, and pins them. A present partition goes on growing.
+    /// Opens a node that has bytes, and pins them. A partition of the present continues to grow.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -97,7 +100,7 @@ impl ViewTree {
                 let mut tries = 1;
                 loop {
                     match self.open_value(topic, key).await {
-                        // Another one took its place meanwhile.
+                        // Another record became the newest in the meantime.
                         Err(TreeError::Gone(_)) if tries < ATTEMPTS_MAX => tries += 1,
                         value => break OpenSource::Value(value?),
                     }
@@ -151,7 +154,7 @@ impl ViewTree {
         Ok((format!("{}\n", held.committed.offset), held.stamp))
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// [`TreeError`].

@@ -1,4 +1,5 @@
-//! The batches of a partition as one file, byte for byte: the log's index knows where each stands.
+//! The batches of a partition as one file, byte for byte. The log's index knows the position of
+//! each batch.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use super::TreeError;
 use super::scan::{LogGeneration, VisibleRange};
 use super::text::READ_BYTES_MAX;
 
-/// The longest batch of which the rest stays at hand between two reads.
+/// The longest batch whose bytes are kept between two reads.
 const BATCH_BYTES_MAX: usize = 1088 << 10;
 
-/// How many bytes all batches take that hold some of what is seen.
+/// The total size of all batches that hold visible records.
 pub(crate) fn raw_size(seen: &VisibleRange) -> Result<u64, TreeError> {
     loop {
         let generation = LogGeneration::of(&seen.partition);
@@ -25,21 +26,23 @@ pub(crate) fn raw_size(seen: &VisibleRange) -> Result<u64, TreeError> {
     }
 }
 
-/// An offset behind a batch, and how many bytes of the file come before it.
+/// The offset after a batch, and its position in the file in bytes.
 #[derive(Clone, Copy)]
 struct RawPosition {
     offset: Offset,
     at: u64,
 }
 
-/// A partition's batches, open.
+/// The batches of a partition, open.
 pub(crate) struct OpenRaw {
     partition: Arc<Partition>,
     generation: LogGeneration,
     start: Offset,
-    /// How far it goes. Places are told from here, backwards: what is compacted lies before.
+    /// The end. Positions are computed backwards from here, because compaction changes only what
+    /// lies before.
     end: Mutex<RawPosition>,
-    /// Where the last read ended: a batch, and its bytes if they were needed.
+    /// The position where the last read ended, and the bytes of the last batch if more reads may
+    /// need them.
     last: Mutex<Option<(RawPosition, Bytes)>>,
     grows: bool,
 }
@@ -49,7 +52,7 @@ impl OpenRaw {
         let generation = LogGeneration::of(&seen.partition);
         let at = raw_size(seen)?;
         generation.check(&seen.partition, seen.start)?;
-        // Asked again: the generation may have come after it was seen.
+        // Checked again: the generation may have changed after the range was read.
         seen.check_kept()?;
         Ok(OpenRaw {
             partition: Arc::clone(&seen.partition),
@@ -68,7 +71,7 @@ impl OpenRaw {
         }
         let offset = self.partition.end();
         let more = block_in_place(|| self.partition.log.bytes_between(end.offset, offset))?;
-        // What was counted is there still, if what lies behind the old end is.
+        // If the log is unchanged from the old end on, the added size is right.
         self.generation.check(&self.partition, end.offset)?;
         let mut held = self.end.lock();
         if offset > held.offset {
@@ -97,7 +100,8 @@ impl OpenRaw {
         })
     }
 
-    /// Where to read on: behind what is at hand of `[at, until)`, which is appended.
+    /// The position to read from. Bytes of `[at, until)` that are cached are appended to `out`
+    /// first.
     fn resume(
         &self,
         at: u64,
@@ -118,7 +122,7 @@ impl OpenRaw {
         self.batch_at(at, end)
     }
 
-    /// Appends what lies in `wanted` of the batches from `place` on.
+    /// Appends the bytes in `wanted` of the batches from `place` on.
     fn read_from(
         &self,
         mut place: RawPosition,
@@ -146,7 +150,7 @@ impl OpenRaw {
                 let bytes = read(&piece)?;
                 out.extend_from_slice(&bytes[(first - begin) as usize..(last - begin) as usize]);
                 if place.at >= wanted.end {
-                    // Whoever reads on wants the rest of it.
+                    // A sequential reader needs the rest of the batch next.
                     let is_small = bytes.len() <= BATCH_BYTES_MAX;
                     let bytes = if is_small { bytes } else { Bytes::new() };
                     *self.last.lock() = Some((place, bytes));
@@ -165,8 +169,8 @@ impl OpenRaw {
         loop {
             let generation = LogGeneration::of(&self.partition);
             let total = log.bytes_before(end.offset)?;
-            // Where the entry that holds an offset begins, in the file. What lies before the file's
-            // first byte belongs to what is gone.
+            // The position in the file of the entry that holds an offset. What lies before the
+            // file's first byte belongs to removed entries.
             let place = |offset: Offset| -> Result<u64, TreeError> {
                 let behind = total.saturating_sub(log.bytes_before(offset)?);
                 Ok(end.at.saturating_sub(behind))

@@ -1,4 +1,4 @@
-//! Walking through what is stored of a partition, in steps of bounded size.
+//! Scans of a partition's stored batches, in steps of bounded size.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,29 +13,32 @@ use super::TreeError;
 use super::semaphore::BlockingSemaphore;
 use crate::render::UNPACKED_LIMIT;
 
-/// How many batches are unpacked at a time, of all trees: each may take as much as a batch may unpack to,
-/// and requests are many.
+/// How many batches are decompressed at a time, in all trees together. Each may use as much memory
+/// as a decompressed batch may have, and there are many requests.
 static UNPACK_PERMITS: BlockingSemaphore = BlockingSemaphore::with_permits(4);
 
-/// What of a partition a reader may see.
+/// The range of a partition that a reader may see.
 #[derive(Clone, Debug)]
 pub(crate) struct VisibleRange {
-    /// Its topic's name.
+    /// The name of its topic.
     pub(crate) topic: Arc<str>,
     pub(crate) partition: Arc<Partition>,
     /// The first offset.
     pub(crate) start: Offset,
-    /// The offset behind the last; of the present, as it is by now.
+    /// The offset after the last one. For the present, the current end.
     pub(crate) end: Offset,
-    /// Of what lies between, the records with some user times.
+    /// A filter by user time on the records in the range.
     pub(crate) user: Option<UserTimeFilter>,
-    /// Of a moment: whether it is kept, with that of the partitions it was asked for together with.
+    /// Only for a moment: tells whether the moment is retained, for all partitions of the same
+    /// request.
     pub(crate) topic_view: Option<Arc<TopicView>>,
 }
 
 impl VisibleRange {
-    /// Whether everything that belongs to the moment is still kept. What was read counts once this was
-    /// asked behind it: what was given up or compacted meanwhile may be missing there.
+    /// Checks that everything that belongs to the moment is still retained.
+    ///
+    /// Call it after a read. What was read is complete only if this check succeeds, because
+    /// retention or compaction may have removed records during the read.
     ///
     /// # Errors
     /// [`TreeError::BeforeHistory`].
@@ -44,7 +47,7 @@ impl VisibleRange {
     }
 }
 
-/// The records with some user times.
+/// Selects the records with certain user times.
 #[derive(Clone, Debug)]
 pub(crate) struct UserTimeFilter {
     pub(crate) times: Range<UserTime>,
@@ -53,8 +56,8 @@ pub(crate) struct UserTimeFilter {
 }
 
 impl UserTimeFilter {
-    /// The offsets of those in a batch, rising: user time comes from where the topic says, or said
-    /// when the batch was accepted.
+    /// The offsets of the selected records of a batch, rising. The rule in force at the batch's
+    /// stamp says where the user time is.
     fn offsets(&self, piece: &EntryPayload) -> Result<Vec<Offset>, TreeError> {
         let times = self.engine.user_times(&self.partition, piece)?;
         let is_then = |time: &Option<UserTime>| time.is_some_and(|time| self.times.contains(&time));
@@ -62,7 +65,7 @@ impl UserTimeFilter {
     }
 }
 
-/// Which state of a log something was read in: compaction puts others in the place of batches.
+/// The generation of a log: compaction replaces batches and starts a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LogGeneration(u64);
 
@@ -71,12 +74,12 @@ impl LogGeneration {
         LogGeneration(partition.log.horizon().compacted_generation())
     }
 
-    /// Another one for each generation of a log.
+    /// A number that is different for each generation of a log.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// From where on all is still what it was in this generation.
+    /// The offset from which the log is unchanged since this generation.
     pub(crate) fn floor(self, partition: &Partition) -> Offset {
         let horizon = partition.log.horizon();
         if horizon.compacted_generation() == self.0 {
@@ -85,10 +88,10 @@ impl LogGeneration {
         horizon.start.max(horizon.released_tip().end)
     }
 
-    /// Whether what lies from `offset` on is still what it was in this generation.
+    /// Checks that the log from `offset` on is unchanged since this generation.
     ///
     /// # Errors
-    /// It is not: it was given up or compacted.
+    /// Retention or compaction removed records there.
     pub(crate) fn check(self, partition: &Partition, offset: Offset) -> Result<(), TreeError> {
         if offset >= self.floor(partition) {
             return Ok(());
@@ -97,7 +100,7 @@ impl LogGeneration {
     }
 }
 
-/// Some batches in a row.
+/// Some consecutive batches.
 pub(crate) struct ScanStep {
     pub(crate) batches: Vec<StoredBatch>,
     /// Where the next step begins.
@@ -115,14 +118,14 @@ impl StoredBatch {
         self.piece.entry.stamp
     }
 
-    /// The offset behind its last record.
+    /// The offset after its last record.
     pub(crate) fn end(&self) -> Offset {
         self.piece.entry.end()
     }
 }
 
-/// The batches from the one that holds `from` on, about `bytes_max` of them, that begin before `until`.
-/// To be called where it may wait for the disk.
+/// Reads the batches from the one that holds `from` on, about `bytes_max` bytes, that begin before
+/// `until`. May block on the disk.
 pub(crate) fn read_step(
     partition: &Arc<Partition>,
     from: Offset,
@@ -137,13 +140,13 @@ pub(crate) fn read_step(
         let bytes = read(&piece)?;
         batches.push(StoredBatch { piece, bytes });
     }
-    // Where compaction left nothing, there is nothing up to the end.
+    // If compaction left nothing, there is nothing up to the end.
     let next = batches.last().map_or(until, |last| last.end().min(until));
     Ok(ScanStep { batches, next })
 }
 
-/// The records of a batch that are in `offsets`, and at one of the user times if that is asked for.
-/// A transaction's markers are the server's, not a producer's. To be called where it may wait.
+/// Calls `act` for the records of a batch that are in `offsets` and pass the user-time filter.
+/// Control batches are skipped: they are written by the server, not by a producer. May block.
 pub(crate) fn for_each_record(
     batch: &StoredBatch,
     offsets: &Range<Offset>,

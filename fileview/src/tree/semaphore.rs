@@ -1,14 +1,14 @@
-//! How many do something at a time that takes much memory for a moment.
+//! A limit on concurrent work that uses much memory for a short time.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Lets in so many at a time; others wait, where they may hold up a thread.
+/// A counting semaphore that blocks threads.
 pub(crate) struct BlockingSemaphore {
     permits: Mutex<usize>,
     released: Condvar,
 }
 
-/// Somebody inside, until it is dropped.
+/// A permit, held until it is dropped.
 pub(crate) struct BlockingPermit<'a>(&'a BlockingSemaphore);
 
 impl BlockingSemaphore {
@@ -47,7 +47,7 @@ mod tests {
                 scope.spawn(|| {
                     let _inside = gate.acquire();
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    // Two are let in together, or nobody would get on.
+                    // Two permits are given out at a time, or both threads would wait forever.
                     two.wait();
                     inside.fetch_sub(1, Ordering::SeqCst);
                     done.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What is known of a node without its bytes.
+//! The attributes of a node.
 
 use engine::blocking::block_in_place;
 use engine::files::FileTime;
@@ -12,11 +12,11 @@ use super::text::{key_of, text_of};
 use super::{TopicNode, TreeError, ViewNode, ViewNodeKind, ViewStat, ViewTree};
 use crate::ViewFormat;
 
-/// How often something is looked at again that was given up while it was.
+/// How often a read is repeated when its records are removed in the meantime.
 pub(crate) const ATTEMPTS_MAX: usize = 5;
 
 impl ViewTree {
-    /// What is known of a node.
+    /// The attributes of a node.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -85,7 +85,7 @@ impl ViewTree {
         }
     }
 
-    /// An extended attribute, as it was; only files have any.
+    /// An extended attribute as of the node's moment. Only files have any.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -99,7 +99,7 @@ impl ViewTree {
         Ok(block_in_place(|| self.engine.files().get_xattr(*inode, name, at))?)
     }
 
-    /// The names of all extended attributes, as they were.
+    /// The names of all extended attributes as of the node's moment.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -127,7 +127,7 @@ impl ViewTree {
         Ok(ViewStat { created, ..self.build_stat(node, ViewNodeKind::File, size, modified) })
     }
 
-    /// How many bytes a reader finds.
+    /// The size in bytes.
     pub(crate) async fn size(
         &self,
         seen: &VisibleRange,
@@ -141,7 +141,7 @@ impl ViewTree {
         let text = text_of(&self.texts, seen, format, &self.options)?;
         let size = text.position(seen.end).await? - text.position(seen.start).await?;
         self.texts.update_weight(&key_of(seen, format));
-        // Asked again: the text is that of a generation which may have come after it was seen.
+        // Checked again: the text may be of a generation that began after the range was read.
         seen.check_kept()?;
         Ok(size)
     }

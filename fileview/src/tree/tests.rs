@@ -1,4 +1,4 @@
-//! What is given up or compacted between two steps of one answer.
+//! Retention and compaction between two steps of one read.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +18,7 @@ const COMPACTED: [(&str, &str); 3] = [
     ("delete.retention.ms", "0"),
 ];
 
-/// Two keys, of which the value of one is superseded behind the moment that is returned.
+/// Two keys. One of them is overwritten after the returned moment.
 async fn superseded_key() -> (TreeFixture, String) {
     let rig = TreeFixture::new();
     rig.topic("t", 2, &COMPACTED).await;
@@ -53,8 +53,7 @@ async fn what_is_compacted_after_it_was_seen_has_no_size_and_cannot_be_opened() 
     }
 }
 
-/// Gets an answer, and does something else on the way, once it was polled so many times; unless it was
-/// ready before.
+/// Runs `meanwhile` after `answer` was polled that many times, unless the answer is ready before.
 async fn interrupted<T>(
     answer: impl Future<Output = T>,
     polls: usize,
@@ -113,7 +112,7 @@ async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_w
     }
 }
 
-/// Both the value and the tombstone are gone when somebody looks again.
+/// Both the value and the tombstone are gone at the next read.
 #[tokio::test]
 async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     let (rig, _) = superseded_key().await;
@@ -137,7 +136,7 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     assert_eq!(rig.errno("/topics/t/by-key/key").await, 2);
 }
 
-/// Asks until there is an answer: how often that was, and the answer.
+/// Retries until there is an answer. Returns the number of attempts and the answer.
 async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeError>) {
     for asked in 1..1000 {
         let read = async {
@@ -178,7 +177,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
         paths.push(format!("/topics/t/by-key/{key}"));
         paths.push(format!("/topics/t/by-key/{key}@{then}"));
     }
-    // Before any of them is known, each is begun: they do not undo what the others have looked through.
+    // Each search starts before any of them is finished: they do not undo each other's progress.
     for path in &paths {
         let begun = bounded.resolve(path.as_bytes()).await;
         assert!(matches!(begun, Err(TreeError::Unfinished(_))), "{path}: {begun:?}");
@@ -193,7 +192,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
         }
         assert!(asked < 40, "{path} was asked for {asked} times");
     }
-    // A table that is there of all is used.
+    // If a table of all keys exists, it is used.
     let (asked, _) = ask_until_finished(&bounded, b"/topics/t/by-key/key-5").await;
     assert_eq!(asked, 1);
 }

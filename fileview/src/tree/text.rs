@@ -1,14 +1,14 @@
-//! The text of a partition, values or JSON lines: where in it each record stands.
+//! The text of a partition, as values or JSON lines: the position of each record in it.
 //!
-//! Nothing of it is stored. What is kept are marks: at this offset, so many bytes come before. A read
-//! renders from the mark before it, and a size is known from the last mark on. All moments share the
-//! marks of a partition, for a moment of system time is a prefix; so do the exact sets of one user
-//! time, as known at any moment. Marks are soft: made by who looks first, and made further as the
-//! partition grows.
+//! The text is not stored. The index keeps marks: a mark says how many bytes come before an offset.
+//! A read renders from the mark before it, and a size is computed from the last mark on. All
+//! moments of a partition share its marks, because a moment of system time is a prefix. So do the
+//! exact sets of one range of user times, whatever the moment as of which they are known. Marks are
+//! soft state. The first reader creates them, and they are extended as the partition grows.
 //!
-//! When records are given up, what is left keeps its places: the new first mark is found from the one
-//! behind it. When the log is compacted, what lies beyond keeps its places, and what was compacted is
-//! another text from then on ([`LogGeneration`]).
+//! When retention removes records, the rest keeps its positions. The new first mark is computed
+//! from the next mark after it. When compaction rewrites a prefix of the log, the records after it
+//! keep their positions, and the compacted part becomes another text ([`LogGeneration`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -29,22 +29,23 @@ use super::scan::{LogGeneration, UserTimeFilter, VisibleRange, for_each_record, 
 use super::{TreeError, TreeOptions};
 use crate::{RecordRenderer, RecordSelection, ViewFormat};
 
-/// How many bytes of batches are looked at in one go, at most.
+/// How many bytes of batches are scanned in one step, at most.
 const STEP_BYTES: u64 = 256 << 10;
-/// How many places that were asked for are remembered exactly.
+/// How many exact positions of earlier requests are remembered.
 const RECENT_MARKS_MAX: usize = 64;
-/// How many bytes of text are counted in one go, about: a few batches may unpack to very much.
+/// About how many bytes of text are measured in one step: a few batches may decompress to very
+/// much.
 const COUNT_BYTES: u64 = 4 << 20;
-/// The most text that stays at hand between two reads.
+/// The most text that is cached between two reads.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// How much text is rendered beyond what was asked for, about: whoever reads on wants it.
+/// About how much text is rendered beyond the request, for a sequential reader.
 const AHEAD_BYTES: u64 = 512 << 10;
-/// The longest read; a longer one is cut short.
+/// The longest read. A longer one is shortened.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
-/// Which text: of a log, in a format, of some user times, and in a generation of the log.
+/// Identifies a text: a log, a format, a range of user times, and the generation of the log.
 pub(crate) type TextKey = (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration);
-/// The texts that are known.
+/// The cached texts.
 pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
 
 /// The records before `offset` take `at` bytes.
@@ -55,16 +56,16 @@ struct TextMark {
 }
 
 struct TextIndex {
-    /// Rising. The first is where the text begins by now.
+    /// Rising. The first one is the current start of the text.
     marks: VecDeque<TextMark>,
-    /// With more, every other one goes.
+    /// When there are more, every second one is removed.
     marks_max: usize,
-    /// How far it has been rendered.
+    /// The end of what has been measured.
     tail: TextMark,
-    /// Between two marks lie at least so many bytes of text, or of batches four times as many: of some
-    /// user time, much is read and little shown.
+    /// The least distance of two marks in bytes of text. Four times as many bytes of batches
+    /// suffice too: with a filter by user time, much is read and little rendered.
     spacing: u64,
-    /// How many bytes of batches lie behind the last mark.
+    /// How many bytes of batches were read after the last mark.
     read: u64,
     recent: VecDeque<TextMark>,
 }
@@ -88,38 +89,38 @@ impl CacheWeight for PartitionText {
     }
 }
 
-/// How much text follows from one offset on.
+/// The length of the text from an offset on.
 struct TextMeasurement {
     length: u64,
-    /// Where batches end, in the log and in the text, and how many bytes they have.
+    /// For each batch: its end in the log, its end in the text, and its size in bytes.
     ends: Vec<(Offset, u64, usize)>,
     next: Offset,
 }
 
-/// Some of the text that follows from one offset on.
+/// A piece of the text after an offset.
 struct TextSpan {
-    /// How much comes before it.
+    /// How many bytes were skipped before the piece.
     skipped: u64,
     text: Vec<u8>,
-    /// What follows it; `None` where it ends within a record.
+    /// The offset after the piece; `None` if the piece ends within a record.
     next: Option<Offset>,
 }
 
-/// Takes of a text what is wanted, and a little ahead, and lets the rest pass.
+/// A writer that keeps the wanted range of a text and a little more, and discards the rest.
 struct TextWindow {
     wanted: Range<u64>,
-    /// How much has passed or was taken.
+    /// How many bytes were written to it.
     at: u64,
     text: Vec<u8>,
 }
 
 impl TextWindow {
-    /// How far it takes something.
+    /// The end of what it keeps.
     fn end(&self) -> u64 {
         self.wanted.end.saturating_add(AHEAD_BYTES)
     }
 
-    /// Takes a record. Once there is enough, it says what follows.
+    /// Writes a record. Once the window is full, it returns what follows.
     fn take(&mut self, renderer: &RecordRenderer, record: &KafkaRecord) -> Option<Option<Offset>> {
         let begin = self.at;
         renderer.write_record(record, self).expect("a window takes what is written to it");
@@ -129,7 +130,7 @@ impl TextWindow {
         if begin < self.wanted.end {
             return Some(None);
         }
-        // The next read begins with it.
+        // The next read begins with this record.
         self.text.truncate((begin - self.wanted.start) as usize);
         Some(Some(Offset(record.offset as u64)))
     }
@@ -155,7 +156,7 @@ pub(crate) fn key_of(seen: &VisibleRange, format: ViewFormat) -> TextKey {
     (seen.partition.log.id.0, format, times, LogGeneration::of(&seen.partition))
 }
 
-/// The text of what is seen, from what is known.
+/// The text of a visible range, from the cache.
 pub(crate) fn text_of(
     texts: &TextCache,
     seen: &VisibleRange,
@@ -168,7 +169,7 @@ pub(crate) fn text_of(
             .map_err(|error| TreeError::Moment(error.to_string()))?;
     let made = || PartitionText::new(seen, renderer.clone(), key.3, options);
     let text = texts.get(&key, made);
-    // All that was known of it has been given up: nothing tells where the rest would stand.
+    // Everything that was measured has been removed, so the positions of the rest are unknown.
     if text.reach.load(Ordering::Relaxed) < seen.partition.start().0 {
         texts.remove(&key, &text);
         return Ok(texts.get(&key, made));
@@ -192,7 +193,7 @@ impl PartitionText {
             step_bytes: options.index_spacing_bytes.clamp(1, STEP_BYTES) as usize,
             index: tokio::sync::Mutex::new(TextIndex {
                 marks: VecDeque::from([first]),
-                // One partition of many may not have it all.
+                // No single partition may use the whole limit.
                 marks_max: options.index_bytes_max / 8 / size_of::<TextMark>(),
                 tail: first,
                 spacing: options.index_spacing_bytes,
@@ -204,8 +205,8 @@ impl PartitionText {
         }
     }
 
-    /// How long the text of the records in `[from, until)` is, or of the first of these. None of it is
-    /// kept.
+    /// Measures the text of the records in `[from, until)`, or of the first of them, and discards
+    /// it.
     fn measure(&self, from: Offset, until: Offset) -> Result<TextMeasurement, TreeError> {
         let (mut length, mut ends) = (0, Vec::new());
         let next = block_in_place(|| {
@@ -223,16 +224,18 @@ impl PartitionText {
                     break;
                 }
             }
-            // Asked last: what was compacted meanwhile is another text.
+            // Checked last: what was compacted in the meantime belongs to another text.
             self.generation.check(&self.partition, from)?;
             Ok::<_, TreeError>(next)
         })?;
         Ok(TextMeasurement { length, ends, next })
     }
 
-    /// Of the text of the records from `from` on and before `until`, what is wanted, told from where it
-    /// begins; or the first of that. However much batches unpack to, it takes little more memory than
-    /// that, beside one batch.
+    /// Renders the `wanted` range of the text that starts at `from`, from records before `until`;
+    /// or the first part of that range.
+    ///
+    /// It uses little more memory than that range and one batch, however far the batches
+    /// decompress.
     fn render(
         &self,
         from: Offset,
@@ -258,14 +261,14 @@ impl PartitionText {
             Ok::<_, TreeError>(enough.unwrap_or(Some(step.next)))
         })?;
         let TextWindow { wanted, at, mut text } = window;
-        // Who holds on to it holds no more room than that.
+        // The caller keeps the buffer, so its capacity must be small too.
         if text.capacity() > 2 * text.len().max(CHUNK_BYTES_MAX) {
             text.shrink_to_fit();
         }
         Ok(TextSpan { skipped: at.min(wanted.start), text, next })
     }
 
-    /// How many bytes the records in `[from, until)` take.
+    /// The length of the text of the records in `[from, until)`.
     async fn length(&self, from: Offset, until: Offset) -> Result<u64, TreeError> {
         let (mut next, mut length) = (from, 0);
         while next < until {
@@ -277,7 +280,7 @@ impl PartitionText {
         Ok(length)
     }
 
-    /// The marks, of what is still there.
+    /// The marks, after those of removed records are dropped.
     async fn locked_index(&self) -> Result<MutexGuard<'_, TextIndex>, TreeError> {
         let mut marks = self.index.lock().await;
         let floor = self.generation.floor(&self.partition);
@@ -296,7 +299,7 @@ impl PartitionText {
         Ok(marks)
     }
 
-    /// How many bytes come before the record at `offset`.
+    /// The position of the record at `offset`, in bytes.
     pub(crate) async fn position(&self, offset: Offset) -> Result<u64, TreeError> {
         loop {
             let mut marks = self.locked_index().await?;
@@ -314,7 +317,7 @@ impl PartitionText {
                     (marks.marks.capacity() + marks.recent.capacity()) * size_of::<TextMark>();
                 self.weight.store(bytes, Ordering::Relaxed);
                 drop(marks);
-                // Whoever waits for what is known already comes first.
+                // Callers that need only known marks go first.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -330,7 +333,7 @@ impl PartitionText {
         }
     }
 
-    /// The last mark that is not behind `at`.
+    /// The last mark at or before `at`.
     async fn mark_before(&self, at: u64) -> Result<TextMark, TreeError> {
         let marks = self.locked_index().await?;
         if marks.tail.at <= at {
@@ -376,30 +379,30 @@ impl TextIndex {
     }
 }
 
-/// A piece of text at hand.
+/// A cached piece of text.
 #[derive(Clone)]
 struct TextChunk {
     at: u64,
     text: Bytes,
-    /// What follows it; `None` where that has to be looked for.
+    /// The offset after the piece; `None` if it must be searched.
     next: Option<Offset>,
 }
 
-/// A partition's text, open.
+/// The text of a partition, open.
 pub(crate) struct OpenText {
     text: Arc<PartitionText>,
     texts: TextCache,
     key: TextKey,
-    /// Where it begins among the text.
+    /// The position in the text where the visible range begins.
     from: u64,
-    /// How far it goes: the offset behind its last record, and where that is.
+    /// The end: the offset after the last record, and its position.
     end: Mutex<TextMark>,
     grows: bool,
     chunk: Mutex<Option<TextChunk>>,
 }
 
 impl OpenText {
-    /// Pins what is seen.
+    /// Pins the visible range.
     pub(crate) async fn new(
         texts: &TextCache,
         seen: &VisibleRange,
@@ -412,7 +415,7 @@ impl OpenText {
         let end = TextMark { offset: seen.end, at: text.position(seen.end).await? };
         let key = key_of(seen, format);
         texts.update_weight(&key);
-        // Asked again: the text is that of a generation which may have come after it was seen.
+        // Checked again: the text may be of a generation that began after the range was read.
         seen.check_kept()?;
         let (end, chunk) = (Mutex::new(end), Mutex::default());
         Ok(OpenText { text, texts: Arc::clone(texts), key, from, end, grows, chunk })
@@ -476,7 +479,7 @@ impl OpenText {
         }
     }
 
-    /// What is at hand, if it leads to `at`; else an empty piece at the mark before.
+    /// The cached piece, if it covers or ends at `at`. Otherwise an empty piece at the mark before.
     async fn chunk_at(&self, at: u64) -> Result<TextChunk, TreeError> {
         let held = self.chunk.lock().clone();
         let behind = |chunk: &TextChunk| chunk.at + chunk.text.len() as u64;
@@ -491,14 +494,14 @@ impl OpenText {
         Ok(TextChunk { at: mark.at, text: Bytes::new(), next: Some(mark.offset) })
     }
 
-    /// Keeps at hand what lies from `until` on, or all if that is not much.
+    /// Caches the piece from `until` on, or all of it if it is short.
     fn keep_chunk(&self, chunk: TextChunk, until: u64) {
         let kept = if chunk.text.len() <= CHUNK_BYTES_MAX {
             chunk
         } else {
             let rest = &chunk.text[(until - chunk.at) as usize..];
             let is_all = rest.len() <= CHUNK_BYTES_MAX;
-            // Not with all of the chunk behind it.
+            // A copy, so that it does not keep the whole chunk in memory.
             let text = Bytes::copy_from_slice(&rest[..rest.len().min(CHUNK_BYTES_MAX)]);
             TextChunk { at: until, text, next: chunk.next.filter(|_| is_all) }
         };

@@ -1,7 +1,8 @@
 //! The value of a key, open.
 //!
-//! A short one is held. Of long ones the whole tree holds one, that which was read last: others are
-//! found in the log again. So what is open takes little memory, however much there is open.
+//! A short value is kept in memory. Of the long values, the whole tree keeps only the one that was
+//! read last. Others are read from the log again. So open values use little memory, however many
+//! there are.
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use super::TreeError;
 use super::scan::{for_each_record, read_step};
 use super::text::READ_BYTES_MAX;
 
-/// The longest value that is held by who opened it.
+/// The longest value that an open handle keeps.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
-/// The long value that was read last, and where it stands.
+/// The long value that was read last, and its position.
 pub(crate) type LastValue = Arc<Mutex<Option<(ValuePosition, Bytes)>>>;
 
-/// A record's place among all: its log, and its offset.
+/// The position of a record: its log and its offset.
 type ValuePosition = (u64, Offset);
 
 /// A value, open.
@@ -63,14 +64,15 @@ impl OpenValue {
     pub(crate) fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
         match &self.held {
             Some(value) => Ok(part(value, at, length)),
-            // Not with the rest of it.
+            // A copy, so that it does not keep the rest in memory.
             None => block_in_place(|| {
                 self.with_long(|value| Bytes::copy_from_slice(&part(value, at, length)))
             }),
         }
     }
 
-    /// One at a time: long values of many readers are never there together.
+    /// Runs `act` on the long value, one at a time: long values of several readers are never in
+    /// memory together.
     fn with_long<T>(&self, act: impl FnOnce(&Bytes) -> T) -> Result<T, TreeError> {
         let mut last = self.last.lock();
         if let Some((place, value)) = &*last
@@ -104,7 +106,7 @@ fn part(value: &Bytes, at: u64, length: usize) -> Bytes {
     value.slice(from..from.saturating_add(length.min(READ_BYTES_MAX)).min(value.len()))
 }
 
-/// What the record at an offset says. To be called where it may wait for the disk.
+/// Reads the value of the record at an offset. May block on the disk.
 fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeError> {
     let offsets = offset..Offset(offset.0 + 1);
     let step = read_step(partition, offsets.start, offsets.end, 0)?;
@@ -115,7 +117,7 @@ fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeErr
             Ok(())
         })?;
     }
-    // Not with the whole batch behind it.
+    // A copy, so that it does not keep the whole batch in memory.
     value.map(|value| Bytes::copy_from_slice(&value)).ok_or_else(|| {
         TreeError::Gone(format!("partition={}, offset={}", partition.index, offset.0))
     })

@@ -1,7 +1,8 @@
-//! Which bytes a node shows by now.
+//! The version of the bytes that a node shows.
 //!
-//! A moment of a partition is the same until its first records are given up, or it is compacted: what is
-//! left is another file then. Who keeps bytes, as the kernel does, keeps them by node and version.
+//! A moment of a partition shows the same bytes until retention removes its first records or
+//! compaction rewrites it. What is left is then another file. A cache of the bytes, such as the
+//! kernel's, uses node and version as its key.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -9,10 +10,11 @@ use super::scan::{LogGeneration, VisibleRange};
 use super::{TreeError, ViewNode, ViewTree};
 
 impl ViewTree {
-    /// Tells what a node shows from all that it showed before; 0 for what has no versions: it shows the
-    /// same for ever, or the present.
+    /// The version of what a node shows now; 0 for nodes without versions, which never change or
+    /// show the present.
     ///
-    /// A version never comes back, so what was read between two equal ones is of that version.
+    /// A version never comes back. So what was read between two equal versions belongs to that
+    /// version.
     ///
     /// # Errors
     /// [`TreeError`].
@@ -31,7 +33,7 @@ impl ViewTree {
     }
 }
 
-/// Where partitions begin by now, and how often they were compacted.
+/// The current log starts of the partitions, and how often they were compacted.
 fn version_bytes(seen: &[VisibleRange]) -> Vec<u8> {
     let numbers = seen.iter().flat_map(|seen| {
         [u64::from(seen.partition.index), seen.start.0, LogGeneration::of(&seen.partition).number()]

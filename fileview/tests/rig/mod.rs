@@ -1,5 +1,4 @@
-//! An engine whose housekeeping is done by hand, with Kafka's batches, over a disk in memory; and its
-//! tree.
+//! An engine with manual maintenance and Kafka batches on an in-memory disk, and its tree.
 
 #![allow(
     dead_code,
@@ -28,7 +27,7 @@ use storage::disk::MemoryDisk;
 pub const START: u64 = 1_795_252_948_000;
 const FORMAT: KafkaFormat = KafkaFormat { decompressed_bytes_max: 1 << 20 };
 
-/// A record: its key, its value, and its own time.
+/// A record: its key, its value, and its timestamp.
 pub type TreeTestRecord = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
 
 pub fn record(key: &str, value: &str, time: i64) -> TreeTestRecord {
@@ -54,7 +53,7 @@ impl TreeFixture {
     }
 
     fn on(disk: MemoryDisk, clock: Arc<ManualClock>, options: TreeOptions) -> TreeFixture {
-        // Next to nothing stays in memory: what is read, is read from files.
+        // Almost nothing stays in memory, so that reads go to files.
         let storage = storage::Options {
             manual_maintenance: true,
             tail_bytes_max: 1,
@@ -83,7 +82,7 @@ impl TreeFixture {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    /// The moment now, closed; the clock goes on behind it.
+    /// The current moment, closed. The clock then moves past it.
     pub fn now(&self) -> Cut {
         let now = Cut::through(self.engine.frontier());
         self.advance_clock(1);
@@ -143,13 +142,13 @@ impl TreeFixture {
         self.engine.commit_offsets(group, vec![commit]).await.unwrap();
     }
 
-    /// Seals the open segment, indexes and files.
+    /// Rolls the open segment, then indexes and sorts it.
     pub async fn roll_and_maintain(&self) {
         self.engine.roll_segment().await.unwrap();
         self.engine.run_maintenance().await.unwrap();
     }
 
-    /// Gives back the space of all that was given up.
+    /// Reclaims the space of everything that was removed.
     pub async fn reclaim(&self) {
         for _ in 0..2 {
             self.engine.reclaim().await.unwrap();
@@ -162,7 +161,7 @@ impl TreeFixture {
         self.tree.resolve(path.as_bytes()).await
     }
 
-    /// All bytes at a path, which are as many as was said before.
+    /// All bytes at a path. Checks that their number is the size announced before.
     pub async fn read(&self, path: &str) -> Result<Vec<u8>, TreeError> {
         let node = self.node(path).await?;
         read_node(&self.tree, &node, 1000).await
@@ -173,7 +172,7 @@ impl TreeFixture {
         String::from_utf8(read).unwrap()
     }
 
-    /// Linux's number for what keeps a path from being read.
+    /// The Linux error number of a failed read.
     pub async fn errno(&self, path: &str) -> i32 {
         match self.read(path).await {
             Ok(_) => panic!("{path} can be read"),
@@ -181,7 +180,7 @@ impl TreeFixture {
         }
     }
 
-    /// The names at a path, sorted, read a few at a time.
+    /// The names at a path, sorted, listed a few at a time.
     pub async fn names(&self, path: &str) -> Vec<String> {
         let node = self.node(path).await.unwrap_or_else(|error| panic!("{path}: {error}"));
         let listed = list_node(&self.tree, &node, 3).await.unwrap();
@@ -192,7 +191,7 @@ impl TreeFixture {
     }
 }
 
-/// All bytes of a node, read in pieces; as many as was said before.
+/// All bytes of a node, read in pieces. Checks that their number is the size announced before.
 pub async fn read_node(
     tree: &ViewTree,
     node: &ViewNode,
@@ -230,7 +229,7 @@ pub async fn list_node(
     }
 }
 
-/// What a partition shows, rendered in one go from what the engine says that can be read.
+/// What a partition shows, rendered at once from what the engine returns.
 pub async fn render_expected(
     engine: &Engine,
     topic: &str,
@@ -252,7 +251,7 @@ pub async fn render_expected(
                 ask => ask,
             };
             let wanted = partition..partition + 1;
-            // By user time it is whole only if a prefix by user time is.
+            // By user time it is complete only if the prefix by user time is.
             engine.view_partitions(topic, wanted.clone(), ask, WaitPolicy::Refuse).await?;
             engine
                 .view_partitions(topic, wanted, known, WaitPolicy::Refuse)
