@@ -1,4 +1,4 @@
-//! The command line, from its top.
+//! The top level of the command line.
 
 use std::ffi::OsString;
 
@@ -33,7 +33,7 @@ Moments, wherever --at or @ takes one:
                                      resolved once, and printed as an absolute moment"
 )]
 pub(crate) struct Cli {
-    /// Where the server is: HOST:PORT, or several with commas between.
+    /// The address of the server: HOST:PORT, or several separated by commas.
     #[arg(
         long,
         global = true,
@@ -47,12 +47,12 @@ pub(crate) struct Cli {
     pub(crate) command: CliCommand,
 }
 
-/// Commands that ask no server.
+/// Commands that do not connect to a server.
 const WITHOUT_SERVER: [&str; 8] =
     ["serve", "mount", "umount", "clock", "check", "inspect", "demo", "completions"];
 
 impl Cli {
-    /// What the words of a command line ask for.
+    /// Parses a command line.
     pub(crate) fn read(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
@@ -60,54 +60,54 @@ impl Cli {
     }
 }
 
-/// The command line. `--bootstrap` is shown where it does something.
+/// The command line as clap sees it. `--bootstrap` is shown only where it has an effect.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     let bootstrap = command.get_arguments().find(|argument| argument.get_id() == "bootstrap");
     let hidden = bootstrap.expect("it is declared above").clone().hide(true);
-    // A subcommand that has it does not get it once more.
+    // A subcommand that connects to a server already has the option.
     command.mut_subcommands(|command| match WITHOUT_SERVER.contains(&command.get_name()) {
         true => command.arg(&hidden),
         false => command,
     })
 }
 
-/// Every command. Each has a module of its name in `commands/`, with its arguments and its `run`.
+/// All commands. Each has a module of its name in `commands/`, with its arguments and its `run`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
     /// Run the server.
     Serve(serve::ServeArgs),
     /// List, create, delete and describe topics, now or as of a moment.
     Topics(topics::TopicsArgs),
-    /// Send the lines of standard input to a topic.
+    /// Write the lines of standard input to a topic.
     Produce(produce::ProduceArgs),
-    /// Print records of a topic as they come, or those between two moments of its past.
+    /// Print records of a topic as they arrive, or those between two moments of its past.
     Consume(consume::ConsumeArgs),
-    /// List topics, the partitions of one, or what is in a directory of the tree of files.
+    /// List topics, the partitions of a topic, or a directory in the tree of files.
     Ls(ls::LsArgs),
-    /// Print the contents of a topic, a partition or a file, as of now or of a moment.
+    /// Print the contents of a topic, a partition or a file, now or as of a moment.
     Cat(cat::CatArgs),
-    /// Say what is known of a path in the tree of files.
+    /// Show the attributes of a path in the tree of files.
     Stat(stat::StatArgs),
-    /// Say where every partition ends at one moment.
+    /// Show where every partition ends at one moment.
     Cut(cut::CutArgs),
-    /// Say what differs between two moments.
+    /// Show the differences between two moments.
     Diff(diff::DiffArgs),
-    /// List, set and remove pins: moments that are kept, whatever retention says.
+    /// List, set and remove pins: moments that retention keeps readable.
     Pins(pins::PinsArgs),
-    /// List, add, remove and try plug-ins: modules that find the user times of records.
+    /// List, add, remove and test plug-ins: modules that find the user times of records.
     Plugins(plugins::PluginsArgs),
-    /// List and describe consumer groups, now or as of a moment, and set them to one.
+    /// List and describe consumer groups, now or as of a moment, and reset them to a moment.
     Groups(groups::GroupsArgs),
-    /// Mount the tree of topics and files at a directory, or list what is mounted.
+    /// Mount the tree of topics and files at a directory, or list the mounts.
     Mount(mount::MountArgs),
-    /// Take a mount away.
+    /// Remove a mount.
     Umount(mount::UmountArgs),
-    /// Say how the server's clock is, or confirm that it is right.
+    /// Show the state of the server's clock, or confirm that the clock is right.
     Clock(clock::ClockCliArgs),
-    /// Read a data directory from end to end, and say whether all is well.
+    /// Read a whole data directory, and report whether it is intact.
     Check(check::CheckArgs),
-    /// Print what is in files of a data directory.
+    /// Print the contents of files of a data directory.
     Inspect(inspect::InspectArgs),
     Demo(demo::DemoArgs),
     /// Print a completion script for a shell.
@@ -136,7 +136,7 @@ mod tests {
         for line in ["topics", "topics create", "cat", "pins set", "groups seek"] {
             assert!(asks(line), "{line}");
         }
-        // A variable that is set for the others does no harm.
+        // The variable may be set for the other commands: here it has no effect.
         let words = ["freezeframe", "--bootstrap", "h:1", "check", "d"];
         assert!(matches!(Cli::read(words).unwrap().command, CliCommand::Check(_)));
         let words = ["freezeframe", "topics", "--bootstrap", "h:1"];

@@ -1,7 +1,8 @@
-//! What a shell is offered when a name is half typed: topics, groups and paths of the server that the rest
-//! of the line means.
+//! Shell completion of names: topics, groups and paths of the server that the rest of the command
+//! line selects.
 //!
-//! A server that does not answer soon has nothing to offer, and nothing is said of it: a person is typing.
+//! If the server does not answer soon, there are no candidates, and no error is printed: a person
+//! is typing.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -14,29 +15,29 @@ use client::{Client, ClientError, Options};
 use crate::args::command;
 use crate::tree_path::name_of;
 
-/// The variable by which a shell's script asks for candidates.
+/// The variable by which a shell's script requests candidates.
 pub(crate) const VARIABLE: &str = "FREEZEFRAME_COMPLETE";
-/// Nobody waits longer for a name. Where nobody listens, that is known at once.
+/// The longest wait for candidates. If no server listens, the error is immediate.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More names than this help nobody.
+/// The most candidates that are useful.
 const NAMES_MAX: usize = 1000;
 
-/// Answers a shell's script and ends the process, if it is one that asks.
+/// If the caller is a completion script, answers it and ends the process.
 pub(crate) fn answer_shell() {
     CompleteEnv::with_factory(command).var(VARIABLE).complete();
 }
 
-/// Names of topics.
+/// Completes topic names.
 pub(crate) fn topics() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| offer(typed, NameKind::Topics))
 }
 
-/// Names of groups.
+/// Completes group names.
 pub(crate) fn groups() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| offer(typed, NameKind::Groups))
 }
 
-/// Names of topics, and paths in the tree of files.
+/// Completes topic names, and paths in the tree of files.
 pub(crate) fn paths() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| match typed.to_str() {
         Some(text) if text.starts_with('/') => offer(typed, NameKind::Paths),
@@ -82,7 +83,7 @@ async fn names(bootstrap: &str, typed: &str, kind: NameKind) -> Result<Vec<Strin
     }
 }
 
-/// The paths in the directory that is typed to its end.
+/// The paths in the directory of the typed path.
 async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, ClientError> {
     let directory = typed.rsplit_once('/').map_or("", |(directory, _)| directory);
     let at = if directory.is_empty() { "/" } else { directory };
@@ -94,7 +95,7 @@ async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, Cl
     Ok(listed.iter().map(|listed| path(&name_of(&listed.name), listed.kind)).collect())
 }
 
-/// The server that a line names.
+/// The server that a command line names.
 fn bootstrap_of(words: impl Iterator<Item = OsString>) -> Option<String> {
     const OPTION: &str = "--bootstrap";
     let mut found = None;

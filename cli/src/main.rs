@@ -1,11 +1,10 @@
 //! The one binary, `freezeframe`.
 //!
-//! It knows the command line: what can be asked for, and how an answer looks on a terminal, in a pipe
-//! and to a script. It does not know how a server does anything: every command but `serve` is a client
-//! of a running one.
+//! It knows the command line: the commands, and how output looks on a terminal, in a pipe and to a
+//! script. It does not know how a server works: most commands are clients of a running server.
 //!
-//! Exit codes: 0 done, 1 it did not work, 2 the command line does not read. A reader that closes the
-//! pipe early has what it wanted: that is 0.
+//! Exit codes: 0 success, 1 failure, 2 a command line that cannot be parsed. A reader that closes
+//! the pipe early has what it wanted: that is 0.
 
 use std::process::ExitCode;
 

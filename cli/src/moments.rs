@@ -1,5 +1,5 @@
-//! Moments as they are typed. A relative time is resolved once, and what it came to is said, so that
-//! the same question can be put again.
+//! Moments as users type them. A relative time is resolved once, and the result is printed, so that
+//! the user can repeat the request.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use jiff::tz::TimeZone;
 
 use crate::output::UsageError;
 
-/// A moment or a window, as the command line said it.
+/// A moment or a window from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MomentArg {
     pub(crate) ask: MomentSelector,
-    /// Whether the text would come to something else at another time or place.
+    /// Whether the same text would mean something else at another time or place.
     pub(crate) was_relative: bool,
 }
 
 impl MomentArg {
-    /// Reads what follows `--at`.
+    /// Parses the value of `--at`.
     pub(crate) fn parse(text: &str) -> Result<MomentArg, MomentError> {
         let ask = parse_selector(text, now(), &TimeZone::system())?;
         Ok(MomentArg { ask, was_relative: text.parse::<MomentSelector>().is_err() })
     }
 
-    /// As [`MomentArg::parse`], for commands that a window makes no sense to.
+    /// As [`MomentArg::parse`], for commands that do not accept a window.
     pub(crate) fn parse_moment(text: &str) -> Result<MomentArg, String> {
         let at = MomentArg::parse(text).map_err(|error| error.to_string())?;
         match at.ask {
@@ -42,7 +42,7 @@ impl MomentArg {
         }
     }
 
-    /// Says what a relative time came to.
+    /// Prints what a relative time was resolved to.
     pub(crate) fn announce(&self) {
         if self.was_relative {
             eprintln!("at {}", describe_ask(&self.ask));
@@ -50,7 +50,7 @@ impl MomentArg {
     }
 }
 
-/// Reads a length of time.
+/// Parses a duration.
 pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     const EXPECTED: &str = "give a number above 0 and its unit, such as 500ms, 30m, 12h, 7d or 4w";
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -69,7 +69,7 @@ pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     units.into_iter().find_map(read).ok_or_else(|| EXPECTED.to_owned())
 }
 
-/// Reads how long a server may wait for a moment: it waits no longer than a minute.
+/// Parses how long a server may wait for a moment. The limit is a minute.
 pub(crate) fn parse_patience(text: &str) -> Result<Duration, String> {
     let patience = parse_length(text)?;
     match patience <= Duration::from_secs(60) {
@@ -78,7 +78,7 @@ pub(crate) fn parse_patience(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A path as the command line said it.
+/// A path from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypedPath {
     pub(crate) topic: String,
@@ -87,7 +87,7 @@ pub(crate) struct TypedPath {
 }
 
 impl TypedPath {
-    /// Reads a path whose moment may be relative.
+    /// Parses a path whose moment may be relative.
     pub(crate) fn parse(text: &str) -> Result<TypedPath, PathError> {
         let mut at = None;
         let path = ViewPath::parse_with(text, |text| {
@@ -99,7 +99,7 @@ impl TypedPath {
         Ok(TypedPath { topic: path.topic, partition: path.partition, at })
     }
 
-    /// The path with a moment given besides, by `--at`.
+    /// Adds the moment of `--at` to the path.
     pub(crate) fn with_at(mut self, at: Option<MomentArg>) -> Result<TypedPath, UsageError> {
         match (&self.at, at) {
             (Some(_), Some(_)) => {
@@ -114,13 +114,13 @@ impl TypedPath {
     }
 }
 
-/// One now for the whole run, so that two relative times have the same origin.
+/// The current time, read once per run, so that two relative times have the same origin.
 pub(crate) fn now() -> SysTime {
     static NOW: OnceLock<SysTime> = OnceLock::new();
     *NOW.get_or_init(|| OsClock.read().wall)
 }
 
-/// The ask, and the same as dates.
+/// The moment selector, and the same as dates.
 pub(crate) fn describe_ask(ask: &MomentSelector) -> String {
     let dates = match ask {
         MomentSelector::At(moment) => date_of(moment),
@@ -136,8 +136,8 @@ fn date_of(moment: &Moment) -> String {
     }
 }
 
-/// A time as RFC 3339, to the millisecond, so that one stands under the other; or as milliseconds if no
-/// calendar reaches that far.
+/// A time as RFC 3339 in milliseconds, so that columns align; as a bare number of milliseconds if
+/// it is outside the calendar.
 pub(crate) fn date(time: SysTime) -> String {
     i64::try_from(time.0)
         .ok()

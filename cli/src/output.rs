@@ -1,6 +1,6 @@
-//! What goes out, and how a run ends.
+//! Standard output, and the end of a run.
 //!
-//! Standard output is locked once and buffered. A reader that closes the pipe ends the run quietly.
+//! Standard output is locked once and buffered. If a reader closes the pipe, the run ends quietly.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -16,12 +16,12 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct StandardOutput {
     writer: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
-    /// Whether bytes that are no text go to a terminal too.
+    /// Whether binary data goes to a terminal too.
     is_forced: bool,
 }
 
 impl StandardOutput {
-    /// Takes standard output for the rest of the run.
+    /// Locks standard output for the rest of the run.
     pub(crate) fn lock() -> StandardOutput {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
@@ -29,18 +29,18 @@ impl StandardOutput {
         StandardOutput { writer, is_terminal, is_forced: false }
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes).map_err(with_output_context)
     }
 
-    /// The same, that takes bytes which are no text to a terminal if `force` says so.
+    /// The same output. If `force` is set, it writes binary data to a terminal too.
     pub(crate) fn forced(self, force: bool) -> StandardOutput {
         StandardOutput { is_forced: force, ..self }
     }
 
-    /// Writes bytes that clients wrote: text as a rule. What is none does not go to a terminal, which would
-    /// take it for commands.
+    /// Writes bytes from clients, which are usually text. Binary data does not go to a terminal,
+    /// which would interpret it as commands.
     pub(crate) fn contents(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         if bytes.contains(&0) {
             self.check_binary()?;
@@ -48,7 +48,7 @@ impl StandardOutput {
         Ok(self.bytes(bytes)?)
     }
 
-    /// Whether bytes that are no text may be written.
+    /// Checks that binary data may be written.
     pub(crate) fn check_binary(&mut self) -> anyhow::Result<()> {
         if !self.is_terminal || self.is_forced {
             return Ok(());
@@ -66,20 +66,20 @@ impl StandardOutput {
         Ok(self.bytes(b"\n")?)
     }
 
-    /// Writes a table: with frames on a terminal, as lines with tabs in a pipe.
+    /// Writes a table: framed on a terminal, as tab-separated lines in a pipe.
     pub(crate) fn table(&mut self, table: &OutputTable) -> io::Result<()> {
         let text =
             if self.is_terminal { table.framed(colours(&io::stdout())) } else { table.plain() };
         self.bytes(text.as_bytes())
     }
 
-    /// Writes out what is buffered.
+    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush().map_err(with_output_context)
     }
 }
 
-/// So many of something: "1 partition", "2 partitions".
+/// A count and its noun: "1 partition", "2 partitions".
 pub(crate) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     match count.try_into() {
         Ok(1) => format!("1 {noun}"),
@@ -88,12 +88,13 @@ pub(crate) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     }
 }
 
-/// Why nothing more goes out. The kind stays: a closed pipe is looked for.
+/// Adds a message to a write error. The kind stays the same, because the caller looks for a closed
+/// pipe.
 fn with_output_context(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write to standard output: {error}"))
 }
 
-/// Writes a list: one JSON document a line, or all of it as a table. An item is both.
+/// Writes a list: one JSON document a line, or all of it as a table. Each item has both forms.
 pub(crate) fn print_list<J: Serialize, const N: usize>(
     json: bool,
     headings: &'static [&'static str; N],
@@ -110,12 +111,12 @@ pub(crate) fn print_list<J: Serialize, const N: usize>(
     Ok(output.flush()?)
 }
 
-/// Whether to use colours on a stream: on a terminal, unless NO_COLOR is set to something.
+/// Whether to use colours on a stream: on a terminal, unless NO_COLOR is set to a value.
 pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Options that read one by one and make no sense together.
+/// Options that are valid one by one, but not together.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -127,19 +128,19 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Says why the run failed, and gives its exit code.
+/// Prints why the run failed, and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
-    // A closed standard error leaves nobody to tell.
+    // If standard error is closed, there is nowhere to report to.
     let _ = writeln!(io::stderr(), "{label} {}", error_chain(error));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
-/// What was being done, and why it failed. A cause that stands in what was said already is not said
-/// again.
+/// The attempted operation and its causes. A cause that the message already contains is not
+/// repeated.
 pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {

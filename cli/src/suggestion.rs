@@ -1,4 +1,4 @@
-//! What somebody may have meant who named a topic or group that is not there.
+//! Suggestions for a mistyped topic or group.
 
 use anyhow::anyhow;
 use broker::{distance, nearest};
@@ -7,7 +7,7 @@ use client::ClientError;
 use crate::commands::ServerAddress;
 use crate::output::error_chain;
 
-/// The same error; with the name that is nearest to the one that is not there, if one is near.
+/// The same error, with the nearest existing name if one is near.
 pub(crate) async fn with_suggestion(server: &ServerAddress, error: anyhow::Error) -> anyhow::Error {
     match nearest_name(server, &error).await {
         Some(near) => anyhow!("{}; did you mean {near}?", error_chain(&error)),
@@ -30,7 +30,7 @@ async fn nearest_name(server: &ServerAddress, error: &anyhow::Error) -> Option<S
     near_of(name, &names).map(str::to_owned)
 }
 
-/// Of short names, each is near to each: one letter in three may be wrong.
+/// The nearest name, if at most one letter in three differs: all short names are near each other.
 fn near_of<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
     let near = nearest(name, names.iter().map(String::as_str))?;
     (distance(name, near) * 3 <= name.chars().count()).then_some(near)

@@ -1,12 +1,12 @@
-//! Rows of an answer: framed for people, with tabs for programs.
+//! Tables in the output: framed for people, tab-separated for programs.
 
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Width, presets,
 };
 
-/// The longest word that is never broken: times, hashes and moments are not.
+/// Words up to this length are never broken, such as times, hashes and moments.
 const WORD_MAX: usize = 40;
-/// What stands around a cell: a blank on either side, and what is between two.
+/// The width around a cell: a blank on either side, and the separator.
 const AROUND_CELL: usize = 3;
 
 /// Rows under headings.
@@ -17,7 +17,7 @@ pub(crate) struct OutputTable {
 }
 
 impl OutputTable {
-    /// No rows yet.
+    /// Creates an empty table.
     pub(crate) fn new(headings: &'static [&'static str]) -> OutputTable {
         OutputTable { headings, rows: Vec::new() }
     }
@@ -28,13 +28,13 @@ impl OutputTable {
         self.rows.push(cells.into());
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn count(&self) -> usize {
         self.rows.len()
     }
 
-    /// One line a row, tabs between the cells, no headings. A tab or newline inside a cell would
-    /// break that, and becomes a space.
+    /// One line a row, with tabs between the cells and no headings. A tab or newline inside a cell
+    /// becomes a space, because it would break the format.
     pub(crate) fn plain(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -46,7 +46,7 @@ impl OutputTable {
         text
     }
 
-    /// For a terminal. Numbers stand to the right.
+    /// A framed table for a terminal. Numbers are aligned to the right.
     pub(crate) fn framed(&self, colours: bool) -> String {
         self.framed_in(comfy_table::Table::new().width(), colours)
     }
@@ -56,7 +56,8 @@ impl OutputTable {
         table.load_style(presets::UTF8_BORDERS_ONLY);
         let words = self.words();
         let needed = words.iter().map(|word| word + AROUND_CELL).sum::<usize>() + 1;
-        // Some terminals say that they are 0 wide: better too long a line than a column of letters.
+        // Some terminals report a width of 0. A line that is too long is better than a column of
+        // letters.
         let fits = width.filter(|width| usize::from(*width) >= needed);
         match fits {
             Some(width) => {
@@ -87,7 +88,7 @@ impl OutputTable {
         format!("{table}\n")
     }
 
-    /// How long the longest word in each column is that must not be broken.
+    /// The length of the longest unbreakable word in each column.
     fn words(&self) -> Vec<usize> {
         let longest = |text: &str| {
             text.split(' ').map(|word| word.chars().count().min(WORD_MAX)).max().unwrap_or(0)

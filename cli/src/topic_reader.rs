@@ -1,9 +1,10 @@
-//! Reading a topic, now or as of a moment, for `cat` and `consume`.
+//! Reads a topic, now or as of a moment, for `cat` and `consume`.
 //!
-//! System time is the server's to cut: the topic as of a moment is a topic of another name on Kafka's
-//! wire. User time is cut here, record by record, because the exact set is no prefix of a partition:
-//! the whole topic is read as it was known at one system time, and what does not belong is left out. Where
-//! the user times of its records are not their timestamps, the server is asked what they are.
+//! The server applies a moment of system time: the topic as of a moment has another name in Kafka's
+//! protocol. A moment of user time is applied here, record by record, because the exact set is not
+//! a prefix of a partition. The reader reads the whole topic as it was known at one system time,
+//! and skips the records that do not belong. If the user times of its records are not their
+//! timestamps, the reader requests them from the server.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -21,25 +22,25 @@ use crate::moments::{MomentArg, TypedPath, describe_ask, now};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// How often in a row nothing may come of what a partition is said to hold.
+/// How many fetches in a row may make no progress in a partition that has records.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
 const BATCH_BYTES_MAX: i32 = 100 << 20;
-/// How many partitions without a beginning are named.
+/// How many partitions with an advanced log start a message names.
 const LOG_STARTS_NAMED_MAX: usize = 3;
 
-/// A topic to read, found.
+/// A topic to read, resolved.
 pub(crate) struct TopicSource {
-    /// Its name on the wire: that of a moment, or its own.
+    /// Its name in Kafka's protocol: a moment topic, or its own name.
     wire: String,
     /// Its own name.
     topic: String,
-    /// The partitions asked for.
+    /// The requested partitions.
     pub(crate) partitions: Vec<i32>,
     user: Option<Range<UserTime>>,
 }
 
 impl TopicSource {
-    /// Finds what a path names; of user time, all that may be in the exact set.
+    /// Resolves a path. For user time, the source is everything that can be in the exact set.
     pub(crate) async fn find(client: &mut Client, path: &TypedPath) -> anyhow::Result<TopicSource> {
         let user = path.at.as_ref().and_then(|at| RecordSelection::user_times(&at.ask));
         let wire = match &path.at {
@@ -52,8 +53,8 @@ impl TopicSource {
         TopicSource::find_wire(client, path, wire, user).await
     }
 
-    /// Finds what a path names, as Kafka's clients see it: of user time, the prefix before the first
-    /// record that does not belong.
+    /// Resolves a path as Kafka's clients see it. For user time, the source is the prefix before
+    /// the first record that does not belong.
     pub(crate) async fn find_prefix(
         client: &mut Client,
         path: &TypedPath,
@@ -92,7 +93,7 @@ impl TopicSource {
         Ok(source)
     }
 
-    /// The offsets that each partition holds, of those in the answer.
+    /// The offsets that each partition holds, within the source.
     pub(crate) async fn bounds(
         &self,
         client: &mut Client,
@@ -117,8 +118,9 @@ impl TopicSource {
         Ok(bounds)
     }
 
-    /// A moment begins where its partitions begin now: that the beginning is missing stands in no
-    /// record. (A window begins where its first moment ends, which tells nothing.)
+    /// Reports log starts. A topic as of a moment starts at the current log starts, and no record
+    /// shows that earlier ones are missing. (A window starts where its first moment ends, so its
+    /// start tells nothing.)
     fn report_log_starts(&self, path: &TypedPath, bounds: &[(i32, Range<i64>)]) {
         let is_moment =
             path.at.as_ref().is_some_and(|at| matches!(at.ask, MomentSelector::At(Moment::Sys(_))));
@@ -155,7 +157,8 @@ impl TopicSource {
         })
     }
 
-    /// Kafka's errors say little about a moment. Our own API says why there is no such topic then.
+    /// Explains an error. Kafka's errors say little about a moment. Our own API says why the topic
+    /// does not exist at that moment.
     async fn explain(
         &self,
         client: &mut Client,
@@ -182,7 +185,7 @@ impl TopicSource {
     }
 }
 
-/// Says which partitions have no beginning any more; the first few by name.
+/// The message that names partitions whose beginning was removed; only the first few by name.
 fn log_start_message(topic: &str, bounds: &[(i32, Range<i64>)]) -> Option<String> {
     let late = || bounds.iter().filter(|(_, offsets)| offsets.start > 0);
     let named = late().take(LOG_STARTS_NAMED_MAX);
@@ -197,8 +200,8 @@ fn log_start_message(topic: &str, bounds: &[(i32, Range<i64>)]) -> Option<String
         .then(|| format!("retention removed what came before: {}{more}", named.join(", ")))
 }
 
-/// The topic as known at the moment's second part. If it has none, at the server's frontier, which
-/// makes the answer repeatable; from a stock Kafka, as it is now.
+/// The topic as known at the system time of the moment. If the moment has none, it is the server's
+/// frontier, which makes the result repeatable; with a stock Kafka, it is the present.
 async fn wire_topic_of_user_moment(
     client: &mut Client,
     topic: &str,
@@ -227,8 +230,8 @@ async fn known_as_of(
     }
 }
 
-/// A moment of user time, with the moment as known at which it is read here and whenever it is asked
-/// for again. `None` from a server that is not Freezeframe.
+/// Completes a user-time moment with the system time as of which it is read, now and at each
+/// repetition. `None` if the server is not Freezeframe.
 pub(crate) async fn fix_user_moment(
     client: &mut Client,
     topic: &str,
@@ -248,7 +251,7 @@ fn known_of(ask: &MomentSelector) -> Option<Cut> {
     };
     match ask {
         MomentSelector::At(moment) => known(moment),
-        // Two views of one window: what was known later has all that was known earlier.
+        // The two ends name two views: the later one has everything that the earlier one has.
         MomentSelector::Window(first, second) => known(first).max(known(second)),
     }
 }
@@ -277,30 +280,31 @@ async fn frontier(client: &mut Client, topic: &str) -> anyhow::Result<Option<Cut
     }
 }
 
-/// A partition's number as Kafka's wire has it.
+/// A partition number as Kafka's protocol has it.
 pub(crate) fn wire_partition(partition: u32) -> i32 {
     i32::try_from(partition).expect("a path refuses partitions that do not fit")
 }
 
-/// Reads partitions side by side.
+/// Reads several partitions in parallel.
 pub(crate) struct TopicReader {
     wire: String,
     positions: Vec<PartitionCursor>,
     options: FetchOptions,
-    /// Where user times pick the records.
+    /// Only for a selection by user time.
     times: Option<RecordUserTimes>,
     empty_in_a_row: u32,
 }
 
-/// The user times of records, where the server may have found them elsewhere than in their timestamps.
+/// The user times of records, which may differ from their timestamps.
 #[derive(Default)]
 struct RecordUserTimes {
-    /// Partitions of which it is known that theirs are their timestamps.
+    /// The partitions whose user times are known to be the timestamps.
     own: HashSet<i32>,
 }
 
 impl RecordUserTimes {
-    /// The user time of each record in `batches` that has one; `None` where timestamps are it.
+    /// The user time of each record in `batches` that has one; `None` if the user times are the
+    /// timestamps.
     async fn of(
         &mut self,
         client: &mut Client,
@@ -316,7 +320,7 @@ impl RecordUserTimes {
         let (mut next, mut found) = (position.next, HashMap::new());
         while next < end {
             let times = match client.user_times(wire, position.partition, next).await {
-                // A stock Kafka knows of timestamps only.
+                // A stock Kafka has timestamps only.
                 Err(ClientError::NotFreezeframe { .. }) => None,
                 times => Some(times?),
             };
@@ -341,7 +345,7 @@ impl RecordUserTimes {
 struct PartitionCursor {
     partition: i32,
     next: i64,
-    /// `i64::MAX` where there is no end.
+    /// `i64::MAX` if there is no end.
     end: i64,
     renderer: RecordRenderer,
 }
@@ -358,7 +362,7 @@ impl TopicReader {
         self.positions.iter().all(PartitionCursor::is_done)
     }
 
-    /// Fetches once, and appends what is to be seen of it to `out`. Answers how many records that was.
+    /// Fetches once, and appends the selected records to `out`. Returns their number.
     pub(crate) async fn step(
         &mut self,
         client: &mut Client,
@@ -404,7 +408,8 @@ impl TopicReader {
                 self.options.partition_bytes_max = larger_fetch_bytes(&self.options)?;
             }
         }
-        // A server fills its answer in the order asked for: let everyone be first at times.
+        // A server fills its response in the order of the request, so the partitions take turns at
+        // the front.
         if let Some(last) = self.positions.len().checked_sub(1) {
             self.positions.rotate_left(last.min(1));
         }
@@ -428,7 +433,7 @@ impl TopicReader {
     }
 }
 
-/// A limit that a larger batch fits in.
+/// A larger limit, so that a larger batch fits.
 fn larger_fetch_bytes(options: &FetchOptions) -> anyhow::Result<i32> {
     if options.partition_bytes_max >= BATCH_BYTES_MAX {
         bail!("a batch is larger than {BATCH_BYTES_MAX} bytes");

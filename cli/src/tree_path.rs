@@ -1,4 +1,4 @@
-//! Paths in the server's tree of files, as they are typed, and what is said of them.
+//! Paths in the server's tree of files, as users type them, and formatting of their attributes.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use hlc::SysTime;
 use crate::moments::{MomentArg, TypedPath, date};
 use crate::output::UsageError;
 
-/// A path, of either kind: one that begins with a slash leads into the tree of files.
+/// A path of either kind. One that begins with a slash is in the tree of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AnyPath {
     Topic(TypedPath),
@@ -40,7 +40,7 @@ impl TreePath {
         Err(format!("a path in the tree of files begins with a slash: /{text}"))
     }
 
-    /// All of it as of a moment.
+    /// The same path as of a moment.
     pub(crate) fn with_at(self, at: Option<MomentArg>) -> Result<TreePath, UsageError> {
         if at.is_some() && (self.path == "/.at" || self.path.starts_with("/.at/")) {
             let message = "a moment is given twice: in the path and with --at".to_owned();
@@ -49,7 +49,7 @@ impl TreePath {
         Ok(TreePath { at, ..self })
     }
 
-    /// Says what a relative time came to.
+    /// Prints what a relative time was resolved to.
     pub(crate) fn announce(&self) {
         if let Some(at) = &self.at {
             at.announce();
@@ -57,7 +57,7 @@ impl TreePath {
     }
 }
 
-/// As the server is asked.
+/// The path as the request has it.
 impl fmt::Display for TreePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(at) = &self.at {
@@ -67,7 +67,7 @@ impl fmt::Display for TreePath {
     }
 }
 
-/// A name, as text.
+/// A name as text.
 pub(crate) fn name_of(name: &TreeName) -> String {
     match name {
         TreeName::Text(text) => text.clone(),
@@ -78,7 +78,7 @@ pub(crate) fn name_of(name: &TreeName) -> String {
     }
 }
 
-/// A name as `ls -F` has it.
+/// A name in the format of `ls -F`.
 pub(crate) fn print_name(name: &str, kind: TreeNodeKind, target: Option<&str>) -> String {
     match (kind, target) {
         (TreeNodeKind::Directory, _) => format!("{name}/"),
@@ -87,7 +87,7 @@ pub(crate) fn print_name(name: &str, kind: TreeNodeKind, target: Option<&str>) -
     }
 }
 
-/// The letter of a kind.
+/// The letter of a file type.
 pub(crate) fn kind_of(kind: TreeNodeKind) -> char {
     match kind {
         TreeNodeKind::Directory => 'd',

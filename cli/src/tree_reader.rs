@@ -1,4 +1,4 @@
-//! Reading files of the server's tree, in parts of bounded size.
+//! Reads files of the server's tree, in pieces of bounded size.
 
 use anyhow::{Context, bail};
 use client::Client;
@@ -9,10 +9,10 @@ use hlc::MomentSelector;
 use crate::moments::TypedPath;
 use crate::tree_path::name_of;
 
-/// How much of a file is asked for at once.
+/// The size of one read.
 const PART_BYTES: usize = 512 << 10;
 
-/// Bytes that the server sent as text.
+/// Decodes bytes that the server sent in base64.
 pub(crate) fn bytes_of(part: &str) -> anyhow::Result<Vec<u8>> {
     base64::decode(part).context("the server answered with something that is not base64")
 }
@@ -30,7 +30,7 @@ impl TreeFileReader {
         Ok(TreeFileReader { path: path.to_owned(), opened, at: 0 })
     }
 
-    /// The next part; `None` at the end, where it is closed.
+    /// The next piece; `None` at the end, after closing the file.
     pub(crate) async fn next_part(
         &mut self,
         client: &mut Client,
@@ -50,8 +50,8 @@ impl TreeFileReader {
     }
 }
 
-/// The files in which the partitions of a topic stand as of a moment, in order: all, or the one that
-/// the path names.
+/// The files with the partitions of a topic as of a moment, in order: all, or the one that the path
+/// names.
 pub(crate) async fn partition_files(
     client: &mut Client,
     path: &TypedPath,

@@ -1,4 +1,4 @@
-//! `freezeframe cat`: the contents of a topic or partition, to its end.
+//! `freezeframe cat`: prints a topic or a partition to its end.
 
 use client::Client;
 use fileview::{RecordSelection, RenderError, ViewFormat};
@@ -40,31 +40,31 @@ Examples:
   freezeframe cat /topics/orders/by-key/17
   freezeframe cat /files/report.csv@s1795252948259")]
 pub(crate) struct CatArgs {
-    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files
+    /// TOPIC or TOPIC/PARTITION, with @MOMENT if wanted; or a path in the tree of files
     #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: AnyPath,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// How the contents look.
+    /// The output format.
     #[arg(long, short, value_enum, default_value = "values")]
     format: FormatArg,
-    /// Of each key the newest record alone.
+    /// Only the newest record of each key.
     #[arg(long)]
     keys: bool,
-    /// Print bytes that are no text on a terminal too.
+    /// Print binary data to a terminal too.
     #[arg(long)]
     force: bool,
 }
 
-/// Formats, on the command line.
+/// The formats on the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum FormatArg {
-    /// The batches, byte for byte as they are on the wire.
+    /// The batches, byte for byte as on the wire.
     Raw,
     /// Each value and a newline.
     Values,
-    /// One JSON object a record and line; `produce --json` reads it.
+    /// One JSON object a line for each record; `produce --json` reads it.
     Jsonl,
 }
 
@@ -78,7 +78,7 @@ impl From<FormatArg> for ViewFormat {
     }
 }
 
-/// Prints it.
+/// Runs `cat`.
 pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut output = StandardOutput::lock().forced(args.force);
     if matches!(args.format, FormatArg::Raw) {
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
         return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
     }
     let mut client = server.connect().await?;
-    // By what the topic says user time is: only the server can tell.
+    // The topic's settings say what user time is, so only the server can tell.
     if let Some(at) = path.at.as_ref().filter(|_| is_user)
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
         let mut reader = source.reader(std::slice::from_ref(bound), args.format.into())?;
         while !reader.is_done() {
             let read = reader.step(&mut client, u64::MAX, &mut out).await;
-            // What came before an error is shown before the error is.
+            // Print what was read before the error.
             output.contents(&out)?;
             out.clear();
             if read.is_err() {
@@ -141,7 +141,7 @@ async fn print_file(
             Ok(Some(part)) => output.contents(&part)?,
             Ok(None) => return Ok(output.flush()?),
             Err(error) => {
-                // What came before an error is shown before the error is.
+                // Print what was read before the error.
                 output.flush()?;
                 return Err(error);
             }

@@ -19,7 +19,7 @@ use super::topics::stamp_date;
 use crate::output::StandardOutput;
 use crate::table::OutputTable;
 
-/// What is said of files that nothing names.
+/// The remark about files that nothing references.
 const LEFTOVER_REMARK: &str = "left over, and removed at the next start";
 const FOREIGN_REMARK: &str = "no file of a journal, and left alone";
 
@@ -49,13 +49,14 @@ pub(crate) struct CheckArgs {
     /// The data directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Compare history with its proofs
+    /// Verify history against its proofs
     #[arg(long)]
     verify: bool,
-    /// Who must have signed the proofs: an Ed25519 public key in PEM. May be given more than once
+    /// The Ed25519 public key, in PEM, that must have signed the proofs. May be given more than
+    /// once
     #[arg(long, value_name = "FILE", requires = "verify")]
     public_key: Vec<PathBuf>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -73,10 +74,10 @@ struct CheckSummary<'a> {
     last_ms: Option<u64>,
     clean: bool,
     torn_bytes: u64,
-    /// Files that nothing names any more; no problem.
+    /// Files that nothing references. They are not a problem.
     leftovers: &'a [String],
     problems: &'a [String],
-    /// Problems beyond those that are listed.
+    /// The number of problems that are not listed.
     problems_left_off: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<VerificationSummary<'a>>,
@@ -102,7 +103,7 @@ struct ProofSummary<'a> {
     frames: Option<u64>,
     verified: u64,
     changed: u64,
-    /// Whether its leaves were cut off, for nothing is kept of what they spoke of.
+    /// Whether its leaves were removed, because nothing is left of the frames that they prove.
     cut: bool,
     chain: Option<String>,
     signed_by: Option<String>,
@@ -119,7 +120,7 @@ struct ChangedFrameSummary<'a> {
     stamp: Option<String>,
 }
 
-/// Checks it.
+/// Runs `check`.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let keys = args.public_key.iter().map(|path| read_public_key(path));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let report = checked.context("read the journal")?;
     let printed = print(&report, args.json);
-    // Whoever closed the pipe early asked none the less whether all is well.
+    // A closed pipe hides the output, but the exit code must still say whether all is well.
     match report.problems.len() as u64 + report.problems_omitted {
         0 => printed,
         1 => bail!("{} has a problem", args.directory.display()),
@@ -170,7 +171,7 @@ fn print(report: &CheckReport, json: bool) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// Whether a file that nothing names is one that a server has left.
+/// Whether an unreferenced file is one that a server has left.
 fn is_own_file(name: &str) -> bool {
     name.ends_with(".new")
         || is_sorted_segment_name(name)
@@ -260,10 +261,10 @@ fn signer(proof: &ProofVerdict) -> Option<Digest> {
     Some(proof.header?.signature?.key)
 }
 
-/// What is no problem and should be known.
+/// Remarks that are not problems but should be known.
 fn remarks(verification: &VerificationReport) -> Vec<String> {
     let mut remarks = Vec::new();
-    // Signatures are judged with the problems; here is who made them, and how many.
+    // Signatures are judged with the problems. Here they are only counted by key.
     let mut signers: BTreeMap<String, u64> = BTreeMap::new();
     for proof in verification.proofs.iter().filter(|proof| proof.header.is_some()) {
         let who = match signer(proof) {
@@ -297,7 +298,7 @@ fn remarks(verification: &VerificationReport) -> Vec<String> {
     remarks
 }
 
-/// Whether the last server to use it was closed in order.
+/// Whether the last server closed the directory cleanly.
 fn was_shut_down_cleanly(report: &CheckReport) -> bool {
     report.bound.is_some_and(|bound| bound.clean)
 }
@@ -345,7 +346,7 @@ mod tests {
         assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
     }
 
-    /// A data directory that is removed with its test.
+    /// A data directory that is removed when it is dropped.
     struct CheckFixture(PathBuf);
 
     impl Drop for CheckFixture {
@@ -355,7 +356,7 @@ mod tests {
     }
 
     impl CheckFixture {
-        /// Two sealed segments of one frame each, and one without any; the sealed ones are proved.
+        /// Two sealed segments with one frame each, and an empty one. The sealed ones are proved.
         fn new(name: &str, key: Option<&SigningKey>) -> CheckFixture {
             let name = format!("freezeframe-verify-{}-{name}", std::process::id());
             let made = CheckFixture(std::env::temp_dir().join(name));
@@ -419,7 +420,7 @@ mod tests {
         }
     }
 
-    /// CRC-32C, bit by bit: the table is not worth a dependency.
+    /// CRC-32C, bit by bit: a table is not worth a dependency.
     fn crc32c(bytes: &[u8]) -> u32 {
         !bytes.iter().fold(u32::MAX, |crc, byte| {
             (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -454,7 +455,7 @@ mod tests {
     fn f41_a_public_key_is_compared_with_every_signature() {
         let key = SigningKey::from_bytes(&[7; 32]);
         let made = CheckFixture::new("signed", Some(&key));
-        // The header of an Ed25519 public key, and the key: as `openssl pkey -pubout` writes it.
+        // The header of an Ed25519 public key, then the key, as `openssl pkey -pubout` writes them.
         let public = |name: &str, text: &str| {
             let path = made.0.join(name);
             let text = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");

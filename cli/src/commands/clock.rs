@@ -1,4 +1,4 @@
-//! `freezeframe clock`: how the clock of the server that runs here is, and that it is right.
+//! `freezeframe clock`: shows the state of the local server's clock, or confirms the clock.
 
 use broker::control::{ClockStatus, ControlRequest, request_clock};
 
@@ -29,12 +29,12 @@ pub(crate) struct ClockCliArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ClockCommand {
-    /// Say how the clock is.
+    /// Show the state of the clock.
     #[command(after_help = "\
 Examples:
   freezeframe clock status --data-dir /var/lib/freezeframe")]
     Status(ClockArgs),
-    /// Say that the wall clock is right: look at it before.
+    /// Confirm that the wall clock is right. Check it first.
     #[command(after_help = "\
 Examples:
   date; freezeframe clock confirm --data-dir /var/lib/freezeframe")]
@@ -45,12 +45,12 @@ Examples:
 struct ClockArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Asks, and prints how the clock is.
+/// Runs `clock`.
 pub(crate) fn run(args: &ClockCliArgs) -> anyhow::Result<()> {
     let (request, args) = match &args.command {
         ClockCommand::Status(args) => (ControlRequest::ClockStatus, args),

@@ -1,4 +1,4 @@
-//! `freezeframe completions SHELL`.
+//! `freezeframe completions SHELL`: prints a completion script.
 
 use clap_complete::Shell;
 use clap_complete::env::Shells;
@@ -17,7 +17,7 @@ Examples:
   freezeframe completions zsh > ~/.zfunc/_freezeframe
   freezeframe completions fish > ~/.config/fish/completions/freezeframe.fish")]
 pub(crate) struct CompletionsArgs {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

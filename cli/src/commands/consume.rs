@@ -1,4 +1,4 @@
-//! `freezeframe consume`: records of a topic, all partitions side by side.
+//! `freezeframe consume`: prints records of a topic, all partitions in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::output::{StandardOutput, UsageError};
 use crate::topic_reader::{TopicReader, TopicSource, fix_user_moment};
 use crate::tree_reader::{TreeFileReader, partition_files};
 
-/// For how long a server that went away is waited for.
+/// How long to wait for a server that went away.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
@@ -33,25 +33,25 @@ Examples:
   freezeframe consume orders --at '10 minutes ago..5 minutes ago'
   freezeframe consume orders/3 --from-beginning | head")]
 pub(crate) struct ConsumeArgs {
-    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted
+    /// TOPIC or TOPIC/PARTITION, with @MOMENT if wanted
     #[arg(value_parser = TypedPath::parse, value_name = "TOPIC", add = completion::topics())]
     path: TypedPath,
     /// Start at the oldest record, not at the end.
     #[arg(long, conflicts_with = "at")]
     from_beginning: bool,
-    /// What was there at a moment, or happened in a window.
+    /// Only what was there at a moment, or was written in a window.
     #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// Go on with what comes.
+    /// Continue with new records.
     #[arg(long, short = 'F', conflicts_with = "at")]
     follow: bool,
-    /// End after this many records.
+    /// Stop after this many records.
     #[arg(long, short = 'n', value_name = "COUNT")]
     count: Option<u64>,
-    /// How a record looks.
+    /// The output format.
     #[arg(long, short, value_enum, default_value = "values")]
     format: RecordFormat,
-    /// Print bytes that are no text on a terminal too.
+    /// Print binary data to a terminal too.
     #[arg(long)]
     force: bool,
 }
@@ -60,11 +60,11 @@ pub(crate) struct ConsumeArgs {
 enum RecordFormat {
     /// Each value and a newline.
     Values,
-    /// One JSON object a record and line; `produce --json` reads it.
+    /// One JSON object a line for each record; `produce --json` reads it.
     Jsonl,
 }
 
-/// Prints them.
+/// Runs `consume`.
 pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = args.path.clone().with_at(args.at.clone())?;
     if path.at.is_some() && (args.follow || args.from_beginning) {
@@ -73,7 +73,7 @@ pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Re
         return Err(UsageError(message.to_owned()).into());
     }
     let mut client = server.connect().await?;
-    // By what the topic says user time is: only the server can tell.
+    // The topic's settings say what user time is, so only the server can tell.
     if let Some(at) = path.at.as_ref().filter(|at| RecordSelection::user_times(&at.ask).is_some())
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?
     {
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Re
     let output = StandardOutput::lock().forced(args.force);
     tokio::select! {
         printed = print(&mut client, reader, count, follows, output) => printed,
-        // What was read is printed: the output is written out after every step.
+        // Everything that was read is printed: the output is flushed after every step.
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
 }
@@ -116,7 +116,7 @@ async fn print_user_set(
     let mut output = StandardOutput::lock().forced(args.force);
     for path in partition_files(client, path, ask, "jsonl").await? {
         let mut file = TreeFileReader::open(client, &path).await?;
-        // Lines that are records: a value may have more than one.
+        // A line is one record in JSON. As plain text, one value may take several lines.
         let mut rest = Vec::new();
         while left > 0
             && let Some(part) = file.next_part(client).await?
@@ -182,7 +182,7 @@ async fn print(
     Ok(())
 }
 
-/// Whether to wait for a server that went away. Says so the first time.
+/// Whether to wait for a server that went away. Prints a message the first time.
 fn may_reconnect(error: &anyhow::Error, gone_since: &mut Option<Instant>) -> bool {
     let is_gone = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_connection_error);
     if is_gone && gone_since.is_none() {

@@ -35,28 +35,28 @@ pub(crate) struct CutArgs {
     /// Only this topic. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: Vec<String>,
-    /// What to do about a moment that is not yet final.
+    /// What to do if the moment is not final yet.
     #[arg(long, value_enum, default_value = "wait")]
     when: WhenArg,
-    /// How long the server may wait: 60s at most.
+    /// How long the server may wait, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
-    /// One line of JSON.
+    /// Print one line of JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum WhenArg {
-    /// Wait until it is.
+    /// Wait until it is final.
     Wait,
-    /// Fail, and say how far the server can answer.
+    /// Fail, and show the frontier.
     Refuse,
-    /// Answer for as far as the server can.
+    /// Answer for the frontier instead.
     Frontier,
 }
 
-/// Asks for the cut and prints it.
+/// Runs `cut`.
 pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let when = match args.when {
@@ -94,7 +94,7 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
     Ok(())
 }
 
-/// How precise the times of a cut are, in words.
+/// The precision of the times of a cut, in words.
 fn precision(cut: &CutResponse) -> String {
     let (error_ms, skew_ms, ahead_ms) = (cut.clock_error_ms, cut.skew_ms, cut.ahead_ms);
     let mut text = match cut.clock_synchronised {

@@ -1,8 +1,7 @@
-//! `freezeframe demo`: the main job, end to end, on real data.
+//! `freezeframe demo`: shows the main job, end to end, on real data.
 //!
-//! Starts a server of its own (the real one, in a process of its own), has a stock Kafka client
-//! written by others (rskafka) write a week of earthquakes to it, and reads the same topic at three
-//! different moments with that client.
+//! It starts the real server as a child process. A stock Kafka client by other authors (rskafka)
+//! writes a week of earthquakes to it, and reads the same topic at three different moments.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -34,9 +33,9 @@ const DATA: &str = include_str!("../../demo/earthquakes.jsonl");
 /// Show the main job end to end: a stock Kafka client writes real data, and the topic is read at
 /// three different moments.
 ///
-/// Starts a server of its own on a free port, with its embedded store in a temporary directory, and
-/// stops it at the end. The data is a week of earthquakes (U.S. Geological Survey, public domain);
-/// the client is rskafka, a Kafka client that knows nothing of Freezeframe.
+/// Starts a server on a free port, with its embedded store in a temporary directory, and stops it
+/// at the end. The data is a week of earthquakes (U.S. Geological Survey, public domain). The
+/// client is rskafka, a Kafka client that knows nothing of Freezeframe.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -44,11 +43,12 @@ Examples:
   freezeframe demo --data-dir ./quakes    keep the data
   freezeframe demo --stay                 keep the server running to try things by hand")]
 pub(crate) struct DemoArgs {
-    /// Keep the data here; a temporary directory that is removed at the end, if not given
+    /// Keep the data in this directory. The default is a temporary directory that is removed at the
+    /// end
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
-    /// Where the server listens
+    /// The address that the server listens on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     kafka: String,
 
@@ -66,7 +66,7 @@ struct EarthquakeEvent {
     place: String,
 }
 
-/// Shows it; and tidies up also if a signal ends it.
+/// Runs `demo`. Cleans up even if a signal ends it.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("listen for signals")?;
@@ -126,7 +126,7 @@ async fn run_demo(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Commands for a server that has the data.
+/// Prints commands to try on the server with the data.
 fn print_suggestions(kafka: &str, moments: &[u64]) {
     println!("  freezeframe cut --bootstrap {kafka} --at s{} --json", moments[1]);
     println!("  freezeframe cat --bootstrap {kafka} {TOPIC}/0@s{} | head -3", moments[0]);
@@ -134,7 +134,7 @@ fn print_suggestions(kafka: &str, moments: &[u64]) {
     println!("  kcat -b {kafka} -C -e -t {TOPIC}.__at.s{}", moments[0]);
 }
 
-/// Writes the data in waves, as it was revised; returns the moment after each.
+/// Writes the data in waves, as it was revised. Returns the moment after each wave.
 async fn produce_waves(stock: &Client) -> anyhow::Result<Vec<u64>> {
     let lines: Vec<&str> = DATA.lines().collect();
     let controller = stock.controller_client()?;
@@ -174,7 +174,7 @@ async fn produce_waves(stock: &Client) -> anyhow::Result<Vec<u64>> {
     Ok(moments)
 }
 
-/// The first millisecond that begins after now, once it has begun.
+/// Waits until the next millisecond begins, and returns it.
 async fn next_millisecond() -> u64 {
     let ms = || jiff::Timestamp::now().as_millisecond() as u64;
     let next = ms() + 1;
@@ -193,7 +193,7 @@ async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<Parti
     Ok(partitions)
 }
 
-/// What the stock client sees at each moment.
+/// Prints what the stock client reads at each moment.
 async fn print_moments(
     stock: &Client,
     ours: &mut OurClient,
@@ -240,7 +240,7 @@ async fn cut(ours: &mut OurClient, ms: u64) -> anyhow::Result<String> {
     Ok(ours.cut(&moment, None, PendingMomentPolicy::Wait, Duration::from_secs(5)).await?.hash)
 }
 
-/// Reads the first cut again, after everything that came later.
+/// Reads the first cut again after all later writes, and compares.
 async fn check_cut_repeats(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
     let (first, again) = (cut(ours, moments[0]).await?, cut(ours, moments[0]).await?);
     anyhow::ensure!(first == again, "a cut changed: {first} became {again}");
@@ -248,7 +248,7 @@ async fn check_cut_repeats(ours: &mut OurClient, moments: &[u64]) -> anyhow::Res
     Ok(())
 }
 
-/// A server in a process of its own, stopped with this one.
+/// A server in a child process, which ends with this one.
 struct DemoServer {
     process: Child,
     kafka: String,
@@ -264,7 +264,8 @@ impl DemoServer {
             .args(["--kafka", kafka, "--zookeeper", "off", "--http", "off"])
             .arg("--end-with-input")
             .env("FREEZEFRAME_LOG", "warn")
-            // Never written to; it ends with this process, however that ends.
+            // Nothing is written to it. The server ends when this pipe closes, however this process
+            // ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -284,8 +285,8 @@ impl DemoServer {
 }
 
 impl Drop for DemoServer {
-    /// To wait for it closes its input, and it ends in order then: a signal besides would be a second one,
-    /// at which it leaves at once.
+    /// `wait` closes the input, and the server then shuts down in order. A signal would be a second
+    /// request to end, and the server would exit at once.
     fn drop(&mut self) {
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! `freezeframe diff`: what differs between two moments.
+//! `freezeframe diff`: shows the differences between two moments.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ Examples:
   freezeframe diff s1795252940000..s1795252948259 --topic orders
   freezeframe diff '30 days ago' now --only topics   records of then may be gone")]
 pub(crate) struct DiffArgs {
-    /// The earlier moment, or both as a window.
+    /// The earlier moment, or both moments as a window.
     #[arg(value_parser = MomentArg::parse, value_name = "FROM", allow_hyphen_values = true)]
     from: MomentArg,
     /// The later moment.
@@ -39,13 +39,13 @@ pub(crate) struct DiffArgs {
     /// Only this topic, and what was committed for it. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
-    /// Only this kind of change. May be given more than once.
+    /// Only this category of changes. May be given more than once.
     #[arg(long, value_enum, value_name = "KIND")]
     only: Vec<DiffCategoryArg>,
-    /// How long the server may wait for the later moment: 60s at most.
+    /// How long the server may wait for the later moment, at most 60s.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
     patience: Duration,
-    /// One JSON object a change and line.
+    /// Print one JSON object a line for each change.
     #[arg(long)]
     json: bool,
 }
@@ -54,13 +54,13 @@ pub(crate) struct DiffArgs {
 enum DiffCategoryArg {
     /// Topics and their settings.
     Topics,
-    /// What was appended.
+    /// Appended records.
     Records,
     /// Pins.
     Pins,
     /// Committed offsets.
     Offsets,
-    /// Who is in groups.
+    /// Members of groups.
     Groups,
 }
 
@@ -76,7 +76,7 @@ impl From<DiffCategoryArg> for DiffCategory {
     }
 }
 
-/// Asks for one page after the other, and prints each.
+/// Runs `diff`: requests one page after the other, and prints each.
 pub(crate) async fn run(args: DiffArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let (from, until) = ends(&args)?;
     if args.from.was_relative || args.until.as_ref().is_some_and(|at| at.was_relative) {
@@ -151,12 +151,12 @@ fn row(change: &str, of: String, before: String, after: String, note: String) ->
     [change.to_owned(), of, before, after, note]
 }
 
-/// What stands where there is nothing.
+/// The text of an empty cell.
 fn empty_cell() -> String {
     "-".to_owned()
 }
 
-/// A change is a row, but for topics, of which each thing that changed is one.
+/// The rows of a change: one, except for a changed topic, which has one for each difference.
 fn rows(change: &DiffChange) -> Vec<DiffRow> {
     match change {
         DiffChange::TopicCreated { topic, partitions, configs, stamp, .. } => {

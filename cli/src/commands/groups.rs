@@ -1,4 +1,4 @@
-//! `freezeframe groups`: consumer groups, who is in them, and what they have committed.
+//! `freezeframe groups`: consumer groups, their members, and their committed offsets.
 
 mod at_moment;
 mod seek;
@@ -41,24 +41,24 @@ Examples:
   freezeframe groups list --json
   freezeframe groups list --at '1 hour ago'")]
     List(ListGroupsArgs),
-    /// Show what a group has committed, how far behind it is, and who reads.
+    /// Show the committed offsets, the lag and the members of a group.
     #[command(after_help = "\
 Examples:
   freezeframe groups describe billing
   freezeframe groups describe billing --at s1795252948259 --json")]
     Describe(DescribeGroupArgs),
-    /// Set a group to a moment: all its partitions at once.
+    /// Reset a group to a moment, in all its partitions at once.
     Seek(seek::SeekGroupArgs),
-    /// Set a group back to what it had committed at a moment.
+    /// Restore what a group had committed at a moment.
     Restore(seek::RestoreGroupArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct ListGroupsArgs {
-    /// The groups that were there at a moment.
+    /// The groups that existed at a moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// One JSON object a group and line.
+    /// Print one JSON object a line for each group.
     #[arg(long)]
     json: bool,
 }
@@ -68,15 +68,15 @@ struct DescribeGroupArgs {
     /// The group.
     #[arg(add = completion::groups())]
     group: String,
-    /// Who was in it at a moment, and what it had committed.
+    /// The members and the committed offsets as of a moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Does what was asked about groups.
+/// Runs `groups`.
 pub(crate) async fn run(args: GroupsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(GroupsCommand::List(args.list)) {
         GroupsCommand::List(ListGroupsArgs { at: None, json }) => {
@@ -116,7 +116,7 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     print_list(json, &["group", "state", "kind", "protocol"], items)
 }
 
-/// One partition, as a group stands to it.
+/// One partition, as a group uses it.
 #[derive(Serialize)]
 struct GroupPartitionRow {
     topic: String,
@@ -173,7 +173,7 @@ async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::R
     Ok(())
 }
 
-/// What was committed and what is being read, by topic and partition.
+/// Joins the committed offsets and the assigned partitions, by topic and partition.
 fn partition_rows(
     described: &ConsumerGroupDescription,
     committed: Vec<GroupCommittedOffset>,
@@ -206,7 +206,7 @@ fn partition_rows(
     reads.into_values().collect()
 }
 
-/// Looks up where the partitions end. A topic may be gone while its offsets are still kept.
+/// Looks up the ends of the partitions. A topic may be deleted while its offsets still exist.
 async fn fill_ends(client: &mut Client, reads: &mut [GroupPartitionRow]) -> anyhow::Result<()> {
     for of_topic in reads.chunk_by_mut(|a, b| a.topic == b.topic) {
         let topic = of_topic[0].topic.clone();

@@ -1,8 +1,7 @@
-//! `freezeframe inspect FILE…`: what is in a file of a data directory, for a person.
+//! `freezeframe inspect FILE…`: prints a file of a data directory for a person.
 //!
-//! It takes no lock and changes nothing, so it works beside a running server; what that server is
-//! writing at the moment looks torn then. What kinds of files there are stands in one table,
-//! [`KINDS`].
+//! It takes no lock and changes nothing, so it works while a server runs. What that server is
+//! writing at the moment then looks torn. The table [`KINDS`] lists the kinds of files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +25,7 @@ mod segment;
 mod sorted_segment;
 mod text;
 
-/// Rows that are held back to be drawn as one table.
+/// The number of rows that are collected and drawn as one table.
 const ROWS_MAX: usize = 500;
 
 /// Arguments of `inspect`.
@@ -50,28 +49,28 @@ pub(crate) struct InspectArgs {
     /// Files of a data directory
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Print so many frames or entries of each file, at most. An index prints entries only if it is
-    /// asked for some
+    /// Print at most this many frames or entries of each file. Without it, an index prints no
+    /// entries
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
-    /// Begin at the first that stands at this position of the journal, or behind it
+    /// Begin at the first frame or entry at or after this position of the journal
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
     from: u64,
     /// Print the first 256 bytes of each payload too
     #[arg(long)]
     payload: bool,
-    /// One JSON object a line
+    /// Print one JSON object a line
     #[arg(long)]
     json: bool,
 }
 
 /// A kind of file.
 struct DataFileKind {
-    /// What to call it.
+    /// The name of the kind, for messages.
     what: &'static str,
-    /// Whether a file of this name is one.
+    /// Whether a file of this name is of this kind.
     has_name: fn(&str) -> bool,
-    /// How one begins, whatever its name, and at which byte.
+    /// The magic bytes, whatever the name, and their position.
     magic: &'static [u8],
     magic_at: usize,
     print: fn(&InspectedFile, &mut InspectPrinter<'_>) -> anyhow::Result<()>,
@@ -151,15 +150,15 @@ const KINDS: &[DataFileKind] = &[
     },
 ];
 
-/// A file, opened.
+/// An open file.
 struct InspectedFile {
-    /// The last part of its path.
+    /// The last component of its path.
     name: String,
     file: Arc<dyn DiskFile>,
 }
 
 impl InspectedFile {
-    /// Up to `limit` bytes from the front.
+    /// Up to `limit` bytes from the start of the file.
     fn read_prefix(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
         let mut bytes = vec![0; limit];
         let read = self.file.read_at(&mut bytes, 0)?;
@@ -168,9 +167,9 @@ impl InspectedFile {
     }
 }
 
-/// Prints what the files hold.
+/// Runs `inspect`.
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    // All of them are looked at first: a slip in a name is told before pages of frames.
+    // All files are opened first, so that a mistyped name is reported before pages of frames.
     let mut files = Vec::new();
     for path in &args.files {
         files.push((path, recognize_file(path)?));
@@ -224,11 +223,11 @@ fn is_of_catalog(path: &Path) -> bool {
     })
 }
 
-/// Where it is printed, and how.
+/// The output and its options.
 struct InspectPrinter<'a> {
     output: &'a mut StandardOutput,
     args: &'a InspectArgs,
-    /// Rows that wait to be drawn.
+    /// Rows that are not drawn yet.
     rows: Option<OutputTable>,
 }
 
@@ -269,13 +268,13 @@ impl InspectPrinter<'_> {
     }
 }
 
-/// A stamp as a date, and its counter.
+/// A stamp as a date and a counter.
 fn stamp(stamp: Hlc) -> String {
     format!("{} +{}", date(stamp.time()), stamp.logical())
 }
 
-/// A user time as a date; as milliseconds if no calendar has it.
-/// The smallest and the largest user time of a batch. Where no record has one, the smallest is the larger.
+/// The smallest and the largest user time of a batch. If no record has one, the smallest is larger
+/// than the largest.
 fn user_times(least: UserTime, most: UserTime) -> String {
     match least.cmp(&most) {
         std::cmp::Ordering::Equal => user_time(least),
@@ -284,6 +283,7 @@ fn user_times(least: UserTime, most: UserTime) -> String {
     }
 }
 
+/// A user time as a date; as milliseconds if it is outside the calendar.
 fn user_time(time: UserTime) -> String {
     match u64::try_from(time.0) {
         Ok(ms) => date(SysTime(ms)),

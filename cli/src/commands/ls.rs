@@ -1,4 +1,4 @@
-//! `freezeframe ls`: topics, or the partitions of one.
+//! `freezeframe ls`: lists topics, or the partitions of one.
 
 use std::collections::BTreeMap;
 
@@ -32,22 +32,22 @@ A path that begins with a slash leads into the tree of files:
   freezeframe ls /topics/orders/by-key --at '1 hour ago'
   freezeframe ls -l /.at/s1795252948259/files")]
 pub(crate) struct LsArgs {
-    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files. All
-    /// topics if not said.
+    /// TOPIC or TOPIC/PARTITION, with @MOMENT if wanted; or a path in the tree of files. The
+    /// default is all topics.
     #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: Option<AnyPath>,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// Of a path in the tree of files, also say how large things are, and when they changed.
+    /// Show sizes and modification times too, for a path in the tree of files.
     #[arg(long, short)]
     long: bool,
-    /// One JSON object a line.
+    /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the list.
+/// Runs `ls`.
 pub(crate) async fn run(args: LsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = match args.path {
         Some(AnyPath::Tree(path)) => {
@@ -119,7 +119,7 @@ struct PartitionItem {
 }
 
 async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow::Result<()> {
-    // Offsets bound prefixes: a moment of user time is read as Kafka's clients read it.
+    // Offsets bound prefixes, so a user-time moment is read as Kafka's clients read it.
     let is_user = path.at.as_ref().is_some_and(|at| RecordSelection::user_times(&at.ask).is_some());
     let source = if is_user {
         eprintln!("of user time, offsets bound a prefix; `cat` gives the exact set");
@@ -143,10 +143,10 @@ async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow
     print_list(json, &["partition", "start", "end", "bytes"], items)
 }
 
-/// With more names than this, they come in the order in which the server has them.
+/// Longer listings are not sorted: they come in the server's order.
 const SORTED_MAX: usize = 10_000;
 
-/// A name in the tree, on its way out.
+/// A name in the tree, to be printed.
 #[derive(Serialize)]
 struct TreeEntryItem {
     name: String,
@@ -189,7 +189,7 @@ fn tree_entry_item(listed: TreeDirectoryEntry) -> TreeEntryItem {
     TreeEntryItem { name: name_of(&name), kind, stat, error }
 }
 
-/// Partitions in the order of their numbers.
+/// Sorts partitions by number.
 fn natural_order(name: &str) -> (Option<u64>, &str) {
     let digits = name.bytes().take_while(u8::is_ascii_digit).count();
     (name[..digits].parse().ok(), name)

@@ -25,7 +25,7 @@ pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod topics;
 
-/// Runs what the command line asks for.
+/// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let server = ServerAddress { bootstrap: cli.bootstrap };
     match cli.command {
@@ -51,7 +51,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// What every client command has around it. A server sets these up in its own way.
+/// Runs a client command with logging and a runtime. The server sets these up itself.
 fn run_as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     broker::logging::start("error")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -62,7 +62,8 @@ fn run_as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::R
     runtime.block_on(command)
 }
 
-/// [`run_as_client`], of a server that may know what a misspelt name should be.
+/// [`run_as_client`] for a command that uses a server. The server may know what a mistyped name
+/// should be.
 fn run_with_server(
     server: &ServerAddress,
     command: impl Future<Output = anyhow::Result<()>>,
@@ -75,13 +76,13 @@ fn run_with_server(
     })
 }
 
-/// Where the server is.
+/// The address of the server.
 pub(crate) struct ServerAddress {
     bootstrap: String,
 }
 
 impl ServerAddress {
-    /// Connects to it.
+    /// Connects to the server.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Ok(Client::connect(&self.bootstrap, Options::default()).await?)
     }

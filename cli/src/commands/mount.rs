@@ -1,4 +1,4 @@
-//! `freezeframe mount` and `umount`: the tree as a file system, of the server that runs here.
+//! `freezeframe mount` and `umount`: mount the tree of the local server as a file system.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ Examples:
   grep -r error /mnt/frames/.at/s20261121T090000Z/topics/logs
   diff -r /mnt/frames/.at/s1795252948259/files /mnt/frames/files")]
 pub(crate) struct MountArgs {
-    /// Where; without it, what is mounted is listed
+    /// The mount point. Without it, the mounts are listed
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     #[command(flatten)]
@@ -44,21 +44,21 @@ Examples:
   freezeframe umount /mnt/frames
   freezeframe umount /mnt/frames --lazy")]
 pub(crate) struct UmountArgs {
-    /// Where
+    /// The mount point
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Also if it is in use: what is open there goes on until it is closed
+    /// Also while it is in use: open files stay usable until they are closed
     #[arg(long)]
     lazy: bool,
-    /// Where the data of the server lies, if the mount is not to say it
+    /// The data directory of the server. The default is the one that the mount names
     #[arg(long, value_name = "DIR", env = "FREEZEFRAME_DATA_DIR")]
     data_dir: Option<PathBuf>,
 }
 
-/// Which server: the one that runs on a data directory of this machine.
+/// Selects the server: the one that runs on a data directory of this machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerArgs {
-    /// Where the data of the server lies
+    /// The data directory of the server
     #[arg(
         long,
         value_name = "DIR",
@@ -68,7 +68,7 @@ pub(super) struct ServerArgs {
     pub(super) data_dir: PathBuf,
 }
 
-/// Mounts, or lists what is mounted.
+/// Runs `mount`: mounts, or lists the mounts.
 pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let request = match &args.directory {
         Some(directory) => ControlRequest::Mount { directory: absolute(directory)? },
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
     print(&request_directories(&args.server.data_dir, &request)?)
 }
 
-/// Unmounts.
+/// Runs `umount`.
 pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
     let request =
         ControlRequest::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };
@@ -89,7 +89,7 @@ pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
     request_directories(&data_dir, &request).map(drop)
 }
 
-/// The server has a working directory of its own.
+/// The absolute path: the server has another working directory.
 fn absolute(directory: &std::path::Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(directory).context("name the directory from the root")
 }

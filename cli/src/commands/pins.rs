@@ -1,4 +1,4 @@
-//! `freezeframe pins`: moments that are kept, whatever retention says.
+//! `freezeframe pins`: moments that retention keeps readable.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ pub(crate) struct PinsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PinsCommand {
-    /// List the pins that stand (also without a subcommand).
+    /// List the pins (also without a subcommand).
     #[command(after_help = "\
 Examples:
   freezeframe pins list --json")]
     List(ListPinsArgs),
-    /// Keep a moment readable. The same pin again gets the later of both expiries.
+    /// Keep a moment readable. Setting the same pin again keeps the later expiry.
     #[command(after_help = "\
 Examples:
   freezeframe pins set audit --at s1795252948259 --for 7d
@@ -58,19 +58,19 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 struct ListPinsArgs {
-    /// One JSON object a pin and line.
+    /// Print one JSON object a line for each pin.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct SetPinArgs {
-    /// Its name.
+    /// The name of the pin.
     name: String,
     /// The moment, by system time.
     #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: MomentArg,
-    /// For how long from now: a number and its unit: ms, s, m, h, d or w.
+    /// How long from now: a number and a unit: ms, s, m, h, d or w.
     #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.
@@ -93,7 +93,7 @@ fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
     }
 }
 
-/// Does what was asked about pins.
+/// Runs `pins`.
 pub(crate) async fn run(args: PinsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PinsCommand::List(args.list)) {
         PinsCommand::List(args) => list(&mut server.connect().await?, &args).await,
@@ -118,7 +118,7 @@ fn expiry(pin: &PinDescription) -> String {
     date(SysTime(pin.expires_ms))
 }
 
-/// Nobody's topic can be called `*`.
+/// The topics of a pin. No topic can have the name `*`.
 fn topics(pin: &PinDescription) -> String {
     pin.topics.as_ref().map_or_else(|| "*".to_owned(), |topics| topics.join(","))
 }

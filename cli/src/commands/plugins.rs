@@ -12,10 +12,10 @@ use super::topics::stamp_date;
 use crate::moments::date;
 use crate::output;
 
-/// A question spells a byte in two digits: the longest record that fits into one.
+/// The longest record that fits into a request, which writes each byte as two digits.
 const RECORD_BYTES_MAX: u64 = 500 << 10;
 
-/// Times of our days, if they are seconds; as milliseconds, they are of 1970 to 1973.
+/// Current times, if they are in seconds. In milliseconds they would be from 1970 to 1973.
 const LIKE_SECONDS: std::ops::Range<i64> = 1_000_000_000..100_000_000_000;
 
 /// Arguments of `plugins`.
@@ -42,22 +42,22 @@ pub(crate) struct PluginsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PluginsCommand {
-    /// List the plug-ins that there are (also without a subcommand).
+    /// List the plug-ins (also without a subcommand).
     #[command(after_help = "\
 Examples:
   freezeframe plugins list --json")]
     List(ListPluginsArgs),
-    /// Add a plug-in, or replace it. Topics that use it go on with what it was.
+    /// Add a plug-in, or replace it. Topics that use it continue with the old module.
     #[command(after_help = "\
 Examples:
   freezeframe plugins add filetime docs/plugins/filetime.wasm")]
     Add(AddPluginArgs),
-    /// Remove plug-ins. Topics that use them go on.
+    /// Remove plug-ins. Topics that use them are not affected.
     #[command(after_help = "\
 Examples:
   freezeframe plugins remove filetime")]
     Remove(RemovePluginArgs),
-    /// Say what user time would be found in a record: by a plug-in, or by any freezeframe.user.time.
+    /// Show the user time that a plug-in, or any freezeframe.user.time, finds in a record.
     #[command(after_help = "\
 Examples:
   freezeframe plugins test filetime --value-file record.bin
@@ -68,14 +68,14 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 struct ListPluginsArgs {
-    /// One JSON object a plug-in and line.
+    /// Print one JSON object a line for each plug-in.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct AddPluginArgs {
-    /// Its name.
+    /// The name of the plug-in.
     name: String,
     /// The module.
     file: PathBuf,
@@ -90,7 +90,7 @@ struct RemovePluginArgs {
 
 #[derive(Debug, clap::Args)]
 struct TestPluginArgs {
-    /// A plug-in's name, or what freezeframe.user.time would say.
+    /// The name of a plug-in, or a value of freezeframe.user.time.
     #[arg(value_name = "NAME|SPEC")]
     spec: String,
     /// The record's value.
@@ -117,7 +117,7 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Does what was asked about plug-ins.
+/// Runs `plugins`.
 pub(crate) async fn run(args: PluginsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(PluginsCommand::List(args.list)) {
         PluginsCommand::List(args) => list(&mut server.connect().await?, &args).await,
@@ -186,7 +186,8 @@ async fn test(server: &ServerAddress, args: TestPluginArgs) -> anyhow::Result<()
     Ok(())
 }
 
-/// A plug-in's name alone stands for it. The kinds that need nothing more have names too.
+/// The specification: a plug-in's name stands for that plug-in. Kinds without parameters have names
+/// too.
 fn spec_of(text: &str) -> String {
     let is_spec = text.contains([':', ';']) || matches!(text, "timestamp" | "pmu");
     if is_spec { text.to_owned() } else { format!("wasm:{text}") }

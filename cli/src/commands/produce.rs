@@ -1,7 +1,8 @@
 //! `freezeframe produce`: lines of standard input become records.
 //!
-//! A thread of its own reads the lines; it may stand still for ever at a terminal. Whatever has
-//! arrived goes out as soon as nothing more is waiting, so a slow pipe is not held up for a full batch.
+//! A thread reads the lines, because a read from a terminal may block forever. Whatever has arrived
+//! is sent as soon as no more input is waiting. So a slow pipe is not delayed until a batch is
+//! full.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +22,7 @@ use super::ServerAddress;
 use crate::completion;
 use crate::output::counted;
 
-/// What a server accepts as one batch by default is 1 MiB and a little.
+/// By default a server accepts a batch of 1 MiB and a little more.
 const BATCH_BYTES_MAX: usize = 900 << 10;
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 8;
@@ -47,30 +48,30 @@ pub(crate) struct ProduceArgs {
     /// A line is KEY, this separator, and the value. \t is a tab.
     #[arg(long, value_name = "SEPARATOR", value_parser = parse_separator, conflicts_with = "json")]
     key_separator: Option<String>,
-    /// A line is a JSON object, as `cat --format jsonl` prints it: key, value, headers, timestamp and
-    /// partition are kept, topic and offset are not. Only the value is required.
+    /// A line is a JSON object, as `cat --format jsonl` prints it. Its key, value, headers,
+    /// timestamp and partition are used, its topic and offset are not. Only the value is required.
     #[arg(long)]
     json: bool,
     /// When a record counts as written.
     #[arg(long, value_enum, default_value = "all")]
     acks: AcksArg,
-    /// How batches are packed.
+    /// The compression of batches.
     #[arg(long, value_enum, default_value = "none")]
     compression: CodecArg,
-    /// Put every record into this partition.
+    /// Write every record to this partition.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum AcksArg {
-    /// Once it was sent; failures go unnoticed.
+    /// Once it was sent. Failures go unnoticed.
     #[value(name = "0")]
     None,
-    /// Once the leader has it.
+    /// Once the leader has written it.
     #[value(name = "1")]
     Leader,
-    /// Once every replica in sync has it.
+    /// Once every in-sync replica has written it.
     #[value(name = "all", alias = "-1")]
     All,
 }
@@ -91,11 +92,11 @@ fn parse_separator(text: &str) -> Result<String, String> {
     }
 }
 
-/// Sends what comes on standard input.
+/// Runs `produce`.
 pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
     let topic = match client.topic(&args.topic).await {
-        // A slip in a name would otherwise make a topic.
+        // A mistyped name would otherwise create a topic.
         Err(error @ ClientError::UnknownTopic(_)) => {
             let hint = format!("{error}; make it with: freezeframe topics create {}", args.topic);
             return Err(anyhow::Error::from(error).context(hint));
@@ -113,7 +114,7 @@ pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Re
     outcome
 }
 
-/// A bar, if the input has an end and somebody is watching.
+/// A progress bar, if the input has an end and standard error is a terminal.
 fn progress() -> ProgressBar {
     let Some(bytes) = input_bytes().filter(|_| console_is_watched()) else {
         return ProgressBar::hidden();
@@ -128,7 +129,7 @@ fn console_is_watched() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stderr())
 }
 
-/// How many bytes are still to come, if standard input is a file.
+/// The number of remaining bytes, if standard input is a file.
 fn input_bytes() -> Option<u64> {
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
@@ -137,7 +138,7 @@ fn input_bytes() -> Option<u64> {
 
 type LineChunk = Vec<Vec<u8>>;
 
-/// Reads standard input in a thread, and hands over lines as they come.
+/// Reads standard input in a thread, and passes lines on as they arrive.
 fn read_input() -> mpsc::Receiver<std::io::Result<LineChunk>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
     std::thread::spawn(move || {
@@ -156,7 +157,7 @@ fn read_input() -> mpsc::Receiver<std::io::Result<LineChunk>> {
     receiver
 }
 
-/// Lines, for as long as reading one more would not wait. None at the end.
+/// Reads lines until the next read would block. Returns none at the end.
 fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<LineChunk> {
     let (mut lines, mut bytes) = (LineChunk::new(), 0);
     while bytes < CHUNK_BYTES {
@@ -185,10 +186,10 @@ struct ConsoleProducer {
     spelling: InputFormat,
     acks: RequiredAcks,
     codec: CompressionType,
-    /// How many partitions there are.
+    /// The number of partitions.
     partitions: i32,
     fixed: Option<i32>,
-    /// Where records without a key go until the next request.
+    /// The partition of records without a key, until the next request.
     sticky: i32,
     pending: BTreeMap<i32, BatchBuilder>,
     line: u64,
@@ -197,7 +198,7 @@ struct ConsoleProducer {
     started: Instant,
 }
 
-/// How a line spells a record.
+/// The format of a line.
 enum InputFormat {
     Value,
     KeyAndValue(String),
@@ -260,7 +261,8 @@ impl ConsoleProducer {
                 let record = match self.read(&line) {
                     Ok(record) => record,
                     Err(error) => {
-                        // What came before the bad line is sent, so that the count says where to go on.
+                        // Send the lines before the bad one, so that the count says where to
+                        // continue.
                         self.send(client).await?;
                         return Err(error.context(format!("line {}", self.line)));
                     }
@@ -304,7 +306,7 @@ impl ConsoleProducer {
         Ok(record)
     }
 
-    /// The partition that a record goes to.
+    /// The partition of a record.
     fn partition_of(&self, record: &RecordLine) -> i32 {
         let by_key = || record.key.as_ref().map(|key| partition_of_key(key, self.partitions));
         self.fixed.or(record.partition).or_else(by_key).unwrap_or(self.sticky)
@@ -320,7 +322,7 @@ impl ConsoleProducer {
         let now = || i64::try_from(OsClock.read().wall.0).unwrap_or(i64::MAX / 2);
         let headers: Vec<_> =
             record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
-        // After a request records without a key may belong elsewhere.
+        // After a request, records without a key may belong to another partition.
         self.pending
             .entry(self.partition_of(record))
             .or_insert_with(|| BatchBuilder::new(self.codec))
@@ -333,7 +335,7 @@ impl ConsoleProducer {
         Ok(())
     }
 
-    /// Sends what is pending, and waits until it counts as written.
+    /// Sends the pending batches, and waits for the acknowledgements.
     async fn send(&mut self, client: &mut Client) -> anyhow::Result<()> {
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
@@ -364,7 +366,7 @@ impl ConsoleProducer {
     }
 }
 
-/// About what a record takes in a batch.
+/// About how many bytes a record takes in a batch.
 fn record_bytes(record: &RecordLine) -> usize {
     let length = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, |bytes| bytes.len());
     let headers = record.headers.iter().map(|(name, value)| name.len() + length(value) + 10);

@@ -1,4 +1,4 @@
-//! `freezeframe serve`: the server itself.
+//! `freezeframe serve`: runs the server.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,40 +35,42 @@ A file:
   [kafka]
   num.partitions = 3")]
 pub(crate) struct ServeArgs {
-    /// Where the data lies [default: ./freezeframe-data]
+    /// The data directory [default: ./freezeframe-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Where to listen for Kafka's clients; port 0 takes any free one, off none [default: 127.0.0.1:9092]
+    /// The address for Kafka clients. Port 0 takes any free one, off disables it [default:
+    /// 127.0.0.1:9092]
     #[arg(long, value_name = "HOST:PORT")]
     kafka: Option<String>,
-    /// Accepted, and not served by this version [default: off]
+    /// Accepted, but not served by this version [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
-    /// Where to answer operators: /healthz, /readyz, /metrics, /clock/confirm, /v1 [default: off]
+    /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /v1 [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// Mount the tree of topics and files at an empty directory. May be given more than once
     #[arg(long, value_name = "DIR")]
     mount: Vec<String>,
-    /// When a write that asks for it counts as safe [default: fsync]
+    /// When a write that requests durability counts as durable [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
-    /// Settings, in TOML
+    /// A file with settings, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Any setting, ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than once
+    /// Any setting: ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than
+    /// once
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
-    /// End, in order, when standard input does: the process that holds its other end has ended then
+    /// Shut down when standard input ends, which means that the process at its other end has ended
     #[arg(long, hide = true)]
     end_with_input: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum DurabilityArg {
-    /// On stable storage: it survives the machine.
+    /// On stable storage: it survives a crash of the machine.
     Fsync,
-    /// With the operating system: it survives this process.
+    /// In the operating system: it survives a crash of this process.
     Os,
 }
 
@@ -81,7 +83,7 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Serves until it is told to end.
+/// Serves until a signal or an error ends it.
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
     let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
@@ -98,7 +100,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Nobody can die without the kernel closing the pipe; so this also sees a parent that was killed.
+/// The kernel closes the pipe however the parent ends, so this also detects a parent that was
+/// killed.
 fn terminate_when_input_ends() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);

@@ -1,4 +1,4 @@
-//! `freezeframe stat`: what is known of a path in the tree of files.
+//! `freezeframe stat`: shows the attributes of a path in the tree of files.
 
 use client::tree::{TreeNodeKind, TreeNodeStat};
 use serde::Serialize;
@@ -22,10 +22,10 @@ pub(crate) struct StatArgs {
     /// A path in the tree of files: it begins with a slash.
     #[arg(value_parser = TreePath::parse, add = completion::paths())]
     path: TreePath,
-    /// The moment as of which everything is seen.
+    /// The moment as of which to read the tree.
     #[arg(long, value_parser = MomentArg::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +37,7 @@ struct PathStat {
     stat: TreeNodeStat,
 }
 
-/// Prints it.
+/// Runs `stat`.
 pub(crate) async fn run(args: StatArgs, server: &ServerAddress) -> anyhow::Result<()> {
     let path = args.path.with_at(args.at)?;
     path.announce();

@@ -1,4 +1,4 @@
-//! `freezeframe topics`: what there is, and what there was.
+//! `freezeframe topics`: the topics that exist, and those that existed at a moment.
 
 use std::collections::BTreeMap;
 
@@ -40,13 +40,13 @@ Examples:
   freezeframe topics list --json
   freezeframe topics list --at '1 hour ago'")]
     List(ListTopicsArgs),
-    /// Make a topic.
+    /// Create a topic.
     #[command(after_help = "\
 Examples:
   freezeframe topics create orders
   freezeframe topics create orders --partitions 3 --config retention.ms=86400000")]
     Create(CreateTopicArgs),
-    /// End topics. Their past stays readable for as long as it is kept.
+    /// Delete topics. Their past stays readable as long as it is retained.
     #[command(after_help = "\
 Examples:
   freezeframe topics delete orders payments")]
@@ -64,23 +64,23 @@ struct ListTopicsArgs {
     /// The topics that existed at a moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// Also topics of the server's own workings.
+    /// Also list internal topics.
     #[arg(long)]
     internal: bool,
-    /// One JSON object a topic and line.
+    /// Print one JSON object a line for each topic.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct CreateTopicArgs {
-    /// Its name.
+    /// The name of the topic.
     #[arg(value_parser = parse_topic)]
     topic: String,
-    /// How many partitions; the server's default if not said.
+    /// The number of partitions. The default is the server's.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
-    /// On how many servers; the server's default if not said.
+    /// The number of replicas. The default is the server's.
     #[arg(long, value_parser = clap::value_parser!(i16).range(1..))]
     replication_factor: Option<i16>,
     /// A setting. May be given more than once.
@@ -100,15 +100,15 @@ struct DescribeTopicArgs {
     /// The topic.
     #[arg(value_parser = parse_topic, add = completion::topics())]
     topic: String,
-    /// As it was at a moment.
+    /// The topic as of a moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<MomentArg>,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Reads a topic's name.
+/// Parses a topic name.
 pub(crate) fn parse_topic(text: &str) -> Result<String, fileview::TopicNameError> {
     fileview::check_topic(text).map(|()| text.to_owned())
 }
@@ -120,7 +120,7 @@ fn parse_config(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Does what was asked about topics.
+/// Runs `topics`.
 pub(crate) async fn run(args: TopicsArgs, server: &ServerAddress) -> anyhow::Result<()> {
     match args.command.unwrap_or(TopicsCommand::List(args.list)) {
         TopicsCommand::List(ListTopicsArgs { at: Some(at), json, .. }) => {
@@ -166,7 +166,7 @@ async fn list_at_moment(client: &mut Client, at: &MomentArg, json: bool) -> anyh
     print_list(json, &["topic", "partitions", "created", "deleted since"], items)
 }
 
-/// When a stamp was given.
+/// The date of a stamp.
 pub(crate) fn stamp_date(stamp: Stamp) -> String {
     date(stamp.0.time())
 }

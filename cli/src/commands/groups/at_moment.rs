@@ -64,7 +64,7 @@ pub(super) async fn describe_at_moment(
     Ok(())
 }
 
-/// What one partition has of a group.
+/// The cells of one partition of a group.
 #[derive(Default)]
 struct GroupPartitionCells<'a> {
     committed: Option<&'a CommittedOffsetAtMoment>,

@@ -1,4 +1,4 @@
-//! Setting a group to a moment, and back to what it had committed.
+//! Resets a group to a moment, or restores what it had committed.
 
 use anyhow::{Context, bail};
 use client::ClientError;
@@ -33,13 +33,14 @@ pub(super) struct SeekGroupArgs {
     /// The moment.
     #[arg(long, value_parser = MomentArg::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: MomentArg,
-    /// Only this topic. May be given more than once; a group that has committed nothing needs it.
+    /// Only this topic. May be given more than once. Required for a group that has committed
+    /// nothing.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
-    /// Say what it would do, and do nothing.
+    /// Show what would happen, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -61,10 +62,10 @@ pub(super) struct RestoreGroupArgs {
     /// The moment, by system time.
     #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: MomentArg,
-    /// Say what it would do, and do nothing.
+    /// Show what would happen, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }

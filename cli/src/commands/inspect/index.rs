@@ -1,4 +1,4 @@
-//! An index: its header, the runs of logs, and entries if some are asked for.
+//! An index: its header, the runs of logs, and entries if some are requested.
 
 use std::io;
 use std::sync::Arc;
@@ -143,12 +143,14 @@ fn print_header(
 struct IndexPrinter<'a, 'b> {
     inspected: &'a InspectedFile,
     printer: &'a mut InspectPrinter<'b>,
-    /// What was said last of damage: a block holds many records.
+    /// The last reported corruption. A block holds many records, so one corrupt block would be
+    /// reported many times.
     last_reason: String,
 }
 
 impl IndexPrinter<'_, '_> {
-    /// What was read; `None` if it is damaged, which is said once. What is not there ends it.
+    /// The value that was read; `None` if it is corrupt, which is reported once. Other errors end
+    /// the run.
     fn read<T>(&mut self, read: io::Result<T>) -> anyhow::Result<Option<T>> {
         let reason = match read {
             Ok(read) => return Ok(Some(read)),
@@ -286,7 +288,7 @@ impl IndexPrinter<'_, '_> {
     }
 }
 
-/// Whether the file ends before what was to be read.
+/// Whether the file ends before the record.
 fn is_at_end<T>(read: &io::Result<T>) -> bool {
     read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }

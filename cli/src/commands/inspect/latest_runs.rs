@@ -1,4 +1,4 @@
-//! A head table: its header, and where the newest run of each log stands.
+//! A latest-run table: its header, and the position of the newest run of each log.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The manifest: its header, the parts, and what of each log was given up or compacted.
+//! The manifest: its header, the sealed segments, and for each log what was removed or compacted.
 
 use anyhow::bail;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! The proofs of segments: of each its header, whether what it claims holds, then its leaves.
+//! The proofs of segments: for each its header, whether its claims hold, then its leaves.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Prints a proof, and of its leaves at most those that are `left` to print.
+/// Prints a proof, and at most `left` of its leaves.
 fn print_proof(
     inspected: &InspectedFile,
     mut proof: Proof,
@@ -81,7 +81,7 @@ fn print_proof(
     print_header(inspected, proof.header(), [chain, signature], printer)?;
     let from = printer.args.from;
     for index in 0..u64::from(proof.header().entries) {
-        // Where leaves were taken out, one hash stands for several.
+        // If leaves were removed, one hash stands for several.
         let Some(leaf) = proof.leaf_at(index)? else { continue };
         if leaf.position < from {
             continue;

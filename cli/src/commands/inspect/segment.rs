@@ -13,7 +13,7 @@ use crate::moments::date;
 
 const HEADINGS: &[&str] =
     &["position", "stamp", "log", "base", "count", "kind", "length", "user times", "checksums"];
-/// Those of a frame that was filed.
+/// The headings for a frame of a sorted segment.
 const SORTED_HEADINGS: &[&str] = &[
     "position",
     "stamp",
@@ -113,7 +113,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Where the segment begins: by its header, or by its name if that is not whole.
+/// The start of the segment: from its header, or from its name if the header is incomplete.
 fn print_header(
     inspected: &InspectedFile,
     printer: &mut InspectPrinter<'_>,
@@ -140,8 +140,8 @@ fn print_header(
     Ok(start)
 }
 
-/// Prints a frame. Of one that was filed it is known where its payload stands, and what the chain of its
-/// log is.
+/// Prints a frame. For a frame of a sorted segment, the position of its payload and the chain of
+/// its log are known too.
 pub(super) fn print_frame(
     inspected: &InspectedFile,
     found: &ScannedFrame,
@@ -192,13 +192,13 @@ pub(super) fn print_frame(
     Ok(())
 }
 
-/// Bytes as `hexdump -C` shows them.
+/// Bytes in the format of `hexdump -C`.
 fn dump(bytes: &[u8], length: u64) -> String {
     let mut text = String::new();
     for (row, line) in bytes.chunks(16).enumerate() {
         let mut cells = String::new();
         for byte in line {
-            // Writing into a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(cells, " {byte:02x}");
         }
         let letters: String = line

@@ -1,4 +1,4 @@
-//! Frames that were filed by log: the header, then the frames as they stand, and what lies between.
+//! A sorted segment: its header, then its frames in file order, and the gaps between them.
 
 use std::sync::Arc;
 

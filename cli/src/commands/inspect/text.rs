@@ -1,11 +1,11 @@
-//! Files that are text already.
+//! Text files.
 
 use serde::Serialize;
 
 use super::{InspectPrinter, InspectedFile};
 use crate::table::OutputTable;
 
-/// Longer ones are none of ours.
+/// A longer file is not one of ours.
 const BYTES_MAX: usize = 4 << 10;
 const CORRUPT: &str = "corrupt";
 
@@ -30,7 +30,7 @@ pub(super) fn print_identity(
     }
 }
 
-/// Names and values; `None` if it is no identity.
+/// Names and values; `None` if it is not an identity file.
 fn identity(bytes: &[u8]) -> Option<Vec<(&str, &str)>> {
     let text = text(bytes)?;
     let lines: Option<Vec<_>> = text.lines().map(|line| line.split_once(' ')).collect();
@@ -50,7 +50,7 @@ pub(super) fn print_lock(
     print(&inspected.name, [said].into_iter(), printer)
 }
 
-/// What is text, and cannot confuse a terminal.
+/// The bytes as text; `None` if they are not text, or could confuse a terminal.
 fn text(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     text.chars().all(|c| c == '\n' || !c.is_control()).then_some(text)
