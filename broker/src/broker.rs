@@ -108,7 +108,7 @@ impl Broker {
             let mut home = DataDirectory::open_uncommitted(&data_dir, new_cluster_id)
                 .context("open the data directory")?;
             home.require_journal()?;
-            engine.catalog = Some(home.catalog());
+            engine.core.catalog = Some(home.catalog());
             let engine = open_engine(&home.journal(), engine, format)?;
             home.commit_identity().context("open the data directory")?;
             anyhow::Ok((home, engine))
@@ -136,7 +136,7 @@ impl Broker {
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
         let mut maintenance = JoinSet::new();
-        maintenance.spawn(abort_on_panic(Arc::clone(&engine).maintenance_loop()));
+        maintenance.spawn(abort_on_panic(Arc::clone(&engine).run_maintenance()));
         maintenance.spawn(abort_on_panic(Arc::clone(&kafka).run_maintenance()));
         status.serving(ServerParts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
         Ok(RunningBroker {
@@ -180,7 +180,7 @@ fn open_engine(
     mut options: EngineOptions,
     format: KafkaFormat,
 ) -> anyhow::Result<Arc<Engine>> {
-    options.storage.salt = Uuid::new_v4().as_u64_pair().0;
+    options.core.storage.salt = Uuid::new_v4().as_u64_pair().0;
     let doing = || format!("open the journal in {}", journal.display());
     let disk = RealDisk::open(journal).with_context(doing)?;
     let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));

@@ -206,7 +206,7 @@ impl ConfigLoader {
             ConfigError::Value { expected, .. } => format!("give {expected}"),
             ConfigError::Unknown(key) => unreachable!("topics have a setting {key}"),
         })?;
-        self.config.engine.topic_defaults.extend(config.overrides().clone());
+        self.config.engine.core.topic_defaults.extend(config.overrides().clone());
         Ok(())
     }
 

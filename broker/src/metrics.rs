@@ -176,7 +176,7 @@ fn encode_time(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
 }
 
 fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let topics = parts.engine.topics();
+    let topics = parts.engine.topics().all();
     let partitions: usize = topics.iter().map(|topic| topic.partitions.len()).sum();
     page.gauge("freezeframe_topics", "Topics", topics.len() as u64)?;
     page.gauge("freezeframe_partitions", "Partitions of all topics", partitions as u64)?;
@@ -191,7 +191,7 @@ fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resu
         "Whether the catalog lies in memory, for the disk has no room for it",
         u64::from(in_memory),
     )?;
-    match parts.engine.group_snapshots() {
+    match parts.engine.groups().snapshots() {
         Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups.len() as u64),
         // A missing gauge is better than a wrong one.
         Err(_) => Ok(()),
@@ -199,7 +199,7 @@ fn encode_contents(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Resu
 }
 
 fn encode_cuts(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
-    let stats = parts.engine.cut_cache_stats();
+    let stats = parts.engine.cuts().cache_stats();
     for (name, help, count) in [
         ("hits", "Cuts answered without a look at the logs", stats.hits),
         ("misses", "Cuts for which the logs were searched", stats.misses),
@@ -214,7 +214,7 @@ fn encode_cuts(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
     ] {
         page.gauge(&format!("freezeframe_cut_cache_{name}"), help, value)?;
     }
-    let pins = parts.engine.pins().len() as u64;
+    let pins = parts.engine.pins().all().len() as u64;
     page.gauge("freezeframe_pins", "Pins that stand", pins)
 }
 

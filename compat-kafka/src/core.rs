@@ -200,13 +200,13 @@ impl KafkaServer {
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
         let groups = GroupCoordinator::new(options.groups.clone(), log, new_member_id);
-        for (group, snapshot) in engine.group_snapshots()? {
+        for (group, snapshot) in engine.groups().snapshots()? {
             if let Err(error) = groups.restore(&group, &snapshot) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
                 groups.restore_unknown(&group);
             }
         }
-        for offset in engine.committed_offsets(None)? {
+        for offset in engine.groups().committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
@@ -316,7 +316,7 @@ impl KafkaServer {
         name: &str,
         rows: &MomentRowQuota,
     ) -> Result<Option<ReadableTopic>, MomentTopicError> {
-        if self.engine.topic(name).is_none() && split_moment_topic(name).is_some() {
+        if self.engine.topics().named(name).is_none() && split_moment_topic(name).is_some() {
             rows.check()?;
         }
         self.readable(name).await
@@ -331,7 +331,7 @@ impl KafkaServer {
         &self,
         name: &str,
     ) -> Result<Option<ReadableTopic>, MomentTopicError> {
-        if let Some(topic) = self.engine.topic(name) {
+        if let Some(topic) = self.engine.topics().named(name) {
             return Ok(Some(ReadableTopic::Present(topic)));
         }
         let when = WaitPolicy::Wait(self.options.moment_patience);
@@ -341,7 +341,7 @@ impl KafkaServer {
 
     /// The topic that a reader named by id.
     pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<ReadableTopic> {
-        if let Some(topic) = self.engine.topic_by_id(id) {
+        if let Some(topic) = self.engine.topics().by_id(id) {
             return Some(ReadableTopic::Present(topic));
         }
         self.moment_cache.by_id(id).map(ReadableTopic::Past)

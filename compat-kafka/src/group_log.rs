@@ -20,14 +20,19 @@ impl GroupLog for EngineGroupLog {
     fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
-            engine.save_group(&group, snapshot).await.map(drop).map_err(|error| error.to_string())
+            engine
+                .groups()
+                .save(&group, snapshot)
+                .await
+                .map(drop)
+                .map_err(|error| error.to_string())
         })
     }
 
     fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
-            engine.delete_group(&group).await.map(drop).map_err(|error| error.to_string())
+            engine.groups().delete(&group).await.map(drop).map_err(|error| error.to_string())
         })
     }
 
@@ -35,7 +40,7 @@ impl GroupLog for EngineGroupLog {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
             // A group that cannot be looked up now is not one without offsets.
-            engine.has_offsets(&group).unwrap_or(true)
+            engine.groups().has_offsets(&group).unwrap_or(true)
         })
     }
 }

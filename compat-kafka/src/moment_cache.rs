@@ -164,7 +164,7 @@ impl MomentCache {
         if let Some(view) = self.by_name(name) {
             return Ok(Some(view));
         }
-        let view = Arc::new(engine.view(topic, ask?, when).await?);
+        let view = Arc::new(engine.seek().view(topic, ask?, when).await?);
         Ok(Some(self.insert(name, view)))
     }
 
@@ -217,7 +217,7 @@ mod tests {
             Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
         );
         let engine = engine.unwrap();
-        engine.create_topic("t", partitions, BTreeMap::new(), [1; 16], false).await.unwrap();
+        engine.topics().create("t", partitions, BTreeMap::new(), [1; 16], false).await.unwrap();
         clock.advance(Duration::from_secs(1));
         engine
     }

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use engine::{EngineError, ExpiredOffsets, OffsetExpiry, PendingCommit};
+use engine::groups::{ExpiredOffsets, OffsetExpiry};
+use engine::{EngineError, PendingStamp};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::core::KafkaServer;
@@ -39,7 +40,7 @@ impl KafkaServer {
         let Some(now) = self.engine.retention_time() else { return Ok(0) };
         let expiry = OffsetExpiry::new(now, self.options.groups.offsets_retention);
         let (mut last, mut removals) = (None::<String>, OffsetRemovals::default());
-        while let Some(group) = self.engine.next_group(last.as_deref())? {
+        while let Some(group) = self.engine.groups().next_group(last.as_deref())? {
             self.expire_group_offsets(&group, expiry, &mut removals).await?;
             // However little there is to do: others have their turn.
             tokio::task::yield_now().await;
@@ -57,7 +58,8 @@ impl KafkaServer {
     ) -> Result<(), EngineError> {
         let mut last = None::<String>;
         while self.groups.expire(group, |_| ()).is_some()
-            && let Some(old) = self.engine.expired_offsets(group, last.as_deref(), expiry)?
+            && let Some(old) =
+                self.engine.groups().expired_offsets(group, last.as_deref(), expiry)?
         {
             last = Some(old.last.clone());
             if old.offsets.is_empty() {
@@ -69,7 +71,7 @@ impl KafkaServer {
             };
             let left_long_ago = match self.groups.expire(group, is_unused) {
                 Some(true) => {
-                    let saved = self.engine.group_saved_at(group)?;
+                    let saved = self.engine.groups().saved_at(group)?;
                     saved.is_none_or(|saved| expiry.is_expired(saved))
                 }
                 _ => false,
@@ -79,7 +81,7 @@ impl KafkaServer {
                 let is_any = !expiring.is_empty();
                 is_any.then(|| {
                     removals.count += expiring.len();
-                    self.engine.begin_expire_offsets(group, expiring, expiry)
+                    self.engine.groups().begin_expire_offsets(group, expiring, expiry)
                 })
             });
             if let Some(begun) = begun.flatten() {
@@ -111,7 +113,7 @@ fn expired_offsets(
 /// What is on its way to the disk.
 #[derive(Default)]
 struct OffsetRemovals {
-    in_flight: Vec<PendingCommit>,
+    in_flight: Vec<PendingStamp>,
     count: usize,
 }
 

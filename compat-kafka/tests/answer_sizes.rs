@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
-use engine::OffsetCommit;
+use engine::groups::OffsetCommit;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, StrBytes};
 use rig::{TestKafkaConnection, TestKafkaServer, frame, name};
@@ -383,7 +383,7 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     options.groups.initial_rebalance_delay = Duration::ZERO;
     let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
     let (id, mut wire) = ([9; 16], rig.connect().await);
-    rig.engine.create_topic("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
+    rig.engine.topics().create("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
     let offset = |partition| OffsetCommit {
         topic: "t".to_owned(),
         partition,
@@ -394,7 +394,7 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     };
     for nth in 0..GROUPS {
         join(&mut wire, nth).await;
-        rig.engine.commit_offsets(&group(nth), (0..40).map(offset).collect()).await.unwrap();
+        rig.engine.groups().commit(&group(nth), (0..40).map(offset).collect()).await.unwrap();
     }
     rig.clock.advance(Duration::from_millis(10));
     (rig, id)

@@ -78,7 +78,7 @@ impl KafkaCompactionModel {
         tail_bytes_max: usize,
     ) -> KafkaCompactionModel {
         let mut options = TestKafkaEngine::options();
-        options.storage.tail_bytes_max = tail_bytes_max;
+        options.core.storage.tail_bytes_max = tail_bytes_max;
         let house = TestKafkaEngine::with(options);
         let configs = [
             ("cleanup.policy", policy),
@@ -204,7 +204,7 @@ impl KafkaCompactionModel {
         let Some((last, _)) = self.moments.last() else { return };
         let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(*last));
         let Ok(ask) = ask else { return };
-        let view = self.test_engine.engine.view("c", ask, WaitPolicy::Refuse).await;
+        let view = self.test_engine.engine.seek().view("c", ask, WaitPolicy::Refuse).await;
         assert_eq!(view.is_err(), is_lost, "{view:?}");
     }
 
@@ -234,13 +234,13 @@ impl KafkaCompactionModel {
         }
         // The largest time of what is left.
         let present = self.test_engine.present("c", 0);
-        let found = self.test_engine.engine.latest_by_user_time(&present).unwrap();
+        let found = self.test_engine.engine.seek().latest_by_user_time(&present).unwrap();
         let all = read_all(&present);
         let largest = all.iter().map(|read| read.time).max();
         assert_eq!(found.map(|found| found.time.0), largest);
         for time in all.iter().map(|read| read.time) {
             let found =
-                self.test_engine.engine.first_at_or_after(&present, UserTime(time)).unwrap();
+                self.test_engine.engine.seek().first_at_or_after(&present, UserTime(time)).unwrap();
             let first = all.iter().find(|read| read.time >= time).map(|read| read.offset);
             assert_eq!(found.map(|found| found.offset.0), first, "u{time}");
         }
@@ -287,39 +287,39 @@ impl KafkaCompactionModel {
             KafkaCompactionStep::Produce(keys, after) => self.produce(keys, *after).await,
             KafkaCompactionStep::Resend(nth) => self.resend(*nth).await,
             KafkaCompactionStep::RollSegment => self.test_engine.roll_and_index().await,
-            KafkaCompactionStep::Compact => drop(engine.compact_due().await.unwrap()),
+            KafkaCompactionStep::Compact => drop(engine.maintenance().compact_due().await.unwrap()),
             KafkaCompactionStep::Retain => {
                 let expected = self.first_retained();
-                engine.apply_retention().await.unwrap();
+                engine.maintenance().apply_retention().await.unwrap();
                 let start = self.test_engine.present("c", 0).start().0;
-                let is_pinned = !engine.pins().is_empty();
+                let is_pinned = !engine.pins().all().is_empty();
                 assert!(start == self.start || self.deletes);
                 assert!(is_pinned && start == self.start || self.next_batch(start) == expected);
                 self.start = start;
             }
             KafkaCompactionStep::DeleteTo(part) => {
-                let topic = engine.topic("c").unwrap();
+                let topic = engine.topics().named("c").unwrap();
                 let end = self.test_engine.present("c", 0).end().0;
                 let before = self.start + (end - self.start) * u64::from(*part) / 512;
-                match engine.delete_records(&topic, 0, before as i64).await {
+                match engine.topics().delete_records(&topic, 0, before as i64).await {
                     Ok(start) => self.start = start.0,
-                    Err(EngineError::Pinned { .. }) => assert!(!engine.pins().is_empty()),
+                    Err(EngineError::Pinned { .. }) => assert!(!engine.pins().all().is_empty()),
                     Err(error) => panic!("{error}"),
                 }
             }
-            KafkaCompactionStep::Reclaim => drop(engine.reclaim().await.unwrap()),
+            KafkaCompactionStep::Reclaim => drop(engine.maintenance().reclaim().await.unwrap()),
             KafkaCompactionStep::Pin => {
                 let expires = SysTime(engine.wall_now().0 + 3_600_000);
                 // One that stands already, or of a moment that is lost, is refused.
                 if let Some((cut, _)) = self.moments.get(self.moments.len() / 2) {
-                    let _ = engine.pin("p", *cut, WaitPolicy::Refuse, expires, None).await;
+                    let _ = engine.pins().set("p", *cut, WaitPolicy::Refuse, expires, None).await;
                 }
             }
-            KafkaCompactionStep::Unpin => drop(engine.unpin("p").await),
+            KafkaCompactionStep::Unpin => drop(engine.pins().remove("p").await),
             KafkaCompactionStep::Restart => self.test_engine = self.test_engine.restart(),
             KafkaCompactionStep::Crash => self.test_engine = self.test_engine.crash(),
         }
-        for pin in self.test_engine.engine.pins() {
+        for pin in self.test_engine.engine.pins().all() {
             let whole = self.test_engine.at("c", pin.at).await;
             assert!(whole.is_ok(), "a pin's moment is whole: {pin:?} {step:?} {whole:?}");
         }

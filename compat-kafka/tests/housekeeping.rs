@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use engine::CoreOptions;
 use engine::{EngineError, EngineOptions, Offset, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, SysTime};
 use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
@@ -220,15 +221,15 @@ async fn f34_retention_by_age_deletes_what_is_old_and_says_so_and_nothing_else()
     let (held, filed) = (house.disk.used_bytes(), sorted_bytes(&house));
     assert!(filed > 0, "segments with two topics are sorted");
 
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
     let oldest = house.engine.wall_now().0 - 20_000;
     let mut starts = vec![a.start_by_age(0, oldest), a.start_by_age(1, oldest)];
     assert!(starts.iter().all(|start| *start > 12), "more than a segment goes: {starts:?}");
     check(&house, "a", &a, &starts).await;
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 0);
 
     house.reclaim().await;
-    house.engine.run_maintenance().await.unwrap();
+    house.engine.maintenance().index_and_sort().await.unwrap();
     let gone: u64 = a.batches.iter().filter(|batch| batch.end <= 18).map(|_| 6000).sum();
     let given_back = held - house.disk.used_bytes();
     assert!(given_back > gone * 8 / 10, "{given_back} of {gone}");
@@ -246,7 +247,7 @@ async fn f34_retention_by_age_deletes_what_is_old_and_says_so_and_nothing_else()
     }
     // Also what lies in the open segment, the newest batch too; and then more comes.
     house.advance_clock(100_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
     starts = vec![a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)];
     check(&house, "a", &a, &starts).await;
     house.roll_and_index().await;
@@ -268,8 +269,8 @@ async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
     let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
     fill(&house, &mut a, &mut b).await;
     let before = hashes(&house, "b", &b).await;
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    let topic = house.engine.topic("a").unwrap();
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
+    let topic = house.engine.topics().named("a").unwrap();
     let starts: Vec<u64> = (0..2).map(|index| house.present("a", index).start().0).collect();
     for (index, start) in (0..2).zip(&starts) {
         let log = &topic.partitions[index as usize].log;
@@ -281,8 +282,8 @@ async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
     for _ in 0..2 {
         check(&house, "a", &a, &starts).await;
         house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
+        house.engine.maintenance().index_and_sort().await.unwrap();
+        assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 0);
         check(&house, "a", &a, &starts).await;
         check(&house, "b", &b, &[0]).await;
         assert_eq!(hashes(&house, "b", &b).await, before);
@@ -299,12 +300,12 @@ async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_mome
     fill(&house, &mut a, &mut b).await;
     let mut starts = [0, 0];
     for (partition, before) in [(0, 1), (1, 20), (0, 18), (0, 25), (1, 54), (0, 58)] {
-        let topic = house.engine.topic("a").unwrap();
-        let start = house.engine.delete_records(&topic, partition, before).await.unwrap();
+        let topic = house.engine.topics().named("a").unwrap();
+        let start = house.engine.topics().delete_records(&topic, partition, before).await.unwrap();
         starts[partition as usize] = before as u64;
         assert_eq!(start.0, before as u64);
         house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
+        house.engine.maintenance().index_and_sort().await.unwrap();
         check(&house, "a", &a, &starts).await;
         house = if before % 2 == 0 { house.restart() } else { house.crash() };
         check(&house, "a", &a, &starts).await;
@@ -322,12 +323,12 @@ async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
     let at = a.moments[30];
     let hash = house.hash("a", at).await.unwrap();
     let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.engine.pins().set("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
     house.advance_clock(10_000);
-    let topic = house.engine.topic("a").unwrap();
+    let topic = house.engine.topics().named("a").unwrap();
     for _ in 0..2 {
-        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
-        let deleted = house.engine.delete_records(&topic, 0, 5).await;
+        assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 0);
+        let deleted = house.engine.topics().delete_records(&topic, 0, 5).await;
         assert!(matches!(deleted, Err(EngineError::Pinned { .. })), "{deleted:?}");
         house.reclaim().await;
         assert_eq!(house.hash("a", at).await.unwrap(), hash);
@@ -335,8 +336,8 @@ async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
         house = house.crash();
     }
     house.advance_clock(60_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    assert_eq!(house.engine.pins(), []);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
+    assert_eq!(house.engine.pins().all(), []);
     check(&house, "a", &a, &[a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)]).await;
     assert!(matches!(house.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
 }
@@ -346,7 +347,7 @@ async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_does_not() {
     let mut options = TestKafkaEngine::options();
-    options.deleted_topic_retention = Duration::from_secs(100);
+    options.core.deleted_topic_retention = Duration::from_secs(100);
     let mut house = TestKafkaEngine::with(options);
     let mut old = KafkaRetentionModel::default();
     house.topic("a", 2, &[("retention.ms", "-1")]).await;
@@ -356,8 +357,8 @@ async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_doe
     let last = house.now();
     let old_hashes = hashes(&house, "a", &old).await;
     house.advance_clock(1);
-    let id = house.engine.topic("a").unwrap().id;
-    house.engine.delete_topic(id).await.unwrap();
+    let id = house.engine.topics().named("a").unwrap().id;
+    house.engine.topics().delete(id).await.unwrap();
     house.advance_clock(1);
     let between = house.now();
     house.advance_clock(1);
@@ -370,13 +371,13 @@ async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_doe
     assert_eq!(house.at("a", last).await.unwrap().partitions.len(), 2);
     assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
     house.advance_clock(90_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 0);
     assert_eq!(hashes(&house, "a", &old).await, old_hashes);
     house.advance_clock(10_000);
     let held = house.disk.used_bytes();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
     house.reclaim().await;
-    house.engine.run_maintenance().await.unwrap();
+    house.engine.maintenance().index_and_sort().await.unwrap();
     house.reclaim().await;
     assert!(held - house.disk.used_bytes() > 36 * 6000 * 8 / 10);
     for _ in 0..2 {
@@ -402,8 +403,8 @@ async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bound
     const MOMENTS: u64 = 100_000;
     const INDEX_BYTES: usize = 128 << 10;
     let mut options = TestKafkaEngine::options();
-    options.storage.index_bytes_max = INDEX_BYTES;
-    options.cut_cache_bytes_max = 64 << 10;
+    options.core.storage.index_bytes_max = INDEX_BYTES;
+    options.core.cut_cache_bytes_max = 64 << 10;
     let house = TestKafkaEngine::with(options);
     house.topic("a", 2, &[]).await;
     let record: TestRecordInput = (None, Some("x".to_owned()), 1);
@@ -420,11 +421,11 @@ async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bound
     for nth in 0..MOMENTS {
         let ms = 1 + (nth * 62_137) % MOMENTS;
         let cut = Cut::before(SysTime(from + ms));
-        let answer = house.engine.cut(cut, None, WaitPolicy::Refuse).await.unwrap();
+        let answer = house.engine.cuts().at(cut, None, WaitPolicy::Refuse).await.unwrap();
         let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();
         assert_eq!(records, (ms - 1) / 50, "at {ms}");
         if nth % 64 == 0 {
-            cuts = cuts.max(house.engine.cut_cache_stats().bytes);
+            cuts = cuts.max(house.engine.cuts().cache_stats().bytes);
             index = index.max(house.engine.index_bytes());
         }
     }
@@ -464,10 +465,10 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
         house.roll_and_index().await;
     }
     house.advance_clock(2000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 1);
     for _ in 0..2 {
         house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
+        house.engine.maintenance().index_and_sort().await.unwrap();
         house = house.restart();
         let again = write(&house, 3).await;
         assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
@@ -479,9 +480,9 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
     house.roll_and_index().await;
     house.advance_clock(2000);
     for _ in 0..2 {
-        house.engine.apply_retention().await.unwrap();
+        house.engine.maintenance().apply_retention().await.unwrap();
         house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
+        house.engine.maintenance().index_and_sort().await.unwrap();
         house.produce("a", 0, std::slice::from_ref(&record)).await;
         house.roll_and_index().await;
         house.advance_clock(2000);
@@ -493,7 +494,7 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
     let mut options = TestKafkaEngine::options();
-    options.maintenance.compaction_bytes_max = 1 << 10;
+    options.core.maintenance.compaction_bytes_max = 1 << 10;
     let house = TestKafkaEngine::with(options);
     for topic in ["a", "b"] {
         house.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
@@ -507,7 +508,7 @@ async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted()
     house.roll_and_index().await;
     let clean_to = |topic| house.present(topic, 0).partition.log.horizon().clean_to;
     for _ in 0..2 {
-        let failed = house.engine.compact_due().await.unwrap_err().to_string();
+        let failed = house.engine.maintenance().compact_due().await.unwrap_err().to_string();
         assert!(failed.contains("the keys of one batch need more memory"), "{failed}");
         assert_eq!((clean_to("a"), clean_to("b")), (Offset(0), Offset(2)));
     }
@@ -527,7 +528,7 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
     // By its rules it cannot be told where it is to begin; or that it is to end, and not what it had.
     for is_deleted in [false, true] {
         let mut options = TestKafkaEngine::options();
-        options.deleted_topic_retention = Duration::from_secs(1);
+        options.core.deleted_topic_retention = Duration::from_secs(1);
         let house = TestKafkaEngine::with(options);
         let a = house.topic("a", 1, &[("retention.ms", "20000")]).await;
         house.topic("b", 1, &[("retention.ms", "20000")]).await;
@@ -538,20 +539,21 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
             }
         }
         if is_deleted {
-            house.engine.delete_topic(a.id).await.unwrap();
+            house.engine.topics().delete(a.id).await.unwrap();
         }
         house.advance_clock(30 * SECOND);
         house.roll_and_index().await;
         spoil_indexes(&house);
         let start = |topic: &engine::Topic| topic.partitions[0].start();
-        let b = house.engine.topic("b").unwrap();
+        let b = house.engine.topics().named("b").unwrap();
         for _ in 0..2 {
-            let failed = house.engine.apply_retention().await.unwrap_err().to_string();
+            let failed =
+                house.engine.maintenance().apply_retention().await.unwrap_err().to_string();
             assert!(failed.contains("an index is corrupt"), "{failed}");
             assert_eq!((start(&a), start(&b)), (Offset(0), Offset(200)));
         }
-        house.engine.run_maintenance().await.unwrap();
-        house.engine.apply_retention().await.unwrap();
+        house.engine.maintenance().index_and_sort().await.unwrap();
+        house.engine.maintenance().apply_retention().await.unwrap();
         assert_eq!(start(&a), Offset(200));
     }
 }
@@ -562,7 +564,7 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
 async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
     let mut options = TestKafkaEngine::options();
     // 23 keys.
-    options.maintenance.compaction_bytes_max = 26 * 24;
+    options.core.maintenance.compaction_bytes_max = 26 * 24;
     let house = TestKafkaEngine::with(options);
     let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
     house.topic("a", 1, &settings).await;
@@ -576,19 +578,19 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
         house.advance_clock(SECOND);
     }
     let horizon = || house.present("a", 0).partition.log.horizon();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 1);
     assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(20), Offset(40)));
 
     let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", moments[1], WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.engine.pins().set("p", moments[1], WaitPolicy::Refuse, expires, None).await.unwrap();
     let cleaned = || house.format.compacted.load(Ordering::Relaxed);
     let before = cleaned();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+    assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 0);
     assert_eq!(cleaned(), before, "nothing is cleaned that cannot be put in place");
 
     house.advance_clock(60_000);
-    house.engine.remove_expired_pins().await.unwrap();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    house.engine.pins().remove_expired().await.unwrap();
+    assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 1);
     assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(40), Offset(40)));
 }
 
@@ -622,16 +624,16 @@ async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaim
         let house = compacted_and_not(TestKafkaEngine::options()).await;
         let (mut arrived, go) = house.pause_compaction();
         let engine = Arc::clone(&house.engine);
-        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        let compacting = tokio::spawn(async move { engine.maintenance().compact_due().await });
         arrived.recv().await.expect("it compacts");
-        assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+        assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 0);
         if is_given_up {
             house.advance_clock(200_000);
-            assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+            assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
         }
         let parts = house.engine.segment_count();
         house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
+        house.engine.maintenance().index_and_sort().await.unwrap();
         house.reclaim().await;
         assert!(house.engine.segment_count() <= parts);
         drop(go);
@@ -643,7 +645,7 @@ async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaim
         }
         house.roll_and_index().await;
         house.advance_clock(SECOND);
-        assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+        assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 1);
         let offsets = |house: &TestKafkaEngine| {
             let read = read_all(&house.present("a", 0));
             read.iter().map(|record| record.offset).collect::<Vec<_>>()
@@ -664,18 +666,18 @@ async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
         let earlier = house.now();
         let (mut arrived, go) = house.pause_compaction();
         let engine = Arc::clone(&house.engine);
-        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        let compacting = tokio::spawn(async move { engine.maintenance().compact_due().await });
         arrived.recv().await.expect("it compacts");
-        let topic = house.engine.topic("a").unwrap();
+        let topic = house.engine.topics().named("a").unwrap();
         match change {
             Some((key, value)) => {
                 let set = |configs: &mut std::collections::BTreeMap<String, String>| {
                     configs.insert(key.to_owned(), value.to_owned());
                     Ok(())
                 };
-                house.engine.configure_topic("a", set, false).await.unwrap();
+                house.engine.topics().configure("a", set, false).await.unwrap();
             }
-            None => house.engine.delete_topic(topic.id).await.unwrap(),
+            None => house.engine.topics().delete(topic.id).await.unwrap(),
         }
         drop(go);
         assert_eq!(compacting.await.unwrap().unwrap(), 0, "{change:?}");
@@ -687,10 +689,10 @@ async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_retention_goes_on() {
     let mut options = TestKafkaEngine::options();
-    options.maintenance.retention_interval = Duration::from_millis(1);
+    options.core.maintenance.retention_interval = Duration::from_millis(1);
     let house = compacted_and_not(options).await;
     let (mut arrived, go) = house.pause_compaction();
-    let keeping = tokio::spawn(Arc::clone(&house.engine).maintenance_loop());
+    let keeping = tokio::spawn(Arc::clone(&house.engine).run_maintenance());
     arrived.recv().await.expect("it compacts");
     // Nothing was old before.
     assert_eq!(house.present("b", 0).start(), Offset(0));
@@ -722,10 +724,10 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
         house.advance_clock(99 * SECOND);
         // A segment is sealed behind what is written next, and what is sealed compacted a round later.
         let round = async || {
-            house.engine.compact_due().await.unwrap();
+            house.engine.maintenance().compact_due().await.unwrap();
             house.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
-            house.engine.run_maintenance().await.unwrap();
-            house.engine.compact_due().await.unwrap()
+            house.engine.maintenance().index_and_sort().await.unwrap();
+            house.engine.maintenance().compact_due().await.unwrap()
         };
         assert_eq!(round().await, 0, "it need not be compacted yet");
         house.advance_clock(2 * SECOND);
@@ -753,11 +755,11 @@ async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_al
         house.advance_clock(SECOND);
         let mut compacted = 0;
         for _ in 0..3 {
-            house.engine.compact_due().await.unwrap();
+            house.engine.maintenance().compact_due().await.unwrap();
             house.produce("b", 0, &[(None, Some("other".to_owned()), 0)]).await;
             house.advance_clock(SECOND);
-            house.engine.run_maintenance().await.unwrap();
-            compacted += house.engine.compact_due().await.unwrap();
+            house.engine.maintenance().index_and_sort().await.unwrap();
+            compacted += house.engine.maintenance().compact_due().await.unwrap();
         }
         assert_eq!(compacted, compacts, "lag {lag}");
         let segments = storage::disk::Disk::list(&house.disk).unwrap();
@@ -770,7 +772,7 @@ async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_al
 async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_was_before() {
     let day = Duration::from_secs(24 * 60 * 60);
     let house = TestKafkaEngine::with(EngineOptions {
-        deleted_topic_retention: day,
+        core: CoreOptions { deleted_topic_retention: day, ..TestKafkaEngine::options().core },
         ..TestKafkaEngine::options()
     });
     let mut logs = Vec::new();
@@ -782,25 +784,29 @@ async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_w
     let [(before, gone), (after, held)] = &logs[..] else { unreachable!("there are two") };
     house.advance_clock(SECOND);
     let both = house.now();
-    house.engine.delete_topic(*before).await.unwrap();
+    house.engine.topics().delete(*before).await.unwrap();
     house.advance_clock(SECOND);
     let at = house.now();
-    let hash = house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash;
+    let hash = house.engine.cuts().at(at, None, WaitPolicy::Refuse).await.unwrap().hash;
     let expires = SysTime(house.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
-    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
-    house.engine.pin("both", both, WaitPolicy::Refuse, expires, None).await.unwrap();
-    house.engine.delete_topic(*after).await.unwrap();
+    house.engine.pins().set("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.engine.pins().set("both", both, WaitPolicy::Refuse, expires, None).await.unwrap();
+    house.engine.topics().delete(*after).await.unwrap();
     house.advance_clock(2 * 24 * 3600 * SECOND);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0, "the earlier pin holds it");
+    assert_eq!(
+        house.engine.maintenance().apply_retention().await.unwrap(),
+        0,
+        "the earlier pin holds it"
+    );
     assert_eq!(read_all(&house.at("before", both).await.unwrap().partitions[0]).len(), 1);
-    house.engine.unpin("both").await.unwrap();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    house.engine.pins().remove("both").await.unwrap();
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 1);
     assert_eq!((gone.start(), held.start()), (Offset(1), Offset(0)));
     house.roll_and_index().await;
     house.reclaim().await;
-    assert_eq!(house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash, hash);
+    assert_eq!(house.engine.cuts().at(at, None, WaitPolicy::Refuse).await.unwrap().hash, hash);
     assert_eq!(read_all(&house.at("after", at).await.unwrap().partitions[0]).len(), 1);
-    house.engine.unpin("p").await.unwrap();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    house.engine.pins().remove("p").await.unwrap();
+    assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 1);
     assert_eq!(held.start(), Offset(1));
 }

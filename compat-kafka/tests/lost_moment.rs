@@ -38,8 +38,8 @@ async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_delet
     let answer = &answer.responses[0].partitions[0];
     assert_eq!((answer.error_code, answer.high_watermark), (0, 3));
 
-    let topic = rig.engine.topic("t").expect("the topic");
-    rig.engine.delete_records(&topic, 0, 4).await.expect("records are deleted");
+    let topic = rig.engine.topics().named("t").expect("the topic");
+    rig.engine.topics().delete_records(&topic, 0, 4).await.expect("records are deleted");
     let answer = wire.ask(13, &fetch).await.expect("an answer");
     assert_eq!(answer.responses[0].partitions[0].error_code, INVALID_TOPIC);
 }

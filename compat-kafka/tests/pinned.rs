@@ -7,7 +7,10 @@ mod rig;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engine::{EngineError, EngineOptions, OffsetCommit, Pin, WaitPolicy};
+use engine::CoreOptions;
+use engine::groups::GroupOptions;
+use engine::groups::OffsetCommit;
+use engine::{EngineError, EngineOptions, Pin, WaitPolicy};
 use hlc::{Cut, SysTime};
 use proptest::prelude::*;
 use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, read_all};
@@ -58,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<PinStep>> {
 struct PinnedContents {
     hash: u128,
     records: BTreeMap<(String, usize), Vec<TestReadRecord>>,
-    offsets: Vec<engine::GroupOffset>,
+    offsets: Vec<engine::groups::GroupOffset>,
 }
 
 struct PinModel {
@@ -71,11 +74,14 @@ struct PinModel {
 impl PinModel {
     async fn new() -> PinModel {
         let mut options = EngineOptions {
-            deleted_topic_retention: Duration::from_secs(3),
-            offsets_retention: Duration::from_secs(2),
+            core: CoreOptions {
+                deleted_topic_retention: Duration::from_secs(3),
+                ..TestKafkaEngine::options().core
+            },
+            groups: GroupOptions { offsets_retention: Duration::from_secs(2) },
             ..TestKafkaEngine::options()
         };
-        options.maintenance.restated_bytes_max = 200;
+        options.core.maintenance.restated_bytes_max = 200;
         let mut world = PinModel {
             test_engine: TestKafkaEngine::with(options),
             moments: Vec::new(),
@@ -90,8 +96,8 @@ impl PinModel {
 
     async fn toggle(&mut self, topic: usize) {
         let name = TOPICS[topic];
-        if let Some(topic) = self.test_engine.engine.topic(name) {
-            self.test_engine.engine.delete_topic(topic.id).await.unwrap();
+        if let Some(topic) = self.test_engine.engine.topics().named(name) {
+            self.test_engine.engine.topics().delete(topic.id).await.unwrap();
             return;
         }
         let settings: &[(&str, &str)] = match topic {
@@ -117,7 +123,7 @@ impl PinModel {
         let engine = &self.test_engine.engine;
         let topics: Option<Vec<String>> =
             pin.topics.as_ref().map(|names| names.iter().map(ToString::to_string).collect());
-        let cut = engine.cut(pin.at, topics.as_deref(), WaitPolicy::Refuse).await;
+        let cut = engine.cuts().at(pin.at, topics.as_deref(), WaitPolicy::Refuse).await;
         let cut = cut.unwrap_or_else(|error| panic!("{pin:?}: {error}"));
         let mut records = BTreeMap::new();
         for topic in cut.partitions.iter().map(|held| held.topic.to_string()) {
@@ -128,14 +134,16 @@ impl PinModel {
         }
         let offsets = match pin.topics {
             Some(_) => Vec::new(),
-            None => engine.offsets_at(Some("g"), pin.at, WaitPolicy::Refuse).await.unwrap().2,
+            None => {
+                engine.groups().offsets_at(Some("g"), pin.at, WaitPolicy::Refuse).await.unwrap().2
+            }
         };
         PinnedContents { hash: cut.hash, records, offsets }
     }
 
     async fn act(&mut self, step: &PinStep) {
         let engine = self.test_engine.engine.clone();
-        let present = |topic: &usize| engine.topic(TOPICS[*topic]);
+        let present = |topic: &usize| engine.topics().named(TOPICS[*topic]);
         match step {
             PinStep::Produce(topic, key) => {
                 let Some(topic) = present(topic) else { return };
@@ -154,17 +162,17 @@ impl PinModel {
                     metadata: "m".repeat(40),
                     retention_ms: None,
                 };
-                engine.commit_offsets("g", vec![commit]).await.unwrap();
+                engine.groups().commit("g", vec![commit]).await.unwrap();
             }
             PinStep::Toggle(topic) => self.toggle(*topic).await,
             PinStep::AddPartition(topic) => {
                 let Some(topic) = present(topic) else { return };
                 let count = topic.partitions.len() as u32;
-                engine.add_partitions(&topic.name, count + 1, false).await.unwrap();
+                engine.topics().add_partitions(&topic.name, count + 1, false).await.unwrap();
             }
             PinStep::DeleteRecords(topic) => {
                 let Some(topic) = present(topic) else { return };
-                match engine.delete_records(&topic, 0, -1).await {
+                match engine.topics().delete_records(&topic, 0, -1).await {
                     Ok(_) | Err(EngineError::Pinned { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
@@ -172,31 +180,36 @@ impl PinModel {
             PinStep::Pass(ms) => self.test_engine.advance_clock(*ms),
             PinStep::RollSegment => self.test_engine.roll_and_index().await,
             PinStep::RunMaintenance => {
-                engine.apply_retention().await.unwrap();
-                engine.apply_group_retention().await.unwrap();
-                engine.compact_due().await.unwrap();
+                engine.maintenance().apply_retention().await.unwrap();
+                engine.groups().apply_retention().await.unwrap();
+                engine.maintenance().compact_due().await.unwrap();
                 self.test_engine.reclaim().await;
             }
             PinStep::Pin(name, moment, topic, ms) => {
                 let at = self.moments[self.moments.len().saturating_sub(1 + moment)];
                 let expires = SysTime(engine.wall_now().0 + ms);
                 let topics = topic.map(|topic| vec![TOPICS[topic].to_owned()]);
-                let set =
-                    engine.pin(PINS[*name], at, WaitPolicy::Refuse, expires, topics.as_deref());
+                let set = engine.pins().set(
+                    PINS[*name],
+                    at,
+                    WaitPolicy::Refuse,
+                    expires,
+                    topics.as_deref(),
+                );
                 // A moment that is not whole any more is refused, or a name that is taken.
                 if let Ok(pin) = set.await {
                     let seen = self.read_pinned(&pin).await;
                     self.pinned.insert(PINS[*name].to_owned(), (pin, seen));
                 }
             }
-            PinStep::Unpin(name) => drop(engine.unpin(PINS[*name]).await),
+            PinStep::Unpin(name) => drop(engine.pins().remove(PINS[*name]).await),
             PinStep::Restart | PinStep::Crash => {}
         }
         self.record_moment();
     }
 
     async fn check(&self) {
-        for pin in self.test_engine.engine.pins() {
+        for pin in self.test_engine.engine.pins().all() {
             let (set, seen) = &self.pinned[&*pin.name];
             assert_eq!(&pin, set);
             assert_eq!(&self.read_pinned(&pin).await, seen, "{pin:?}");

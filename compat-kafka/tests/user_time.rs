@@ -101,7 +101,7 @@ async fn set(
         }
         Ok(())
     };
-    rig.engine.configure_topic(topic, change, false).await
+    rig.engine.topics().configure(topic, change, false).await
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn moments_of_user_time_and_of_system_time_differ() {
         let engine = Arc::clone(&rig.engine);
         async move {
             let ask = asked.parse().unwrap();
-            let view = engine.view("t", ask, engine::WaitPolicy::Refuse).await.unwrap();
+            let view = engine.seek().view("t", ask, engine::WaitPolicy::Refuse).await.unwrap();
             view.partitions[0].end().0
         }
     };
@@ -166,11 +166,11 @@ async fn moments_of_user_time_and_of_system_time_differ() {
     assert_eq!(end("u6000".to_owned()).await, 2);
     assert_eq!(end(format!("u9000@s{}", START + 5)).await, 1);
     // The exact set of a user time is what the records themselves say.
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     let partition = &topic.partitions[0];
     let mut exact = Vec::new();
     for piece in PartitionView::present(partition).read(0, 1 << 20).unwrap() {
-        let times = rig.engine.user_times(partition, &piece).unwrap();
+        let times = rig.engine.user_times().of_batch(partition, &piece).unwrap();
         exact.extend(times.into_iter().filter(|(_, time)| time.is_some_and(|time| time.0 < 6000)));
     }
     let exact: Vec<u64> = exact.into_iter().map(|(offset, _)| offset.0).collect();
@@ -265,12 +265,12 @@ async fn of_two_producers_at_once_no_strict_topic_takes_a_time_behind_a_later_on
     for task in tasks {
         taken += task.await.unwrap();
     }
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     let partition = &topic.partitions[0];
     let pieces = PartitionView::present(partition).read(0, 1 << 20).unwrap();
     let times: Vec<_> = pieces
         .iter()
-        .flat_map(|piece| rig.engine.user_times(partition, piece).unwrap())
+        .flat_map(|piece| rig.engine.user_times().of_batch(partition, piece).unwrap())
         .map(|(_, time)| time.unwrap())
         .collect();
     assert_eq!(times.len(), taken);
@@ -336,9 +336,9 @@ async fn what_cannot_be_read_is_kept_where_the_topic_says_so_and_is_found_by_no_
     assert_eq!(at(&mut wire, "t", 0).await, (3, 50));
     assert_eq!(at(&mut wire, "t", 51).await, (-1, -1));
     assert_eq!(at(&mut wire, "t", LATEST_BY_TIME).await, (3, 50));
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     let pieces = PartitionView::present(&topic.partitions[0]).read(0, 1 << 20).unwrap();
-    let times = rig.engine.user_times(&topic.partitions[0], &pieces[1]).unwrap();
+    let times = rig.engine.user_times().of_batch(&topic.partitions[0], &pieces[1]).unwrap();
     let times: Vec<_> = times.into_iter().map(|(_, time)| time.map(|time| time.0)).collect();
     assert_eq!(times, [None, Some(50), None, Some(40)]);
     let entry = &pieces[1].entry;
@@ -368,9 +368,9 @@ async fn a_topic_of_append_times_has_the_user_time_that_is_in_the_record() {
 async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
     let rig = start_server(&MemoryDisk::new()).await;
     rig.topic("t", &[("freezeframe.user.time", "json:/t")]).await;
-    let before = rig.engine.topic("t").unwrap();
+    let before = rig.engine.topics().named("t").unwrap();
     set(&rig, "t", &[("retention.ms", "5000")]).await.unwrap();
-    let same = rig.engine.topic("t").unwrap();
+    let same = rig.engine.topics().named("t").unwrap();
     set(&rig, "t", &[("freezeframe.user.time", "csv:1")]).await.unwrap();
     let mut wire = rig.connect().await;
     assert_eq!(produce(&mut wire, "t", values(&["5"])).await.error_code, OK);
@@ -379,7 +379,7 @@ async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
         let result = rig.engine.append(batches, engine::Durability::Synced).await.remove(0);
         assert!(matches!(result, Err(EngineError::UserTimeChanged)), "{result:?}");
     }
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     assert_eq!(topic.partitions[0].end().0, 1);
 }
 
@@ -423,14 +423,14 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
     let disk = MemoryDisk::new();
     let rig = start_server(&disk).await;
     let mut wire = rig.connect().await;
-    rig.engine.add_plugin("p", plugin("(i64.const 100)")).await.unwrap();
+    rig.engine.plugins().add("p", plugin("(i64.const 100)")).await.unwrap();
     rig.topic("old", &[("freezeframe.user.time", "wasm:p")]).await;
     assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
-    rig.engine.add_plugin("p", plugin("(i64.const 200)")).await.unwrap();
+    rig.engine.plugins().add("p", plugin("(i64.const 200)")).await.unwrap();
     rig.topic("new", &[("freezeframe.user.time", "wasm:p")]).await;
     assert_eq!(produce(&mut wire, "new", values(&["x"])).await.error_code, OK);
     assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
-    rig.engine.remove_plugin("p").await.unwrap();
+    rig.engine.plugins().remove("p").await.unwrap();
     let gone = set(&rig, "new", &[("freezeframe.user.time", "wasm:other")]).await.unwrap_err();
     assert!(gone.to_string().contains("freezeframe plugins add other FILE"), "{gone}");
     let expected = [("old", 0, (0, 100)), ("old", 101, (-1, -1)), ("new", 101, (0, 200))];
@@ -455,7 +455,7 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
 #[tokio::test]
 async fn a_plug_in_and_compaction_keep_away_from_each_other() {
     let rig = start_server(&MemoryDisk::new()).await;
-    rig.engine.add_plugin("p", plugin("(i64.const 5)")).await.unwrap();
+    rig.engine.plugins().add("p", plugin("(i64.const 5)")).await.unwrap();
     let (rule, compact) = (("freezeframe.user.time", "wasm:p"), ("cleanup.policy", "compact"));
     rig.topic("asks", &[rule]).await;
     rig.topic("compacted", &[compact]).await;
@@ -475,7 +475,7 @@ async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_
     let mut wire = rig.connect().await;
     // It loops over values that begin with an l.
     let picky = "(if (i32.eq (i32.load8_u (local.get 2)) (i32.const 108)) (then (loop $again (br $again)))) (i64.const 5)";
-    rig.engine.add_plugin("picky", plugin(picky)).await.unwrap();
+    rig.engine.plugins().add("picky", plugin(picky)).await.unwrap();
     rig.topic("refuses", &[("freezeframe.user.time", "wasm:picky")]).await;
     let answer = produce(&mut wire, "refuses", values(&["a", "loop", "b"])).await;
     assert_eq!((answer.error_code, blamed(&answer)), (INVALID_RECORD, vec![1]));
@@ -524,24 +524,24 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
         configs.insert("freezeframe.user.time".to_owned(), "csv:1".to_owned());
         Ok(())
     };
-    house.engine.configure_topic("t", change, false).await.unwrap();
+    house.engine.topics().configure("t", change, false).await.unwrap();
     house.roll_and_index().await;
     house.advance_clock(10);
-    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!(house.engine.maintenance().compact_due().await.unwrap(), 1);
     let house = house.restart();
     let view = house.present("t", 0);
     let mut left = Vec::new();
     for piece in view.read(0, 1 << 20).unwrap() {
-        left.extend(house.engine.user_times(&view.partition, &piece).unwrap());
+        left.extend(house.engine.user_times().of_batch(&view.partition, &piece).unwrap());
     }
     let left: Vec<_> = left.into_iter().map(|(at, time)| (at.0, time.unwrap().0)).collect();
     assert_eq!(left, [(1, 300), (3, 200), (4, 900), (5, 60)]);
     let first = |time| {
-        let found = house.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        let found = house.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
         found.map(|found| (found.offset.0, found.time.0))
     };
     assert_eq!((first(250), first(301), first(901)), (Some((1, 300)), Some((4, 900)), None));
-    let latest = house.engine.latest_by_user_time(&view).unwrap().unwrap();
+    let latest = house.engine.seek().latest_by_user_time(&view).unwrap().unwrap();
     assert_eq!((latest.offset.0, latest.time.0), (4, 900));
 }
 

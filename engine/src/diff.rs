@@ -16,13 +16,15 @@ use std::sync::Arc;
 use hlc::{Cut, Hlc, SysTime};
 use storage::{Log, Offset};
 
-use crate::blocking::{block_in_place, read_log_from, tip_at};
-use crate::engine::{Engine, EventReader};
-use crate::error::EngineError;
-use crate::groups::{GroupDifference, KeyComparison, OffsetDifference};
-use crate::namespace::event::MetadataEvent;
-use crate::namespace::{NAMESPACE_LOG, Namespace, Partition, Topic, TopicDelta};
-use crate::seek::{SeekError, TruncatedPartition, WaitPolicy, earliest_bound, is_retained};
+use engine_core::blocking::{block_in_place, read_log_from, tip_at};
+use engine_core::log_history::{earliest_bound, is_retained};
+use engine_core::namespace::event::{NamespaceEvent, namespace_events};
+use engine_core::namespace::{Namespace, Partition, Topic, TopicDelta};
+use engine_core::numbering::NAMESPACE_LOG;
+use engine_core::{EngineError, SeekError, TruncatedPartition, WaitPolicy};
+use engine_groups::{GroupDifference, KeyComparison, OffsetDifference};
+
+use crate::engine::Engine;
 
 /// How many items may be scanned for one page. Equal items are scanned too, but are not on the
 /// page.
@@ -288,7 +290,7 @@ impl DiffPageBuilder<'_> {
     fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<SectionProgress, SeekError> {
         let behind = SectionProgress::Cursor(DiffCursor::Pin(0));
         let mut all = {
-            let namespace = self.engine.shared.namespace.read();
+            let namespace = self.engine.namespace();
             let all = namespace.topics_between(self.from, self.until);
             self.check_topics_known(&namespace)?;
             self.check_topics(&all, &namespace)?;
@@ -427,11 +429,11 @@ impl DiffPageBuilder<'_> {
         if !self.includes_section(DiffSection::Pins) {
             return Ok(behind);
         }
-        let log = self.engine.store.log(NAMESPACE_LOG)?;
+        let log = self.engine.store().log(NAMESPACE_LOG)?;
         check_pins_retained(&log, self.from)?;
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
-        let mut events = EventReader::new(Arc::clone(&log), next);
+        let mut events = namespace_events(Arc::clone(&log), next);
         while next < end {
             if self.is_full() {
                 break;
@@ -456,11 +458,9 @@ impl DiffPageBuilder<'_> {
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
-            let groups = self.engine.shared.groups().map_err(EngineError::from)?;
-            let compared = groups.compare_offset(behind, self.from, self.until);
-            let compared = compared.map_err(EngineError::from)?;
+            let compared = self.engine.groups().compare_offset(behind, self.from, self.until)?;
             let Some(KeyComparison { key, difference }) = compared else {
-                self.engine.check_groups_retained(self.from)?;
+                self.engine.groups().check_retained(self.from)?;
                 return Ok(behind_all);
             };
             self.scanned += 1;
@@ -472,7 +472,7 @@ impl DiffPageBuilder<'_> {
                 self.differences.push(Difference::Offset(difference));
             }
         }
-        self.engine.check_groups_retained(self.from)?;
+        self.engine.groups().check_retained(self.from)?;
         Ok(SectionProgress::Cursor(DiffCursor::Offset(last)))
     }
 
@@ -483,11 +483,9 @@ impl DiffPageBuilder<'_> {
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
-            let groups = self.engine.shared.groups().map_err(EngineError::from)?;
-            let compared = groups.compare_group(behind, self.from, self.until);
-            let compared = compared.map_err(EngineError::from)?;
+            let compared = self.engine.groups().compare_group(behind, self.from, self.until)?;
             let Some(KeyComparison { key, difference }) = compared else {
-                self.engine.check_groups_retained(self.from)?;
+                self.engine.groups().check_retained(self.from)?;
                 return Ok(SectionProgress::End);
             };
             self.scanned += 1;
@@ -498,7 +496,7 @@ impl DiffPageBuilder<'_> {
                 self.differences.push(Difference::Group(difference));
             }
         }
-        self.engine.check_groups_retained(self.from)?;
+        self.engine.groups().check_retained(self.from)?;
         Ok(SectionProgress::Cursor(DiffCursor::Group(last)))
     }
 }
@@ -522,13 +520,13 @@ fn check_pins_retained(log: &Log, from: Cut) -> Result<(), SeekError> {
     }
 }
 
-fn pin_difference(event: MetadataEvent, stamp: Hlc) -> Option<Difference> {
+fn pin_difference(event: NamespaceEvent, stamp: Hlc) -> Option<Difference> {
     match event {
-        MetadataEvent::PinSet { name, at, expires_ms, .. } => {
+        NamespaceEvent::PinSet { name, at, expires_ms, .. } => {
             let (at, expires) = (Cut::below(Hlc::from_bits(at)), SysTime(expires_ms));
             Some(Difference::PinSet { name, at, expires, stamp })
         }
-        MetadataEvent::PinRemoved { name } => Some(Difference::PinRemoved { name, stamp }),
+        NamespaceEvent::PinRemoved { name } => Some(Difference::PinRemoved { name, stamp }),
         _ => None,
     }
 }

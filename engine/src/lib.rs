@@ -1,66 +1,36 @@
-//! Topics, partitions, committed offsets, and reads of all of them as of a moment.
+//! The engine: topics, consumer groups and files, and reads of all of them as of a moment.
 //!
-//! This crate defines topics and what a read of the past promises. It knows no wire format: what it
-//! needs from the bytes of a batch, it gets through [`BatchFormat`].
-//!
-//! The one temporal read path is [`seek`]: every protocol server that reads the past enters there.
-mod append;
-pub mod blocking;
-mod catalog_slot;
-pub mod compaction;
-mod config;
-mod cut;
-mod cut_cache;
+//! It is made of crates. [`engine_core`] is the spine: the namespace, appends, seeks, cuts and the
+//! frontier. [`groups`] and [`files`] are wings: they depend on the spine, and the spine knows
+//! nothing of them. This crate opens them together as an [`Engine`], and holds what cuts across
+//! them: maintenance, plug-ins (whose modules are files), and the differences of two moments.
+
 pub mod diff;
 mod engine;
-mod error;
-pub mod files;
-mod group_commits;
-mod group_expiry;
-mod group_horizon;
-mod group_moments;
-mod group_offsets;
-mod groups;
 mod maintenance;
-mod manual_stepping;
-mod namespace;
-mod namespace_horizon;
-mod partition_failures;
-pub mod pins;
+mod options;
 mod plugins;
-mod producers;
-pub mod retention;
-pub mod seek;
-pub mod user_time;
 
-pub use append::{
-    BatchFormat, KeyedRecord, ProducerSequence, RecordBatch, RewriteOutcome, TimeRange,
+pub use engine_core::config::{
+    ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys,
 };
-pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
-pub use cut::{CutAnswer, CutPartition};
-pub use cut_cache::CutCacheStats;
-pub use engine::{AppendWatch, Engine, EngineOptions, PendingAppends};
-pub use error::EngineError;
-pub use group_commits::PendingCommit;
-pub use group_moments::{
-    GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition,
+pub use engine_core::namespace::event::{NamespaceEvent, RestatedChange, RestatedPin, TopicChange};
+pub use engine_core::namespace::pin_table::{Pin, PinHold, PinHoldRange};
+pub use engine_core::namespace::{Partition, Topic, TopicId, check_topic_name};
+pub use engine_core::pins::PinError;
+pub use engine_core::seek::OffsetAndTimestamp;
+pub use engine_core::{
+    AppendWatch, BatchFormat, CoreOptions, CutAnswer, CutCacheStats, CutPartition, EngineCore,
+    EngineError, KeyedRecord, MaintenanceOptions, NO_TIMES, PartitionView, PendingAppends,
+    PendingStamp, ProducerSequence, RecordBatch, RewriteOutcome, SeekError, TimeRange, TopicView,
+    TruncatedPartition, UserTimeRule, WaitPolicy, blocking, compaction, pins, retention,
 };
-pub use group_offsets::GroupAtCut;
-pub use groups::{
-    CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, OffsetDifference,
-    OffsetExpiry,
-};
-pub use maintenance::MaintenanceOptions;
-pub use namespace::event::{
-    MetadataEvent, OffsetCommit, RestatedChange, RestatedGroup, RestatedOffset, RestatedPin,
-    TopicChange,
-};
-pub use namespace::{Partition, Topic, TopicId, check_topic_name};
-pub use pins::{Pin, PinError, PinHold, PinHoldRange};
-pub use plugins::{PluginFilesError, PluginSummary};
-pub use seek::{OffsetAndTimestamp, PartitionView, SeekError, TopicView, WaitPolicy};
+pub use engine_files as files;
+pub use engine_groups as groups;
 
-pub use user_time::UserTimeRule;
+pub use engine::Engine;
+pub use options::EngineOptions;
+pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 
 pub use storage::disk::is_data_loss;
 pub use storage::log::LogWatcher;

@@ -5,14 +5,22 @@
 //! file.
 
 use bytes::Bytes;
+use engine_core::blocking::block_in_place;
+use engine_core::projection::PluginModules;
+use engine_files::{FileError, FileKind, FileSystem};
 use hlc::{Cut, Hlc};
 use storage::Durability;
-use user_time::{Plugin, PluginError, check_plugin_name};
+use user_time::{MODULE_BYTES_MAX, Plugin, PluginError, check_plugin_name};
 
-use crate::blocking::block_in_place;
 use crate::engine::Engine;
-use crate::files::{FileError, FileKind};
-use crate::user_time::{PLUGINS_DIRECTORY, plugin_path};
+
+/// The directory of plug-in modules, among the service's files.
+const PLUGINS_DIRECTORY: &str = "/plugins";
+
+/// The path of a plug-in's module.
+fn plugin_path(name: &str) -> String {
+    format!("{PLUGINS_DIRECTORY}/{name}.wasm")
+}
 
 /// A plug-in that a topic's setting can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +47,28 @@ pub enum PluginFilesError {
     Files(#[from] FileError),
 }
 
+/// The plug-ins that topics can name in their settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Plugins<'a> {
+    engine: &'a Engine,
+}
+
 impl Engine {
+    /// The plug-ins that topics can name in their settings.
+    pub fn plugins(&self) -> Plugins<'_> {
+        Plugins { engine: self }
+    }
+}
+
+impl Plugins<'_> {
     /// Adds a plug-in, or replaces it. Topics whose setting names it already keep the old module.
     ///
     /// # Errors
     /// The name or the module is not valid, or the disk fails.
-    pub async fn add_plugin(&self, name: &str, module: Bytes) -> Result<(), PluginFilesError> {
+    pub async fn add(self, name: &str, module: Bytes) -> Result<(), PluginFilesError> {
         block_in_place(|| Plugin::new(name, &module).map(drop))?;
-        let files = self.files();
-        let _changing = self.change_lock.lock().await;
+        let files = self.engine.files();
+        let _changing = self.engine.lock_changes().await;
         match files.mkdir(PLUGINS_DIRECTORY, 0o755).await {
             Ok(_) | Err(FileError::Exists(_)) => {}
             Err(error) => return Err(error.into()),
@@ -69,15 +90,15 @@ impl Engine {
     ///
     /// # Errors
     /// There is none of that name, or the disk fails.
-    pub async fn remove_plugin(&self, name: &str) -> Result<(), PluginFilesError> {
+    pub async fn remove(self, name: &str) -> Result<(), PluginFilesError> {
         check_plugin_name(name)?;
         // Held so that a plug-in is not removed between the check of a setting and the setting's
         // event, as of which the module is loaded.
-        let _changing = self.change_lock.lock().await;
-        match self.files().unlink(&plugin_path(name)).await {
+        let _changing = self.engine.lock_changes().await;
+        match self.engine.files().unlink(&plugin_path(name)).await {
             Err(FileError::NotFound(_)) => Err(PluginFilesError::Unknown(name.to_owned())),
             Err(error) => Err(error.into()),
-            Ok(()) => Ok(self.files().sync().await?),
+            Ok(()) => Ok(self.engine.files().sync().await?),
         }
     }
 
@@ -85,9 +106,9 @@ impl Engine {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn plugins(&self) -> Result<Vec<PluginSummary>, PluginFilesError> {
+    pub fn list(self) -> Result<Vec<PluginSummary>, PluginFilesError> {
         block_in_place(|| {
-            let entries = match self.files().list(PLUGINS_DIRECTORY, Cut::ALL) {
+            let entries = match self.engine.files().list(PLUGINS_DIRECTORY, Cut::ALL) {
                 Err(FileError::NotFound(_)) => return Ok(Vec::new()),
                 entries => entries?,
             };
@@ -98,11 +119,36 @@ impl Engine {
                 let Some(name) = name.filter(|name| check_plugin_name(name).is_ok()) else {
                     continue;
                 };
-                let view = self.files().open_inode(entry.inode)?.view_at(Cut::ALL)?;
+                let view = self.engine.files().open_inode(entry.inode)?.view_at(Cut::ALL)?;
                 let (bytes, written) = (view.length(), view.modified());
                 plugins.push(PluginSummary { name: name.to_owned(), bytes, written });
             }
             Ok(plugins)
         })
+    }
+}
+
+/// The modules of plug-ins, as files.
+pub(crate) struct FilePluginModules(pub(crate) FileSystem);
+
+impl PluginModules for FilePluginModules {
+    fn read(&self, name: &str, at: Cut) -> Result<Vec<u8>, String> {
+        let path = plugin_path(name);
+        let view = self.0.open_at(path.as_str(), at).map_err(|error| match error {
+            FileError::NotFound(_) => format!(
+                "there is no plug-in {name}: add it first, with `freezeframe plugins add {name} FILE`"
+            ),
+            error => format!("the plug-in {name} cannot be read: {error}"),
+        })?;
+        let length = view.length();
+        if length > MODULE_BYTES_MAX as u64 {
+            return Err(format!(
+                "the plug-in {name} is too long. bytes={length}, most={MODULE_BYTES_MAX}"
+            ));
+        }
+        let bytes = view.read(0, length as usize);
+        bytes
+            .map(|bytes| bytes.to_vec())
+            .map_err(|error| format!("the plug-in {name} cannot be read: {error}"))
     }
 }

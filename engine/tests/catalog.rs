@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::CoreOptions;
 use engine::files::FileError;
-use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, WaitPolicy};
+use engine::groups::OffsetCommit;
+use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};
 use storage::catalog::CatalogFaults;
@@ -38,8 +40,11 @@ impl FaultyCatalogFixture {
     fn on(disk: MemoryDisk, clock: Arc<ManualClock>, catalog: PathBuf) -> FaultyCatalogFixture {
         let faults = CatalogFaults::default();
         let options = EngineOptions {
-            catalog: Some(catalog.clone()),
-            catalog_faults: faults.clone(),
+            core: CoreOptions {
+                catalog: Some(catalog.clone()),
+                catalog_faults: faults.clone(),
+                ..CoreOptions::default()
+            },
             ..EngineOptions::default()
         };
         FaultyCatalogFixture { fixture: EngineFixture::with(disk, clock, options), faults, catalog }
@@ -69,7 +74,7 @@ impl FaultyCatalogFixture {
     }
 
     fn committed(&self, group: &str, topic: &str) -> Option<i64> {
-        let held = self.retry(|| self.fixture.engine.committed_offset(group, topic, 0));
+        let held = self.retry(|| self.fixture.engine.groups().committed_offset(group, topic, 0));
         held.map(|held| held.offset)
     }
 
@@ -107,7 +112,8 @@ impl FaultyCatalogFixture {
         };
         self.fixture
             .engine
-            .commit_offsets(group, vec![commit])
+            .groups()
+            .commit(group, vec![commit])
             .await
             .expect("it is in the journal");
     }
@@ -115,7 +121,13 @@ impl FaultyCatalogFixture {
     async fn offset_at(&self, group: &str, cut: Cut) -> Option<i64> {
         let begun = Instant::now();
         loop {
-            match self.fixture.engine.offsets_at(Some(group), cut, WaitPolicy::Refuse).await {
+            match self
+                .fixture
+                .engine
+                .groups()
+                .offsets_at(Some(group), cut, WaitPolicy::Refuse)
+                .await
+            {
                 Ok((.., held)) => return held.first().map(|held| held.committed.offset),
                 Err(SeekError::Engine(EngineError::Loading(_))) => {
                     assert!(begun.elapsed() < PATIENCE);
@@ -132,7 +144,7 @@ async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
     let gone = frail.fixture.topic("gone", 1).await;
     frail.fixture.topic("t", 1).await;
     frail.commit("old", "gone", 7).await;
-    frail.fixture.engine.delete_topic(gone.id).await.unwrap();
+    frail.fixture.engine.topics().delete(gone.id).await.unwrap();
     let (mut history, mut rebuilds) = (BTreeMap::new(), 0);
     for round in 0..30_i64 {
         frail.faults.fail_after(round as u64);
@@ -140,7 +152,7 @@ async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
         frail.make_file(&format!("/f{round}")).await;
         let other = frail.fixture.topic(&format!("u{round}"), 1).await;
         frail.commit("g", &format!("u{round}"), 1).await;
-        frail.fixture.engine.delete_topic(other.id).await.unwrap();
+        frail.fixture.engine.topics().delete(other.id).await.unwrap();
         assert_eq!(frail.committed("g", "t"), Some(round));
         assert_eq!(frail.committed("g", &format!("u{round}")), None, "it went with its topic");
         assert_eq!(frail.committed("old", "gone"), None);
@@ -190,7 +202,7 @@ async fn the_end_of_a_topic_costs_what_groups_have_of_it_and_not_what_there_is()
     }
     frail.commit("g7", "gone", 1).await;
     frail.faults.fail_after(40);
-    frail.fixture.engine.delete_topic(gone.id).await.unwrap();
+    frail.fixture.engine.topics().delete(gone.id).await.unwrap();
     assert_eq!(frail.committed("g7", "gone"), None);
     assert!(frail.faults.has_pending_failure(), "few steps were done");
     assert_eq!(frail.committed("g8", "t"), Some(1));

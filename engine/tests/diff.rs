@@ -7,8 +7,10 @@ mod rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use engine::CoreOptions;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
-use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, WaitPolicy};
+use engine::groups::OffsetCommit;
+use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
 use rig::EngineFixture;
@@ -89,8 +91,10 @@ impl DiffWorld {
             DiffStep::Create { topic, partitions } => {
                 let name = TOPICS[topic];
                 let id = self.ids;
-                let made =
-                    engine.create_topic(name, partitions, BTreeMap::new(), [id; 16], false).await;
+                let made = engine
+                    .topics()
+                    .create(name, partitions, BTreeMap::new(), [id; 16], false)
+                    .await;
                 assert_eq!(made.is_ok(), !state.topics.contains_key(name));
                 if made.is_ok() {
                     self.ids += 1;
@@ -102,7 +106,7 @@ impl DiffWorld {
             DiffStep::Delete { topic } => {
                 let name = TOPICS[topic];
                 let Some(topic) = state.topics.remove(name) else { return };
-                engine.delete_topic([topic.id; 16]).await.unwrap();
+                engine.topics().delete([topic.id; 16]).await.unwrap();
                 state.deleted.push((name.to_owned(), topic));
                 state.offsets.retain(|(_, topic, _), _| topic != name);
             }
@@ -110,7 +114,7 @@ impl DiffWorld {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
                 topic_then.partitions.push((0, 0));
                 let total = topic_then.partitions.len() as u32;
-                engine.add_partitions(TOPICS[topic], total, false).await.unwrap();
+                engine.topics().add_partitions(TOPICS[topic], total, false).await.unwrap();
             }
             DiffStep::Configure { topic, bytes } => {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
@@ -121,7 +125,7 @@ impl DiffWorld {
                     *set = configs;
                     Ok::<_, EngineError>(())
                 };
-                engine.configure_topic(TOPICS[topic], change, false).await.unwrap();
+                engine.topics().configure(TOPICS[topic], change, false).await.unwrap();
             }
             DiffStep::Append { topic, records } => {
                 let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
@@ -129,7 +133,7 @@ impl DiffWorld {
                 let (count, bytes) = &mut topic_then.partitions[partition];
                 *count += records as u64;
                 *bytes += WORD * (records as u64 + 1);
-                let topic = engine.topic(TOPICS[topic]).unwrap();
+                let topic = engine.topics().named(TOPICS[topic]).unwrap();
                 self.fixture.append(&topic, partition as u32, &vec![1; records]).await.unwrap();
             }
             DiffStep::Commit { group, topic, offset } => {
@@ -143,34 +147,34 @@ impl DiffWorld {
                     metadata: String::new(),
                     retention_ms: None,
                 };
-                engine.commit_offsets(&place.0, vec![commit]).await.unwrap();
+                engine.groups().commit(&place.0, vec![commit]).await.unwrap();
                 state.offsets.insert(place, offset);
             }
             DiffStep::Uncommit { group, topic } => {
                 let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
                 let gone = vec![(place.1.clone(), 0)];
-                engine.delete_offsets(&place.0, gone).await.unwrap();
+                engine.groups().delete_offsets(&place.0, gone).await.unwrap();
                 state.offsets.remove(&place);
             }
             DiffStep::Save { group, byte } => {
-                engine.save_group(GROUPS[group], vec![byte]).await.unwrap();
+                engine.groups().save(GROUPS[group], vec![byte]).await.unwrap();
                 state.groups.insert(GROUPS[group].to_owned(), vec![byte]);
             }
             DiffStep::DeleteGroup { group } => {
-                engine.delete_group(GROUPS[group]).await.unwrap();
+                engine.groups().delete(GROUPS[group]).await.unwrap();
                 state.groups.remove(GROUPS[group]);
                 state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
             }
             DiffStep::Pin { name } => {
                 let (name, at) = (format!("p{name}"), Cut::before(SysTime(rig::START)));
                 let expires = SysTime(self.fixture.clock_ms() + 1_000_000);
-                if engine.pin(&name, at, NOW, expires, None).await.is_ok() {
+                if engine.pins().set(&name, at, NOW, expires, None).await.is_ok() {
                     state.pins.push(format!("+{name}"));
                 }
             }
             DiffStep::Unpin { name } => {
                 let name = format!("p{name}");
-                if engine.unpin(&name).await.is_ok() {
+                if engine.pins().remove(&name).await.is_ok() {
                     state.pins.push(format!("-{name}"));
                 }
             }
@@ -309,7 +313,7 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
         Difference::PinRemoved { name, .. } => pin(format!("-{name}")),
         Difference::Offset(offset) => {
             let place = (&offset.group, &offset.topic, offset.partition);
-            let number = |committed: &Option<engine::CommittedOffset>| {
+            let number = |committed: &Option<engine::groups::CommittedOffset>| {
                 committed.as_ref().map(|committed| committed.offset)
             };
             format!("offset {place:?} {:?} {:?}", number(&offset.before), number(&offset.after))
@@ -366,7 +370,7 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
     let topic = engine_topic(&rig, "a", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
     let within = rig.now();
-    rig.engine.delete_topic(topic.id).await.unwrap();
+    rig.engine.topics().delete(topic.id).await.unwrap();
     let gone = rig.now();
     engine_topic(&rig, "a", 2).await;
     let until = rig.now();
@@ -388,7 +392,7 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
 
 /// Creates a topic with one partition.
 async fn engine_topic(rig: &EngineFixture, name: &str, id: u8) -> Arc<engine::Topic> {
-    rig.engine.create_topic(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
+    rig.engine.topics().create(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
 }
 
 #[tokio::test]
@@ -400,7 +404,7 @@ async fn what_was_deleted_is_an_error_and_not_less() {
     rig.append(&u, 0, &[1]).await.unwrap();
     let middle = rig.now();
     rig.append(&t, 0, &[1]).await.unwrap();
-    rig.engine.delete_records(&t, 0, 1).await.unwrap();
+    rig.engine.topics().delete_records(&t, 0, 1).await.unwrap();
     let until = rig.now();
     let ask = DiffPageRequest { from, until, topics: None, only: None, after: None, limit: 10 };
     let refused = rig.engine.diff(ask, NOW).await;
@@ -431,7 +435,10 @@ async fn what_was_deleted_is_an_error_and_not_less() {
 #[tokio::test]
 async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_begins() {
     let storage = storage::Options { manual_maintenance: true, ..storage::Options::default() };
-    let options = EngineOptions { storage, ..EngineOptions::default() };
+    let options = EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     let clock = Arc::new(ManualClock::at(SysTime(rig::START)));
     let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let topic = rig.topic("t", 3).await;
@@ -457,11 +464,11 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
         rig.append(&topic, partition, &[1]).await.unwrap();
     }
     let engine = Arc::new(rig.engine);
-    engine.roll_segment().await.unwrap();
-    engine.run_maintenance().await.unwrap();
-    engine.delete_records(&topic, 1, 3).await.unwrap();
+    engine.maintenance().roll_segment().await.unwrap();
+    engine.maintenance().index_and_sort().await.unwrap();
+    engine.topics().delete_records(&topic, 1, 3).await.unwrap();
     for _ in 0..2 {
-        engine.reclaim().await.unwrap();
+        engine.maintenance().reclaim().await.unwrap();
     }
     let log = &topic.partitions[1].log;
     assert_eq!(log.tip_at(from).unwrap().end, log.tip_at(until).unwrap().end);
@@ -477,7 +484,7 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
     let rig = EngineFixture::new();
     let from = rig.now();
     for group in 0..12 {
-        rig.engine.save_group(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
+        rig.engine.groups().save(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
     }
     let until = rig.now();
     let (mut groups, mut pages, mut after) = (0, 0, None);

@@ -5,6 +5,7 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::CoreOptions;
 use engine::{EngineOptions, Offset};
 use hlc::{ManualClock, SysTime};
 use rig::{EngineFixture, START};
@@ -12,7 +13,10 @@ use storage::disk::MemoryDisk;
 
 fn manually_stepped() -> EngineFixture {
     let storage = storage::Options { manual_stepping: true, ..storage::Options::default() };
-    let options = EngineOptions { storage, ..EngineOptions::default() };
+    let options = EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     EngineFixture::with(MemoryDisk::new(), Arc::new(ManualClock::at(SysTime(START))), options)
 }
 
@@ -21,9 +25,9 @@ async fn nothing_is_written_or_applied_until_it_is_stepped() {
     let rig = manually_stepped();
     let engine = &rig.engine;
     let (topic, ()) = tokio::join!(rig.topic("t", 1), async {
-        assert!(engine.topic("t").is_none());
+        assert!(engine.topics().named("t").is_none());
         assert!(engine.step(), "a topic is to be made");
-        assert!(engine.topic("t").is_some());
+        assert!(engine.topics().named("t").is_some());
     });
     let (appended, ()) = tokio::join!(rig.append(&topic, 0, &[1, 2]), async {
         assert_eq!(topic.partitions[0].end(), Offset(0));
@@ -42,7 +46,10 @@ async fn what_was_queued_is_written_when_it_is_closed() {
     let (appended, ()) = tokio::join!(rig.append(&topic, 0, &[1]), async { engine.close() });
     appended.expect("it is written");
     let next = rig.restart();
-    assert_eq!(next.engine.topic("t").expect("it is there").partitions[0].end(), Offset(1));
+    assert_eq!(
+        next.engine.topics().named("t").expect("it is there").partitions[0].end(),
+        Offset(1)
+    );
 }
 
 /// Stamps reach the bound on disk, and only the writer can renew it.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use engine::CoreOptions;
 use engine::files::{
     AttributeUpdate, FileAttributes, FileError, FileKind, FileOptions, FileSystem, FileView, Inode,
     OpenFile, RenameMode,
@@ -82,7 +83,11 @@ fn options(random: &mut FilesFuzzRng, catalog: &Path) -> EngineOptions {
         node_bytes_max: random.below(3) as usize * (4 << 10),
     };
     let catalog = (!random.one_in(3)).then(|| catalog.to_owned());
-    EngineOptions { storage, files, catalog, ..EngineOptions::default() }
+    EngineOptions {
+        core: CoreOptions { storage, catalog, ..CoreOptions::default() },
+        files,
+        ..EngineOptions::default()
+    }
 }
 
 fn check_result<T>(
@@ -597,7 +602,7 @@ impl FilesFuzz {
         let (catalog, copy) =
             (self.catalog.with_extension("whole"), self.catalog.with_extension("corrupt"));
         let _ = std::fs::remove_dir_all(&catalog);
-        self.options.catalog = Some(catalog.clone());
+        self.options.core.catalog = Some(catalog.clone());
         let clock = Arc::clone(&self.fixture.clock);
         self.fixture =
             EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), self.options.clone());
@@ -616,7 +621,10 @@ impl FilesFuzz {
             let disk = whole.after_kill();
             copy_files(&catalog, &copy);
             self.corrupt(&disk, &copy);
-            let options = EngineOptions { catalog: Some(copy.clone()), ..self.options.clone() };
+            let options = EngineOptions {
+                core: CoreOptions { catalog: Some(copy.clone()), ..self.options.clone().core },
+                ..self.options.clone()
+            };
             let wall = Arc::clone(&clock) as Arc<dyn hlc::WallClock>;
             let disks = Arc::new(disk.clone());
             let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::TimeListFormat));

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::{
-    Engine, EngineOptions, MaintenanceOptions, OffsetCommit, OffsetExpiry, PinError, SeekError,
-    TopicId, WaitPolicy,
-};
+use engine::CoreOptions;
+use engine::groups::GroupOptions;
+use engine::groups::{OffsetCommit, OffsetExpiry};
+use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, TopicId, WaitPolicy};
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -103,10 +103,13 @@ fn open(
 ) -> Arc<Engine> {
     let housekeeping = MaintenanceOptions { restated_bytes_max, ..MaintenanceOptions::default() };
     let options = EngineOptions {
-        catalog: Some(catalog.0.clone()),
-        offsets_retention: RETENTION,
-        deleted_topic_retention: RETENTION / 2,
-        maintenance: housekeeping,
+        core: CoreOptions {
+            catalog: Some(catalog.0.clone()),
+            deleted_topic_retention: RETENTION / 2,
+            maintenance: housekeeping,
+            ..CoreOptions::default()
+        },
+        groups: GroupOptions { offsets_retention: RETENTION },
         ..EngineOptions::default()
     };
     let clock = Arc::clone(clock) as Arc<dyn hlc::WallClock>;
@@ -161,14 +164,14 @@ impl GroupHorizonWorld {
             metadata,
             retention_ms,
         };
-        let stamp = self.engine.commit_offsets(&group, vec![commit]).await.unwrap();
+        let stamp = self.engine.groups().commit(&group, vec![commit]).await.unwrap();
         self.state.offsets.insert((group, topic, partition), (offset, stamp));
         self.record_moment();
     }
 
     async fn delete_offsets(&mut self, group: &str, topic: &str, partition: u32) {
         let partitions = vec![(topic.to_owned(), partition)];
-        self.engine.delete_offsets(group, partitions).await.unwrap();
+        self.engine.groups().delete_offsets(group, partitions).await.unwrap();
         self.state.offsets.remove(&(group.to_owned(), topic.to_owned(), partition));
         self.record_moment();
     }
@@ -182,26 +185,27 @@ impl GroupHorizonWorld {
             None => stamp <= expiry.until,
         };
         let (mut last, mut seen, mut is_beaten) = (None::<String>, BTreeSet::new(), is_beaten);
-        while let Some(group) = self.engine.next_group(last.as_deref()).unwrap() {
+        while let Some(group) = self.engine.groups().next_group(last.as_deref()).unwrap() {
             let held = self.state.offsets.iter().filter(|((of, ..), _)| *of == group);
             let expected = held.filter(|(_, (offset, stamp))| is_old(*offset, *stamp));
             let expected: Vec<(String, u32)> =
                 expected.map(|((_, topic, partition), _)| (topic.clone(), *partition)).collect();
             let (mut found, mut topic) = (Vec::new(), None::<String>);
             while let Some(old) =
-                self.engine.expired_offsets(&group, topic.as_deref(), expiry).unwrap()
+                self.engine.groups().expired_offsets(&group, topic.as_deref(), expiry).unwrap()
             {
                 found.extend(old.offsets.into_iter().map(|old| (old.topic, old.partition)));
                 topic = Some(old.last);
             }
             assert_eq!(found, expected, "{group:?}");
-            let saved = self.engine.group_saved_at(&group).unwrap();
+            let saved = self.engine.groups().saved_at(&group).unwrap();
             assert_eq!(saved.is_some(), self.state.snapshots.contains_key(&group));
             if let Some((topic, partition)) = found.first().filter(|_| is_beaten) {
                 is_beaten = false;
                 self.commit(&group, topic, *partition, 7).await;
             }
-            let removing = self.engine.begin_expire_offsets(&group, found, expiry).unwrap();
+            let removing =
+                self.engine.groups().begin_expire_offsets(&group, found, expiry).unwrap();
             removing.wait().await.unwrap();
             let state = &mut self.state.offsets;
             state.retain(|(of, ..), (offset, stamp)| *of != group || !is_old(*offset, *stamp));
@@ -215,13 +219,13 @@ impl GroupHorizonWorld {
     }
 
     async fn save(&mut self, group: &str, snapshot: Vec<u8>) {
-        self.engine.save_group(group, snapshot.clone()).await.unwrap();
+        self.engine.groups().save(group, snapshot.clone()).await.unwrap();
         self.state.snapshots.insert(group.to_owned(), snapshot);
         self.record_moment();
     }
 
     async fn delete_group(&mut self, group: &str) {
-        self.engine.delete_group(group).await.unwrap();
+        self.engine.groups().delete(group).await.unwrap();
         self.state.offsets.retain(|(of, ..), _| of != group);
         self.state.snapshots.remove(group);
         self.record_moment();
@@ -230,22 +234,23 @@ impl GroupHorizonWorld {
     /// Deletes the topic if it exists, otherwise creates it.
     async fn recreate_topic(&mut self, topic: &str) {
         if let Some(id) = self.topics.remove(topic) {
-            self.engine.delete_topic(id).await.unwrap();
+            self.engine.topics().delete(id).await.unwrap();
             self.state.offsets.retain(|(_, of, _), _| of != topic);
         } else {
             let id = (self.history.len() as u128).to_le_bytes();
-            self.engine.create_topic(topic, 1, BTreeMap::new(), id, false).await.unwrap();
+            self.engine.topics().create(topic, 1, BTreeMap::new(), id, false).await.unwrap();
             self.topics.insert(topic.to_owned(), id);
         }
         self.record_moment();
     }
 
     async fn run_maintenance(&mut self) {
-        let before = self.engine.offsets_horizon();
-        let moved = self.engine.apply_group_retention().await.unwrap();
+        let before = self.engine.groups().horizon();
+        let moved = self.engine.groups().apply_retention().await.unwrap();
         self.horizon_moves += u64::from(moved);
-        assert_eq!(moved, self.engine.offsets_horizon() > before, "{before}");
-        self.topics_removed += self.engine.remove_deleted_topics().await.unwrap() as u64;
+        assert_eq!(moved, self.engine.groups().horizon() > before, "{before}");
+        self.topics_removed +=
+            self.engine.maintenance().remove_deleted_topics().await.unwrap() as u64;
     }
 
     fn restart(&mut self, found: CatalogFate) {
@@ -262,8 +267,8 @@ impl GroupHorizonWorld {
         choose: impl FnMut(usize) -> usize,
     ) -> bool {
         self.disk.arm(DiskFault::CrashAt(self.disk.operations() + at));
-        let _ = self.engine.apply_group_retention().await;
-        let _ = self.engine.remove_deleted_topics().await;
+        let _ = self.engine.groups().apply_retention().await;
+        let _ = self.engine.maintenance().remove_deleted_topics().await;
         let is_down = self.disk.has_crashed();
         self.disk = self.disk.after_crash(choose);
         let catalog = std::mem::replace(&mut self.catalog, CatalogTestDirectory::new());
@@ -287,7 +292,8 @@ impl GroupHorizonWorld {
     }
 
     async fn offsets_at(&self, cut: Cut) -> Result<OffsetStamps, SeekError> {
-        let (at, _, offsets) = self.engine.offsets_at(None, cut, WaitPolicy::Refuse).await?;
+        let (at, _, offsets) =
+            self.engine.groups().offsets_at(None, cut, WaitPolicy::Refuse).await?;
         assert_eq!(at, cut);
         let offsets = offsets.into_iter().map(|held| {
             let key = (held.group, held.topic, held.partition);
@@ -300,7 +306,7 @@ impl GroupHorizonWorld {
     /// Checks every moment near the horizon, and some others: each reads as it was, or is an error.
     /// Checks the current state too.
     async fn check(&self) {
-        let horizon = self.engine.offsets_horizon();
+        let horizon = self.engine.groups().horizon();
         let at = self.history.partition_point(|(cut, _)| cut.bound() < horizon);
         for (nth, (cut, state)) in self.history.iter().enumerate() {
             if nth.abs_diff(at) > 5 && !nth.is_multiple_of(9) {
@@ -319,15 +325,16 @@ impl GroupHorizonWorld {
             }
         }
         for ((group, topic, partition), (offset, _)) in &self.state.offsets {
-            let committed = self.engine.committed_offset(group, topic, *partition).unwrap();
+            let committed =
+                self.engine.groups().committed_offset(group, topic, *partition).unwrap();
             assert_eq!(committed.map(|committed| committed.offset), Some(*offset));
         }
-        let held = self.engine.committed_offsets(None).unwrap();
+        let held = self.engine.groups().committed_offsets(None).unwrap();
         assert_eq!(held.len(), self.state.offsets.len());
         let snapshots: BTreeMap<_, _> =
-            self.engine.group_snapshots().unwrap().into_iter().collect();
+            self.engine.groups().snapshots().unwrap().into_iter().collect();
         assert_eq!(snapshots, self.state.snapshots);
-        for pin in self.engine.pins().iter().filter(|pin| pin.topics.is_none()) {
+        for pin in self.engine.pins().all().iter().filter(|pin| pin.topics.is_none()) {
             assert!(pin.at.bound() >= horizon, "{pin:?} is before {horizon}");
         }
     }
@@ -420,7 +427,7 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
         GroupHorizonStep::Pin { ms } => {
             let (at, name) = (Cut::through(world.engine.frontier()), format!("p{ms}"));
             let expires = SysTime(world.engine.wall_now().0 + ms);
-            let _ = world.engine.pin(&name, at, WaitPolicy::Refuse, expires, None).await;
+            let _ = world.engine.pins().set(&name, at, WaitPolicy::Refuse, expires, None).await;
         }
         GroupHorizonStep::Restart { found } => {
             world.restart(found);
@@ -496,7 +503,7 @@ fn a_horizon_change_that_is_interrupted_at_any_operation_of_the_disk_loses_nothi
             world.check().await;
             world.restart(CatalogFate::Lost);
             world.check().await;
-            assert!(world.engine.offsets_horizon() > Hlc::ZERO, "{at}");
+            assert!(world.engine.groups().horizon() > Hlc::ZERO, "{at}");
             if !was_down {
                 assert!(at > 4, "several events are written: {at}");
                 break;
@@ -516,8 +523,8 @@ async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
         }
         world.delete_group("gg").await;
         world.run_maintenance().await;
-        bytes.push(world.engine.offsets_bytes().unwrap());
-        horizons.push(world.engine.offsets_horizon());
+        bytes.push(world.engine.groups().bytes().unwrap());
+        horizons.push(world.engine.groups().horizon());
     }
     world.check().await;
     // The commits within the retention, and as much again.
@@ -539,17 +546,19 @@ async fn a_pin_of_everything_holds_offsets_and_one_of_a_topic_does_not() {
     let early = world.history[10].0;
     let pin = |world: &GroupHorizonWorld, name: &'static str, topics: Option<Vec<String>>| {
         let (engine, expires) = (Arc::clone(&world.engine), SysTime(START + 1000));
-        async move { engine.pin(name, early, WaitPolicy::Refuse, expires, topics.as_deref()).await }
+        async move {
+            engine.pins().set(name, early, WaitPolicy::Refuse, expires, topics.as_deref()).await
+        }
     };
     pin(&world, "topic", Some(vec!["t".to_owned()])).await.unwrap();
     pin(&world, "all", None).await.unwrap();
     world.advance_clock(500);
     world.run_maintenance().await;
-    assert!(world.engine.offsets_horizon() <= early.bound());
+    assert!(world.engine.groups().horizon() <= early.bound());
     assert_eq!(world.offsets_at(early).await.unwrap(), world.history[10].1.offsets);
-    world.engine.unpin("all").await.unwrap();
+    world.engine.pins().remove("all").await.unwrap();
     world.run_maintenance().await;
-    assert!(world.engine.offsets_horizon() > early.bound());
+    assert!(world.engine.groups().horizon() > early.bound());
     let refused = pin(&world, "all", None).await;
     let before = matches!(refused, Err(PinError::Seek(SeekError::BeforeOffsets { .. })));
     assert!(before, "{refused:?}");
@@ -564,18 +573,18 @@ async fn what_is_not_worth_rewriting_the_rest_stays() {
     world.commit_many(20).await;
     world.advance_clock(500);
     world.run_maintenance().await;
-    assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
+    assert_eq!(world.engine.groups().horizon(), Hlc::ZERO);
     world.save("g", vec![0; 10]).await;
     world.advance_clock(500);
     world.run_maintenance().await;
-    assert!(world.engine.offsets_horizon() > Hlc::ZERO);
+    assert!(world.engine.groups().horizon() > Hlc::ZERO);
     // What remains is the current state: another restatement gains nothing.
-    let kept = world.engine.offsets_bytes().unwrap();
+    let kept = world.engine.groups().bytes().unwrap();
     for _ in 0..5 {
         world.advance_clock(500);
         world.run_maintenance().await;
     }
-    assert!(world.engine.offsets_bytes().unwrap() <= kept);
+    assert!(world.engine.groups().bytes().unwrap() <= kept);
     world.check().await;
 }
 
@@ -585,8 +594,8 @@ async fn a_clock_that_cannot_be_trusted_makes_nothing_old() {
     world.commit_many(30).await;
     world.clock.step_to(SysTime(START + 86_400_000));
     world.engine.frontier();
-    assert!(!world.engine.apply_group_retention().await.unwrap());
-    assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
+    assert!(!world.engine.groups().apply_retention().await.unwrap());
+    assert_eq!(world.engine.groups().horizon(), Hlc::ZERO);
     world.check().await;
 }
 

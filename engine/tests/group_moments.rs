@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{
-    Engine, EngineOptions, GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit, SeekError,
-    WaitPolicy,
-};
+use engine::groups::GroupOptions;
+use engine::groups::{GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit};
+use engine::{Engine, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
 use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
@@ -26,12 +25,12 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
 }
 
 async fn at(engine: &Engine, cut: Cut) -> PartitionOffsets {
-    let (_, _, offsets) = engine.offsets_at(Some("g"), cut, NOW).await.unwrap();
+    let (_, _, offsets) = engine.groups().offsets_at(Some("g"), cut, NOW).await.unwrap();
     offsets.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
 }
 
 fn now(engine: &Engine) -> PartitionOffsets {
-    let held = engine.committed_offsets(Some("g")).unwrap();
+    let held = engine.groups().committed_offsets(Some("g")).unwrap();
     held.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
 }
 
@@ -44,7 +43,7 @@ fn user(before: i64) -> Moment {
 }
 
 async fn seek(engine: &Engine, moment: Moment) -> GroupSetResult {
-    engine.seek_group("g", moment, None, NOW, GroupSetMode::Commit).await.unwrap()
+    engine.groups().seek("g", moment, None, NOW, GroupSetMode::Commit).await.unwrap()
 }
 
 /// Two topics, five batches, and a group that has committed an offset for one partition of each.
@@ -64,7 +63,7 @@ async fn world() -> (EngineFixture, Vec<Cut>) {
         moments.push(rig.now());
     }
     let commits = vec![commit("t", 0, 4), commit("u", 0, 3)];
-    rig.engine.commit_offsets("g", commits).await.unwrap();
+    rig.engine.groups().commit("g", commits).await.unwrap();
     (rig, moments)
 }
 
@@ -80,7 +79,7 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
         let set = seek(&rig.engine, Moment::Sys(moments[nth])).await;
         assert_eq!(now(&rig.engine), offsets(expected));
         // It matches the cut.
-        let cut = rig.engine.cut(moments[nth], None, NOW).await;
+        let cut = rig.engine.cuts().at(moments[nth], None, NOW).await;
         let ends = cut.unwrap().partitions.iter().map(|one| one.end.0 as i64).collect::<Vec<_>>();
         if nth > 0 {
             assert_eq!(now(&rig.engine).into_values().collect::<Vec<_>>(), ends);
@@ -102,7 +101,7 @@ async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
 async fn a_dry_run_says_what_would_be_and_changes_nothing() {
     let (rig, moments) = world().await;
     let asked =
-        rig.engine.seek_group("g", Moment::Sys(moments[1]), None, NOW, GroupSetMode::DryRun);
+        rig.engine.groups().seek("g", Moment::Sys(moments[1]), None, NOW, GroupSetMode::DryRun);
     let set = asked.await.unwrap();
     let said =
         set.offsets.iter().map(|one| (one.topic.as_str(), one.partition, one.before, one.after));
@@ -117,29 +116,29 @@ async fn a_dry_run_says_what_would_be_and_changes_nothing() {
 async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_too() {
     let (rig, moments) = world().await;
     seek(&rig.engine, Moment::Sys(moments[3])).await;
-    rig.engine.add_partitions("t", 4, false).await.unwrap();
-    let t = rig.engine.topic("t").unwrap();
+    rig.engine.topics().add_partitions("t", 4, false).await.unwrap();
+    let t = rig.engine.topics().named("t").unwrap();
     rig.append(&t, 2, &[1, 2, 3]).await.unwrap();
     let expected = offsets([("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 3, 0), ("u", 0, 2)]);
     assert_eq!(now(&rig.engine), expected);
     let rig = rig.crash(|_| 0);
     assert_eq!(now(&rig.engine), expected);
-    assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 0);
-    assert_eq!(rig.engine.committed_offset("g", "t", 4).unwrap(), None);
-    assert_eq!(rig.engine.committed_offset("other", "t", 2).unwrap(), None);
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 2).unwrap().unwrap().offset, 0);
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 4).unwrap(), None);
+    assert_eq!(rig.engine.groups().committed_offset("other", "t", 2).unwrap(), None);
     // Later commits take precedence.
-    rig.engine.commit_offsets("g", vec![commit("t", 2, 2)]).await.unwrap();
-    assert_eq!(rig.engine.committed_offset("g", "t", 2).unwrap().unwrap().offset, 2);
+    rig.engine.groups().commit("g", vec![commit("t", 2, 2)]).await.unwrap();
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 2).unwrap().unwrap().offset, 2);
     // A partition of the moment whose offset was removed has none: only later partitions have an
     // implied one.
-    rig.engine.delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
-    assert_eq!(rig.engine.committed_offset("g", "t", 1).unwrap(), None);
+    rig.engine.groups().delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 1).unwrap(), None);
     // A topic that is created again under that name is another one.
-    let id = rig.engine.topic("t").unwrap().id;
-    rig.engine.delete_topic(id).await.unwrap();
+    let id = rig.engine.topics().named("t").unwrap().id;
+    rig.engine.topics().delete(id).await.unwrap();
     rig.topic("t", 9).await;
     assert_eq!(now(&rig.engine), offsets([("u", 0, 2)]));
-    let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
+    let (_, _, groups) = rig.engine.groups().at(Some("g"), rig.now(), NOW).await.unwrap();
     assert_eq!(groups[0].seek_moments, [("u".to_owned(), Moment::Sys(moments[3]).to_string())]);
 }
 
@@ -149,38 +148,38 @@ async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_res
     let then = rig.now();
     rig.advance_clock(1);
     seek(&rig.engine, Moment::Sys(moments[3])).await;
-    rig.engine.add_partitions("t", 5, false).await.unwrap();
-    let t = rig.engine.topic("t").unwrap();
+    rig.engine.topics().add_partitions("t", 5, false).await.unwrap();
+    let t = rig.engine.topics().named("t").unwrap();
     rig.append(&t, 4, &[1, 2]).await.unwrap();
-    rig.engine.delete_records(&t, 4, 1).await.unwrap();
+    rig.engine.topics().delete_records(&t, 4, 1).await.unwrap();
     let delete = async |partitions: &[(&str, u32)]| {
         let partitions = partitions.iter().map(|(topic, index)| ((*topic).to_owned(), *index));
-        rig.engine.delete_offsets("g", partitions.collect()).await.unwrap();
+        rig.engine.groups().delete_offsets("g", partitions.collect()).await.unwrap();
     };
     // One of the later partitions: it has no offset then, and its neighbours keep their implied
     // offsets.
     delete(&[("t", 3)]).await;
-    assert_eq!(rig.engine.committed_offset("g", "t", 3).unwrap(), None);
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 3).unwrap(), None);
     let left = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
     assert_eq!(now(&rig.engine), offsets(left));
     // Partitions that are added afterwards still have an implied offset.
-    rig.engine.add_partitions("t", 6, false).await.unwrap();
-    assert_eq!(rig.engine.committed_offset("g", "t", 5).unwrap().unwrap().offset, 0);
+    rig.engine.topics().add_partitions("t", 6, false).await.unwrap();
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 5).unwrap().unwrap().offset, 0);
     // Again: one of the original partitions, and one that has no offset already.
     delete(&[("t", 1), ("t", 3), ("no", 0)]).await;
     let left = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
     assert_eq!(now(&rig.engine), offsets(left));
     // A topic that loses all offsets is not read any more, whatever partitions are added.
     delete(&[("u", 0), ("t", 0), ("t", 2), ("t", 4), ("t", 5)]).await;
-    rig.engine.add_partitions("t", 7, false).await.unwrap();
-    rig.engine.add_partitions("u", 2, false).await.unwrap();
+    rig.engine.topics().add_partitions("t", 7, false).await.unwrap();
+    rig.engine.topics().add_partitions("u", 2, false).await.unwrap();
     assert_eq!(now(&rig.engine), PartitionOffsets::new());
     let rig = rig.crash(|_| 0);
     assert_eq!(now(&rig.engine), PartitionOffsets::new());
-    let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
+    let (_, _, groups) = rig.engine.groups().at(Some("g"), rig.now(), NOW).await.unwrap();
     assert!(groups.iter().all(|group| group.seek_moments.is_empty()), "{groups:?}");
     // At the earlier moment the offsets are unchanged.
-    rig.engine.restore_group("g", then, NOW, GroupSetMode::Commit).await.unwrap();
+    rig.engine.groups().restore("g", then, NOW, GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
 }
 
@@ -190,20 +189,20 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let then = rig.now();
     rig.advance_clock(1);
     let commits = vec![commit("t", 0, 1), commit("t", 1, 2), commit("u", 0, 4)];
-    rig.engine.commit_offsets("g", commits).await.unwrap();
-    let restore = |mode| rig.engine.restore_group("g", then, NOW, mode);
+    rig.engine.groups().commit("g", commits).await.unwrap();
+    let restore = |mode| rig.engine.groups().restore("g", then, NOW, mode);
     let dry = restore(GroupSetMode::DryRun).await.unwrap();
     assert_eq!((dry.committed, at(&rig.engine, rig.now()).await.len()), (None, 3));
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(set.offsets, dry.offsets);
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
-    let kept = rig.engine.committed_offset("g", "t", 0).unwrap().unwrap();
+    let kept = rig.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap();
     assert_eq!((kept.leader_epoch, kept.metadata.as_str()), (3, "m"), "all of what was committed");
     let removed = set.offsets.iter().find(|one| (&*one.topic, one.partition) == ("t", 1)).unwrap();
     assert_eq!((removed.before, removed.after), (Some(2), None));
     // An offset of a topic that was deleted, or created again, means nothing.
-    rig.engine.delete_topic(rig.engine.topic("u").unwrap().id).await.unwrap();
-    let anew = rig.engine.create_topic("u", 1, BTreeMap::new(), [99; 16], false);
+    rig.engine.topics().delete(rig.engine.topics().named("u").unwrap().id).await.unwrap();
+    let anew = rig.engine.topics().create("u", 1, BTreeMap::new(), [99; 16], false);
     anew.await.unwrap();
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
@@ -211,13 +210,13 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
         set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
     assert_eq!(skipped, [("u", 0, 3)]);
     // What the group has committed since for the new topic stays, and is reported as skipped.
-    rig.engine.commit_offsets("g", vec![commit("u", 0, 7)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("u", 0, 7)]).await.unwrap();
     let set = restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 7)]));
     assert_eq!(set.skipped.len(), 1);
     assert!(set.offsets.iter().all(|one| one.topic == "t"), "{:?}", set.offsets);
     // Also for a group that was deleted since.
-    rig.engine.delete_group("g").await.unwrap();
+    rig.engine.groups().delete("g").await.unwrap();
     restore(GroupSetMode::Commit).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
 }
@@ -228,10 +227,10 @@ async fn going_back_undoes_a_seek_with_what_it_meant_for_later_partitions() {
     let then = rig.now();
     seek(&rig.engine, Moment::Sys(moments[1])).await;
     let sought = rig.now();
-    rig.engine.restore_group("g", then, NOW, GroupSetMode::Commit).await.unwrap();
-    rig.engine.add_partitions("t", 3, false).await.unwrap();
+    rig.engine.groups().restore("g", then, NOW, GroupSetMode::Commit).await.unwrap();
+    rig.engine.topics().add_partitions("t", 3, false).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
-    rig.engine.restore_group("g", sought, NOW, GroupSetMode::Commit).await.unwrap();
+    rig.engine.groups().restore("g", sought, NOW, GroupSetMode::Commit).await.unwrap();
     let expected = [("t", 0, 2), ("t", 1, 0), ("t", 2, 0), ("u", 0, 0)];
     assert_eq!(now(&rig.engine), offsets(expected));
 }
@@ -246,14 +245,14 @@ async fn a_seek_is_one_event_among_concurrent_commits() {
         rig.append(&t, partition, &[1, 2, 3, 4]).await.unwrap();
     }
     let moment = rig.now();
-    rig.engine.commit_offsets("g", vec![commit("t", 0, 1)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("t", 0, 1)]).await.unwrap();
     let (engine, disk, clock) = (Arc::new(rig.engine), rig.disk, rig.clock);
     let committing = (0..PARTITIONS).map(|partition| {
         let engine = Arc::clone(&engine);
         tokio::spawn(async move {
             for offset in 0..20 {
                 let commit = vec![commit("t", partition, 1000 + offset)];
-                engine.commit_offsets("g", commit).await.unwrap();
+                engine.groups().commit("g", commit).await.unwrap();
             }
         })
     });
@@ -287,8 +286,13 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
         let topics: Option<Vec<String>> =
             topics.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         let patience = WaitPolicy::Wait(Duration::from_secs(5));
-        let asked =
-            rig.engine.seek_group(group, moment, topics.as_deref(), patience, GroupSetMode::Commit);
+        let asked = rig.engine.groups().seek(
+            group,
+            moment,
+            topics.as_deref(),
+            patience,
+            GroupSetMode::Commit,
+        );
         asked.await
     };
     let refused = seek("new", sys, None).await;
@@ -301,10 +305,10 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
         matches!(refused, Err(GroupSetError::Seek(SeekError::FarFuture { .. }))),
         "{refused:?}"
     );
-    let restored = rig.engine.restore_group("new", rig.now(), NOW, GroupSetMode::Commit).await;
+    let restored = rig.engine.groups().restore("new", rig.now(), NOW, GroupSetMode::Commit).await;
     assert!(matches!(restored, Err(GroupSetError::NothingAtMoment { .. })), "{restored:?}");
-    let t = rig.engine.topic("t").unwrap();
-    rig.engine.delete_records(&t, 0, 3).await.unwrap();
+    let t = rig.engine.topics().named("t").unwrap();
+    rig.engine.topics().delete_records(&t, 0, 3).await.unwrap();
     let refused = seek("g", sys, None).await;
     let Err(GroupSetError::Seek(SeekError::BeforeHistory { lost })) = refused else {
         panic!("{refused:?}")
@@ -319,25 +323,28 @@ async fn what_cannot_be_set_is_an_error_that_says_why() {
 #[tokio::test]
 async fn what_a_seek_means_for_later_partitions_survives_the_end_of_its_history() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let options = EngineOptions { offsets_retention: Duration::ZERO, ..EngineOptions::default() };
+    let options = EngineOptions {
+        groups: GroupOptions { offsets_retention: Duration::ZERO },
+        ..EngineOptions::default()
+    };
     let mut rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     rig.topic("t", 1).await;
-    rig.engine.commit_offsets("g", vec![commit("t", 0, 0)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("t", 0, 0)]).await.unwrap();
     let moment = rig.now();
     seek(&rig.engine, Moment::Sys(moment)).await;
     for offset in 0..2000 {
-        rig.engine.commit_offsets("much", vec![commit("t", 0, offset)]).await.unwrap();
+        rig.engine.groups().commit("much", vec![commit("t", 0, offset)]).await.unwrap();
     }
     rig.advance_clock(10);
     rig.now();
     let EngineFixture { disk, clock, engine } = rig;
     let engine = Arc::new(engine);
-    assert!(engine.apply_group_retention().await.unwrap());
-    let early = engine.groups_at(Some("g"), moment, NOW).await;
+    assert!(engine.groups().apply_retention().await.unwrap());
+    let early = engine.groups().at(Some("g"), moment, NOW).await;
     assert!(matches!(early, Err(SeekError::BeforeOffsets { .. })), "{early:?}");
     engine.close();
     drop(engine);
     rig = EngineFixture::on_disk(disk, clock);
-    rig.engine.add_partitions("t", 2, false).await.unwrap();
+    rig.engine.topics().add_partitions("t", 2, false).await.unwrap();
     assert_eq!(now(&rig.engine), offsets([("t", 0, 0), ("t", 1, 0)]));
 }

@@ -2,7 +2,8 @@
 
 mod rig;
 
-use engine::{OffsetCommit, WaitPolicy};
+use engine::WaitPolicy;
+use engine::groups::OffsetCommit;
 use hlc::Cut;
 use rig::EngineFixture;
 
@@ -19,7 +20,7 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
 }
 
 async fn offsets_at(rig: &EngineFixture, cut: Cut) -> Vec<(String, u32, i64)> {
-    let asked = rig.engine.offsets_at(Some("g"), cut, WaitPolicy::Refuse);
+    let asked = rig.engine.groups().offsets_at(Some("g"), cut, WaitPolicy::Refuse);
     let (_, _, offsets) = asked.await.expect("the moment can be read");
     offsets.into_iter().map(|held| (held.topic, held.partition, held.committed.offset)).collect()
 }
@@ -28,16 +29,16 @@ async fn offsets_at(rig: &EngineFixture, cut: Cut) -> Vec<(String, u32, i64)> {
 async fn offsets_read_as_they_were_committed_at_each_moment() {
     let rig = EngineFixture::new();
     rig.topic("t", 2).await;
-    rig.engine.commit_offsets("g", vec![commit("t", 0, 5), commit("t", 1, 7)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("t", 0, 5), commit("t", 1, 7)]).await.unwrap();
     rig.advance_clock(10);
     let first = rig.now();
-    rig.engine.commit_offsets("g", vec![commit("t", 0, 9)]).await.unwrap();
-    rig.engine.delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("t", 0, 9)]).await.unwrap();
+    rig.engine.groups().delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
     rig.advance_clock(10);
     let rig = rig.restart();
     assert_eq!(offsets_at(&rig, first).await, [("t".to_owned(), 0, 5), ("t".to_owned(), 1, 7)]);
     assert_eq!(offsets_at(&rig, rig.now()).await, [("t".to_owned(), 0, 9)]);
-    assert_eq!(rig.engine.committed_offset("g", "t", 0).unwrap().unwrap().offset, 9);
+    assert_eq!(rig.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap().offset, 9);
 }
 
 #[tokio::test]
@@ -45,12 +46,15 @@ async fn a_group_is_deleted_with_its_offsets_and_no_other_group_s() {
     let rig = EngineFixture::new();
     rig.topic("t", 1).await;
     for group in ["g", "g2", "g\0", ""] {
-        rig.engine.commit_offsets(group, vec![commit("t", 0, 1)]).await.unwrap();
+        rig.engine.groups().commit(group, vec![commit("t", 0, 1)]).await.unwrap();
     }
-    rig.engine.delete_group("g").await.unwrap();
+    rig.engine.groups().delete("g").await.unwrap();
     assert!(offsets_at(&rig, rig.now()).await.is_empty());
     for group in ["g2", "g\0", ""] {
-        assert!(rig.engine.committed_offset(group, "t", 0).unwrap().is_some(), "{group:?}");
+        assert!(
+            rig.engine.groups().committed_offset(group, "t", 0).unwrap().is_some(),
+            "{group:?}"
+        );
     }
 }
 
@@ -58,11 +62,11 @@ async fn a_group_is_deleted_with_its_offsets_and_no_other_group_s() {
 async fn offsets_of_a_deleted_topic_go_with_it_and_stay_in_the_past() {
     let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
-    rig.engine.commit_offsets("g", vec![commit("t", 0, 1)]).await.unwrap();
+    rig.engine.groups().commit("g", vec![commit("t", 0, 1)]).await.unwrap();
     rig.advance_clock(10);
     let before = rig.now();
-    rig.engine.delete_topic(topic.id).await.unwrap();
-    assert!(rig.engine.committed_offset("g", "t", 0).unwrap().is_none());
+    rig.engine.topics().delete(topic.id).await.unwrap();
+    assert!(rig.engine.groups().committed_offset("g", "t", 0).unwrap().is_none());
     assert_eq!(offsets_at(&rig, before).await.len(), 1);
 }
 

@@ -20,7 +20,7 @@ fn user(ms: i64) -> MomentSelector {
 }
 
 async fn ends(rig: &EngineFixture, topic: &str, ask: MomentSelector) -> Vec<u64> {
-    let view = rig.engine.view(topic, ask, NOW).await.expect("the moment can be read");
+    let view = rig.engine.seek().view(topic, ask, NOW).await.expect("the moment can be read");
     view.partitions.iter().map(|view| view.end().0).collect()
 }
 
@@ -57,9 +57,9 @@ async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_r
     for round in 0..2000 {
         rig.advance_clock(1);
         let cut = rig.now();
-        let before = rig.engine.cut(cut, None, NOW).await.unwrap();
+        let before = rig.engine.cuts().at(cut, None, NOW).await.unwrap();
         rig.append(&topic, 0, &[round]).await.unwrap();
-        let after = rig.engine.cut(cut, None, NOW).await.unwrap();
+        let after = rig.engine.cuts().at(cut, None, NOW).await.unwrap();
         assert_eq!((before.hash, before.partitions), (after.hash, after.partitions));
     }
 }
@@ -70,10 +70,10 @@ async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late(
     let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[100]).await.unwrap();
-    let view = rig.engine.view("t", user(500), NOW).await.unwrap();
+    let view = rig.engine.seek().view("t", user(500), NOW).await.unwrap();
     assert_eq!(view.partitions[0].end(), Offset(1));
     rig.append(&topic, 0, &[200]).await.unwrap();
-    let again = rig.engine.view("t", view.selector, NOW).await.unwrap();
+    let again = rig.engine.seek().view("t", view.selector, NOW).await.unwrap();
     assert_eq!(again.partitions[0].end(), Offset(1), "as known then");
     assert_eq!(ends(&rig, "t", user(500)).await, [2], "as known now");
 }
@@ -90,7 +90,7 @@ async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
     let view = PartitionView::present(topic.partition(0).unwrap());
     for time in 0..=101 {
         let expected = all.iter().position(|t| *t >= time).map(|offset| offset as u64);
-        let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        let found = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
         assert_eq!(found.map(|found| found.offset.0), expected, "time {time}");
     }
 }
@@ -102,10 +102,10 @@ async fn a_time_is_found_exactly_after_records_were_deleted() {
     for times in [[50, 10], [5, 80], [60, 20], [70, 90]] {
         rig.append(&topic, 0, &times).await.unwrap();
     }
-    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     let view = PartitionView::present(topic.partition(0).unwrap());
     for (time, expected) in [(0, 3), (81, 7), (65, 3), (20, 3)] {
-        let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
+        let found = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
         assert_eq!(found.offset.0, expected, "time {time}");
     }
 }
@@ -122,7 +122,7 @@ async fn a_window_holds_what_happened_between_its_ends() {
     let second = rig.now();
     rig.append(&topic, 0, &[4]).await.unwrap();
     let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
-    let view = rig.engine.view("t", ask, NOW).await.unwrap();
+    let view = rig.engine.seek().view("t", ask, NOW).await.unwrap();
     assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
 }
 
@@ -134,7 +134,7 @@ async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_nam
     rig.append(&old, 1, &[1]).await.unwrap();
     rig.advance_clock(10);
     let then = MomentSelector::At(Moment::Sys(rig.now()));
-    rig.engine.delete_topic(old.id).await.unwrap();
+    rig.engine.topics().delete(old.id).await.unwrap();
     rig.advance_clock(10);
     let between = MomentSelector::At(Moment::Sys(rig.now()));
     let new = rig.topic("t", 1).await;
@@ -142,7 +142,10 @@ async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_nam
     rig.advance_clock(10);
     let rig = rig.restart();
     assert_eq!(ends(&rig, "t", then).await, [0, 1]);
-    assert!(matches!(rig.engine.view("t", between, NOW).await, Err(SeekError::NoTopic { .. })));
+    assert!(matches!(
+        rig.engine.seek().view("t", between, NOW).await,
+        Err(SeekError::NoTopic { .. })
+    ));
     assert_eq!(ends(&rig, "t", MomentSelector::At(Moment::Sys(rig.now()))).await, [1]);
 }
 
@@ -152,16 +155,16 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.engine.wall_now().0 + 200));
-    let refused = rig.engine.cut(soon, None, WaitPolicy::Refuse).await;
+    let refused = rig.engine.cuts().at(soon, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { retry_ms: 1.., .. })), "{refused:?}");
-    let answered = rig.engine.cut(soon, None, WaitPolicy::AtFrontier).await.unwrap();
+    let answered = rig.engine.cuts().at(soon, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answered.at < soon);
-    let asked = rig.engine.cut(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
+    let asked = rig.engine.cuts().at(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
     let passing = async { rig.advance_clock(200) };
     let (waited, ()) = tokio::join!(asked, passing);
     assert_eq!(waited.unwrap().at, soon);
     let far = Cut::before(SysTime(START + 86_400_000));
-    let refused = rig.engine.cut(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
+    let refused = rig.engine.cuts().at(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
@@ -179,7 +182,7 @@ async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle(
     {
         rig.advance_clock(3_600_000);
         asks += 1;
-        let frontier = match rig.engine.cut(far, None, when).await {
+        let frontier = match rig.engine.cuts().at(far, None, when).await {
             Err(SeekError::FarFuture { frontier, .. } | SeekError::NotYet { frontier, .. }) => {
                 frontier
             }
@@ -190,7 +193,7 @@ async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle(
     }
     rig.advance_clock(3_600_000);
     let past = Cut::before(SysTime(rig.clock_ms() - 1000));
-    assert!(rig.engine.cut(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
+    assert!(rig.engine.cuts().at(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
 }
 
 /// A closed moment stays readable, even under a clock that was set back so far that it issues
@@ -202,10 +205,10 @@ async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {
     rig.append(&topic, 0, &[1]).await.unwrap();
     rig.advance_clock(60_000);
     let closed = rig.now();
-    let before = rig.engine.cut(closed, None, NOW).await.unwrap();
+    let before = rig.engine.cuts().at(closed, None, NOW).await.unwrap();
     rig.clock.step_to(SysTime(START));
     let patience = WaitPolicy::Wait(Duration::from_secs(5));
-    let after = rig.engine.cut(closed, None, patience).await.unwrap();
+    let after = rig.engine.cuts().at(closed, None, patience).await.unwrap();
     assert_eq!((after.at, after.hash), (before.at, before.hash));
 }
 
@@ -220,13 +223,14 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
     let early = rig.now();
     let kept = rig.append(&topic, 0, &[2]).await.unwrap();
     rig.advance_clock(10);
-    rig.engine.delete_records(&topic, 0, 2).await.unwrap();
-    let Err(SeekError::BeforeHistory { lost }) = rig.engine.cut(early, None, NOW).await else {
+    rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
+    let Err(SeekError::BeforeHistory { lost }) = rig.engine.cuts().at(early, None, NOW).await
+    else {
         panic!("half of the cut is gone");
     };
     assert_eq!(lost.len(), 1);
     assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 0));
-    let again = rig.engine.cut(Cut::below(lost[0].earliest), None, NOW).await;
+    let again = rig.engine.cuts().at(Cut::below(lost[0].earliest), None, NOW).await;
     assert!(again.is_ok(), "the earliest moment that was named can be read");
     assert_eq!(lost[0].earliest, kept.stamp.next());
 }
@@ -245,7 +249,7 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
             rig.append(&topic, partition, &[round]).await.unwrap();
             rig.advance_clock((round % 4) as u64);
             let cut = rig.now();
-            taken.push((cut, rig.engine.cut(cut, None, NOW).await.unwrap().hash));
+            taken.push((cut, rig.engine.cuts().at(cut, None, NOW).await.unwrap().hash));
         }
         if life % 3 == 2 {
             let back = rig.engine.wall_now().0 - 200;
@@ -256,7 +260,7 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
             (seed >> 33) as usize % choices
         });
         for (cut, hash) in &taken {
-            let again = rig.engine.cut(*cut, None, NOW).await.unwrap();
+            let again = rig.engine.cuts().at(*cut, None, NOW).await.unwrap();
             assert_eq!(again.hash, *hash, "cut {:?} in incarnation {life}", cut.bound());
         }
     }
@@ -294,10 +298,10 @@ async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_o
     let rig = EngineFixture::new();
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2, 3]).await.unwrap();
-    rig.engine.delete_topic(topic.id).await.unwrap();
-    assert!(rig.engine.delete_records(&topic, 0, 2).await.is_err());
+    rig.engine.topics().delete(topic.id).await.unwrap();
+    assert!(rig.engine.topics().delete_records(&topic, 0, 2).await.is_err());
     let rig = rig.restart();
-    assert!(rig.engine.topic("t").is_none());
+    assert!(rig.engine.topics().named("t").is_none());
 }
 
 /// KIP-734, also on views that begin and end inside a batch.
@@ -314,7 +318,7 @@ async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
         for until in from..=all.len() {
             let (start, end) = (Offset(from as u64), Some(Offset(until as u64)));
             let view = PartitionView { partition: Arc::clone(partition), start, end };
-            let found = rig.engine.latest_by_user_time(&view).unwrap();
+            let found = rig.engine.seek().latest_by_user_time(&view).unwrap();
             let most = all[from..until].iter().max();
             let expected = most.and_then(|most| all[from..until].iter().position(|t| t == most));
             let expected = expected.map(|position| (from + position) as u64);
@@ -351,10 +355,11 @@ async fn a_view_that_was_whole_says_so_when_its_records_are_deleted_later() {
     let topic = rig.topic("t", 1).await;
     rig.append(&topic, 0, &[1, 2]).await.unwrap();
     rig.advance_clock(10);
-    let view = rig.engine.view("t", MomentSelector::At(Moment::Sys(rig.now())), NOW).await.unwrap();
+    let view =
+        rig.engine.seek().view("t", MomentSelector::At(Moment::Sys(rig.now())), NOW).await.unwrap();
     assert!(view.check_retained().is_ok());
     rig.append(&topic, 0, &[3, 4]).await.unwrap();
-    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     assert!(matches!(view.check_retained(), Err(SeekError::BeforeHistory { .. })));
 }
 
@@ -371,7 +376,7 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
     let at = |ms, known| Moment::User { before: UserTime(ms), known };
     for (first, second) in [(Some(late), Some(early)), (Some(late), None), (None, Some(late))] {
         let ask = MomentSelector::window(at(50, first), at(500, second)).unwrap();
-        let view = rig.engine.view("t", ask, NOW).await.unwrap();
+        let view = rig.engine.seek().view("t", ask, NOW).await.unwrap();
         assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
     }
 }
@@ -383,20 +388,20 @@ async fn a_change_whose_caller_went_away_is_completed_before_the_next_is_decided
     let none = std::collections::BTreeMap::new;
     for round in 0..20_u8 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));
-        let first = rig.engine.create_topic(&a, 2, none(), [round; 16], false);
+        let first = rig.engine.topics().create(&a, 2, none(), [round; 16], false);
         let _ = tokio::time::timeout(Duration::ZERO, first).await;
         let id = [100 + round; 16];
-        let other = rig.engine.create_topic(&b, 2, none(), id, false).await.unwrap();
-        if let Some(one) = rig.engine.topic(&a) {
+        let other = rig.engine.topics().create(&b, 2, none(), id, false).await.unwrap();
+        if let Some(one) = rig.engine.topics().named(&a) {
             let logs = |topic: &engine::Topic| -> Vec<_> {
                 topic.partitions.iter().map(|partition| partition.log.id).collect()
             };
             assert!(logs(&one).iter().all(|log| !logs(&other).contains(log)), "{round}");
         }
-        let _ = tokio::time::timeout(Duration::ZERO, rig.engine.delete_topic(id)).await;
-        let _ = rig.engine.delete_topic(id).await;
-        assert!(rig.engine.topic(&b).is_none());
+        let _ = tokio::time::timeout(Duration::ZERO, rig.engine.topics().delete(id)).await;
+        let _ = rig.engine.topics().delete(id).await;
+        assert!(rig.engine.topics().named(&b).is_none());
     }
     let rig = rig.restart();
-    assert!(rig.engine.topics().iter().all(|topic| topic.name.starts_with('a')));
+    assert!(rig.engine.topics().all().iter().all(|topic| topic.name.starts_with('a')));
 }

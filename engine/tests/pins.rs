@@ -5,6 +5,7 @@ mod rig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::CoreOptions;
 use engine::{EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy};
 use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};
@@ -14,7 +15,7 @@ const NOW: WaitPolicy = WaitPolicy::Refuse;
 const HOUR: u64 = 3_600_000;
 
 async fn pin(rig: &EngineFixture, name: &str, at: Cut) -> Result<Pin, PinError> {
-    rig.engine.pin(name, at, NOW, SysTime(START + HOUR), None).await
+    rig.engine.pins().set(name, at, NOW, SysTime(START + HOUR), None).await
 }
 
 async fn pin_topics(
@@ -24,11 +25,11 @@ async fn pin_topics(
     topics: &[&str],
 ) -> Result<Pin, PinError> {
     let topics: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
-    rig.engine.pin(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
+    rig.engine.pins().set(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
 }
 
 fn names(rig: &EngineFixture) -> Vec<String> {
-    rig.engine.pins().iter().map(|pin| pin.name.to_string()).collect()
+    rig.engine.pins().all().iter().map(|pin| pin.name.to_string()).collect()
 }
 
 fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
@@ -50,16 +51,16 @@ async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed()
     }
     let set = pin_topics(&rig, "p", at, &["a"]).await.unwrap();
     assert_eq!(set.topics, Some(vec![Arc::from("a")]));
-    let error = rig.engine.delete_records(&a, 0, 1).await.unwrap_err();
+    let error = rig.engine.topics().delete_records(&a, 0, 1).await.unwrap_err();
     assert!(matches!(&error, EngineError::Pinned { pin, .. } if &**pin == "p"), "{error}");
     assert!(error.to_string().contains("pin=p"), "{error}");
-    assert!(rig.engine.delete_records(&a, 0, -1).await.is_err());
+    assert!(rig.engine.topics().delete_records(&a, 0, -1).await.is_err());
     // A request that removes nothing is not refused, and another topic's pin does not matter.
-    assert_eq!(rig.engine.delete_records(&a, 0, 0).await.unwrap().0, 0);
-    assert_eq!(rig.engine.delete_records(&b, 0, 2).await.unwrap().0, 2);
-    rig.engine.unpin("p").await.unwrap();
-    assert!(matches!(rig.engine.unpin("p").await, Err(PinError::Unknown(_))));
-    assert_eq!(rig.engine.delete_records(&a, 0, 1).await.unwrap().0, 1);
+    assert_eq!(rig.engine.topics().delete_records(&a, 0, 0).await.unwrap().0, 0);
+    assert_eq!(rig.engine.topics().delete_records(&b, 0, 2).await.unwrap().0, 2);
+    rig.engine.pins().remove("p").await.unwrap();
+    assert!(matches!(rig.engine.pins().remove("p").await, Err(PinError::Unknown(_))));
+    assert_eq!(rig.engine.topics().delete_records(&a, 0, 1).await.unwrap().0, 1);
 }
 
 /// Otherwise its moment could not be read: it would end below the log start.
@@ -72,18 +73,18 @@ async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
     rig.append(&topic, 0, &[1]).await.unwrap();
     let later = rig.topic("later", 1).await;
     rig.append(&later, 0, &[1]).await.unwrap();
-    rig.engine.add_partitions("t", 2, false).await.unwrap();
-    let topic = rig.engine.topic_by_id(&topic.id).unwrap();
+    rig.engine.topics().add_partitions("t", 2, false).await.unwrap();
+    let topic = rig.engine.topics().by_id(&topic.id).unwrap();
     rig.append(&topic, 1, &[1]).await.unwrap();
     pin(&rig, "p", empty).await.unwrap();
-    let refused = rig.engine.delete_records(&topic, 0, 1).await;
+    let refused = rig.engine.topics().delete_records(&topic, 0, 1).await;
     assert!(matches!(refused, Err(EngineError::Pinned { .. })), "{refused:?}");
-    assert_eq!(rig.engine.delete_records(&topic, 1, 1).await.unwrap().0, 1);
-    assert_eq!(rig.engine.delete_records(&later, 0, 1).await.unwrap().0, 1);
-    let pinned = rig.engine.cut(empty, None, NOW).await.unwrap();
+    assert_eq!(rig.engine.topics().delete_records(&topic, 1, 1).await.unwrap().0, 1);
+    assert_eq!(rig.engine.topics().delete_records(&later, 0, 1).await.unwrap().0, 1);
+    let pinned = rig.engine.cuts().at(empty, None, NOW).await.unwrap();
     assert_eq!(pinned.partitions.len(), 1);
-    rig.engine.unpin("p").await.unwrap();
-    assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
+    rig.engine.pins().remove("p").await.unwrap();
+    assert_eq!(rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn a_moment_before_the_log_start_or_not_past_cannot_be_pinned() {
     rig.advance_clock(1);
     let early = rig.now();
     rig.append(&topic, 1, &[2, 3]).await.unwrap();
-    rig.engine.delete_records(&topic, 1, 2).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
     match pin(&rig, "p", early).await {
         Err(PinError::Seek(SeekError::BeforeHistory { lost })) => {
             assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 1));
@@ -121,10 +122,10 @@ async fn a_name_or_an_expiry_that_cannot_be_is_refused() {
     pin(&rig, &long[1..], at).await.unwrap();
     let ten_years = engine::pins::EXPIRY_MS_MAX;
     for expires in [0, START, START + ten_years + 1, u64::MAX] {
-        let refused = rig.engine.pin("p", at, NOW, SysTime(expires), None).await;
+        let refused = rig.engine.pins().set("p", at, NOW, SysTime(expires), None).await;
         assert_invalid(refused, &expires.to_string());
     }
-    rig.engine.pin("p", at, NOW, SysTime(START + ten_years), None).await.unwrap();
+    rig.engine.pins().set("p", at, NOW, SysTime(START + ten_years), None).await.unwrap();
     assert_invalid(pin_topics(&rig, "q", at, &[]).await, "of nothing");
 }
 
@@ -135,7 +136,7 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
     rig.advance_clock(1);
     let at = rig.now();
     rig.advance_clock(1);
-    let until = |expires| rig.engine.pin("p", at, NOW, SysTime(expires), None);
+    let until = |expires| rig.engine.pins().set("p", at, NOW, SysTime(expires), None);
     until(START + 100).await.unwrap();
     assert_eq!(until(START + 300).await.unwrap().expires, SysTime(START + 300));
     assert_eq!(until(START + 200).await.unwrap().expires, SysTime(START + 300), "never shortened");
@@ -152,11 +153,14 @@ async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
 
 #[tokio::test]
 async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
-    let options = EngineOptions { pins_max: 2, ..EngineOptions::default() };
+    let options = EngineOptions {
+        core: CoreOptions { pins_max: 2, ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let at = rig.now();
-    rig.engine.pin("short", at, NOW, SysTime(START + 10), None).await.unwrap();
+    rig.engine.pins().set("short", at, NOW, SysTime(START + 10), None).await.unwrap();
     pin(&rig, "long", at).await.unwrap();
     assert!(matches!(pin(&rig, "more", at).await, Err(PinError::TooMany(2))));
     // An existing pin can be extended all the same.
@@ -174,16 +178,16 @@ async fn an_expired_pin_holds_nothing_and_maintenance_removes_it() {
     rig.advance_clock(1);
     pin(&rig, "p", rig.now()).await.unwrap();
     rig.advance_clock(HOUR - 2);
-    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
-    assert!(rig.engine.delete_records(&topic, 0, 1).await.is_err());
+    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 0);
+    assert!(rig.engine.topics().delete_records(&topic, 0, 1).await.is_err());
     rig.advance_clock(1);
     assert_eq!(
-        (names(&rig), rig.engine.pin_holds(None)),
+        (names(&rig), rig.engine.pins().holds(None)),
         (vec![], engine::PinHoldRange::default())
     );
-    assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
-    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 1);
-    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
+    assert_eq!(rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
+    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 1);
+    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -194,13 +198,13 @@ async fn pins_survive_a_crash_and_so_do_their_removals() {
     let at = rig.now();
     pin(&rig, "gone", at).await.unwrap();
     let kept = pin_topics(&rig, "kept", at, &["a"]).await.unwrap();
-    rig.engine.unpin("gone").await.unwrap();
-    let before = rig.engine.pins();
+    rig.engine.pins().remove("gone").await.unwrap();
+    let before = rig.engine.pins().all();
     assert_eq!(before, [kept]);
     let rig = rig.crash(|_| 0);
-    assert_eq!(rig.engine.pins(), before);
+    assert_eq!(rig.engine.pins().all(), before);
     let rig = rig.restart();
-    assert_eq!(rig.engine.pins(), before);
+    assert_eq!(rig.engine.pins().all(), before);
 }
 
 #[tokio::test]
@@ -210,12 +214,12 @@ async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it()
     rig.advance_clock(1);
     let at = rig.now();
     pin_topics(&rig, "p", at, &["t"]).await.unwrap();
-    rig.engine.delete_topic(first.id).await.unwrap();
-    let second = rig.engine.create_topic("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
-    assert_eq!(rig.engine.pins()[0].topics, Some(vec![Arc::from("t")]));
+    rig.engine.topics().delete(first.id).await.unwrap();
+    let second = rig.engine.topics().create("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
+    assert_eq!(rig.engine.pins().all()[0].topics, Some(vec![Arc::from("t")]));
     let hold = Some(PinHold { pin: "p".into(), at });
-    assert_eq!(rig.engine.pin_holds(Some(&first.id)).latest, hold);
-    assert_eq!(rig.engine.pin_holds(Some(&second.id)).latest, None);
+    assert_eq!(rig.engine.pins().holds(Some(&first.id)).latest, hold);
+    assert_eq!(rig.engine.pins().holds(Some(&second.id)).latest, None);
 }
 
 /// To a clock that jumped ahead, every record would be old and every pin expired.
@@ -227,8 +231,8 @@ async fn while_the_clock_is_fenced_there_is_no_retention_time() {
     assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
     rig.clock.step_to(SysTime(START + 10 * HOUR));
     assert_eq!(rig.engine.retention_time(), None);
-    assert_eq!(rig.engine.pin_holds(None).latest, Some(PinHold { pin: "p".into(), at }));
-    assert!(rig.engine.remove_expired_pins().await.is_err());
+    assert_eq!(rig.engine.pins().holds(None).latest, Some(PinHold { pin: "p".into(), at }));
+    assert!(rig.engine.pins().remove_expired().await.is_err());
     rig.clock.step_to(SysTime(START));
     assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
     assert_eq!(names(&rig), ["p"]);
@@ -259,7 +263,7 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
     let rig = EngineFixture::new();
     rig.clock.set_discipline(ClockDiscipline::default());
     let aged = BTreeMap::from([("retention.ms".to_owned(), "60000".to_owned())]);
-    let topic = rig.engine.create_topic("t", 1, aged, [7; 16], false).await.unwrap();
+    let topic = rig.engine.topics().create("t", 1, aged, [7; 16], false).await.unwrap();
     rig.append(&topic, 0, &[1]).await.unwrap();
     rig.append(&topic, 0, &[2]).await.unwrap();
     let at = rig.now();
@@ -269,22 +273,22 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
     for _ in 0..2 {
         let engine = Arc::new(rig.engine);
         assert_eq!(engine.retention_time(), None);
-        assert_eq!(engine.apply_retention().await.unwrap(), 0);
-        assert_eq!(engine.remove_expired_pins().await.unwrap(), 0);
+        assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 0);
+        assert_eq!(engine.pins().remove_expired().await.unwrap(), 0);
         // Setting another pin removes none either.
         let expires = SysTime(START + 300 * HOUR);
-        engine.pin("q", at, NOW, expires, None).await.unwrap();
-        assert_eq!(engine.pins().len(), 2);
-        assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 0);
-        engine.unpin("q").await.unwrap();
+        engine.pins().set("q", at, NOW, expires, None).await.unwrap();
+        assert_eq!(engine.pins().all().len(), 2);
+        assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 0);
+        engine.pins().remove("q").await.unwrap();
         let engine = Arc::into_inner(engine).unwrap();
         rig = EngineFixture { engine, ..rig }.restart();
     }
     assert_eq!(rig.engine.timekeeper().confirm(), None);
     let engine = Arc::new(rig.engine);
-    assert!(engine.pins().is_empty(), "by a clock that is right it is over");
-    assert_eq!(engine.apply_retention().await.unwrap(), 1);
-    assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 2);
+    assert!(engine.pins().all().is_empty(), "by a clock that is right it is over");
+    assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 1);
+    assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 2);
 }
 
 /// The size of a partition needs no clock: a disk must not fill up while nobody confirms the time.
@@ -293,13 +297,13 @@ async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
     let rig = EngineFixture::new();
     rig.clock.set_discipline(ClockDiscipline::default());
     let small = BTreeMap::from([("retention.bytes".to_owned(), "16".to_owned())]);
-    let topic = rig.engine.create_topic("t", 1, small, [7; 16], false).await.unwrap();
+    let topic = rig.engine.topics().create("t", 1, small, [7; 16], false).await.unwrap();
     for time in 0..4 {
         rig.append(&topic, 0, &[time]).await.unwrap();
     }
     rig.clock.step_to(SysTime(START + 200 * HOUR));
     let engine = Arc::new(rig.restart().engine);
     assert_eq!(engine.retention_time(), None);
-    assert_eq!(engine.apply_retention().await.unwrap(), 1);
-    assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 3);
+    assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 1);
+    assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 3);
 }

@@ -37,7 +37,7 @@ fn ends(answer: &CutAnswer) -> Vec<u64> {
 }
 
 async fn cut(rig: &EngineFixture, moment: Moment) -> CutAnswer {
-    rig.engine.cut_at(moment, None, NOW).await.unwrap()
+    rig.engine.cuts().at_moment(moment, None, NOW).await.unwrap()
 }
 
 fn workload() -> impl Strategy<Value = Vec<(u32, Vec<i64>, bool)>> {
@@ -79,7 +79,7 @@ async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
         assert_eq!(one.hash == other.hash, ends(one) == ends(other), "{pair:?}");
     }
     let rig = rig.restart();
-    rig.append(&rig.engine.topic("t").unwrap(), 0, &[0]).await.unwrap();
+    rig.append(&rig.engine.topics().named("t").unwrap(), 0, &[0]).await.unwrap();
     for (asked, answer) in &first {
         let again = cut(&rig, *asked).await;
         assert_eq!((again.hash, ends(&again)), (answer.hash, ends(answer)), "{asked}");
@@ -103,8 +103,10 @@ async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
     rig.append(&topic, 0, &[3, 1]).await.unwrap();
     rig.append(&topic, 1, &[2]).await.unwrap();
     let now = rig.now();
-    let (by_user, by_system) =
-        (cut(&rig, moment(4, Some(now))).await, rig.engine.cut(now, None, NOW).await.unwrap());
+    let (by_user, by_system) = (
+        cut(&rig, moment(4, Some(now))).await,
+        rig.engine.cuts().at(now, None, NOW).await.unwrap(),
+    );
     assert_eq!(by_user.partitions, by_system.partitions);
     assert_eq!(by_user.hash, by_system.hash);
     assert_eq!(by_system.moment, Moment::Sys(now));
@@ -134,12 +136,13 @@ async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier
     rig.append(&topic, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.clock_ms() + 1000));
     let asked = moment(5, Some(soon));
-    let refused = rig.engine.cut_at(asked, None, WaitPolicy::Refuse).await;
+    let refused = rig.engine.cuts().at_moment(asked, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
     let far = moment(5, Some(Cut::before(SysTime(rig.clock_ms() + 3_600_000))));
-    let refused = rig.engine.cut_at(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
+    let refused =
+        rig.engine.cuts().at_moment(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
-    let answer = rig.engine.cut_at(asked, None, WaitPolicy::AtFrontier).await.unwrap();
+    let answer = rig.engine.cuts().at_moment(asked, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answer.at < soon && answer.moment != asked);
     // A time in the future is no special case: no known record has it.
     assert_eq!(ends(&cut(&rig, moment(i64::MAX, None)).await), [1]);
@@ -152,13 +155,13 @@ async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
     for time in [1, 2, 3] {
         rig.append(&topic, 1, &[time]).await.unwrap();
     }
-    rig.engine.delete_records(&topic, 1, 2).await.unwrap();
-    let refused = rig.engine.cut_at(moment(2, None), None, NOW).await;
+    rig.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
+    let refused = rig.engine.cuts().at_moment(moment(2, None), None, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(lost.iter().map(|lost| lost.partition).collect::<Vec<_>>(), [1]);
     let later = cut(&rig, moment(3, None)).await;
     assert_eq!((later.partitions[1].start.0, later.partitions[1].end.0), (2, 2));
-    let unknown = rig.engine.cut_at(moment(3, None), Some(&["no".to_owned()]), NOW).await;
+    let unknown = rig.engine.cuts().at_moment(moment(3, None), Some(&["no".to_owned()]), NOW).await;
     assert!(matches!(unknown, Err(SeekError::NoTopic { .. })), "{unknown:?}");
 }
 
@@ -181,7 +184,7 @@ async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
             // Between two batches it has the content of a cut by system time.
             let below = [0, 2, 4].iter().position(|base| *base == end).map(|nth| stamps[nth]);
             if let Some(below) = below {
-                let same = rig.engine.cut(Cut::below(below), None, NOW).await.unwrap();
+                let same = rig.engine.cuts().at(Cut::below(below), None, NOW).await.unwrap();
                 assert_eq!(answer.hash, same.hash, "{before}");
             }
         }

@@ -7,6 +7,7 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::CoreOptions;
 use engine::{
     EngineError, EngineOptions, Offset, PartitionView, SeekError, Topic, TopicView, WaitPolicy,
 };
@@ -23,7 +24,7 @@ fn user(before: i64, known: Option<Cut>) -> Moment {
 }
 
 async fn view(rig: &EngineFixture, ask: MomentSelector) -> TopicView {
-    rig.engine.view("t", ask, NOW).await.unwrap()
+    rig.engine.seek().view("t", ask, NOW).await.unwrap()
 }
 
 /// The first offsets of the batches that a read returns, or `None` if it is refused.
@@ -68,7 +69,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
             assert_eq!(read(view, outside, LARGE), None, "{outside}");
         }
     }
-    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     assert_eq!((present.start(), read(&present, 2, LARGE)), (Offset(3), None));
     assert_eq!(read(&present, 3, LARGE), Some(vec![2, 4]));
     // Nothing is left of the shorter views but their end.
@@ -123,7 +124,7 @@ async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
         assert_eq!(truncated_partitions(view.check_retained()), [0; 0], "{ask:?}");
         views.push((view, is_lost));
     }
-    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     for (view, is_lost) in &views {
         let expected = if *is_lost { vec![0] } else { vec![] };
         assert_eq!(truncated_partitions(view.check_retained()), expected, "{:?}", view.selector);
@@ -147,10 +148,10 @@ async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
         views.push(view(&rig, at(ms)).await);
     }
     // One record of the second batch is deleted: earlier moments are incomplete.
-    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     let is_lost: Vec<bool> = views.iter().map(|view| view.check_retained().is_err()).collect();
     assert_eq!(is_lost, [true, false, false]);
-    let refused = rig.engine.view("t", at(1), NOW).await.unwrap_err().to_string();
+    let refused = rig.engine.seek().view("t", at(1), NOW).await.unwrap_err().to_string();
     let lost_to = views[0].partitions[0].partition.log.horizon().lost_to;
     let earliest = Moment::Sys(Cut::through(lost_to));
     assert!(refused.contains(&format!("t/0 begins at {earliest}")), "{refused}");
@@ -167,10 +168,10 @@ async fn of_many_lost_partitions_the_first_five_are_named() {
         }
         rig.advance_clock(1);
         for partition in 0..count {
-            rig.engine.delete_records(&topic, partition as i32, 1).await.unwrap();
+            rig.engine.topics().delete_records(&topic, partition as i32, 1).await.unwrap();
         }
         let before = MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 1))));
-        let refused = rig.engine.view("t", before, NOW).await.unwrap_err().to_string();
+        let refused = rig.engine.seek().view("t", before, NOW).await.unwrap_err().to_string();
         let named =
             (0..count).filter(|nth| refused.contains(&format!("t/{nth} begins at"))).count();
         assert_eq!(named, 5, "{refused}");
@@ -194,7 +195,7 @@ async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
         rig.clock.advance(Duration::from_secs(3600));
         let at = Cut::before(rig.engine.wall_now());
         let (settled, frontier) =
-            rig.engine.cut(at, None, NOW).await.map(|cut| (cut.at, cut.frontier)).unwrap();
+            rig.engine.cuts().at(at, None, NOW).await.map(|cut| (cut.at, cut.frontier)).unwrap();
         assert!(settled == at && at.is_closed_by(frontier));
     }
 }
@@ -210,7 +211,7 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
     }
     let gone = gone.index(records.len());
     if gone > 0 {
-        rig.engine.delete_records(&topic, 0, gone as i64).await.unwrap();
+        rig.engine.topics().delete_records(&topic, 0, gone as i64).await.unwrap();
     }
     let end = gone + end.index(records.len() - gone + 1);
     let partition = Arc::clone(&topic.partitions[0]);
@@ -221,10 +222,14 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
     };
     // The first one of the largest.
     let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
-    assert_eq!(found(rig.engine.latest_by_user_time(&view).unwrap()), latest, "{gone}..{end}");
+    assert_eq!(
+        found(rig.engine.seek().latest_by_user_time(&view).unwrap()),
+        latest,
+        "{gone}..{end}"
+    );
     for time in -1..=7 {
         let first = held().find(|(_, held)| *held >= time);
-        let answer = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        let answer = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
         assert_eq!(found(answer), first, "{time} in {gone}..{end}");
     }
 }
@@ -247,7 +252,10 @@ proptest! {
 async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() {
     // Each batch is in a segment of its own.
     let storage = storage::Options { segment_frames_max: 1, ..storage::Options::default() };
-    let options = EngineOptions { storage, ..EngineOptions::default() };
+    let options = EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let topic = rig.topic("t", 1).await;
@@ -264,17 +272,17 @@ async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() 
     let ends: Vec<u64> = views.iter().map(|view| view.partitions[0].end().0).collect();
     assert_eq!(ends, [0, 0, 0, 0, 3, 3, 4]);
     let engine = Arc::new(rig.engine);
-    engine.delete_records(&topic, 0, 1).await.unwrap();
+    engine.topics().delete_records(&topic, 0, 1).await.unwrap();
     for _ in 0..3 {
-        engine.run_maintenance().await.unwrap();
-        engine.reclaim().await.unwrap();
+        engine.maintenance().index_and_sort().await.unwrap();
+        engine.maintenance().reclaim().await.unwrap();
     }
     let horizon = topic.partitions[0].log.horizon();
     assert_eq!(horizon.released_user_time_max(), UserTime(100));
     for (view, time) in views.iter().zip(times) {
         // A record from 101 on cannot have been among the removed ones.
         assert_eq!(view.check_retained().is_err(), time <= 100, "{time}");
-        let again = engine.view("t", MomentSelector::At(user(time, known)), NOW).await;
+        let again = engine.seek().view("t", MomentSelector::At(user(time, known)), NOW).await;
         assert_eq!(again.is_err(), time <= 100, "{time}");
     }
 }
@@ -286,7 +294,8 @@ async fn a_moment_that_may_be_answered_at_the_frontier_is_moved_only_if_it_is_no
     rig.advance_clock(10);
     let cut = async |at| {
         rig.engine
-            .cut(Cut::before(SysTime(START + at)), None, WaitPolicy::AtFrontier)
+            .cuts()
+            .at(Cut::before(SysTime(START + at)), None, WaitPolicy::AtFrontier)
             .await
             .unwrap()
     };

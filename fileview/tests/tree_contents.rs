@@ -126,20 +126,23 @@ impl TreeWorld {
                 self.moments.push(self.rig.now());
             }
             TreeStep::DeleteTo { partition, percent } => {
-                let topic = self.rig.engine.topic(TOPIC).unwrap();
+                let topic = self.rig.engine.topics().named(TOPIC).unwrap();
                 let held = &topic.partitions[*partition as usize];
                 let (start, end) = (held.start().0, held.end().0);
                 let before = start + (end - start) * u64::from(*percent) / 100;
                 self.rig
                     .engine
+                    .topics()
                     .delete_records(&topic, *partition as i32, before as i64)
                     .await
                     .unwrap();
             }
-            TreeStep::Retain => drop(self.rig.engine.apply_retention().await.unwrap()),
+            TreeStep::Retain => {
+                self.rig.engine.maintenance().apply_retention().await.unwrap();
+            }
             TreeStep::Compact => {
                 self.rig.roll_and_maintain().await;
-                self.rig.engine.compact_due().await.unwrap();
+                self.rig.engine.maintenance().compact_due().await.unwrap();
             }
             TreeStep::Reclaim => self.rig.reclaim().await,
             TreeStep::RollAndMaintain => self.rig.roll_and_maintain().await,
@@ -304,7 +307,7 @@ impl TreeWorld {
             let lines = render_expected(&self.rig.engine, TOPIC, partition, ViewFormat::Jsonl, ask)
                 .await
                 .unwrap();
-            let topic = self.rig.engine.topic(TOPIC).unwrap();
+            let topic = self.rig.engine.topics().named(TOPIC).unwrap();
             let log = &topic.partitions[partition as usize].log;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let read = fileview::RecordLine::parse(line).unwrap();

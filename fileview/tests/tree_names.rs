@@ -32,8 +32,8 @@ async fn orders_fixture() -> (TreeFixture, String, String) {
     file.write_at(0, b"first".as_slice().into(), Durability::Written).await.unwrap();
     let then = at(rig.now());
     file.write_at(0, b"second".as_slice().into(), Durability::Written).await.unwrap();
-    let topic = rig.engine.topic("orders").unwrap();
-    rig.engine.delete_topic(topic.id).await.unwrap();
+    let topic = rig.engine.topics().named("orders").unwrap();
+    rig.engine.topics().delete(topic.id).await.unwrap();
     rig.advance_clock(1);
     let between = at(rig.now());
     rig.topic("orders", 1, &[]).await;
@@ -146,7 +146,7 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
         rig.roll_and_maintain().await;
         let open = rig.node("/topics/t/0.values@u5..u25").await.unwrap();
         let open = rig.tree.open(&open).await.unwrap();
-        rig.engine.delete_records(&topic, 0, 2).await.unwrap();
+        rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
         if is_freed {
             rig.reclaim().await;
         }
@@ -186,7 +186,7 @@ async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
     rig.produce("t", 0, &[record("k", "new", 20)]).await;
     rig.advance_clock(1);
     rig.roll_and_maintain().await;
-    assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
+    assert_eq!(rig.engine.maintenance().compact_due().await.unwrap(), 1);
     rig.produce("t", 0, &[record("l", "later", 30)]).await;
     rig.advance_clock(1);
     for ask in ["u15", "u20", "u5..u15"] {
@@ -211,7 +211,11 @@ async fn pins_are_links_to_their_moments() {
     let Ok(Moment::Sys(cut)) = then.parse() else { panic!("{then}") };
     let expires = SysTime(START + 1_000_000);
     let topics = ["orders".to_owned()];
-    rig.engine.pin("audit", cut, engine::WaitPolicy::Refuse, expires, Some(&topics)).await.unwrap();
+    rig.engine
+        .pins()
+        .set("audit", cut, engine::WaitPolicy::Refuse, expires, Some(&topics))
+        .await
+        .unwrap();
     assert_eq!(rig.names("/.at").await, ["audit"]);
     let node = rig.node("/.at/audit").await.unwrap();
     assert_eq!(rig.tree.stat(&node).await.unwrap().kind, ViewNodeKind::Symlink);
@@ -257,9 +261,9 @@ async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
     }
     let nested = format!("/.at/{early}/topics/t@{early}");
     assert_eq!(rig.errno(&nested).await, 22);
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     let open = rig.tree.open(&rig.node("/topics/t/0.values").await.unwrap()).await.unwrap();
-    rig.engine.delete_records(&topic, 0, 2).await.unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
     assert_eq!(rig.errno(&format!("/.at/{early}/topics/t/0.values")).await, 116);
     assert_eq!(open.read(4, 10).await.unwrap(), "3\n");
     assert!(matches!(open.read(0, 10).await, Err(TreeError::Gone(_))));
@@ -292,12 +296,12 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
         versions
     };
     let first = versions().await;
-    let topic = rig.engine.topic("t").unwrap();
-    rig.engine.delete_records(&topic, 0, 1).await.unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
+    rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap();
     let second = versions().await;
     rig.advance_clock(1000);
     rig.roll_and_maintain().await;
-    assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
+    assert_eq!(rig.engine.maintenance().compact_due().await.unwrap(), 1);
     let third = versions().await;
     rig.produce("t", 0, &[record("b", "4", 10)]).await;
     assert_eq!(versions().await, third, "what comes later is no part of it");

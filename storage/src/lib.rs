@@ -24,7 +24,6 @@ pub mod disk;
 mod entry;
 mod history;
 pub mod index;
-pub mod interval_tree;
 pub mod journal;
 pub mod log;
 pub mod manifest;

@@ -146,7 +146,7 @@ fn age_confirmed_time(directory: &BrokerTestDirectory) {
 async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_without_http() {
     let directory = BrokerTestDirectory::new("doubt");
     let running = Broker::start(config(&directory)).await.unwrap();
-    running.engine.create_topic("t", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
+    running.engine.topics().create("t", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
     running.close("the test ends").await;
     age_confirmed_time(&directory);
     let running = Broker::start(config(&directory)).await.unwrap();

@@ -212,7 +212,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.retention.check.interval.ms",
         "300000",
         Broker(|config, value| {
-            config.engine.maintenance.retention_interval = value.time(SHORTEST, WEEK)?;
+            config.engine.core.maintenance.retention_interval = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -220,7 +220,7 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.backoff.ms",
         "15000",
         Broker(|config, value| {
-            config.engine.maintenance.compaction_interval = value.time(SHORTEST, WEEK)?;
+            config.engine.core.maintenance.compaction_interval = value.time(SHORTEST, WEEK)?;
             Ok(())
         }),
     ),
@@ -228,7 +228,8 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         "log.cleaner.dedupe.buffer.size",
         "134217728",
         Broker(|config, value| {
-            config.engine.maintenance.compaction_bytes_max = value.bytes(MIB, 1 << 40)? as usize;
+            config.engine.core.maintenance.compaction_bytes_max =
+                value.bytes(MIB, 1 << 40)? as usize;
             Ok(())
         }),
     ),

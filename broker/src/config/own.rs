@@ -76,88 +76,90 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         Ok(())
     }),
     setting("server.durability", "fsync", |config, value| {
-        config.engine.storage.durability = match value.word(&["fsync", "os"])? {
+        config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
             "os" => Durability::Written,
             _ => Durability::Synced,
         };
         Ok(())
     }),
     setting("storage.tail-bytes", "auto", |config, value| {
-        config.engine.storage.tail_bytes_max = match value.text() {
+        config.engine.core.storage.tail_bytes_max = match value.text() {
             "auto" => memory::tail_bytes(memory::limit(Path::new("/"))),
             _ => value.bytes(0, TIB).map_err(|expected| expected + ", or auto")? as usize,
         };
         Ok(())
     }),
     setting("storage.segment-bytes", "256MiB", |config, value| {
-        config.engine.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
+        config.engine.core.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
         Ok(())
     }),
     setting("storage.segment-frames", "100000", |config, value| {
-        config.engine.storage.segment_frames_max = value.whole(1000, 100_000_000)? as u64;
+        config.engine.core.storage.segment_frames_max = value.whole(1000, 100_000_000)? as u64;
         Ok(())
     }),
     setting("storage.segment-age-min", "1m", |config, value| {
-        config.engine.maintenance.segment_age_min = value.time(SHORTEST, CENTURY)?;
+        config.engine.core.maintenance.segment_age_min = value.time(SHORTEST, CENTURY)?;
         Ok(())
     }),
     setting("storage.index-bytes", "32MiB", |config, value| {
-        config.engine.storage.index_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.engine.core.storage.index_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("storage.deleted-topic-retention", "7d", |config, value| {
-        config.engine.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
+        config.engine.core.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())
     }),
     setting("storage.offsets-retention", "7d", |config, value| {
-        config.engine.offsets_retention = value.time(Duration::ZERO, CENTURY)?;
+        config.engine.groups.offsets_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())
     }),
     setting("storage.signing-key", "", |config, value| {
-        config.engine.signing_key = match value.text() {
+        config.engine.core.signing_key = match value.text() {
             "" => None,
             path => Some(signing_key(path, &mut config.warnings)?),
         };
         Ok(())
     }),
     setting("clock.skew-max", "500ms", |config, value| {
-        config.engine.storage.clock.skew_max = value.time(SHORTEST, HOUR)?;
+        config.engine.core.storage.clock.skew_max = value.time(SHORTEST, HOUR)?;
         Ok(())
     }),
     setting("clock.bound-ahead", "1s", |config, value| {
-        config.engine.storage.clock.bound_ahead = value.time(Duration::from_millis(100), HOUR)?;
+        config.engine.core.storage.clock.bound_ahead =
+            value.time(Duration::from_millis(100), HOUR)?;
         Ok(())
     }),
     setting("clock.start-gap", "1h", |config, value| {
-        config.engine.storage.clock.start_gap = value.time(Duration::from_secs(1), CENTURY)?;
+        config.engine.core.storage.clock.start_gap = value.time(Duration::from_secs(1), CENTURY)?;
         Ok(())
     }),
     setting("clock.trust-after", "24h", |config, value| {
-        config.engine.storage.clock.trust_after = value.time(Duration::from_secs(1), CENTURY)?;
+        config.engine.core.storage.clock.trust_after =
+            value.time(Duration::from_secs(1), CENTURY)?;
         Ok(())
     }),
     setting("limits.partitions-max", "10000", |config, value| {
-        config.engine.partitions_max = value.whole(1, 1_000_000)? as u32;
+        config.engine.core.partitions_max = value.whole(1, 1_000_000)? as u32;
         Ok(())
     }),
     setting("limits.topics-max", "100000", |config, value| {
-        config.engine.topics_max = value.whole(1, I32_MAX)? as usize;
+        config.engine.core.topics_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
     setting("limits.all-partitions-max", "500000", |config, value| {
-        config.engine.all_partitions_max = value.whole(1, I32_MAX)? as usize;
+        config.engine.core.all_partitions_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
     setting("limits.flight-bytes", "128MiB", |config, value| {
-        config.engine.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
+        config.engine.core.in_flight_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())
     }),
     setting("limits.pins-max", "100", |config, value| {
-        config.engine.pins_max = value.whole(0, 10_000)? as usize;
+        config.engine.core.pins_max = value.whole(0, 10_000)? as usize;
         Ok(())
     }),
     setting("limits.cut-cache-bytes", "16MiB", |config, value| {
-        config.engine.cut_cache_bytes_max = value.bytes(0, TIB)? as usize;
+        config.engine.core.cut_cache_bytes_max = value.bytes(0, TIB)? as usize;
         Ok(())
     }),
     setting("limits.unpacked-bytes", "128MiB", |config, value| {

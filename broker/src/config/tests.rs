@@ -49,18 +49,18 @@ fn every_default_is_a_value_and_gives_what_the_crates_themselves_take() {
     let config = Config::default();
     let storage = storage::Options::default();
     let memory = memory::limit(Path::new("/"));
-    assert_eq!(config.engine.storage.tail_bytes_max, memory::tail_bytes(memory));
-    assert_eq!(config.engine.storage.segment_bytes_max, storage.segment_bytes_max);
-    assert_eq!(config.engine.storage.durability, Durability::Synced);
+    assert_eq!(config.engine.core.storage.tail_bytes_max, memory::tail_bytes(memory));
+    assert_eq!(config.engine.core.storage.segment_bytes_max, storage.segment_bytes_max);
+    assert_eq!(config.engine.core.storage.durability, Durability::Synced);
     let engine = EngineOptions::default();
-    assert_eq!(config.engine.pins_max, engine.pins_max);
-    assert_eq!(config.engine.deleted_topic_retention, engine.deleted_topic_retention);
-    assert_eq!(config.engine.offsets_retention, engine.offsets_retention);
-    assert_eq!(config.engine.cut_cache_bytes_max, engine.cut_cache_bytes_max);
+    assert_eq!(config.engine.core.pins_max, engine.core.pins_max);
+    assert_eq!(config.engine.core.deleted_topic_retention, engine.core.deleted_topic_retention);
+    assert_eq!(config.engine.groups.offsets_retention, engine.groups.offsets_retention);
+    assert_eq!(config.engine.core.cut_cache_bytes_max, engine.core.cut_cache_bytes_max);
     assert_eq!(config.kafka_server.groups, KafkaOptions::default().groups);
     assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
     assert_eq!((config.http, config.zookeeper), (ListenAddress::Off, ListenAddress::Off));
-    assert!(config.engine.topic_defaults.is_empty());
+    assert!(config.engine.core.topic_defaults.is_empty());
     assert!(config.warnings.is_empty());
 }
 
@@ -124,9 +124,9 @@ broker.rack = "r1"
         Config::load(&ConfigSources { file: Some(file.0.clone()), ..ConfigSources::default() })
             .unwrap();
     assert_eq!(config.data_dir, PathBuf::from("/var/lib/freezeframe"));
-    assert_eq!(config.engine.storage.durability, Durability::Written);
-    assert_eq!(config.engine.storage.tail_bytes_max, 16 << 20);
-    let clock = &config.engine.storage.clock;
+    assert_eq!(config.engine.core.storage.durability, Durability::Written);
+    assert_eq!(config.engine.core.storage.tail_bytes_max, 16 << 20);
+    let clock = &config.engine.core.storage.clock;
     assert_eq!(clock.skew_max, Duration::from_millis(250));
     assert_eq!(clock.start_gap, Duration::from_secs(30 * 60));
     assert_eq!(clock.trust_after, Duration::from_secs(2 * 60 * 60));
@@ -135,7 +135,7 @@ broker.rack = "r1"
     assert_eq!(config.kafka_server.connections_per_ip_max, 10);
     assert_eq!(config.kafka_server.groups.initial_rebalance_delay, Duration::ZERO);
     assert!(!config.kafka_server.auto_create_topics);
-    let topics = &config.engine.topic_defaults;
+    let topics = &config.engine.core.topic_defaults;
     assert_eq!(topics["retention.ms"], "86400000");
     assert_eq!(topics["max.message.bytes"], "2097152");
     assert_eq!(topics["cleanup.policy"], "compact,delete");
@@ -213,7 +213,7 @@ fn kafka_s_settings_at_the_top_of_a_file_are_pointed_to_their_section() {
 
 #[test]
 fn of_settings_that_say_the_same_the_finer_wins_within_a_source_and_the_later_source_across() {
-    let retention = |config: Config| config.engine.topic_defaults["retention.ms"].clone();
+    let retention = |config: Config| config.engine.core.topic_defaults["retention.ms"].clone();
     let both = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
     assert_eq!(retention(Config::load(&both).unwrap()), "5");
     let file = TestConfigFile::new("finer", "[kafka]\nlog.retention.ms = 5\n");
@@ -289,13 +289,18 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
     let file = TestConfigFile::new("key", text);
     let path = file.0.to_str().unwrap();
     let allow = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    assert!(Config::default().engine.signing_key.is_none());
+    assert!(Config::default().engine.core.signing_key.is_none());
     assert!(
-        Config::load(&set(&[("storage.signing-key", "")])).unwrap().engine.signing_key.is_none()
+        Config::load(&set(&[("storage.signing-key", "")]))
+            .unwrap()
+            .engine
+            .core
+            .signing_key
+            .is_none()
     );
     allow(0o600);
     let config = Config::load(&set(&[("storage.signing-key", path)])).unwrap();
-    let key = config.engine.signing_key.as_ref().unwrap();
+    let key = config.engine.core.signing_key.as_ref().unwrap();
     assert_eq!(key.verifying_key().to_bytes()[..4], [0x19, 0xbf, 0x44, 0x09]);
     assert_eq!(config.warnings, [""; 0]);
     let shown = format!("{config:?}");
@@ -303,7 +308,7 @@ fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of
     allow(0o644);
     let from_variable = variables(&[("FREEZEFRAME_STORAGE_SIGNING_KEY", path)]);
     let config = Config::load(&from_variable).unwrap();
-    assert!(config.engine.signing_key.is_some());
+    assert!(config.engine.core.signing_key.is_some());
     assert_eq!(config.warnings.len(), 1);
     assert!(config.warnings[0].contains("chmod 600"), "{:?}", config.warnings);
 }

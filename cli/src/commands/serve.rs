@@ -158,7 +158,7 @@ mod tests {
         let config = load(&["--mount", "/a", "--mount", "/b"]);
         assert_eq!(config.mounts, [PathBuf::from("/a"), PathBuf::from("/b")]);
         let config = load(&["--durability", "os", "--set", "num.partitions=3"]);
-        assert_eq!(config.engine.storage.durability, storage::Durability::Written);
+        assert_eq!(config.engine.core.storage.durability, storage::Durability::Written);
         assert_eq!(config.kafka_server.partitions, 3);
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let config = load(&[]);
         assert_eq!(config.data_dir, PathBuf::from("./freezeframe-data"));
         assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
-        assert_eq!(config.engine.storage.durability, storage::Durability::Synced);
+        assert_eq!(config.engine.core.storage.durability, storage::Durability::Synced);
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(super) async fn alter(
                 change(configs);
                 Ok(())
             };
-            Ok(kafka.engine.configure_topic(name, change, validate_only).await?)
+            Ok(kafka.engine.topics().configure(name, change, validate_only).await?)
         }
         resource::BROKER => {
             if !name.is_empty() {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn set(kafka: &KafkaServer, name: &str) -> Vec<(String, String)> {
-        kafka.engine.topic(name).unwrap().config.overrides().clone().into_iter().collect()
+        kafka.engine.topics().named(name).unwrap().config.overrides().clone().into_iter().collect()
     }
 
     #[tokio::test]

@@ -61,7 +61,7 @@ async fn add(
     if let Some(more) = (total as usize).checked_sub(count) {
         check_assignments(kafka, asked, more)?;
     }
-    Ok(kafka.engine.add_partitions(name, total, validate_only).await?)
+    Ok(kafka.engine.topics().add_partitions(name, total, validate_only).await?)
 }
 
 fn check_assignments(
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn count(kafka: &KafkaServer) -> usize {
-        kafka.engine.topic("a").unwrap().partitions.len()
+        kafka.engine.topics().named("a").unwrap().partitions.len()
     }
 
     #[tokio::test]

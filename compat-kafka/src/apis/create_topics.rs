@@ -88,7 +88,7 @@ async fn create(
     let partitions = partition_count(kafka, asked)?;
     // What was only tried has no id that anybody could ask for.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
-    let topic = kafka.engine.create_topic(name, partitions, configs, id, validate_only).await?;
+    let topic = kafka.engine.topics().create(name, partitions, configs, id, validate_only).await?;
     Ok(CreatableTopicResult::default()
         .with_name(asked.name.clone())
         .with_topic_id(Uuid::from_bytes(id))
@@ -111,7 +111,7 @@ fn check_new_name(
     }
     refuse_moment(name)?;
     check_topic_name(name)?;
-    if kafka.engine.topic(name).is_some() {
+    if kafka.engine.topics().named(name).is_some() {
         return Err(KafkaApiError::new(
             ResponseError::TopicAlreadyExists,
             format!("Topic '{name}' already exists."),
@@ -128,7 +128,7 @@ impl TopicNameCollisions {
     /// Those that there are, if one of the topics `asked` for could collide with any.
     fn find(kafka: &KafkaServer, asked: &[CreatableTopic]) -> TopicNameCollisions {
         let none = asked.iter().all(|topic| unify_collision_chars(&topic.name).is_none());
-        let topics = if none { Vec::new() } else { kafka.engine.topics() };
+        let topics = if none { Vec::new() } else { kafka.engine.topics().all() };
         let name = |topic: Arc<Topic>| {
             Some((unify_collision_chars(&topic.name)?, Arc::clone(&topic.name)))
         };
@@ -336,7 +336,7 @@ pub(super) fn find_changeable_topic(
     name: &str,
 ) -> Result<Arc<Topic>, KafkaApiError> {
     refuse_moment(name)?;
-    kafka.engine.topic(name).ok_or_else(|| {
+    kafka.engine.topics().named(name).ok_or_else(|| {
         KafkaApiError::new(
             ResponseError::UnknownTopicOrPartition,
             format!("The topic '{name}' does not exist."),
@@ -353,6 +353,7 @@ pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T
 #[cfg(test)]
 pub(super) mod tests {
     use bytes::BytesMut;
+    use engine::CoreOptions;
     use engine::{
         Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch, TopicDefaults,
     };
@@ -377,7 +378,10 @@ pub(super) mod tests {
         let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5000".to_owned())]);
         let engine = Engine::open(
             Arc::new(MemoryDisk::new()),
-            EngineOptions { topic_defaults: defaults, ..engine },
+            EngineOptions {
+                core: CoreOptions { topic_defaults: defaults, ..engine.core },
+                ..engine
+            },
             Arc::new(hlc::OsClock),
             Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
         );
@@ -390,7 +394,7 @@ pub(super) mod tests {
 
     pub(in crate::apis) async fn topic(kafka: &Arc<KafkaServer>, name: &str, partitions: u32) {
         let id = new_topic_id(kafka);
-        kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await.unwrap();
+        kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await.unwrap();
     }
 
     /// A topic of one partition with so many records, of which only the count is real.
@@ -409,7 +413,7 @@ pub(super) mod tests {
             times: (UserTime(0), UserTime(0)),
             producer: None,
         };
-        let topic = kafka.engine.topic(name).unwrap();
+        let topic = kafka.engine.topics().named(name).unwrap();
         let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
         assert!(appended[0].is_ok(), "{appended:?}");
     }
@@ -478,7 +482,7 @@ pub(super) mod tests {
         let result = create_one(&kafka, asked).await;
         assert_eq!((result.error_code, result.error_message), (0, None));
         assert_eq!((result.num_partitions, result.replication_factor), (3, 1));
-        let topic = kafka.engine.topic("orders").unwrap();
+        let topic = kafka.engine.topics().named("orders").unwrap();
         assert_eq!(Uuid::from_bytes(topic.id), result.topic_id);
         assert_eq!(topic.partitions.len(), 3);
         let configs = result.configs.unwrap();
@@ -513,7 +517,7 @@ pub(super) mod tests {
         assert_eq!((results[0].error_code, results[0].num_partitions), (0, 4));
         assert_eq!(results[0].topic_id, Uuid::nil());
         assert_eq!(results[1].error_code, ResponseError::InvalidPartitions.code());
-        assert!(kafka.engine.topics().is_empty());
+        assert!(kafka.engine.topics().all().is_empty());
     }
 
     #[tokio::test]
@@ -524,7 +528,7 @@ pub(super) mod tests {
             ask(&kafka, 7, CreateTopicsRequest::default().with_topics(topics)).await.topics;
         let answers: Vec<(&str, i16)> = results.iter().map(|r| (&**r.name, r.error_code)).collect();
         assert_eq!(answers, [("b", 0), ("a", ResponseError::InvalidRequest.code())]);
-        assert!(kafka.engine.topic("a").is_none());
+        assert!(kafka.engine.topics().named("a").is_none());
     }
 
     #[tokio::test]
@@ -567,7 +571,7 @@ pub(super) mod tests {
             let message = result.error_message.unwrap();
             assert!(message.contains(words), "{message}");
         }
-        assert_eq!(kafka.engine.topics().len(), 2);
+        assert_eq!(kafka.engine.topics().all().len(), 2);
     }
 
     #[tokio::test]
@@ -600,8 +604,10 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn topics_and_partitions_are_bounded_and_who_deletes_some_makes_room() {
-        let limits =
-            EngineOptions { topics_max: 3, all_partitions_max: 6, ..EngineOptions::default() };
+        let limits = EngineOptions {
+            core: CoreOptions { topics_max: 3, all_partitions_max: 6, ..CoreOptions::default() },
+            ..EngineOptions::default()
+        };
         let kafka = kafka_over(limits, KafkaOptions::default());
         topic(&kafka, "a", 1).await;
         topic(&kafka, "b", 2).await;
@@ -621,7 +627,7 @@ pub(super) mod tests {
         let said =
             "There are 3 topics, and there may be 3. delete some, or raise limits.topics-max";
         assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
-        let more = kafka.engine.add_partitions("a", 3, false).await;
+        let more = kafka.engine.topics().add_partitions("a", 3, false).await;
         assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);
         // What is made for whoever asks for it, too.
         let asked = MetadataRequestTopic::default().with_name(Some(name("d")));
@@ -630,8 +636,8 @@ pub(super) mod tests {
             .with_allow_auto_topic_creation(true);
         let metadata = ask(&kafka, 12, request).await;
         assert_eq!(metadata.topics[0].error_code, violated);
-        let b = kafka.engine.topic("b").unwrap().id;
-        kafka.engine.delete_topic(b).await.unwrap();
+        let b = kafka.engine.topics().named("b").unwrap().id;
+        kafka.engine.topics().delete(b).await.unwrap();
         assert_eq!(created("d", 3).await.0, 0);
     }
 
@@ -649,7 +655,7 @@ pub(super) mod tests {
             assert_eq!(result.error_code, ResponseError::PolicyViolation.code());
             assert_eq!(result.error_message.as_deref(), Some(TOO_MANY_PARTITIONS));
         }
-        assert!(kafka.engine.topics().is_empty());
+        assert!(kafka.engine.topics().all().is_empty());
     }
 
     /// Kafka's words, which tools show.
@@ -687,8 +693,8 @@ pub(super) mod tests {
             ask(&kafka, 12, request).await.topics.remove(0).error_code
         };
         assert_eq!(metadata().await, 0);
-        let id = kafka.engine.topic("a").unwrap().id;
-        kafka.engine.delete_topic(id).await.unwrap();
+        let id = kafka.engine.topics().named("a").unwrap().id;
+        kafka.engine.topics().delete(id).await.unwrap();
         assert_eq!(metadata().await, ResponseError::UnknownTopicOrPartition.code());
         assert_eq!(metadata().await, 0);
     }

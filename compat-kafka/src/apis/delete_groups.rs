@@ -39,7 +39,7 @@ fn result(group: GroupId, code: i16) -> DeletableGroupResult {
 async fn delete(kafka: &KafkaServer, group: &str) -> Result<(), ResponseError> {
     let mut deleted = kafka.groups.delete(group).await;
     if deleted == Err(GroupError::GroupIdNotFound) {
-        let left = kafka.engine.committed_offsets(Some(group));
+        let left = kafka.engine.groups().committed_offsets(Some(group));
         if !left.map_err(|error| coordinator_error(&error))?.is_empty() {
             // Nobody has acted on it in this life.
             kafka.groups.restore_without_members(group);
@@ -53,7 +53,7 @@ async fn delete(kafka: &KafkaServer, group: &str) -> Result<(), ResponseError> {
 mod tests {
     use std::task::Poll;
 
-    use engine::OffsetCommit;
+    use engine::groups::OffsetCommit;
     use kafka_protocol::messages::offset_commit_request::{
         OffsetCommitRequestPartition, OffsetCommitRequestTopic,
     };
@@ -90,11 +90,11 @@ mod tests {
             metadata: String::new(),
             retention_ms: None,
         };
-        bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
+        bench.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
     }
 
     fn offset_count(bench: &TestKafkaApi, group: &str) -> usize {
-        bench.kafka.engine.committed_offsets(Some(group)).unwrap().len()
+        bench.kafka.engine.groups().committed_offsets(Some(group)).unwrap().len()
     }
 
     #[tokio::test]

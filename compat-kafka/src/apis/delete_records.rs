@@ -79,7 +79,8 @@ async fn delete(
     if asked.offset < ALL {
         return Err(ResponseError::OffsetOutOfRange);
     }
-    let start = kafka.engine.delete_records(topic, asked.partition_index, asked.offset).await;
+    let start =
+        kafka.engine.topics().delete_records(topic, asked.partition_index, asked.offset).await;
     start.map(|start| start.0 as i64).map_err(|error| {
         if let EngineError::Pinned { .. } = &error {
             // Kafka's answer has a number for it and no words.
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(before(&kafka, "a", 0, 1).await, (0, 2));
         assert_eq!(before(&kafka, "a", 0, -1).await, (0, 5));
         assert_eq!(before(&kafka, "a", 0, 5).await, (0, 5));
-        assert_eq!(kafka.engine.topic("a").unwrap().partitions[0].start().0, 5);
+        assert_eq!(kafka.engine.topics().named("a").unwrap().partitions[0].start().0, 5);
     }
 
     #[tokio::test]
@@ -148,11 +149,11 @@ mod tests {
             .await
             .unwrap();
         let expires = hlc::SysTime(kafka.engine.wall_now().0 + 3_600_000);
-        kafka.engine.pin("p", at, engine::WaitPolicy::Refuse, expires, None).await.unwrap();
+        kafka.engine.pins().set("p", at, engine::WaitPolicy::Refuse, expires, None).await.unwrap();
         let refused = (ResponseError::PolicyViolation.code(), -1);
         assert_eq!(before(&kafka, "a", 0, 2).await, refused);
         assert_eq!(before(&kafka, "a", 0, -1).await, refused);
-        kafka.engine.unpin("p").await.unwrap();
+        kafka.engine.pins().remove("p").await.unwrap();
         assert_eq!(before(&kafka, "a", 0, 2).await, (0, 2));
     }
 
@@ -165,7 +166,12 @@ mod tests {
             ("neither", "", 0),
         ] {
             let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
-            kafka.engine.create_topic(name, 1, configs, new_topic_id(&kafka), false).await.unwrap();
+            kafka
+                .engine
+                .topics()
+                .create(name, 1, configs, new_topic_id(&kafka), false)
+                .await
+                .unwrap();
             assert_eq!(before(&kafka, name, 0, 0).await.0, code, "{name}");
             let unknown = ResponseError::UnknownTopicOrPartition.code();
             assert_eq!(before(&kafka, name, 7, 0).await.0, unknown, "{name}");

@@ -39,7 +39,9 @@ impl ApiHandler for DeleteTopicsRequest {
                 Ok(_) if ids.contains(&id) => Err(bad_request(
                     "The provided topic name maps to an ID that was already supplied.",
                 )),
-                Ok(topic) => kafka.engine.delete_topic(topic.id).await.map_err(KafkaApiError::from),
+                Ok(topic) => {
+                    kafka.engine.topics().delete(topic.id).await.map_err(KafkaApiError::from)
+                }
                 Err(refusal) => Err(refusal),
             };
             results.push(to_result(Some(name), id, deleted));
@@ -94,7 +96,7 @@ async fn delete_by_id(kafka: &Arc<KafkaServer>, id: Uuid) -> DeletableTopicResul
     match kafka.readable_by_id(id.as_bytes()) {
         Some(ReadableTopic::Present(topic)) => {
             let name = TopicName(topic.name.to_string().into());
-            let deleted = kafka.engine.delete_topic(topic.id).await.map_err(KafkaApiError::from);
+            let deleted = kafka.engine.topics().delete(topic.id).await.map_err(KafkaApiError::from);
             to_result(Some(name), id, deleted)
         }
         Some(ReadableTopic::Past(view)) => {
@@ -155,7 +157,7 @@ mod tests {
     }
 
     fn id(kafka: &KafkaServer, name: &str) -> Uuid {
-        Uuid::from_bytes(kafka.engine.topic(name).unwrap().id)
+        Uuid::from_bytes(kafka.engine.topics().named(name).unwrap().id)
     }
 
     fn codes(response: &DeleteTopicsResponse) -> Vec<i16> {
@@ -169,7 +171,7 @@ mod tests {
             topic(&kafka, "a", 1).await;
             let response = ask(&kafka, version, by_name(&["a", "gone"])).await;
             assert_eq!(codes(&response), [0, ResponseError::UnknownTopicOrPartition.code()]);
-            assert!(kafka.engine.topic("a").is_none());
+            assert!(kafka.engine.topics().named("a").is_none());
         }
     }
 
@@ -181,7 +183,7 @@ mod tests {
         let response = ask(&kafka, 6, states(&[(None, id)])).await;
         assert_eq!(codes(&response), [0]);
         assert_eq!(response.responses[0].name, Some(name("a")));
-        assert!(kafka.engine.topic("a").is_none());
+        assert!(kafka.engine.topics().named("a").is_none());
         let again = ask(&kafka, 6, states(&[(None, id)])).await;
         assert_eq!(codes(&again), [ResponseError::UnknownTopicId.code()]);
         assert_eq!(again.responses[0].topic_id, id);
@@ -204,7 +206,7 @@ mod tests {
             let response = ask(&kafka, 6, states(&asked)).await;
             assert_eq!(codes(&response), [ResponseError::InvalidRequest.code()], "{asked:?}");
         }
-        assert_eq!(kafka.engine.topics().len(), 2);
+        assert_eq!(kafka.engine.topics().all().len(), 2);
     }
 
     #[tokio::test]
@@ -216,14 +218,14 @@ mod tests {
         let id = id(&kafka, "a");
         let new = ask(&kafka, 6, states(&[(Some("a"), Uuid::nil()), (None, id)])).await;
         assert_eq!(codes(&new), [ResponseError::TopicDeletionDisabled.code(); 2]);
-        assert!(kafka.engine.topic("a").is_some());
+        assert!(kafka.engine.topics().named("a").is_some());
     }
 
     #[tokio::test]
     async fn the_past_cannot_be_deleted() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let now = kafka.engine.topic("a").unwrap().created.time().0 + 1;
+        let now = kafka.engine.topics().named("a").unwrap().created.time().0 + 1;
         let moment = format!("a@s{now}");
         let view = kafka.readable(&moment).await.unwrap();
         assert!(matches!(view, Some(ReadableTopic::Past(_))));
@@ -232,6 +234,6 @@ mod tests {
             let response = ask(&kafka, 6, asked).await;
             assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);
         }
-        assert!(kafka.engine.topic("a").is_some());
+        assert!(kafka.engine.topics().named("a").is_some());
     }
 }

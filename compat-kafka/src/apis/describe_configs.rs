@@ -326,7 +326,7 @@ mod tests {
             configs.insert(key.to_owned(), value.to_owned());
             Ok(())
         };
-        kafka.engine.configure_topic(name, change, false).await.unwrap();
+        kafka.engine.topics().configure(name, change, false).await.unwrap();
     }
 
     #[tokio::test]
@@ -383,7 +383,7 @@ mod tests {
     async fn a_moment_shows_what_was_set_then_and_can_only_be_read() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let before = kafka.engine.topic("a").unwrap().created;
+        let before = kafka.engine.topics().named("a").unwrap().created;
         let moment = format!("a@sh{:016x}", hlc::Cut::through(before).bound().bits());
         set(&kafka, "a", "retention.ms", "7").await;
         let result = describe_one(&kafka, resource(resource::TOPIC, &moment)).await;

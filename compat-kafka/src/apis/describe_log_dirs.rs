@@ -32,9 +32,13 @@ impl ApiHandler for DescribeLogDirsRequest {
     ) -> DescribeLogDirsResponse {
         // Sizes are looked up in index files.
         let topics = block_in_place(|| match self.topics {
-            None => {
-                kafka.engine.topics().iter().map(|topic| describe_topic(topic, |_| true)).collect()
-            }
+            None => kafka
+                .engine
+                .topics()
+                .all()
+                .iter()
+                .map(|topic| describe_topic(topic, |_| true))
+                .collect(),
             Some(asked) => describe_topics(kafka, asked),
         });
         let directory = DescribeLogDirsResult::default()
@@ -62,7 +66,7 @@ fn describe_topics(
         indexes.entry(topic.topic).or_default().extend(topic.partitions);
     }
     let describe = |(name, indexes): (TopicName, HashSet<i32>)| {
-        let topic = kafka.engine.topic(&name)?;
+        let topic = kafka.engine.topics().named(&name)?;
         Some(describe_topic(&topic, |partition| indexes.contains(&(partition.index as i32))))
     };
     let topics = indexes.into_iter().filter_map(describe);

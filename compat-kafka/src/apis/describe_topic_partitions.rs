@@ -95,7 +95,7 @@ impl TopicPartitionPage {
         let all = request.topics.is_empty();
         let first = request.cursor.as_ref().map(|cursor| cursor.topic_name.clone());
         let mut names: BTreeSet<TopicName> = if all {
-            let topics = kafka.engine.topics();
+            let topics = kafka.engine.topics().all();
             topics.iter().map(|topic| TopicName(topic.name.to_string().into())).collect()
         } else {
             request.topics.iter().map(|topic| topic.name.clone()).collect()
@@ -239,7 +239,7 @@ mod tests {
         topic(&kafka, "a", 1).await;
         let response = ask(&kafka, 0, named(&["a"])).await;
         let topic = &response.topics[0];
-        assert_eq!(topic.topic_id, Uuid::from_bytes(kafka.engine.topic("a").unwrap().id));
+        assert_eq!(topic.topic_id, Uuid::from_bytes(kafka.engine.topics().named("a").unwrap().id));
         assert_eq!((topic.is_internal, topic.topic_authorized_operations), (false, 3576));
         let partition = &topic.partitions[0];
         let node = BrokerId(1);
@@ -281,9 +281,9 @@ mod tests {
     async fn a_moment_shows_the_partitions_that_there_were() {
         let kafka = kafka();
         topic(&kafka, "a", 1).await;
-        let created = kafka.engine.topic("a").unwrap().created;
+        let created = kafka.engine.topics().named("a").unwrap().created;
         let moment = format!("a@sh{:016x}", hlc::Cut::through(created).bound().bits());
-        kafka.engine.add_partitions("a", 2, false).await.unwrap();
+        kafka.engine.topics().add_partitions("a", 2, false).await.unwrap();
         let response = ask(&kafka, 0, named(&[&moment, "a"])).await;
         assert_eq!(topics(&response), [("a", 0, vec![0, 1]), (&*moment, 0, vec![0])]);
         assert_eq!(response.topics[1].topic_id, Uuid::from_bytes(moment_topic_id(&moment)));

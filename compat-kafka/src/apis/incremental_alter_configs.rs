@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn set(kafka: &KafkaServer, key: &str) -> Option<String> {
-        kafka.engine.topic("a").unwrap().config.overrides().get(key).cloned()
+        kafka.engine.topics().named("a").unwrap().config.overrides().get(key).cloned()
     }
 
     #[tokio::test]
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(code, error.code(), "{asked:?}");
             assert!(message.contains(words), "{message}");
         }
-        assert!(kafka.engine.topic("a").unwrap().config.overrides().is_empty());
+        assert!(kafka.engine.topics().named("a").unwrap().config.overrides().is_empty());
     }
 
     #[tokio::test]

@@ -52,7 +52,7 @@ impl ApiHandler for ListConfigResourcesRequest {
 fn names(kafka: &KafkaServer, kind: i8) -> Vec<String> {
     match kind {
         resource::TOPIC => {
-            kafka.engine.topics().iter().map(|topic| topic.name.to_string()).collect()
+            kafka.engine.topics().all().iter().map(|topic| topic.name.to_string()).collect()
         }
         resource::BROKER | resource::BROKER_LOGGER => vec![kafka.options.node_id.to_string()],
         resource::GROUP => kafka.groups.list().into_iter().map(|group| group.group_id).collect(),

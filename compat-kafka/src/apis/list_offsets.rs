@@ -114,10 +114,10 @@ fn find_offset(
     match time {
         LATEST => Ok((view.end().0 as i64, NONE, LEADER_EPOCH)),
         EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, LEADER_EPOCH)),
-        LATEST_BY_TIME => found(kafka.engine.latest_by_user_time(&view)),
+        LATEST_BY_TIME => found(kafka.engine.seek().latest_by_user_time(&view)),
         // Nothing is kept elsewhere.
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Ok((NONE, NONE, -1)),
         time if time < 0 => Err(ResponseError::UnsupportedVersion),
-        time => found(kafka.engine.first_at_or_after(&view, UserTime(time))),
+        time => found(kafka.engine.seek().first_at_or_after(&view, UserTime(time))),
     }
 }

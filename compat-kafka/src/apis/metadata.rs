@@ -44,7 +44,7 @@ impl ApiHandler for MetadataRequest {
             Some(asked) => context.version == 0 && asked.is_empty(),
         };
         if all {
-            for topic in kafka.engine.topics() {
+            for topic in kafka.engine.topics().all() {
                 topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
             }
         }
@@ -199,12 +199,13 @@ impl MetadataQuery<'_> {
         // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and clients retry. Here
         // it exists at once. Only for a name that was deleted before we answer as Kafka does, so that a client that
         // polls until its deletion is done sees it gone. Nobody polls for a topic that is long forgotten.
-        let was_deleted = kafka.engine.has_current_or_past_topic(name);
+        let was_deleted = kafka.engine.topics().has_current_or_past(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
-        let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
+        let created =
+            kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.
-        match kafka.engine.topic(name) {
+        match kafka.engine.topics().named(name) {
             Some(topic) if was_deleted && topic.id == id => {
                 error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition)
             }

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use engine::{EngineError, OffsetCommit};
+use engine::EngineError;
+use engine::groups::OffsetCommit;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -85,7 +86,7 @@ async fn commit(
     let queue = || {
         let offsets = offsets(request, verdicts, metadata_max);
         let is_any = !offsets.is_empty();
-        is_any.then(|| kafka.engine.begin_commit_offsets(&request.group_id, offsets))
+        is_any.then(|| kafka.engine.groups().begin_commit(&request.group_id, offsets))
     };
     let queued = kafka.groups.commit(&request.group_id, &fence(request), queue);
     let queued = queued.map_err(|error| fence_error(error, context.version))?;

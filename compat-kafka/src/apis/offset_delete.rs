@@ -46,7 +46,7 @@ async fn delete(
         topics.push(collect_deletions(kafka, group, &subscriptions, topic, &mut gone).await?);
     }
     if !gone.is_empty() {
-        let deleted = kafka.engine.delete_offsets(group, gone).await;
+        let deleted = kafka.engine.groups().delete_offsets(group, gone).await;
         deleted.map_err(|error| coordinator_error(&error))?;
     }
     Ok(topics)
@@ -90,7 +90,7 @@ fn committed_key(
     index: i32,
 ) -> Result<Option<(String, u32)>, ResponseError> {
     let Ok(index) = u32::try_from(index) else { return Ok(None) };
-    let committed = kafka.engine.committed_offset(group, topic, index);
+    let committed = kafka.engine.groups().committed_offset(group, topic, index);
     let committed = committed.map_err(|error| coordinator_error(&error))?;
     Ok(committed.map(|_| (topic.to_owned(), index)))
 }
@@ -101,7 +101,7 @@ fn has_partition(readable: Option<&ReadableTopic>, index: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use engine::OffsetCommit;
+    use engine::groups::OffsetCommit;
     use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestPartition;
 
     use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
@@ -134,11 +134,11 @@ mod tests {
             metadata: String::new(),
             retention_ms: None,
         };
-        bench.kafka.engine.commit_offsets("g", vec![offset]).await.unwrap();
+        bench.kafka.engine.groups().commit("g", vec![offset]).await.unwrap();
     }
 
     fn committed_topics(bench: &TestKafkaApi) -> Vec<String> {
-        let held = bench.kafka.engine.committed_offsets(Some("g")).unwrap();
+        let held = bench.kafka.engine.groups().committed_offsets(Some("g")).unwrap();
         held.into_iter().map(|offset| offset.topic).collect()
     }
 

@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use engine::{CommittedOffset, EngineError, GroupOffset};
+use engine::EngineError;
+use engine::groups::{CommittedOffset, GroupOffset};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
@@ -117,7 +118,7 @@ fn all_offsets(
     kafka: &KafkaServer,
     group: &str,
 ) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
-    let offsets = kafka.engine.committed_offsets(Some(group))?;
+    let offsets = kafka.engine.groups().committed_offsets(Some(group))?;
     let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
     Ok(by_topic.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
 }
@@ -137,7 +138,7 @@ fn topic_offsets(
 ) -> Result<OffsetFetchResponseTopics, EngineError> {
     let partitions = asked.partition_indexes.iter().map(|&index| {
         let committed = match u32::try_from(index) {
-            Ok(index) => kafka.engine.committed_offset(group, &asked.name, index)?,
+            Ok(index) => kafka.engine.groups().committed_offset(group, &asked.name, index)?,
             Err(_) => None,
         };
         Ok(partition(index, committed))

@@ -304,14 +304,14 @@ fn find_topic_by_id(
     kafka: &KafkaServer,
     id: &TopicId,
 ) -> Result<Arc<Topic>, PartitionProduceError> {
-    kafka.engine.topic_by_id(id).ok_or_else(|| match kafka.moment_cache.by_id(id) {
+    kafka.engine.topics().by_id(id).ok_or_else(|| match kafka.moment_cache.by_id(id) {
         Some(_) => read_only_error(),
         None => PartitionProduceError::new(ResponseError::UnknownTopicId, "there is no such topic"),
     })
 }
 
 fn find_topic(kafka: &KafkaServer, name: &str) -> Result<Arc<Topic>, PartitionProduceError> {
-    kafka.engine.topic(name).ok_or_else(|| match hlc::split_moment_topic(name) {
+    kafka.engine.topics().named(name).ok_or_else(|| match hlc::split_moment_topic(name) {
         Some(_) => read_only_error(),
         None => PartitionProduceError::new(
             ResponseError::UnknownTopicOrPartition,

@@ -60,7 +60,7 @@ pub(super) async fn cut(
 ) -> Result<String, HistoryApiError> {
     let CutRequest { at, topics, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
-    let answer = kafka.engine.cut_at(parse_moment(&at)?, topics.as_deref(), when).await?;
+    let answer = kafka.engine.cuts().at_moment(parse_moment(&at)?, topics.as_deref(), when).await?;
     Ok(cut_document(&answer))
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use engine::Topic;
 use engine::diff::{DiffCursor, DiffCursorError, DiffPageRequest, DiffSection, Difference};
-use engine::{CommittedOffset, GroupDifference, Topic};
+use engine::groups::{CommittedOffset, GroupDifference};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -189,7 +190,7 @@ fn group_difference_json(group: &GroupDifference) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use engine::OffsetCommit;
+    use engine::groups::OffsetCommit;
 
     use super::super::fixture::{append_three, code, kafka, moment};
     use super::super::handle_json;
@@ -209,13 +210,13 @@ mod tests {
             metadata,
             retention_ms: None,
         };
-        kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+        kafka.engine.groups().commit("g", vec![commit]).await.unwrap();
         let configs = BTreeMap::from([("retention.ms".to_owned(), "5000".to_owned())]);
         let set = |held: &mut BTreeMap<String, String>| {
             held.extend(configs);
             Ok(())
         };
-        kafka.engine.configure_topic("a", set, false).await.unwrap();
+        kafka.engine.topics().configure("a", set, false).await.unwrap();
         let until = moment(&kafka).await;
         let asked = json!({"op": "diff", "from": from, "until": until});
         let whole = handle_json(&kafka, asked).await;

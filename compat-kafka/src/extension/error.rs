@@ -1,6 +1,7 @@
 //! Why a question is not answered: a code for programs, and a sentence for people.
 
-use engine::{EngineError, GroupSetError, PinError, SeekError};
+use engine::groups::GroupSetError;
+use engine::{EngineError, PinError, SeekError};
 use hlc::Hlc;
 use serde::Serialize;
 use serde_json::json;

@@ -28,7 +28,7 @@ pub(super) async fn kafka_with(options: EngineOptions) -> Arc<KafkaServer> {
         Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 }),
     );
     let engine = engine.unwrap();
-    engine.create_topic("a", 1, BTreeMap::new(), [1; 16], false).await.unwrap();
+    engine.topics().create("a", 1, BTreeMap::new(), [1; 16], false).await.unwrap();
     KafkaServer::new(Arc::new(engine), KafkaOptions::default()).unwrap()
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn append_three(kafka: &KafkaServer) {
         times: (UserTime(0), UserTime(0)),
         producer: None,
     };
-    let topic = kafka.engine.topic("a").unwrap();
+    let topic = kafka.engine.topics().named("a").unwrap();
     let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
     assert!(appended[0].is_ok(), "{appended:?}");
 }

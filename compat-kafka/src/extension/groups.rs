@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{GroupAtCut, GroupOffset};
+use engine::groups::{GroupAtCut, GroupOffset};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -30,7 +30,8 @@ pub(super) async fn offsets(
 ) -> Result<Value, HistoryApiError> {
     let GroupOffsetsRequest { at, group, when: patience, patience_ms } = request;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(kafka, patience, patience_ms))?;
-    let (at, frontier, offsets) = kafka.engine.offsets_at(group.as_deref(), cut, when).await?;
+    let (at, frontier, offsets) =
+        kafka.engine.groups().offsets_at(group.as_deref(), cut, when).await?;
     let groups: Vec<Value> = offsets
         .chunk_by(|a, b| a.group == b.group)
         .map(|of_group| json!({ "group": of_group[0].group, "offsets": offsets_json(of_group) }))
@@ -44,7 +45,7 @@ pub(super) async fn groups(
 ) -> Result<Value, HistoryApiError> {
     let GroupOffsetsRequest { at, group, when: patience, patience_ms } = request;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(kafka, patience, patience_ms))?;
-    let (at, frontier, groups) = kafka.engine.groups_at(group.as_deref(), cut, when).await?;
+    let (at, frontier, groups) = kafka.engine.groups().at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");
         return Err(HistoryApiError::new(HistoryErrorCode::UnknownGroup, message));
@@ -84,7 +85,9 @@ fn offsets_json(offsets: &[GroupOffset]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use engine::{EngineOptions, OffsetCommit};
+    use engine::EngineOptions;
+    use engine::groups::GroupOptions;
+    use engine::groups::OffsetCommit;
 
     use super::super::fixture::{DAY_MS, code, kafka_with, moment};
     use super::super::handle_json;
@@ -93,11 +96,14 @@ mod tests {
     #[tokio::test]
     async fn offsets_of_a_moment_before_their_horizon_are_refused_with_the_earliest_there_is() {
         let offsets_retention = std::time::Duration::ZERO;
-        let kafka =
-            kafka_with(EngineOptions { offsets_retention, ..EngineOptions::default() }).await;
+        let kafka = kafka_with(EngineOptions {
+            groups: GroupOptions { offsets_retention },
+            ..EngineOptions::default()
+        })
+        .await;
         let early = moment(&kafka).await;
         // What was committed within this millisecond is not old yet.
-        while !kafka.engine.apply_group_retention().await.unwrap() {
+        while !kafka.engine.groups().apply_retention().await.unwrap() {
             let (topic, metadata) = ("a".to_owned(), String::new());
             let commit = OffsetCommit {
                 topic,
@@ -107,7 +113,7 @@ mod tests {
                 metadata,
                 retention_ms: None,
             };
-            kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+            kafka.engine.groups().commit("g", vec![commit]).await.unwrap();
         }
         let refusal =
             handle_json(&kafka, json!({"op": "offsets", "at": early})).await["error"].take();

@@ -39,7 +39,8 @@ pub(super) async fn pin(
     let PinRequest { name, at, for_ms, topics } = request;
     let expires = SysTime(kafka.engine.wall_now().0.saturating_add(for_ms));
     let at = parse_cut(&at)?;
-    let pin = kafka.engine.pin(&name, at, default_wait(kafka), expires, topics.as_deref()).await?;
+    let pin =
+        kafka.engine.pins().set(&name, at, default_wait(kafka), expires, topics.as_deref()).await?;
     Ok(json!({ "pin": pin_json(&pin) }))
 }
 
@@ -47,7 +48,7 @@ pub(super) async fn unpin(
     kafka: &Arc<KafkaServer>,
     request: UnpinRequest,
 ) -> Result<Value, HistoryApiError> {
-    kafka.engine.unpin(&request.name).await?;
+    kafka.engine.pins().remove(&request.name).await?;
     Ok(json!({ "removed": request.name }))
 }
 
@@ -55,7 +56,7 @@ pub(super) fn pins(
     kafka: &Arc<KafkaServer>,
     PinsRequest {}: PinsRequest,
 ) -> Result<Value, HistoryApiError> {
-    let pins: Vec<Value> = kafka.engine.pins().iter().map(pin_json).collect();
+    let pins: Vec<Value> = kafka.engine.pins().all().iter().map(pin_json).collect();
     Ok(json!({ "pins": pins }))
 }
 
@@ -126,8 +127,8 @@ mod tests {
         append_three(&kafka).await;
         let at = moment(&kafka).await;
         append_three(&kafka).await;
-        let topic = kafka.engine.topic("a").unwrap();
-        kafka.engine.delete_records(&topic, 0, 4).await.unwrap();
+        let topic = kafka.engine.topics().named("a").unwrap();
+        kafka.engine.topics().delete_records(&topic, 0, 4).await.unwrap();
         let pin = json!({"op": "pin", "name": "p", "at": at, "for_ms": DAY_MS});
         assert_eq!(code(&kafka, pin).await, "before_history");
         assert_eq!(handle_json(&kafka, json!({"op": "pins"})).await, json!({ "pins": [] }));

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
+use engine::NO_TIMES;
 use engine::PluginFilesError;
 use engine::blocking::block_in_place;
-use engine::user_time::NO_TIMES;
 use hlc::UserTime;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ pub(super) fn plugins(
     kafka: &Arc<KafkaServer>,
     PluginsRequest {}: PluginsRequest,
 ) -> Result<Value, HistoryApiError> {
-    let plugins = kafka.engine.plugins()?.into_iter().map(
+    let plugins = kafka.engine.plugins().list()?.into_iter().map(
         |plugin| json!({ "name": plugin.name, "bytes": plugin.bytes, "written": stamp_text(plugin.written) }),
     );
     Ok(json!({ "plugins": plugins.collect::<Vec<_>>() }))
@@ -107,7 +107,7 @@ pub(super) async fn add_plugin(
     request: AddPluginRequest,
 ) -> Result<Value, HistoryApiError> {
     let AddPluginRequest { name, module } = request;
-    kafka.engine.add_plugin(&name, module.0.into()).await?;
+    kafka.engine.plugins().add(&name, module.0.into()).await?;
     Ok(json!({ "added": name }))
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn remove_plugin(
     kafka: &Arc<KafkaServer>,
     request: RemovePluginRequest,
 ) -> Result<Value, HistoryApiError> {
-    kafka.engine.remove_plugin(&request.name).await?;
+    kafka.engine.plugins().remove(&request.name).await?;
     Ok(json!({ "removed": request.name }))
 }
 
@@ -143,7 +143,7 @@ fn extractor(kafka: &KafkaServer, text: &str) -> Result<UserTimeExtractor, Histo
     let UserTimeKind::Wasm { name } = spec.kind() else {
         return UserTimeExtractor::parse(text).map_err(bad);
     };
-    let plugin = kafka.engine.load_plugin(name);
+    let plugin = kafka.engine.user_times().load_plugin(name);
     let plugin = plugin.map_err(|error| {
         HistoryApiError::new(HistoryErrorCode::UnknownPlugin, error.to_string())
     })?;
@@ -176,7 +176,7 @@ pub(super) async fn user_times(
     let (mut next, mut times) = (from, Vec::new());
     'pieces: for piece in view.read(from, SCAN_BYTES_MAX)? {
         let end = piece.entry.end().min(view.end()).0 as i64;
-        for (offset, time) in kafka.engine.user_times(&view.partition, &piece)? {
+        for (offset, time) in kafka.engine.user_times().of_batch(&view.partition, &piece)? {
             let offset = offset.0 as i64;
             if offset >= from && offset < end {
                 if times.len() >= RECORDS_MAX {

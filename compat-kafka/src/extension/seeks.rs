@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::{
-    GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition, WaitPolicy,
-};
+use engine::WaitPolicy;
+use engine::groups::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
 use hlc::{Cut, Moment};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,10 +93,10 @@ impl GroupSeekTarget {
     ) -> Result<GroupSetResult, GroupSetError> {
         match self {
             GroupSeekTarget::Seek { moment, topics } => {
-                kafka.engine.seek_group(group, *moment, topics.as_deref(), when, mode).await
+                kafka.engine.groups().seek(group, *moment, topics.as_deref(), when, mode).await
             }
             GroupSeekTarget::Restore(cut) => {
-                kafka.engine.restore_group(group, *cut, when, mode).await
+                kafka.engine.groups().restore(group, *cut, when, mode).await
             }
         }
     }
@@ -167,7 +166,7 @@ fn group_set_json(group: &str, set: &GroupSetResult) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use engine::OffsetCommit;
+    use engine::groups::OffsetCommit;
 
     use super::super::fixture::{append_three, code, kafka, moment};
     use super::super::handle_json;
@@ -184,11 +183,11 @@ mod tests {
             metadata,
             retention_ms: None,
         };
-        kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+        kafka.engine.groups().commit("g", vec![commit]).await.unwrap();
     }
 
     fn committed(kafka: &KafkaServer) -> i64 {
-        kafka.engine.committed_offset("g", "a", 0).unwrap().unwrap().offset
+        kafka.engine.groups().committed_offset("g", "a", 0).unwrap().unwrap().offset
     }
 
     #[tokio::test]
@@ -261,7 +260,7 @@ mod tests {
                     metadata,
                     retention_ms: None,
                 };
-                kafka.engine.commit_offsets("other", vec![commit]).await.unwrap();
+                kafka.engine.groups().commit("other", vec![commit]).await.unwrap();
                 assert_eq!(committed(&kafka), before, "after {polls} polls");
                 drop(held);
             }

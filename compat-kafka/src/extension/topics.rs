@@ -27,7 +27,7 @@ pub(super) async fn topics(
 ) -> Result<Value, HistoryApiError> {
     let TopicsRequest { at, when: patience, patience_ms } = request;
     let (cut, when) = parse_or_frontier(at.as_deref(), when(kafka, patience, patience_ms))?;
-    let (at, frontier, topics) = kafka.engine.topics_at(cut, when).await?;
+    let (at, frontier, topics) = kafka.engine.topics().at(cut, when).await?;
     let topics: Vec<Value> = topics
         .iter()
         .map(|(topic, deleted)| {

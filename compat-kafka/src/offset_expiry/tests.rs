@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use engine::OffsetCommit;
+use engine::groups::OffsetCommit;
 use hlc::ManualClock;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -24,12 +24,12 @@ async fn commit(bench: &TestKafkaApi, group: &str, topic: &str, partition: u32) 
         metadata: String::new(),
         retention_ms: None,
     };
-    bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
+    bench.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
     bench.kafka.groups.restore_without_members(group);
 }
 
 fn held(bench: &TestKafkaApi) -> Vec<(String, String, u32)> {
-    let held = bench.kafka.engine.committed_offsets(None).unwrap();
+    let held = bench.kafka.engine.groups().committed_offsets(None).unwrap();
     held.into_iter().map(|held| (held.group, held.topic, held.partition)).collect()
 }
 
@@ -88,7 +88,7 @@ async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
     assert_eq!(expire(&bench).await, 0);
     let emptied = async {
         let left = bench.kafka.engine.wall_now();
-        let saved = || bench.kafka.engine.group_saved_at("g").unwrap();
+        let saved = || bench.kafka.engine.groups().saved_at("g").unwrap();
         while saved().is_none_or(|saved| saved.time() < left) {
             tokio::task::yield_now().await;
         }
@@ -107,7 +107,7 @@ async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_w
     let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "read", 0).await;
     let member = bench.stable_group("g").await;
-    let saved = bench.kafka.engine.group_saved_at("g").unwrap();
+    let saved = bench.kafka.engine.groups().saved_at("g").unwrap();
     clock.advance(DAY * 30);
     bench.disk.arm(DiskFault::FullAt(0));
     leave(&bench, "g", member).await;
@@ -118,7 +118,7 @@ async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_w
     };
     tokio::time::timeout(SOON, failed).await.unwrap();
     bench.disk.remove_capacity_limit();
-    assert_eq!(bench.kafka.engine.group_saved_at("g").unwrap(), saved, "it was not heard");
+    assert_eq!(bench.kafka.engine.groups().saved_at("g").unwrap(), saved, "it was not heard");
     pass(&clock, DAY * 6).await;
     assert_eq!(expire(&bench).await, 0);
     pass(&clock, DAY).await;
@@ -173,7 +173,7 @@ async fn nothing_expires_of_a_group_that_is_just_being_set() {
 async fn a_group_of_which_it_is_not_known_who_was_in_it_has_a_week() {
     let (bench, clock) = TestKafkaApi::with_clock();
     commit(&bench, "g", "a", 0).await;
-    bench.kafka.engine.save_group("g", vec![255]).await.unwrap();
+    bench.kafka.engine.groups().save("g", vec![255]).await.unwrap();
     clock.advance(DAY * 30);
     let bench = bench.restart_with_clock(&clock);
     assert_eq!(expire(&bench).await, 0);
@@ -242,7 +242,7 @@ async fn many_offsets_of_many_topics_and_groups_expire() {
     let narrow = (0..2100).map(|nth| offset(&format!("t{nth}"), 0));
     let offsets: Vec<OffsetCommit> = wide.chain(narrow).collect();
     let engine = &bench.kafka.engine;
-    engine.commit_offsets("many", offsets).await.unwrap();
+    engine.groups().commit("many", offsets).await.unwrap();
     bench.kafka.groups.restore_without_members("many");
     for nth in 0..150 {
         commit(&bench, &format!("g{nth}"), "t", 0).await;

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
+use engine::CoreOptions;
 use engine::{Engine, EngineOptions};
 use hlc::{ManualClock, SysTime};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -58,7 +59,10 @@ impl TestKafkaServer {
         let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
         let engine = Engine::open(
             disk,
-            EngineOptions { storage, ..EngineOptions::default() },
+            EngineOptions {
+                core: CoreOptions { storage, ..CoreOptions::default() },
+                ..EngineOptions::default()
+            },
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
             Arc::new(format),
         );
@@ -76,7 +80,7 @@ impl TestKafkaServer {
             configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut id = [7; 16];
         id[..name.len()].copy_from_slice(name.as_bytes());
-        self.engine.create_topic(name, 1, configs, id, false).await.unwrap();
+        self.engine.topics().create(name, 1, configs, id, false).await.unwrap();
     }
 
     pub async fn connect(&self) -> TestKafkaConnection {

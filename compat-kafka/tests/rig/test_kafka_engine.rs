@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
+use engine::CoreOptions;
 use engine::{
     BatchFormat, Durability, Engine, EngineError, EngineOptions, KeyedRecord, Offset,
     PartitionView, Payload, PayloadHeader, ProducerSequence, RecordBatch, RewriteOutcome,
@@ -118,7 +119,10 @@ impl TestKafkaEngine {
             tail_bytes_max: 1,
             ..storage::Options::default()
         };
-        EngineOptions { storage, ..EngineOptions::default() }
+        EngineOptions {
+            core: CoreOptions { storage, ..CoreOptions::default() },
+            ..EngineOptions::default()
+        }
     }
 
     pub fn new() -> TestKafkaEngine {
@@ -167,7 +171,7 @@ impl TestKafkaEngine {
         let configs: BTreeMap<String, String> =
             configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let id = *uuid::Uuid::new_v4().as_bytes();
-        self.engine.create_topic(name, partitions, configs, id, false).await.unwrap()
+        self.engine.topics().create(name, partitions, configs, id, false).await.unwrap()
     }
 
     pub async fn produce(
@@ -205,7 +209,7 @@ impl TestKafkaEngine {
                 rest: bytes.slice(HEADER_BYTES..),
             },
         };
-        let topic = self.engine.topic(topic).unwrap();
+        let topic = self.engine.topics().named(topic).unwrap();
         self.engine.append(vec![(topic, partition, batch)], Durability::Synced).await.remove(0)
     }
 
@@ -220,14 +224,14 @@ impl TestKafkaEngine {
 
     /// Seals the open segment, indexes and files.
     pub async fn roll_and_index(&self) {
-        self.engine.roll_segment().await.unwrap();
-        self.engine.run_maintenance().await.unwrap();
+        self.engine.maintenance().roll_segment().await.unwrap();
+        self.engine.maintenance().index_and_sort().await.unwrap();
     }
 
     /// Gives back the space of all that was given up.
     pub async fn reclaim(&self) {
         for _ in 0..2 {
-            self.engine.reclaim().await.unwrap();
+            self.engine.maintenance().reclaim().await.unwrap();
         }
     }
 
@@ -241,22 +245,25 @@ impl TestKafkaEngine {
     }
 
     pub async fn at(&self, topic: &str, cut: Cut) -> Result<TopicView, SeekError> {
-        self.engine.view(topic, MomentSelector::At(Moment::Sys(cut)), WaitPolicy::Refuse).await
+        self.engine
+            .seek()
+            .view(topic, MomentSelector::At(Moment::Sys(cut)), WaitPolicy::Refuse)
+            .await
     }
 
     pub async fn before(&self, topic: &str, time: i64, known: Cut) -> Result<TopicView, SeekError> {
         let moment = Moment::User { before: UserTime(time), known: Some(known) };
-        self.engine.view(topic, MomentSelector::At(moment), WaitPolicy::Refuse).await
+        self.engine.seek().view(topic, MomentSelector::At(moment), WaitPolicy::Refuse).await
     }
 
     pub async fn hash(&self, topic: &str, cut: Cut) -> Result<u128, SeekError> {
         let topics = [topic.to_owned()];
-        Ok(self.engine.cut(cut, Some(&topics), WaitPolicy::Refuse).await?.hash)
+        Ok(self.engine.cuts().at(cut, Some(&topics), WaitPolicy::Refuse).await?.hash)
     }
 
     /// The view of a partition's present.
     pub fn present(&self, topic: &str, partition: u32) -> PartitionView {
-        let topic = self.engine.topic(topic).unwrap();
+        let topic = self.engine.topics().named(topic).unwrap();
         PartitionView::present(&topic.partitions[partition as usize])
     }
 }

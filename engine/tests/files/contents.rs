@@ -208,7 +208,7 @@ async fn a_hole_that_reaches_as_far_as_a_file_can_leaves_it_readable_also_after_
 async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
     let options = || {
         let mut options = EngineOptions::default();
-        options.storage.durability = Durability::Written;
+        options.core.storage.durability = Durability::Written;
         options
     };
     let rig = on_new(options());

@@ -127,7 +127,10 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
         let catalog = std::env::temp_dir().join(catalog);
         let _ = std::fs::remove_dir_all(&catalog);
         let kept = (seed % 2 == 1).then(|| catalog.clone());
-        let options = || EngineOptions { catalog: kept.clone(), ..tight() };
+        let options = || EngineOptions {
+            core: CoreOptions { catalog: kept.clone(), ..tight().core },
+            ..tight()
+        };
         let mut rig = on_new(options());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
         for life in 0..4 {

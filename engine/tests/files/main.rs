@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use engine::CoreOptions;
 use engine::files::{
     AttributeUpdate, FileError, FileKind, FileOptions, FilePermissions, FileSystem, FileTime,
     OpenFile, WRITE_BYTES_MAX,
@@ -98,7 +99,10 @@ const ENOTEMPTY: i32 = 39;
 /// Options by which no written data stays in memory.
 fn nothing_in_memory() -> EngineOptions {
     let storage = storage::Options { tail_bytes_max: 1, ..storage::Options::default() };
-    EngineOptions { storage, ..EngineOptions::default() }
+    EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        ..EngineOptions::default()
+    }
 }
 
 struct FileTestRng(u64);
@@ -122,5 +126,9 @@ fn tight() -> EngineOptions {
         ..storage::Options::default()
     };
     let files = FileOptions { checkpoint_entries: 7, closed_max: 2, node_bytes_max: 8 << 10 };
-    EngineOptions { storage, files, ..EngineOptions::default() }
+    EngineOptions {
+        core: CoreOptions { storage, ..CoreOptions::default() },
+        files,
+        ..EngineOptions::default()
+    }
 }

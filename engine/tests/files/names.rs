@@ -171,7 +171,10 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_whe
  {
     let directory = std::env::temp_dir().join(format!("freezeframe-files-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
-    let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
+    let options = || EngineOptions {
+        core: CoreOptions { catalog: Some(directory.clone()), ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
@@ -201,7 +204,10 @@ async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_no
     let directory =
         std::env::temp_dir().join(format!("freezeframe-rebuild-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
-    let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
+    let options = || EngineOptions {
+        core: CoreOptions { catalog: Some(directory.clone()), ..CoreOptions::default() },
+        ..EngineOptions::default()
+    };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
@@ -236,7 +242,8 @@ async fn topics_and_files_share_a_journal_and_nothing_else() {
     rig.append(&more, 2, &[3]).await.unwrap();
     let rig = rig.restart();
     assert_eq!(text(rig.engine.files(), "/f", Cut::ALL).unwrap(), "1");
-    let ends = ["t", "u"].map(|name| rig.engine.topic(name).unwrap().partitions[2].end().0);
+    let ends =
+        ["t", "u"].map(|name| rig.engine.topics().named(name).unwrap().partitions[2].end().0);
     assert_eq!(ends, [2, 1]);
 }
 

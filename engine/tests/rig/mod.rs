@@ -112,8 +112,9 @@ impl EngineFixture {
     pub async fn topic(&self, name: &str, partitions: u32) -> Arc<Topic> {
         let mut id = [0; 16];
         id[..name.len().min(16)].copy_from_slice(&name.as_bytes()[..name.len().min(16)]);
-        id[15] = self.engine.topics().len() as u8;
-        let created = self.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
+        id[15] = self.engine.topics().all().len() as u8;
+        let created =
+            self.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await;
         created.expect("the topic is created")
     }
 

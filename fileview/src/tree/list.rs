@@ -77,7 +77,7 @@ impl ViewTree {
             ViewNode::Root(at) => return Ok(fixed(root_children(at), after, max)),
             ViewNode::Keys(topic) => return self.list_keys(topic, after, max).await,
             ViewNode::Moments => {
-                for pin in self.engine.pins() {
+                for pin in self.engine.pins().all() {
                     // A pin whose name is a moment: a lookup of that name finds the moment.
                     if parse_moment(pin.name.as_bytes()).is_err() {
                         page.add(
@@ -140,8 +140,8 @@ impl ViewTree {
         &self,
         at: &Option<MomentSelector>,
     ) -> Result<Vec<Arc<engine::Topic>>, TreeError> {
-        let Some(ask) = at else { return Ok(self.engine.topics()) };
-        let (.., topics) = self.engine.topics_at(system_cut(ask), WaitPolicy::Refuse).await?;
+        let Some(ask) = at else { return Ok(self.engine.topics().all()) };
+        let (.., topics) = self.engine.topics().at(system_cut(ask), WaitPolicy::Refuse).await?;
         Ok(topics.into_iter().map(|(topic, _)| topic).collect())
     }
 
@@ -197,7 +197,7 @@ impl ViewTree {
     pub(crate) async fn committed(
         &self,
         node: &ViewNode,
-    ) -> Result<Vec<engine::GroupOffset>, TreeError> {
+    ) -> Result<Vec<engine::groups::GroupOffset>, TreeError> {
         let (group, at) = match node {
             ViewNode::Groups(at) => (None, at),
             ViewNode::Group { group, at }
@@ -206,10 +206,10 @@ impl ViewTree {
             _ => return Ok(Vec::new()),
         };
         let Some(ask) = at else {
-            return Ok(block_in_place(|| self.engine.committed_offsets(group))?);
+            return Ok(block_in_place(|| self.engine.groups().committed_offsets(group))?);
         };
         let (.., mut offsets) =
-            self.engine.offsets_at(group, system_cut(ask), WaitPolicy::Refuse).await?;
+            self.engine.groups().offsets_at(group, system_cut(ask), WaitPolicy::Refuse).await?;
         if let MomentSelector::Window(Moment::Sys(first), _) = ask {
             offsets.retain(|held| !first.admits(held.stamp));
         }

@@ -146,7 +146,8 @@ impl ViewTree {
         let ask = match parse_moment(name) {
             Ok(ask) => ask,
             Err(error) => {
-                let pin = self.engine.pins().into_iter().find(|pin| pin.name.as_bytes() == name);
+                let pin =
+                    self.engine.pins().all().into_iter().find(|pin| pin.name.as_bytes() == name);
                 return pin.map(|pin| ViewNode::Pin(pin.name)).ok_or(error);
             }
         };
@@ -160,12 +161,13 @@ impl ViewTree {
         at: Option<MomentSelector>,
     ) -> Result<TopicNode, TreeError> {
         let Some(ask) = at else {
-            let topic = self.engine.topic(name).ok_or_else(|| not_found(name.as_bytes()))?;
+            let topic =
+                self.engine.topics().named(name).ok_or_else(|| not_found(name.as_bytes()))?;
             return Ok(present_topic(&topic));
         };
         // For a window too, the name is resolved at its end.
         let cut = MomentSelector::At(Moment::Sys(system_cut(&ask)));
-        let view = self.engine.view_partitions(name, 0..0, cut, WaitPolicy::Refuse).await?;
+        let view = self.engine.seek().view_partitions(name, 0..0, cut, WaitPolicy::Refuse).await?;
         let topic = view.topic;
         Ok(TopicNode { name: Arc::clone(&topic.name), id: topic.id, at })
     }
@@ -194,11 +196,14 @@ impl ViewTree {
         topic: &TopicNode,
     ) -> Result<Arc<engine::Topic>, TreeError> {
         let found = match topic.at {
-            None => self.engine.topic_by_id(&topic.id),
+            None => self.engine.topics().by_id(&topic.id),
             Some(ask) => {
                 let cut = MomentSelector::At(Moment::Sys(system_cut(&ask)));
-                let view =
-                    self.engine.view_partitions(&topic.name, 0..0, cut, WaitPolicy::Refuse).await?;
+                let view = self
+                    .engine
+                    .seek()
+                    .view_partitions(&topic.name, 0..0, cut, WaitPolicy::Refuse)
+                    .await?;
                 Some(view.topic).filter(|found| found.id == topic.id)
             }
         };
@@ -223,6 +228,7 @@ impl ViewTree {
         };
         let then = self
             .engine
+            .seek()
             .view_partitions(&topic.name, partitions.clone(), ask, WaitPolicy::Refuse)
             .await?;
         if then.topic.id != topic.id {
@@ -237,6 +243,7 @@ impl ViewTree {
             Some(_) => {
                 let known = MomentSelector::At(Moment::Sys(system_cut(&ask)));
                 self.engine
+                    .seek()
                     .view_partitions(&topic.name, partitions, known, WaitPolicy::Refuse)
                     .await?
                     .partitions

@@ -144,8 +144,9 @@ impl ViewTree {
         let ViewNode::Committed { topic, partition, .. } = node else {
             return Err(TreeError::IsDirectory(String::new()));
         };
-        let is_it =
-            |held: &&engine::GroupOffset| *held.topic == **topic && held.partition == *partition;
+        let is_it = |held: &&engine::groups::GroupOffset| {
+            *held.topic == **topic && held.partition == *partition
+        };
         let held = held.iter().find(is_it).ok_or_else(|| {
             TreeError::NotFound(format!(
                 "nothing is committed. topic={topic}, partition={partition}"
@@ -161,7 +162,7 @@ impl ViewTree {
     pub async fn read_link(&self, node: &ViewNode) -> Result<Vec<u8>, TreeError> {
         match node {
             ViewNode::Pin(name) => {
-                let pin = self.engine.pins().into_iter().find(|pin| pin.name == *name);
+                let pin = self.engine.pins().all().into_iter().find(|pin| pin.name == *name);
                 let pin = pin.ok_or_else(|| TreeError::NotFound(format!("pin={name}")))?;
                 Ok(Moment::Sys(pin.at).to_string().into_bytes())
             }

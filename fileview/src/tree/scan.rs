@@ -59,7 +59,7 @@ impl UserTimeFilter {
     /// The offsets of the selected records of a batch, rising. The rule in force at the batch's
     /// stamp says where the user time is.
     fn offsets(&self, piece: &EntryPayload) -> Result<Vec<Offset>, TreeError> {
-        let times = self.engine.user_times(&self.partition, piece)?;
+        let times = self.engine.user_times().of_batch(&self.partition, piece)?;
         let is_then = |time: &Option<UserTime>| time.is_some_and(|time| self.times.contains(&time));
         Ok(times.into_iter().filter(|(_, time)| is_then(time)).map(|(offset, _)| offset).collect())
     }

@@ -33,7 +33,7 @@ async fn superseded_key() -> (TreeFixture, String) {
 }
 
 async fn compact(rig: &TreeFixture) {
-    assert!(rig.engine.compact_due().await.unwrap() > 0);
+    assert!(rig.engine.maintenance().compact_due().await.unwrap() > 0);
 }
 
 #[tokio::test]
@@ -119,13 +119,13 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     assert_eq!(rig.names("/topics/t/by-key").await, ["key", "other"]);
     assert_eq!(rig.text("/topics/t/by-key/key").await, "2");
     rig.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
-    let topic = rig.engine.topic("t").unwrap();
+    let topic = rig.engine.topics().named("t").unwrap();
     let tombstone = Offset(topic.partitions[1].end().0 - 1);
     for round in 0..4 {
         rig.produce("t", 1, &[record("more", "1", 1)]).await;
         rig.advance_clock(1);
         rig.roll_and_maintain().await;
-        rig.engine.compact_due().await.unwrap();
+        rig.engine.maintenance().compact_due().await.unwrap();
         let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
         if entry.is_none_or(|entry| entry.base > tombstone) {
             break;

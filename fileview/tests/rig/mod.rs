@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
+use engine::CoreOptions;
+use engine::groups::OffsetCommit;
 use engine::{
-    BatchFormat as _, Durability, Engine, EngineOptions, OffsetCommit, PartitionView, Payload,
-    PayloadHeader, RecordBatch, Topic, WaitPolicy,
+    BatchFormat as _, Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader,
+    RecordBatch, Topic, WaitPolicy,
 };
 use fileview::tree::{TreeError, TreeOptions, ViewEntry, ViewNode, ViewTree};
 use fileview::{RecordRenderer, RecordSelection, ViewFormat};
@@ -61,7 +63,10 @@ impl TreeFixture {
         };
         let engine = Engine::open(
             Arc::new(disk.clone()),
-            EngineOptions { storage, ..EngineOptions::default() },
+            EngineOptions {
+                core: CoreOptions { storage, ..CoreOptions::default() },
+                ..EngineOptions::default()
+            },
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
             Arc::new(FORMAT),
         );
@@ -94,7 +99,7 @@ impl TreeFixture {
             configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&self.engine.frontier().bits().to_le_bytes());
-        let created = self.engine.create_topic(name, partitions, configs, id, false).await;
+        let created = self.engine.topics().create(name, partitions, configs, id, false).await;
         created.unwrap()
     }
 
@@ -124,7 +129,7 @@ impl TreeFixture {
                 rest: bytes.slice(HEADER_BYTES..),
             },
         };
-        let topic = self.engine.topic(topic).unwrap();
+        let topic = self.engine.topics().named(topic).unwrap();
         let batches = vec![(topic, partition, batch)];
         self.engine.append(batches, Durability::Synced).await.remove(0).unwrap().stamp
     }
@@ -139,19 +144,19 @@ impl TreeFixture {
             metadata,
             retention_ms: None,
         };
-        self.engine.commit_offsets(group, vec![commit]).await.unwrap();
+        self.engine.groups().commit(group, vec![commit]).await.unwrap();
     }
 
     /// Rolls the open segment, then indexes and sorts it.
     pub async fn roll_and_maintain(&self) {
-        self.engine.roll_segment().await.unwrap();
-        self.engine.run_maintenance().await.unwrap();
+        self.engine.maintenance().roll_segment().await.unwrap();
+        self.engine.maintenance().index_and_sort().await.unwrap();
     }
 
     /// Reclaims the space of everything that was removed.
     pub async fn reclaim(&self) {
         for _ in 0..2 {
-            self.engine.reclaim().await.unwrap();
+            self.engine.maintenance().reclaim().await.unwrap();
         }
     }
 
@@ -239,9 +244,9 @@ pub async fn render_expected(
 ) -> Result<Vec<u8>, engine::SeekError> {
     let user = ask.as_ref().and_then(RecordSelection::user_times);
     let view = match ask {
-        None => {
-            PartitionView::present(&engine.topic(topic).unwrap().partitions[partition as usize])
-        }
+        None => PartitionView::present(
+            &engine.topics().named(topic).unwrap().partitions[partition as usize],
+        ),
         Some(ask) => {
             let known = match ask {
                 MomentSelector::At(Moment::User { known, .. })
@@ -252,8 +257,9 @@ pub async fn render_expected(
             };
             let wanted = partition..partition + 1;
             // By user time it is complete only if the prefix by user time is.
-            engine.view_partitions(topic, wanted.clone(), ask, WaitPolicy::Refuse).await?;
+            engine.seek().view_partitions(topic, wanted.clone(), ask, WaitPolicy::Refuse).await?;
             engine
+                .seek()
                 .view_partitions(topic, wanted, known, WaitPolicy::Refuse)
                 .await?
                 .partitions

@@ -97,7 +97,7 @@ impl NodeAudit {
         from: impl Fn(&PartitionKey) -> u64,
     ) -> Result<NodeAudit, String> {
         let mut partitions = Vec::new();
-        for (topic, deleted) in engine.topics_including_deleted() {
+        for (topic, deleted) in engine.topics().including_deleted() {
             for partition in &topic.partitions {
                 let place = (topic.id, partition.index);
                 let horizon = partition.log.horizon();

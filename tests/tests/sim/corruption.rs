@@ -96,7 +96,7 @@ pub(crate) fn corruption_queries(
     for at in &moments {
         questions.extend([CorruptionQuery::Cut(*at), CorruptionQuery::Files(*at)]);
     }
-    for (topic, _) in engine.topics_including_deleted() {
+    for (topic, _) in engine.topics().including_deleted() {
         for partition in &topic.partitions {
             let place = (topic.id, partition.index);
             let offsets = partition.start().0..partition.end().0;
@@ -118,7 +118,7 @@ async fn run_query(engine: &Engine, question: &CorruptionQuery) -> Result<String
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     Ok(match question {
         CorruptionQuery::Partitions => {
-            let topics = engine.topics_including_deleted();
+            let topics = engine.topics().including_deleted();
             let shown = topics.iter().flat_map(|(topic, deleted)| {
                 topic.partitions.iter().map(move |p| {
                     (topic.name.to_string(), topic.created, *deleted, p.index, p.start(), p.end())
@@ -140,7 +140,7 @@ async fn run_query(engine: &Engine, question: &CorruptionQuery) -> Result<String
             format!("{:?}", end.map_err(|error| failed(&error))?)
         }
         CorruptionQuery::Cut(at) => {
-            let cut = engine.cut(Cut::below(*at), None, WaitPolicy::Refuse).await;
+            let cut = engine.cuts().at(Cut::below(*at), None, WaitPolicy::Refuse).await;
             let cut = cut.map_err(|error| failed(&error))?;
             let spans = cut.partitions.iter().map(|p| (&p.topic, p.partition, p.end));
             format!("{:032x} {:?}", cut.hash, spans.collect::<Vec<_>>())
@@ -158,7 +158,7 @@ async fn run_query(engine: &Engine, question: &CorruptionQuery) -> Result<String
 }
 
 fn find_partition(engine: &Engine, place: &PartitionKey) -> Result<Arc<Partition>, String> {
-    let topics = engine.topics_including_deleted();
+    let topics = engine.topics().including_deleted();
     let topic = topics.into_iter().find(|(topic, _)| topic.id == place.0);
     let partition = topic.and_then(|(topic, _)| topic.partitions.get(place.1 as usize).cloned());
     partition.ok_or_else(|| format!("there is no partition {place:?}"))

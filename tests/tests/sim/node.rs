@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer, TransferLimits};
+use engine::CoreOptions;
 use engine::files::FileOptions;
+use engine::groups::GroupOptions;
 use engine::{Engine, EngineOptions, MaintenanceOptions};
 use hlc::{ClockFence, WallClock};
 use parking_lot::Mutex;
@@ -75,16 +77,19 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
         ..storage::Options::default()
     };
     EngineOptions {
-        storage,
-        catalog: Some(catalog),
-        in_flight_bytes_max: IN_FLIGHT_BYTES,
-        deleted_topic_retention: RETENTION,
-        offsets_retention: OFFSETS_RETENTION,
-        cut_cache_bytes_max: 16 << 10,
-        maintenance: MaintenanceOptions {
-            compaction_bytes_max: 16 << 10,
-            ..MaintenanceOptions::default()
+        core: CoreOptions {
+            storage,
+            catalog: Some(catalog),
+            in_flight_bytes_max: IN_FLIGHT_BYTES,
+            deleted_topic_retention: RETENTION,
+            cut_cache_bytes_max: 16 << 10,
+            maintenance: MaintenanceOptions {
+                compaction_bytes_max: 16 << 10,
+                ..MaintenanceOptions::default()
+            },
+            ..CoreOptions::default()
         },
+        groups: GroupOptions { offsets_retention: OFFSETS_RETENTION },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
         ..EngineOptions::default()
     }
@@ -141,7 +146,7 @@ impl SimNode {
         let kafka_options = kafka_options();
         let format = KafkaFormat { decompressed_bytes_max: kafka_options.decompressed_bytes_max };
         let options = engine_options(shape, catalog);
-        let catalog_faults = options.catalog_faults.clone();
+        let catalog_faults = options.core.catalog_faults.clone();
         let engine = Engine::open(
             Arc::new(disk.clone()),
             options,

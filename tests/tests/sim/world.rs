@@ -262,7 +262,7 @@ impl SimWorld {
         disk.set_sync_hook(Some(Box::new(move || {
             let Some(engine) = engine.upgrade() else { return };
             let frontier = engine.frontier();
-            let topics = engine.topics_including_deleted();
+            let topics = engine.topics().including_deleted();
             let ends = topics.iter().flat_map(|(topic, _)| {
                 topic.partitions.iter().map(|p| ((topic.id, p.index), p.end().0))
             });

@@ -91,7 +91,7 @@ impl TestKafkaApi {
 
     pub(crate) async fn topic(&self, name: &str, partitions: u32) {
         let id = *uuid::Uuid::new_v4().as_bytes();
-        let made = self.kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false);
+        let made = self.kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
         made.await.unwrap();
     }
 

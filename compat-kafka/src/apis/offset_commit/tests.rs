@@ -253,7 +253,7 @@ async fn a_moment_of_a_topic_has_offsets_of_its_own() {
     let bench = TestKafkaApi::new();
     bench.topic("a", 1).await;
     let engine = &bench.kafka.engine;
-    let created = engine.topic("a").unwrap().created.time();
+    let created = engine.topics().named("a").unwrap().created.time();
     while engine.wall_now() <= created {
         tokio::task::yield_now().await;
     }

@@ -17,7 +17,7 @@ const WHY: &str = "Compacted topic cannot accept message without key in topic pa
 
 async fn topic(kafka: &Arc<KafkaServer>, name: &str, policy: &str) {
     let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
-    kafka.engine.create_topic(name, 1, configs, new_topic_id(kafka), false).await.unwrap();
+    kafka.engine.topics().create(name, 1, configs, new_topic_id(kafka), false).await.unwrap();
 }
 
 fn batch(codec: CompressionType, keys: &[Option<&str>]) -> Bytes {
@@ -35,7 +35,7 @@ async fn produce(
     topic: &str,
     batch: Bytes,
 ) -> PartitionProduceResponse {
-    let id = uuid::Uuid::from_bytes(kafka.engine.topic(topic).unwrap().id);
+    let id = uuid::Uuid::from_bytes(kafka.engine.topics().named(topic).unwrap().id);
     let partition = PartitionProduceData::default().with_records(Some(batch));
     let data = TopicProduceData::default().with_partition_data(vec![partition]);
     let data = match version {
@@ -98,7 +98,7 @@ async fn a_compacted_topic_takes_no_record_without_a_key_and_names_each() {
         }
     }
     // What was refused has left no trace.
-    assert_eq!(kafka.engine.topic("compact").unwrap().partitions[0].end().0, 0);
+    assert_eq!(kafka.engine.topics().named("compact").unwrap().partitions[0].end().0, 0);
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use engine::NO_TIMES;
 use engine::blocking::block_in_place;
-use engine::user_time::NO_TIMES;
 use engine::{EngineError, Topic, UserTimeRule};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
@@ -109,7 +109,7 @@ fn extractor<'a>(
     kafka: &KafkaServer,
     rule: &'a UserTimeRule,
 ) -> Result<&'a UserTimeExtractor, PartitionProduceError> {
-    let extractor = kafka.engine.extractor(rule);
+    let extractor = kafka.engine.user_times().extractor(rule);
     extractor.map_err(|error| PartitionProduceError::new(engine_error(&error), error.to_string()))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
+use engine::CoreOptions;
 use engine::files::{FileView, OpenFile};
 use engine::{
     BatchFormat, Durability, Engine, EngineOptions, KeyedRecord, Offset, Payload, ProducerSequence,
@@ -64,7 +65,10 @@ impl FileDriver {
     pub(crate) fn open(directory: &Path, tail_bytes: usize) -> Result<FileDriver> {
         let disk = RealDisk::open(directory)?;
         let storage = storage::Options { tail_bytes_max: tail_bytes, ..Default::default() };
-        let options = EngineOptions { storage, ..EngineOptions::default() };
+        let options = EngineOptions {
+            core: CoreOptions { storage, ..CoreOptions::default() },
+            ..EngineOptions::default()
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let _within = runtime.enter();
         let engine =

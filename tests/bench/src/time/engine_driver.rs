@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
+use engine::CoreOptions;
 use engine::{
     Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader, RecordBatch, Topic,
     WaitPolicy,
@@ -29,8 +30,10 @@ impl EngineDriver {
     /// Opens the engine in `directory`; so much of its index files stays in memory.
     pub(crate) fn open(directory: &Path, index_bytes: usize) -> Result<EngineDriver> {
         let storage = storage::Options { index_bytes_max: index_bytes, ..Default::default() };
-        let options =
-            EngineOptions { storage, partitions_max: 100_000, ..EngineOptions::default() };
+        let options = EngineOptions {
+            core: CoreOptions { storage, partitions_max: 100_000, ..CoreOptions::default() },
+            ..EngineOptions::default()
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let within = runtime.enter();
         let format = Arc::new(KafkaFormat { decompressed_bytes_max: 1 << 20 });
@@ -42,12 +45,12 @@ impl EngineDriver {
 
     pub(crate) fn create(&self, name: &str, partitions: u32) -> Result<Arc<Topic>> {
         let id = id_of(name);
-        let created = self.engine.create_topic(name, partitions, BTreeMap::new(), id, false);
+        let created = self.engine.topics().create(name, partitions, BTreeMap::new(), id, false);
         Ok(self.runtime.block_on(created)?)
     }
 
     pub(crate) fn topic(&self, name: &str) -> Result<Arc<Topic>> {
-        self.engine.topic(name).context("the topic that was made is there")
+        self.engine.topics().named(name).context("the topic that was made is there")
     }
 
     /// Appends batches of one record in one request, each to a partition and with a user time.
@@ -74,7 +77,7 @@ impl EngineDriver {
     /// How many partitions there are in a cut.
     pub(crate) fn cut(&self, cut: Cut) -> Result<usize> {
         let when = WaitPolicy::Wait(Duration::from_secs(5));
-        Ok(self.runtime.block_on(self.engine.cut(cut, None, when))?.partitions.len())
+        Ok(self.runtime.block_on(self.engine.cuts().at(cut, None, when))?.partitions.len())
     }
 
     /// The stamps of a partition's first and last batches.
@@ -100,7 +103,7 @@ impl EngineDriver {
     /// The first offset of a topic's only partition at or after a user time; batch `nth` has time `nth`.
     pub(crate) fn by_user_time(&self, topic: &Topic, time: u64) -> Result<u64> {
         let view = PartitionView::present(&topic.partitions[0]);
-        let found = self.engine.first_at_or_after(&view, UserTime(i64::try_from(time)?))?;
+        let found = self.engine.seek().first_at_or_after(&view, UserTime(i64::try_from(time)?))?;
         let found = found.context("a record with that time")?;
         ensure!(found.offset.0 == time, "wrong record. time={time}, offset={}", found.offset.0);
         Ok(found.offset.0)

@@ -87,7 +87,8 @@ impl SimAdmin {
             let setting = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let settings: BTreeMap<String, String> = settings.iter().map(setting).collect();
             let id = [nth as u8 + 1; 16];
-            if let Err(error) = engine.create_topic(name, *partitions, settings, id, false).await {
+            if let Err(error) = engine.topics().create(name, *partitions, settings, id, false).await
+            {
                 self.world.fail(WHO, &format!("create {name}: {error}"));
             }
         }
@@ -553,9 +554,15 @@ impl SimAdmin {
     /// Does all at once that gives something up.
     async fn run_all_maintenance(&self) {
         let Some(engine) = self.world.engine() else { return };
-        let sealed = [engine.roll_segment().await, engine.run_maintenance().await];
-        let gone = [engine.apply_retention().await, engine.compact_due().await];
-        let groups = (self.expire_offsets().await, engine.apply_group_retention().await);
+        let sealed = [
+            engine.maintenance().roll_segment().await,
+            engine.maintenance().index_and_sort().await,
+        ];
+        let gone = [
+            engine.maintenance().apply_retention().await,
+            engine.maintenance().compact_due().await,
+        ];
+        let groups = (self.expire_offsets().await, engine.groups().apply_retention().await);
         self.world.note(WHO, &format!("runs all maintenance: {:?}", (sealed, gone, groups)));
         self.world.audit(AuditOccasion::AllEntries);
     }
@@ -595,13 +602,16 @@ impl SimAdmin {
         // So that the model has seen what goes.
         self.world.audit(AuditOccasion::NewEntries);
         let (what, done) = match self.rng.below(11) {
-            0..2 => ("roll segment", engine.roll_segment().await.map(|()| 0)),
-            2 => ("maintenance", engine.run_maintenance().await.map(|()| 0)),
-            3 => (APPLY_RETENTION, engine.apply_retention().await),
-            4..7 => ("compact", engine.compact_due().await),
-            7 => (ADVANCE_OFFSETS_LOG_START, engine.apply_group_retention().await.map(usize::from)),
+            0..2 => ("roll segment", engine.maintenance().roll_segment().await.map(|()| 0)),
+            2 => ("maintenance", engine.maintenance().index_and_sort().await.map(|()| 0)),
+            3 => (APPLY_RETENTION, engine.maintenance().apply_retention().await),
+            4..7 => ("compact", engine.maintenance().compact_due().await),
+            7 => (
+                ADVANCE_OFFSETS_LOG_START,
+                engine.groups().apply_retention().await.map(usize::from),
+            ),
             8..10 => ("expire offsets", self.expire_offsets().await),
-            _ => ("reclaim", engine.reclaim().await.map(|_| 0)),
+            _ => ("reclaim", engine.maintenance().reclaim().await.map(|_| 0)),
         };
         if matches!((what, &done), (ADVANCE_OFFSETS_LOG_START, Ok(1..))) {
             self.world.cover(CoveragePoint::OffsetsLogStartAdvanced);
@@ -628,7 +638,10 @@ impl SimAdmin {
     async fn remove_deleted_topics(&self, engine: &Arc<Engine>) {
         // So that the model has seen that nothing is.
         self.world.audit(AuditOccasion::NewEntries);
-        let done = (engine.remove_deleted_topics().await, engine.remove_logs().await);
+        let done = (
+            engine.maintenance().remove_deleted_topics().await,
+            engine.maintenance().remove_logs().await,
+        );
         if matches!(done.0, Ok(1..)) {
             self.world.cover(CoveragePoint::TopicsRemoved);
         }
@@ -649,8 +662,8 @@ impl SimAdmin {
     /// Removes the pins that stand; those that have expired hold nothing, though they may be there.
     async fn remove_pins(&self, engine: &Engine) -> bool {
         self.world.ledger.borrow_mut().pins.iter_mut().for_each(|pin| pin.is_over = true);
-        for pin in engine.pins() {
-            if engine.unpin(&pin.name).await.is_err() {
+        for pin in engine.pins().all() {
+            if engine.pins().remove(&pin.name).await.is_err() {
                 return false;
             }
         }
@@ -676,9 +689,9 @@ impl SimAdmin {
                 return;
             }
             let steps = [
-                engine.roll_segment().await,
-                engine.run_maintenance().await,
-                engine.compact_due().await.map(drop),
+                engine.maintenance().roll_segment().await,
+                engine.maintenance().index_and_sort().await,
+                engine.maintenance().compact_due().await.map(drop),
             ];
             if !has_sent || engine.retention_time().is_none() || steps.iter().any(Result::is_err) {
                 return;
@@ -692,7 +705,7 @@ impl SimAdmin {
         self.world.report(&SimFact::TombstonesCleaned { before });
         self.world.audit(AuditOccasion::AllEntries);
         let wall_ms = self.world.clock.wall_ms();
-        if engine.apply_retention().await.is_ok() {
+        if engine.maintenance().apply_retention().await.is_ok() {
             self.world.report(&SimFact::RetentionApplied { wall_ms });
             self.world.audit(AuditOccasion::AllEntries);
         }
@@ -701,7 +714,7 @@ impl SimAdmin {
     async fn delete_records(&mut self) {
         let (topic, partition) =
             *self.rng.pick(&[("plain", 0), ("plain", 1), ("short", 0), (TRANSIENT_TOPICS[0], 0)]);
-        let held = self.world.engine().and_then(|engine| engine.topic(topic));
+        let held = self.world.engine().and_then(|engine| engine.topics().named(topic));
         let end = held.and_then(|topic| topic.partitions.first().map(|held| held.end().0));
         let before = end.unwrap_or(0).saturating_sub(self.rng.below(20));
         self.world.audit(AuditOccasion::NewEntries);

@@ -1,0 +1,244 @@
+//! From a batch to an entry: what the engine hands to the store, and what it decides on the
+//! writer's thread, where the order of appends is known.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hlc::{Hlc, SysTime, UserTime};
+use storage::{AppendStage, LogAppend, LogId, Offset, Payload};
+use user_time::UserTimeExtractor;
+
+use crate::active_rules::{ActiveRules, RuleChange};
+use crate::error::EngineError;
+use crate::namespace::{Partition, Topic};
+use crate::numbering::KIND_RECORDS;
+use crate::producers::{ProducerSequence, ProducerStates};
+
+/// The smallest and the largest user time of a batch.
+///
+/// In old journals, where finding them would have required decompression, the smallest may be a
+/// lower bound and the largest a producer's claim.
+pub type TimeRange = (UserTime, UserTime);
+
+/// One validated batch of records to append.
+#[derive(Debug)]
+pub struct RecordBatch {
+    /// Its bytes. Its header is completed when the offset is known.
+    pub payload: Payload,
+    /// How many records.
+    pub count: u32,
+    /// Their user times.
+    pub times: TimeRange,
+    /// The producer's sequence, if an idempotent producer sent it.
+    pub producer: Option<ProducerSequence>,
+}
+
+/// What the engine needs to know about the bytes of a batch.
+pub trait BatchFormat: Send + Sync + 'static {
+    /// Completes the header of a batch at the offset `base`, and sets its time if the topic uses
+    /// append times.
+    ///
+    /// Returns an index and the CRC-32C of the payload from that index on, where it is known.
+    fn finalize_header(
+        &self,
+        payload: &mut Payload,
+        base: Offset,
+        epoch: u32,
+        append_time: Option<SysTime>,
+    ) -> Option<(usize, u32)>;
+
+    /// The producer sequence of a stored batch, from its first bytes.
+    fn producer(&self, start: &[u8]) -> Option<ProducerSequence>;
+
+    /// The offset and user time of each record of a stored batch, in order.
+    ///
+    /// # Errors
+    /// The batch cannot be read.
+    fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String>;
+
+    /// The offset of each record of a stored batch, in order, and the user time that `extractor`
+    /// finds in it, if the record has a readable one.
+    ///
+    /// # Errors
+    /// The batch cannot be read, or its records have no fields.
+    fn user_times(
+        &self,
+        _batch: &Bytes,
+        _extractor: &UserTimeExtractor,
+    ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
+        Err("records of this format have no fields".to_owned())
+    }
+
+    /// A stored batch without the records for which `keep` returns false.
+    ///
+    /// `keep` is called by rising offset. It is not called for a batch that is not made of keyed
+    /// records, or that cannot be read to its end.
+    ///
+    /// If a tombstone stays in the batch and the batch has no delete horizon, it gets
+    /// `delete_horizon`, if that is given.
+    ///
+    /// # Errors
+    /// The batch cannot be read.
+    fn rewrite(
+        &self,
+        batch: &Bytes,
+        delete_horizon: Option<SysTime>,
+        keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<RewriteOutcome, String>;
+}
+
+/// A stored record, as compaction sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedRecord<'a> {
+    /// Its offset in the log.
+    pub offset: Offset,
+    /// Null and empty differ.
+    pub key: Option<&'a [u8]>,
+    /// Whether it is a tombstone: its key has no value any more.
+    pub is_tombstone: bool,
+    /// The time from which the tombstones of its batch may be dropped, once that is known.
+    pub delete_horizon: Option<SysTime>,
+}
+
+/// The result of rewriting a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RewriteOutcome {
+    /// The bytes stay as they are.
+    Unchanged,
+    /// Other bytes, for the same offsets.
+    Changed(Bytes),
+    /// No record is left. These are the bytes to keep where the offsets must remain.
+    Empty(Bytes),
+}
+
+/// What an append means.
+#[derive(Debug)]
+pub enum AppendNote {
+    /// It concerns neither producers nor user time.
+    Event,
+    /// An event that changes the user time of logs.
+    Rules {
+        /// The logs.
+        logs: Vec<LogId>,
+        /// The change.
+        change: RuleChange,
+    },
+    /// A change that holds only if no other change came in between: its log must end at this
+    /// offset.
+    IfLogEndsAt(Offset),
+    /// A batch of records.
+    Records(BatchNote),
+}
+
+/// What the writer's thread needs to know about a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchNote {
+    pub(crate) producer: Option<ProducerSequence>,
+    /// Whether its records get the time of the append.
+    pub(crate) append_time: bool,
+    /// Whether that time is also their user time.
+    pub(crate) append_time_is_user_time: bool,
+    /// The stamp from which the rule holds that found its user times; zero for the records' own
+    /// timestamps.
+    pub(crate) rule_since: Hlc,
+    /// For a strict topic: the partition's largest visible user time when the batch was queued.
+    pub(crate) strict_user_time_max: Option<UserTime>,
+}
+
+/// What the writer's thread decides about an append, where the order of appends is known.
+pub struct EngineAppendStage {
+    pub(crate) producers: ProducerStates,
+    pub(crate) rules: ActiveRules,
+    pub(crate) format: Arc<dyn BatchFormat>,
+}
+
+impl AppendStage for EngineAppendStage {
+    type Note = AppendNote;
+    type Refusal = EngineError;
+
+    fn stage(
+        &mut self,
+        append: &mut LogAppend<AppendNote>,
+        base: Offset,
+        stamp: Hlc,
+    ) -> Result<(), EngineError> {
+        self.producers.advance_activity(stamp);
+        let note = match &append.note {
+            AppendNote::Records(note) => *note,
+            AppendNote::Rules { logs, change } => {
+                self.rules.change(logs, *change, stamp);
+                return Ok(());
+            }
+            AppendNote::IfLogEndsAt(end) if *end != base => {
+                let (start, offset) = (Offset(0), end.0 as i64);
+                return Err(EngineError::OffsetOutOfRange { offset, start, end: base });
+            }
+            AppendNote::Event | AppendNote::IfLogEndsAt(_) => return Ok(()),
+        };
+        // A duplicate is a duplicate whatever its user time: the first copy was accepted.
+        if let Some(producer) = &note.producer {
+            self.producers.check(append.log, producer)?;
+        }
+        self.rules.check(append.log, note.rule_since)?;
+        let time = note.append_time.then(|| stamp.time());
+        if let Some(time) = time.filter(|_| note.append_time_is_user_time) {
+            let time = UserTime(time.0 as i64);
+            append.user = (time, time);
+        }
+        if let Some(seen) = note.strict_user_time_max {
+            self.rules.advance_user_time_max(append.log, seen, append.user)?;
+        }
+        if let Some(producer) = &note.producer {
+            self.producers.stage(append.log, producer, base, stamp);
+        }
+        append.crc_from =
+            self.format.finalize_header(&mut append.payload, base, append.epoch, time);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.producers.commit();
+        self.rules.commit();
+    }
+
+    fn rollback(&mut self) {
+        self.producers.rollback();
+        self.rules.rollback();
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.producers.encode()
+    }
+}
+
+impl RecordBatch {
+    /// An append to a partition of `topic`. `append_time` says whether its records get the time of
+    /// the append.
+    pub(crate) fn into_append(
+        self,
+        topic: &Topic,
+        partition: &Partition,
+        append_time: bool,
+    ) -> LogAppend<AppendNote> {
+        let rule = topic.user_time();
+        let note = BatchNote {
+            producer: self.producer,
+            append_time,
+            append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
+            rule_since: rule.map_or(Hlc::ZERO, |rule| rule.since()),
+            strict_user_time_max: rule
+                .filter(|rule| rule.is_strict())
+                .map(|_| partition.log.tip().user_time_max),
+        };
+        LogAppend {
+            log: partition.log.id,
+            kind: KIND_RECORDS,
+            epoch: 0,
+            count: self.count,
+            user: self.times,
+            payload: self.payload,
+            crc_from: None,
+            note: AppendNote::Records(note),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! One moment across all topics.
+//!
+//! A cut by system time is causally closed: with an event, it holds everything that happened before
+//! it. A cut by user time is not: of each partition it holds a prefix that depends on that
+//! partition's own records.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
+use storage::Offset;
+use storage::manifest::LogHorizon;
+
+use crate::cut_cache::{CutCacheKey, CutCacheStats};
+use crate::cut_snapshot::{CutAnswer, CutSnapshot, CutTip};
+use crate::engine_core::EngineCore;
+use crate::frontier::WaitPolicy;
+use crate::log_history::{is_retained, is_retained_by_user_time};
+use crate::namespace::Topic;
+use crate::seek_error::SeekError;
+
+/// Cuts across all topics.
+#[derive(Clone, Copy, Debug)]
+pub struct Cuts<'a> {
+    core: &'a EngineCore,
+}
+
+impl EngineCore {
+    /// Cuts across all topics.
+    pub fn cuts(&self) -> Cuts<'_> {
+        Cuts { core: self }
+    }
+}
+
+impl Cuts<'_> {
+    /// The cut at `cut`, across all topics that existed then, or the named ones.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn at(
+        self,
+        cut: Cut,
+        topics: Option<&[String]>,
+        when: WaitPolicy,
+    ) -> Result<CutAnswer, SeekError> {
+        let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
+        let snapshot = self.snapshot_at(at, topics)?;
+        Ok(self.cut_answer(Moment::Sys(at), at, frontier, &snapshot))
+    }
+
+    /// The cut at a moment on either time axis.
+    ///
+    /// By user time, the cut holds of each partition the prefix up to the first record at or after
+    /// the moment, among the records known at a system time. If the moment does not give that
+    /// system time, it is the frontier of this call. The answer contains it.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn at_moment(
+        self,
+        moment: Moment,
+        topics: Option<&[String]>,
+        when: WaitPolicy,
+    ) -> Result<CutAnswer, SeekError> {
+        let (before, known) = match moment {
+            Moment::Sys(cut) => return self.at(cut, topics, when).await,
+            Moment::User { before, known } => (before, known),
+        };
+        let known = self.core.seek().known_or_now(known).await;
+        let (at, frontier) = self.core.wait_until_closed(known, when).await?;
+        let snapshot = self.snapshot_by_user_time(before, at, topics)?;
+        let moment = Moment::User { before, known: Some(at) };
+        Ok(self.cut_answer(moment, at, frontier, &snapshot))
+    }
+
+    fn cut_answer(
+        self,
+        moment: Moment,
+        at: Cut,
+        frontier: Hlc,
+        snapshot: &CutSnapshot,
+    ) -> CutAnswer {
+        let synced_to = self.core.stats().synced_to.load(Ordering::Relaxed);
+        CutAnswer {
+            moment,
+            at,
+            frontier,
+            precision: self.core.timekeeper().precision(),
+            durable: snapshot.durable_from <= synced_to,
+            hash: snapshot.hash,
+            partitions: Arc::clone(&snapshot.partitions),
+        }
+    }
+
+    fn snapshot_by_user_time(
+        self,
+        before: UserTime,
+        known: Cut,
+        topics: Option<&[String]>,
+    ) -> Result<Arc<CutSnapshot>, SeekError> {
+        let asked = CutCacheKey::new(known, topics);
+        let topics = self.topics_in(known, asked.topics.as_deref())?;
+        let moment = Moment::User { before, known: Some(known) };
+        let snapshot = CutSnapshot::build(topics, |partition| {
+            let end = self.core.seek().end_at(partition, moment, known)?;
+            Ok::<_, SeekError>(CutTip::before_offset(partition, end, known)?)
+        })?;
+        Arc::new(snapshot).with_current_starts(&|horizon, end| {
+            is_retained_by_user_time(horizon, before, known, end)
+        })
+    }
+
+    /// The content of a closed cut.
+    pub(crate) fn snapshot_at(
+        self,
+        at: Cut,
+        topics: Option<&[String]>,
+    ) -> Result<Arc<CutSnapshot>, SeekError> {
+        let asked = CutCacheKey::new(at, topics);
+        let is_whole: &dyn Fn(&LogHorizon, Offset) -> bool = &|horizon, _| is_retained(horizon, at);
+        if let Some(known) = self.core.cuts.get(&asked) {
+            self.check_names_known(at, asked.topics.is_none(), &known.topics)?;
+            let snapshot = Arc::clone(&known).with_current_starts(is_whole)?;
+            if !Arc::ptr_eq(&known, &snapshot) {
+                self.core.cuts.replace(&snapshot);
+            }
+            return Ok(snapshot);
+        }
+        let topics = self.topics_in(at, asked.topics.as_deref())?;
+        let snapshot = CutSnapshot::build(topics, |partition| CutTip::at(partition, at))?;
+        let snapshot = Arc::new(snapshot).with_current_starts(is_whole)?;
+        Ok(self.core.cuts.insert(asked, snapshot))
+    }
+
+    /// Counters of the cut cache.
+    pub fn cache_stats(self) -> CutCacheStats {
+        self.core.cuts.stats()
+    }
+
+    fn topics_in(self, cut: Cut, names: Option<&[Box<str>]>) -> Result<Vec<Arc<Topic>>, SeekError> {
+        let namespace = self.core.shared.namespace.read();
+        match names {
+            None => namespace.require_topics_at(cut),
+            Some(names) => {
+                let ask = MomentSelector::At(Moment::Sys(cut));
+                names.iter().map(|name| namespace.require_topic_at(name, cut, ask)).collect()
+            }
+        }
+    }
+
+    /// A cached answer must not be given when the names of its topics are no longer known.
+    /// Otherwise the answer would depend on earlier queries.
+    fn check_names_known(
+        self,
+        cut: Cut,
+        is_of_all: bool,
+        topics: &[Arc<Topic>],
+    ) -> Result<(), SeekError> {
+        let namespace = self.core.shared.namespace.read();
+        match namespace.removed_in(cut) {
+            Some(earliest)
+                if is_of_all || topics.iter().any(|topic| !namespace.contains_id(&topic.id)) =>
+            {
+                Err(SeekError::BeforeNames { earliest })
+            }
+            _ => Ok(()),
+        }
+    }
+}

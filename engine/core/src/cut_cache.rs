@@ -1,0 +1,181 @@
+//! A cache of answers to cuts.
+//!
+//! It has two bounded maps: from a query to the hash of its content, and from the hash to the
+//! snapshot. So many moments share one snapshot if nothing happened between them, and neither map
+//! takes the other's memory. Both evict on their own. A miss costs one search in each partition.
+//!
+//! Only closed moments are cached, so the ends in a snapshot never change. The starts of partitions
+//! do: each reader of a cached snapshot calls [`CutSnapshot::with_current_starts`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hlc::Cut;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+use crate::cut_snapshot::CutSnapshot;
+
+/// The overhead of an entry: its slot, and its share of the table.
+const ENTRY_BYTES: u64 = 128;
+/// The share of the bytes that the map of queries gets: `KEY_SHARE` of `SHARES`.
+const KEY_SHARE: u64 = 1;
+const SHARES: u64 = 4;
+
+/// A query: a moment and the topics.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CutCacheKey {
+    at: Cut,
+    /// Sorted and without duplicates; `None` for all topics that existed.
+    pub(crate) topics: Option<Box<[Box<str>]>>,
+}
+
+impl CutCacheKey {
+    pub(crate) fn new(at: Cut, topics: Option<&[String]>) -> CutCacheKey {
+        let topics = topics.map(|names| {
+            let mut names: Vec<Box<str>> = names.iter().map(|name| name.as_str().into()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.into()
+        });
+        CutCacheKey { at, topics }
+    }
+
+    fn bytes(&self) -> u64 {
+        let names = self.topics.iter().flatten();
+        names.map(|name| (size_of::<Box<str>>() + name.len()) as u64).sum()
+    }
+}
+
+#[derive(Clone)]
+struct CutKeyWeighter;
+
+impl Weighter<CutCacheKey, u128> for CutKeyWeighter {
+    fn weight(&self, asked: &CutCacheKey, _hash: &u128) -> u64 {
+        ENTRY_BYTES + asked.bytes()
+    }
+}
+
+#[derive(Clone)]
+struct SnapshotWeighter;
+
+impl Weighter<u128, Arc<CutSnapshot>> for SnapshotWeighter {
+    fn weight(&self, _hash: &u128, snapshot: &Arc<CutSnapshot>) -> u64 {
+        ENTRY_BYTES + snapshot.bytes()
+    }
+}
+
+struct CutCacheMaps {
+    hashes: Cache<CutCacheKey, u128, CutKeyWeighter>,
+    snapshots: Cache<u128, Arc<CutSnapshot>, SnapshotWeighter>,
+}
+
+/// Counters of the cut cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutCacheStats {
+    /// Cuts that were answered without reading the logs.
+    pub hits: u64,
+    /// Cuts for which the logs were searched.
+    pub misses: u64,
+    /// How many of the misses had the same content as another moment.
+    pub shared: u64,
+    /// How many moments are cached.
+    pub moments: u64,
+    /// How many snapshots they share.
+    pub snapshots: u64,
+    /// How many bytes all of it takes.
+    pub bytes: u64,
+}
+
+pub(crate) struct CutCache {
+    maps: Option<CutCacheMaps>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    shared: AtomicU64,
+}
+
+impl CutCache {
+    /// A cache of at most `bytes_max` bytes; 0 turns it off.
+    pub(crate) fn new(bytes_max: usize) -> CutCache {
+        let bytes_max = bytes_max as u64;
+        let asked_bytes = bytes_max * KEY_SHARE / SHARES;
+        let kept = (bytes_max > 0).then(|| CutCacheMaps {
+            hashes: cache(asked_bytes, CutKeyWeighter),
+            snapshots: cache(bytes_max - asked_bytes, SnapshotWeighter),
+        });
+        let (hits, misses, shared) = Default::default();
+        CutCache { maps: kept, hits, misses, shared }
+    }
+
+    /// The cached snapshot for a query.
+    pub(crate) fn get(&self, asked: &CutCacheKey) -> Option<Arc<CutSnapshot>> {
+        let found = self.maps.as_ref().and_then(|kept| {
+            let hash = kept.hashes.get(asked)?;
+            kept.snapshots.get(&hash)
+        });
+        let count = if found.is_some() { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Caches the snapshot for a query. If a snapshot with the same content and the same starts is
+    /// cached already, that one is kept and returned.
+    pub(crate) fn insert(
+        &self,
+        asked: CutCacheKey,
+        snapshot: Arc<CutSnapshot>,
+    ) -> Arc<CutSnapshot> {
+        let Some(kept) = &self.maps else { return snapshot };
+        let hash = snapshot.hash;
+        let known = kept.snapshots.get(&hash);
+        self.shared.fetch_add(u64::from(known.is_some()), Ordering::Relaxed);
+        let shared = match known {
+            Some(known) if known.partitions == snapshot.partitions => known,
+            _ => {
+                kept.snapshots.insert(hash, Arc::clone(&snapshot));
+                snapshot
+            }
+        };
+        kept.hashes.insert(asked, hash);
+        shared
+    }
+
+    /// Replaces a snapshot by one whose partitions have other starts.
+    pub(crate) fn replace(&self, snapshot: &Arc<CutSnapshot>) {
+        if let Some(kept) = &self.maps {
+            kept.snapshots.insert(snapshot.hash, Arc::clone(snapshot));
+        }
+    }
+
+    pub(crate) fn stats(&self) -> CutCacheStats {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (hits, misses, shared) = (now(&self.hits), now(&self.misses), now(&self.shared));
+        let counts = CutCacheStats { hits, misses, shared, ..CutCacheStats::default() };
+        let Some(CutCacheMaps { hashes: asked, snapshots }) = &self.maps else { return counts };
+        CutCacheStats {
+            moments: asked.len() as u64,
+            snapshots: snapshots.len() as u64,
+            bytes: asked.weight() + snapshots.weight(),
+            ..counts
+        }
+    }
+}
+
+/// A cache with one shard: a snapshot of many partitions takes a large share of the space.
+fn cache<Key, Value, Weight>(bytes: u64, weighter: Weight) -> Cache<Key, Value, Weight>
+where
+    Key: Eq + std::hash::Hash,
+    Value: Clone,
+    Weight: Weighter<Key, Value> + Clone,
+{
+    let options = OptionsBuilder::new()
+        .shards(1)
+        .weight_capacity(bytes)
+        .estimated_items_capacity((bytes / ENTRY_BYTES) as usize)
+        // Keys of evicted entries; few, because they are not weighed.
+        .ghost_allocation(0.05)
+        .build()
+        .expect("both capacities are given");
+    let hash_builder = DefaultHashBuilder::default();
+    Cache::with_options(options, weighter, hash_builder, DefaultLifecycle::default())
+}

@@ -1,0 +1,333 @@
+//! The spine: one store, the namespace, and the catalog on top of it.
+//!
+//! Changes are appended to logs of events like any other entry. A dedicated thread applies them in
+//! journal order, and only then completes them: a client that got the response to a topic creation
+//! finds the topic.
+
+mod append;
+mod applier;
+mod catalog_fill;
+mod catalog_rebuild;
+mod options;
+mod replay;
+mod stepping;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::JoinHandle;
+
+use hlc::{Cut, Hlc, SysTime, WallClock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use storage::catalog::CatalogDirectory;
+use storage::disk::Disk;
+use storage::log::LogWatcher;
+use storage::timekeeper::Timekeeper;
+use storage::{DataCache, HistoryStats, OpenError, Store, StoreStats};
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+use crate::active_rules::ActiveRules;
+use crate::append::{BatchFormat, EngineAppendStage};
+use crate::catalog_slot::CatalogSlot;
+use crate::config::TopicDefaults;
+use crate::cut_cache::CutCache;
+use crate::log_history::{earliest_bound, is_retained};
+use crate::namespace::Namespace;
+use crate::namespace::event::NamespaceEvent;
+use crate::partition_failures::PartitionFailures;
+use crate::producers::ProducerStates;
+use crate::projection::EngineWings;
+use crate::seek_error::SeekError;
+
+pub use append::{AppendBudget, PendingAppends, flatten};
+use applier::PendingEvent;
+pub use applier::PendingStamp;
+use catalog_fill::open_catalog;
+pub use options::{CoreOptions, MaintenanceOptions};
+use replay::{ProducerReplay, replay_namespace};
+
+/// The store of an engine.
+pub type EngineStore = Store<EngineAppendStage>;
+
+/// Wakes a waiter when a log that it watches grows.
+#[derive(Debug, Default)]
+pub struct AppendWatch(Notify);
+
+impl AppendWatch {
+    /// Waits until a watched log has grown since the last call.
+    pub async fn changed(&self) {
+        self.0.notified().await;
+    }
+}
+
+impl LogWatcher for AppendWatch {
+    fn on_append(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// The lock from [`EngineCore::lock_changes`]. It travels with the change that was decided under it,
+/// so the caller that requested the change may go away meanwhile.
+#[derive(Debug)]
+pub struct ChangesGuard(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+
+pub(crate) struct EngineState {
+    pub(crate) namespace: RwLock<Namespace>,
+    pub(crate) catalog: Arc<CatalogSlot>,
+    /// The stamp of the last applied event.
+    applied_stamp: AtomicU64,
+    /// Held while an event is applied.
+    apply_lock: Mutex<()>,
+    pub(crate) frontier_advanced: Arc<Notify>,
+    /// Why the applier stopped, if an event could not be applied: answers that skip it would have a
+    /// hole. The next start applies all events.
+    apply_failure: OnceLock<Arc<str>>,
+}
+
+impl EngineState {
+    /// The name of the topic that `event` deleted. `event` is already applied.
+    fn deleted_topic_name(&self, event: &NamespaceEvent, stamp: Hlc) -> Option<Arc<str>> {
+        let NamespaceEvent::TopicDeleted { id } = event else { return None };
+        let namespace = self.namespace.read();
+        // A journal may delete a topic twice; only the first deletion counts. The catalog holds
+        // nothing of a removed topic.
+        let deletes = namespace.deleted_at(id) == Some(stamp);
+        deletes.then(|| namespace.name_of(id)).flatten()
+    }
+}
+
+/// Opens the store, with the states of its producers and the rules by which batches are checked.
+fn open_store(
+    disk: Arc<dyn Disk>,
+    options: &CoreOptions,
+    wall: Arc<dyn WallClock>,
+    format: &Arc<dyn BatchFormat>,
+    rules: &ActiveRules,
+    frontier_advanced: Arc<Notify>,
+) -> Result<Arc<EngineStore>, OpenError> {
+    // Maintenance starts later: the key that signs proofs is set before the first proof is written.
+    let storage = storage::Options { manual_maintenance: true, ..options.storage };
+    let mut replay =
+        ProducerReplay { format: Arc::clone(format), producers: ProducerStates::default() };
+    let stage = |replay: &mut ProducerReplay| EngineAppendStage {
+        producers: std::mem::take(&mut replay.producers),
+        rules: rules.clone(),
+        format: Arc::clone(format),
+    };
+    let notify = move || frontier_advanced.notify_waiters();
+    Store::open(disk, storage, wall, &mut replay, stage, notify).map(Arc::new)
+}
+
+/// Topics, and their past.
+pub struct EngineCore {
+    pub(crate) store: Arc<EngineStore>,
+    pub(crate) shared: Arc<EngineState>,
+    pub(crate) format: Arc<dyn BatchFormat>,
+    pub(crate) options: CoreOptions,
+    pub(crate) cuts: CutCache,
+    pub(crate) failures: PartitionFailures,
+    append_budget: AppendBudget,
+    /// Set by [`EngineCore::start`].
+    wings: OnceLock<Arc<EngineWings>>,
+    /// Held from the first read of the namespace until the change that follows is applied.
+    pub(crate) change_lock: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
+    applier: Mutex<Option<mpsc::Sender<PendingEvent>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Events that wait to be applied under manual stepping, where no thread applies them.
+    manual_events: Mutex<Option<mpsc::Receiver<PendingEvent>>>,
+}
+
+impl EngineCore {
+    /// Opens the spine on a disk. It takes no change before [`EngineCore::start`].
+    ///
+    /// # Errors
+    /// The journal cannot be read. Nothing was changed in that case.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: CoreOptions,
+        wall: Arc<dyn WallClock>,
+        format: Arc<dyn BatchFormat>,
+    ) -> Result<EngineCore, OpenError> {
+        let advanced = Arc::new(Notify::new());
+        let rules = ActiveRules::default();
+        let store = open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
+        if !options.storage.manual_maintenance && !options.storage.manual_stepping {
+            store.start_maintenance(options.signing_key.clone()).map_err(OpenError::Disk)?;
+        }
+        let shared = Arc::new(EngineState {
+            namespace: RwLock::new(Namespace::new()),
+            catalog: Arc::new(CatalogSlot::new(CatalogDirectory::new(
+                options.catalog.clone(),
+                options.catalog_faults.clone(),
+            ))),
+            applied_stamp: AtomicU64::new(0),
+            apply_lock: Mutex::default(),
+            frontier_advanced: advanced,
+            apply_failure: OnceLock::new(),
+        });
+        replay_namespace(&store, &shared)
+            .map_err(|why| open_failure("replay the namespace", why))?;
+        shared.namespace.read().restore_rules(&rules);
+        let below = shared.namespace.read().producer_ids_below;
+        Ok(EngineCore {
+            store,
+            shared,
+            format,
+            append_budget: AppendBudget::new(options.in_flight_bytes_max),
+            cuts: CutCache::new(options.cut_cache_bytes_max),
+            failures: PartitionFailures::default(),
+            wings: OnceLock::new(),
+            options,
+            change_lock: Arc::default(),
+            producer_ids: tokio::sync::Mutex::new(below..below),
+            applier: Mutex::new(None),
+            threads: Mutex::default(),
+            manual_events: Mutex::new(None),
+        })
+    }
+
+    /// Fills the catalog for the wings, and starts to take changes.
+    ///
+    /// # Errors
+    /// The journal or the catalog cannot be read.
+    ///
+    /// # Panics
+    /// It was started before.
+    pub fn start(&self, wings: EngineWings) -> Result<(), OpenError> {
+        assert!(self.wings.set(Arc::new(wings)).is_ok(), "an engine starts once");
+        open_catalog(&self.store, &self.shared, self.wings())
+            .map_err(|why| open_failure("fill the catalog", why))?;
+        self.start_applier().map_err(OpenError::Disk)?;
+        self.start_rebuild().map_err(OpenError::Disk)
+    }
+
+    /// What the wings brought along.
+    pub(crate) fn wings(&self) -> &Arc<EngineWings> {
+        self.wings.get().expect("the engine is started before it is used")
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<EngineStore> {
+        &self.store
+    }
+
+    /// The namespace. Nothing changes in it while the guard is held.
+    pub fn namespace(&self) -> RwLockReadGuard<'_, Namespace> {
+        self.shared.namespace.read()
+    }
+
+    /// The catalog in use, or the lack of one.
+    pub fn catalog(&self) -> &Arc<CatalogSlot> {
+        &self.shared.catalog
+    }
+
+    /// How many bytes of appends may be in flight.
+    pub fn append_budget(&self) -> &AppendBudget {
+        &self.append_budget
+    }
+
+    /// Whether the state of every projection can still be read at `cut`.
+    pub(crate) fn check_projections_retained(&self, cut: Cut) -> Result<(), SeekError> {
+        self.wings().events.iter().try_for_each(|projection| {
+            let horizon = self.store.log(projection.log())?.horizon();
+            if is_retained(&horizon, cut) {
+                return Ok(());
+            }
+            Err(projection.truncated(earliest_bound(&horizon)))
+        })
+    }
+
+    /// Its options.
+    pub fn options(&self) -> &CoreOptions {
+        &self.options
+    }
+
+    /// Keeps pins and topics unchanged until the guard is dropped. Code that decides by them which
+    /// records to remove holds it from the decision until the horizon is on stable storage.
+    pub async fn lock_changes(&self) -> ChangesGuard {
+        ChangesGuard(Arc::clone(&self.change_lock).lock_owned().await)
+    }
+
+    /// The reading of the wall clock.
+    pub fn wall_now(&self) -> SysTime {
+        self.store.timekeeper().wall_now()
+    }
+
+    /// The time by which records may be removed for their age; `None` while the clock cannot be
+    /// trusted: a wrong clock could make everything look old, and every pin expired.
+    pub fn retention_time(&self) -> Option<SysTime> {
+        self.timekeeper().confirmed_now()
+    }
+
+    /// The defaults of settings that a topic does not set itself.
+    pub fn topic_defaults(&self) -> &TopicDefaults {
+        &self.options.topic_defaults
+    }
+
+    /// Counters of the store.
+    pub fn stats(&self) -> &StoreStats {
+        self.store.stats()
+    }
+
+    /// Counters of the work on sealed segments.
+    pub fn history_stats(&self) -> &HistoryStats {
+        self.store.history_stats()
+    }
+
+    /// How many bytes of index files are in memory.
+    pub fn index_bytes(&self) -> usize {
+        self.store.index_cache().held_bytes()
+    }
+
+    /// The blocks of data files that are in memory.
+    pub fn data_cache(&self) -> &Arc<DataCache> {
+        self.store.data_cache()
+    }
+
+    /// How many segments the journal has.
+    pub fn segment_count(&self) -> usize {
+        self.store.segment_count()
+    }
+
+    /// The clock, and the frontier.
+    pub fn timekeeper(&self) -> &Arc<Timekeeper> {
+        self.store.timekeeper()
+    }
+
+    /// Why nothing can be written any more, if the store has stopped.
+    pub fn stop_reason(&self) -> Option<Arc<str>> {
+        self.store.stop_reason()
+    }
+
+    /// Completes what is in flight and closes the files.
+    pub fn close(&self) {
+        self.store.close();
+        if self.wings.get().is_some() {
+            self.step_applier();
+        }
+        self.applier.lock().take();
+        self.shared.catalog.close();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+        if let Ok(catalog) = self.shared.catalog.get() {
+            catalog.flush();
+        }
+    }
+}
+
+fn open_failure(doing: &str, why: String) -> OpenError {
+    OpenError::Disk(std::io::Error::other(format!("{doing}: {why}")))
+}
+
+impl Drop for EngineCore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for EngineCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineCore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Batches in flight to the disk.
+
+use std::sync::Arc;
+
+use storage::{AppendError, AppendReceipt, AppendResults, Durability};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::EngineCore;
+use crate::append::RecordBatch;
+use crate::error::EngineError;
+use crate::namespace::Topic;
+
+/// The unit in which bytes in flight are counted.
+const IN_FLIGHT_UNIT: usize = 1024;
+
+/// How many bytes of appends may be in flight to the disk.
+#[derive(Clone, Debug)]
+pub struct AppendBudget {
+    in_flight: Arc<Semaphore>,
+    units_max: usize,
+}
+
+impl AppendBudget {
+    pub(super) fn new(bytes_max: usize) -> AppendBudget {
+        let units_max = (bytes_max / IN_FLIGHT_UNIT).max(1);
+        AppendBudget { in_flight: Arc::new(Semaphore::new(units_max)), units_max }
+    }
+
+    /// Waits until there is room for `bytes`. The permit is dropped once they are on the disk. More
+    /// bytes than there is room for take all of it.
+    pub async fn acquire(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let units = (bytes / IN_FLIGHT_UNIT + 1).min(self.units_max) as u32;
+        let permit = Arc::clone(&self.in_flight).acquire_many_owned(units);
+        permit.await.expect("never closed")
+    }
+}
+
+impl EngineCore {
+    /// Appends batches, each to a partition, in order. Returns one result for each.
+    pub async fn append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+        durability: Durability,
+    ) -> Vec<Result<AppendReceipt, EngineError>> {
+        self.begin_append(batches, durability).await.results().await
+    }
+
+    /// Waits until there is room in flight, and queues the batches. From then on they come before
+    /// everything that is queued later, even if the caller goes away.
+    pub async fn begin_append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
+        durability: Durability,
+    ) -> PendingAppends {
+        let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
+        let permit = self.append_budget.acquire(bytes).await;
+        let count = batches.len();
+        let defaults = &self.options.topic_defaults;
+        // The topics hold their logs until the store does: the store may remove a log that nothing
+        // holds.
+        let (topics, appends): (Vec<Arc<Topic>>, _) = batches
+            .into_iter()
+            .map(|(topic, partition, batch)| {
+                let append_time = topic.config.is_log_append_time(defaults);
+                let held = &topic.partitions[partition as usize];
+                let append = batch.into_append(&topic, held, append_time);
+                (topic, append)
+            })
+            .unzip();
+        let (sender, receiver) = oneshot::channel();
+        self.store.append(appends, durability, move |results: AppendResults<EngineError>| {
+            // The journal releases the permit: a client that went away has not freed the room.
+            drop(permit);
+            let _ = sender.send(results);
+        });
+        drop(topics);
+        PendingAppends { receiver, count }
+    }
+}
+
+/// Batches in flight to the disk.
+#[derive(Debug)]
+pub struct PendingAppends {
+    receiver: oneshot::Receiver<AppendResults<EngineError>>,
+    count: usize,
+}
+
+impl PendingAppends {
+    /// One result for each batch, once all are written or have failed.
+    pub async fn results(self) -> Vec<Result<AppendReceipt, EngineError>> {
+        match self.receiver.await {
+            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
+            Err(_) => {
+                vec![Err(EngineError::closing()); self.count]
+            }
+        }
+    }
+}
+
+/// The error of the engine for a failed append.
+pub fn flatten(error: AppendError<EngineError>) -> EngineError {
+    match error {
+        AppendError::Refused(refusal) => refusal,
+        AppendError::Time(error) => EngineError::Fenced(error.to_string()),
+        AppendError::Disk(why) | AppendError::Index(why) => EngineError::Disk(why),
+        AppendError::Stopped(why) => EngineError::Stopping(why),
+    }
+}

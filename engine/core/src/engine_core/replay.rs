@@ -1,0 +1,65 @@
+//! What the spine rebuilds when it opens: producer states from the journal, and topics from their
+//! log.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use storage::{Offset, ReplayHandler, ReplayedEntry};
+
+use super::{EngineState, EngineStore};
+use crate::append::BatchFormat;
+use crate::namespace::event::namespace_events;
+use crate::namespace::load_restatement;
+use crate::numbering::{KIND_RECORDS, NAMESPACE_LOG, is_known_kind};
+use crate::producers::ProducerStates;
+
+/// Rebuilds the state of producers from the journal.
+pub(super) struct ProducerReplay {
+    pub(super) format: Arc<dyn BatchFormat>,
+    pub(super) producers: ProducerStates,
+}
+
+impl ReplayHandler for ProducerReplay {
+    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
+        self.producers = ProducerStates::decode(state).map_err(std::io::Error::other)?;
+        Ok(())
+    }
+
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> std::io::Result<()> {
+        let entry = replayed.entry;
+        self.producers.advance_activity(entry.stamp);
+        match entry.kind {
+            KIND_RECORDS => {
+                if let Some(note) = self.format.producer(replayed.start) {
+                    self.producers.record(replayed.log, &note, entry.base, entry.stamp);
+                }
+                Ok(())
+            }
+            // The logs of events are replayed once the store is open.
+            kind if is_known_kind(kind) => Ok(()),
+            kind => Err(std::io::Error::other(format!(
+                "entry of a kind that this version does not know. kind={kind}, position={}",
+                entry.position
+            ))),
+        }
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.producers.encode()
+    }
+}
+
+/// Rebuilds the namespace from its log.
+pub(super) fn replay_namespace(store: &EngineStore, shared: &EngineState) -> Result<(), String> {
+    let logs = store.log_source();
+    let log = store.log(NAMESPACE_LOG).map_err(|error| error.to_string())?;
+    let mut namespace = shared.namespace.write();
+    load_restatement(&mut namespace, &log, &logs)?;
+    for event in namespace_events(Arc::clone(&log), Offset(0)) {
+        let (event, stamp, _) = event?;
+        namespace.apply(&event, stamp, &logs)?;
+    }
+    drop(namespace);
+    shared.applied_stamp.fetch_max(log.tip().stamp.bits(), Ordering::AcqRel);
+    Ok(())
+}

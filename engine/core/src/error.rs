@@ -1,0 +1,139 @@
+//! The errors of the engine, grouped by how a caller reacts.
+
+use std::sync::Arc;
+
+use hlc::{Cut, Moment, UserTime};
+use storage::Offset;
+use storage::catalog::CatalogError;
+
+use crate::config::ConfigError;
+
+/// Why the engine did not do what was requested.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No such topic, or no such partition of it.
+    #[error("unknown topic or partition. topic={topic}, partition={partition}")]
+    UnknownPartition {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+    },
+    /// A topic of that name exists.
+    #[error("topic exists already. topic={0}")]
+    TopicExists(String),
+    /// The name is not a valid topic name.
+    #[error("{0}")]
+    TopicName(String),
+    /// The partition count is below 1, below the current count, or too large.
+    #[error("{0}")]
+    PartitionCount(String),
+    /// The limit of topics or of partitions is reached.
+    #[error("{0}")]
+    TopicLimit(String),
+    /// A setting is unknown or its value is not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The batch was appended before, at this place.
+    #[error("batch was appended before. base={}", .base.0)]
+    Duplicate {
+        /// Its first offset.
+        base: Offset,
+        /// When it was appended: milliseconds since 1970.
+        time_ms: i64,
+    },
+    /// A producer's sequence number does not follow its last.
+    #[error(
+        "out-of-order sequence number. producer={producer}, epoch={epoch}, expected={expected}, got={got}"
+    )]
+    OutOfOrderSequence {
+        /// The producer's id.
+        producer: i64,
+        /// Its epoch.
+        epoch: i16,
+        /// The sequence number that would follow.
+        expected: i32,
+        /// The sequence number that came.
+        got: i32,
+    },
+    /// A newer incarnation of the producer has written.
+    #[error("producer epoch is stale. producer={producer}, epoch={epoch}, newest={newest}")]
+    StaleProducerEpoch {
+        /// The producer's id.
+        producer: i64,
+        /// The epoch of the batch.
+        epoch: i16,
+        /// The newest epoch seen.
+        newest: i16,
+    },
+    /// The offset is outside of the log.
+    #[error("offset is out of range. offset={offset}, start={}, end={}", .start.0, .end.0)]
+    OffsetOutOfRange {
+        /// The requested offset.
+        offset: i64,
+        /// The first offset.
+        start: Offset,
+        /// The offset after the last.
+        end: Offset,
+    },
+    /// A pin holds records that were to be deleted.
+    #[error(
+        "a pin holds these records: remove it, or wait until it expires. pin={pin}, moment={}, topic={topic}, partition={partition}",
+        Moment::Sys(*.at)
+    )]
+    Pinned {
+        /// The pin.
+        pin: Arc<str>,
+        /// The moment that it holds.
+        at: Cut,
+        /// The topic.
+        topic: Arc<str>,
+        /// The partition.
+        partition: u32,
+    },
+    /// The topic's user time was changed between a batch's check and its append.
+    #[error("the topic's user time was changed while the batch was in flight: send it again")]
+    UserTimeChanged,
+    /// The topic is strict, and the batch has a user time below its partition's largest.
+    #[error(
+        "the batch's user time falls below the partition's last, and the topic is strict. least={}, last={}",
+        .least.0, .last.0
+    )]
+    UserTimeOutOfOrder {
+        /// The smallest user time in the batch.
+        least: UserTime,
+        /// The largest user time of the partition.
+        last: UserTime,
+    },
+    /// The extractor of a topic's user time cannot be made, for example because its plug-in is missing.
+    #[error("{0}")]
+    UserTime(Arc<str>),
+    /// The clock cannot be trusted, or its bound cannot be written.
+    #[error("{0}")]
+    Fenced(String),
+    /// Offsets, groups and names are being loaded from the journal: retry.
+    #[error(transparent)]
+    Loading(#[from] CatalogError),
+    /// The disk is full or fails.
+    #[error("{0}")]
+    Disk(Arc<str>),
+    /// A stored batch cannot be read.
+    #[error("stored batch cannot be read: {0}")]
+    Corrupt(String),
+    /// The service is stopping.
+    #[error("the service is stopping: {0}")]
+    Stopping(Arc<str>),
+}
+
+impl EngineError {
+    /// The engine is being closed.
+    pub fn closing() -> EngineError {
+        EngineError::Stopping("it is being closed".into())
+    }
+}
+
+impl From<std::io::Error> for EngineError {
+    fn from(error: std::io::Error) -> EngineError {
+        EngineError::Disk(error.to_string().into())
+    }
+}

@@ -1,0 +1,66 @@
+//! The spine of the engine: topics, appends to them, and reads of them as of a moment.
+//!
+//! This crate defines topics and what a read of the past promises. It knows no wire format: what it
+//! needs from the bytes of a batch, it gets through [`BatchFormat`]. It knows neither files nor
+//! groups: these are wings, crates that depend on it and bring their state along as a
+//! [`projection`].
+//!
+//! The one temporal read path is [`seek`]: every protocol server that reads the past enters there.
+//!
+//! Modules are of two kinds. Ground modules hold types and pure decisions, and do not name
+//! [`EngineCore`]. Verbs (`topics`, `pins`, `seek`, `cut`, `user_times`, `maintenance`,
+//! `namespace_horizon`) are what an engine does, each behind a handle such as [`EngineCore::pins`].
+
+mod active_rules;
+mod append;
+pub mod blocking;
+mod catalog_slot;
+pub mod compaction;
+pub mod config;
+mod cut;
+mod cut_cache;
+mod cut_snapshot;
+mod engine_core;
+mod error;
+pub mod event_reader;
+mod frontier;
+pub mod log_history;
+mod maintenance;
+pub mod namespace;
+mod namespace_horizon;
+pub mod numbering;
+mod partition_failures;
+pub mod pins;
+mod producer_ids;
+mod producers;
+pub mod projection;
+pub mod retention;
+pub mod seek;
+mod seek_error;
+mod topics;
+mod user_time;
+mod user_times;
+mod view;
+
+pub use append::{
+    AppendNote, BatchFormat, EngineAppendStage, KeyedRecord, RecordBatch, RewriteOutcome, TimeRange,
+};
+pub use catalog_slot::CatalogSlot;
+pub use cut::Cuts;
+pub use cut_cache::CutCacheStats;
+pub use cut_snapshot::{CutAnswer, CutPartition};
+pub use engine_core::{
+    AppendBudget, AppendWatch, ChangesGuard, CoreOptions, EngineCore, EngineStore,
+    MaintenanceOptions, PendingAppends, PendingStamp, flatten,
+};
+pub use error::EngineError;
+pub use frontier::WaitPolicy;
+pub use maintenance::CoreMaintenance;
+pub use pins::Pins;
+pub use producers::ProducerSequence;
+pub use seek::Seek;
+pub use seek_error::{SeekError, TruncatedPartition};
+pub use topics::Topics;
+pub use user_time::{NO_TIMES, UserTimeRule};
+pub use user_times::UserTimes;
+pub use view::{PartitionView, TopicView};

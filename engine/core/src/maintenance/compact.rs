@@ -1,0 +1,170 @@
+//! Compacts a partition if it is due: reads its batches, and replaces them by what stays.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset};
+
+use super::CoreMaintenance;
+use crate::compaction::{
+    BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
+    CompactionSettings, SourceBatch, compact,
+};
+use crate::error::EngineError;
+use crate::namespace::{Partition, Topic};
+
+/// How many bytes of a log are read at once.
+const READ_BYTES: usize = 1 << 20;
+
+impl CoreMaintenance<'_> {
+    pub(super) fn compact_if_due(
+        self,
+        topic: &Topic,
+        partition: &Partition,
+    ) -> Result<bool, EngineError> {
+        let defaults = self.core.topic_defaults();
+        let Some(settings) = CompactionSettings::of(&topic.config, defaults) else {
+            return Ok(false);
+        };
+        let Some(now) = self.core.retention_time() else { return Ok(false) };
+        let log = &*partition.log;
+        let Some(due) = self.plan_compaction(&settings, topic, log, now)? else { return Ok(false) };
+        let options = CompactionOptions {
+            horizon: due.horizon,
+            start: log.start(),
+            first_dirty: log.horizon().clean_to.max(log.start()),
+            now,
+            delete_retention: settings.delete_retention,
+            memory_bytes: self.core.options.maintenance.compaction_bytes_max,
+            seed: RandomState::new().hash_one(log.id.0),
+        };
+        let (name, index) = (&*topic.name, partition.index);
+        let mut held = None;
+        let mut fill = |emit: EntrySink<'_>| {
+            let source = LogPrefixSource { log, until: due.until };
+            let outcome = compact_into(&source, &options, &*self.core.format, emit)?;
+            tracing::info!(topic = name, partition = index, ?outcome, "compacted");
+            Ok(CompactionHorizon { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+        };
+        let compacted =
+            self.core.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
+                // Pins do not change from here until the horizon is on stable storage. A pin may have
+                // been set since the plan was made: what it holds must not change.
+                let Some(lock) = self.core.lock_changes_blocking() else { return false };
+                held = Some(lock);
+                self.may_compact_to(topic, compacted.compacted_to, now)
+            });
+        drop(held);
+        Ok(compacted?)
+    }
+
+    /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
+    /// long.
+    fn may_compact_to(self, topic: &Topic, bound: Hlc, now: SysTime) -> bool {
+        let topic = self.core.topics().by_id(&topic.id);
+        let settings = topic
+            .as_ref()
+            .and_then(|topic| CompactionSettings::of(&topic.config, self.core.topic_defaults()));
+        let (Some(topic), Some(settings)) = (topic, settings) else { return false };
+        let earliest = self.core.pins().holds(Some(&topic.id)).earliest;
+        bound <= settings.horizon(now) && earliest.is_none_or(|hold| bound <= hold.at.bound())
+    }
+
+    /// The range of a log that is to be compacted, if it is due.
+    fn plan_compaction(
+        self,
+        settings: &CompactionSettings,
+        topic: &Topic,
+        log: &Log,
+        now: SysTime,
+    ) -> Result<Option<CompactionPlan>, EngineError> {
+        let mut horizon = settings.horizon(now);
+        if let Some(hold) = self.core.pins().holds(Some(&topic.id)).earliest {
+            horizon = horizon.min(hold.at.bound());
+        }
+        let (until, _) = self.core.store.replaceable_prefix(log.id, Cut::below(horizon))?;
+        let (start, replaced) = (log.start(), log.horizon());
+        let clean_to = replaced.clean_to;
+        // A run that ran out of memory for keys replaced more than it compacted. If a pin or a
+        // longer lag now ends in between, the rest waits: a replaced range can only be replaced as
+        // a whole.
+        if until <= clean_to.max(start) || until < replaced.released_tip().end {
+            return Ok(None);
+        }
+        let dirty = log.bytes_between(clean_to.max(start), until)?;
+        let total = log.bytes_between(start, until)?;
+        let oldest = log.entry_at(clean_to.max(start))?.map(|entry| entry.stamp.time());
+        Ok(settings.is_due(dirty, total, oldest, now).then_some(CompactionPlan { until, horizon }))
+    }
+}
+
+struct CompactionPlan {
+    until: Offset,
+    horizon: Hlc,
+}
+
+/// Compacts a source, and emits the result and what was not reached.
+fn compact_into(
+    source: &LogPrefixSource<'_>,
+    options: &CompactionOptions,
+    format: &dyn crate::append::BatchFormat,
+    emit: EntrySink<'_>,
+) -> io::Result<CompactionOutcome> {
+    let put = |entry: Entry, payload| storage::CompactedEntry { entry, payload };
+    let mut emit_kept = |kept: CompactedBatch<Entry>| emit(put(kept.entry, kept.batch));
+    let outcome =
+        compact(source, options, format, &mut emit_kept).map_err(|error| match error {
+            CompactionError::Disk(error) => error,
+            error => io::Error::other(error),
+        })?;
+    // The memory for keys was full: the next run does the rest.
+    for stored in source.batches(outcome.until) {
+        let SourceBatch { entry, batch, .. } = stored?;
+        emit(put(entry, batch))?;
+    }
+    Ok(outcome)
+}
+
+/// The batches of a log below an offset.
+struct LogPrefixSource<'a> {
+    log: &'a Log,
+    until: Offset,
+}
+
+impl BatchSource for LogPrefixSource<'_> {
+    type Entry = Entry;
+
+    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Entry>>> {
+        LogBatchIterator { log: self.log, next: from, until: self.until, read: VecDeque::new() }
+    }
+}
+
+struct LogBatchIterator<'a> {
+    log: &'a Log,
+    next: Offset,
+    until: Offset,
+    read: VecDeque<EntryPayload>,
+}
+
+impl LogBatchIterator<'_> {
+    fn try_next(&mut self) -> io::Result<Option<SourceBatch<Entry>>> {
+        if self.read.is_empty() && self.next < self.until {
+            self.read = self.log.read(self.next, self.until, READ_BYTES)?.into();
+        }
+        let Some(piece) = self.read.pop_front() else { return Ok(None) };
+        let entry = piece.entry;
+        self.next = entry.end();
+        let (base, end, stamp) = (entry.base, entry.end(), entry.stamp);
+        Ok(Some(SourceBatch { base, end, stamp, batch: piece.read()?, entry }))
+    }
+}
+
+impl Iterator for LogBatchIterator<'_> {
+    type Item = io::Result<SourceBatch<Entry>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.try_next().transpose()
+    }
+}

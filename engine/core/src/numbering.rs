@@ -1,0 +1,32 @@
+//! Numbers that mean the same in every journal: the kinds of entries, and the logs that belong to
+//! no partition. `docs/FORMAT.md` lists them.
+//!
+//! The numbers of all wings are here, so that no two wings take the same one, and so that a start
+//! refuses a journal with entries of an unknown kind before it reads any wing's log.
+
+use std::ops::RangeInclusive;
+
+use storage::LogId;
+
+/// The log of events of topics, pins and producer ids.
+pub const NAMESPACE_LOG: LogId = LogId(0);
+/// The log of events of offsets and groups.
+pub const GROUPS_LOG: LogId = LogId(1);
+/// The log of the first partition that is ever created.
+pub(crate) const FIRST_PARTITION: u64 = 2;
+/// The log of names and attributes of files.
+pub const FILES_LOG: LogId = LogId(u64::MAX);
+
+/// An event of the namespace. All of them are replayed at every start.
+pub const KIND_NAMESPACE: u8 = 1;
+/// An event of offsets and groups. Only those that the catalog has not applied are replayed.
+pub const KIND_GROUPS: u8 = 2;
+/// A batch of records.
+pub const KIND_RECORDS: u8 = 16;
+/// The entries of files.
+pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
+
+/// Whether this version knows entries of that kind.
+pub(crate) fn is_known_kind(kind: u8) -> bool {
+    matches!(kind, KIND_NAMESPACE | KIND_GROUPS | KIND_RECORDS) || FILE_KINDS.contains(&kind)
+}

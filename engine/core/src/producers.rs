@@ -1,0 +1,554 @@
+//! The last batches of idempotent producers, per log: Kafka's deduplication of the last five
+//! batches (KIP-98). The state is on the writer's thread, where the order of appends is decided.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use hlc::Hlc;
+use serde::{Deserialize, Serialize};
+use storage::{LogId, Offset};
+
+use crate::error::EngineError;
+
+/// An idempotent producer's claim about a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerSequence {
+    /// The producer's id.
+    pub id: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// The sequence number of the first record.
+    pub first_sequence: i32,
+    /// The sequence number of the last record.
+    pub last_sequence: i32,
+}
+
+/// How many batches of a producer are remembered.
+const BATCHES_TO_RETAIN: usize = 5;
+/// A producer that has not written for this long is evicted (`producer.id.expiration.ms`).
+const EXPIRY_MS: u64 = 24 * 3600 * 1000;
+/// Idle time is counted from one entry of the journal to the next, by at most this between two
+/// entries. So a clock that jumps, or is wrong when the server starts, evicts nobody.
+const IDLE_STEP_MS_MAX: u64 = 3600 * 1000;
+/// How often idle producers are searched.
+const EXPIRY_CHECK_MS: u64 = 10 * 60 * 1000;
+/// The most producers that a log remembers; the longest idle are evicted first.
+const LOG_PRODUCERS_MAX: usize = 20_000;
+/// The most producers that all logs together remember; the longest idle are evicted first.
+const PRODUCERS_MAX: usize = 200_000;
+/// The result of [`ProducerStates::encode`] is never longer: each rolled segment contains it.
+const ENCODED_BYTES_MAX: usize = 64 << 20;
+/// The most that a producer takes there, with a log of its own: numbers of variable length.
+const PRODUCER_BYTES_MAX: usize =
+    (10 + 10) + 10 + 3 + 10 + 1 + BATCHES_TO_RETAIN * (5 + 5 + 10 + 10);
+
+const _: () = assert!(30 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BatchSequence {
+    first: i32,
+    last: i32,
+    base: Offset,
+    stamp: Hlc,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ProducerStateEntry {
+    epoch: i16,
+    /// The activity time of its last batch.
+    active_ms: u64,
+    written: VecDeque<BatchSequence>,
+}
+
+impl ProducerStateEntry {
+    fn newest(&self) -> Option<&BatchSequence> {
+        self.written.back()
+    }
+
+    /// The stamp of its last batch.
+    fn stamp(&self) -> Hlc {
+        self.newest().map_or(Hlc::ZERO, |written| written.stamp)
+    }
+}
+
+/// All producers of all logs.
+#[derive(Debug, Default)]
+pub(crate) struct ProducerStates {
+    by_log: HashMap<LogId, HashMap<i64, ProducerStateEntry>>,
+    /// How many producers there are.
+    count: usize,
+    /// The activity time: the sum of the intervals between entries of the journal, each limited by
+    /// [`IDLE_STEP_MS_MAX`].
+    active_ms: u64,
+    /// The stamp of the last entry that is counted.
+    last_stamp: Hlc,
+    /// When idle producers were last searched, in activity time.
+    expiry_checked_ms: u64,
+    /// The states that staged batches replaced, newest last.
+    undo: Vec<(LogId, i64, Option<ProducerStateEntry>)>,
+}
+
+impl ProducerStates {
+    /// Whether a batch follows its producer's last one, by the rules of Kafka's
+    /// `ProducerStateManager`: an unknown producer may begin anywhere, a new epoch begins at 0.
+    pub(crate) fn check(&self, log: LogId, note: &ProducerSequence) -> Result<(), EngineError> {
+        let Some(producer) = self.by_log.get(&log).and_then(|producers| producers.get(&note.id))
+        else {
+            return Ok(());
+        };
+        if note.epoch < producer.epoch {
+            return Err(EngineError::StaleProducerEpoch {
+                producer: note.id,
+                epoch: note.epoch,
+                newest: producer.epoch,
+            });
+        }
+        let expected = if note.epoch > producer.epoch {
+            0
+        } else {
+            let same = |written: &&BatchSequence| {
+                written.first == note.first_sequence && written.last == note.last_sequence
+            };
+            if let Some(written) = producer.written.iter().find(same) {
+                let time_ms = written.stamp.time().0 as i64;
+                return Err(EngineError::Duplicate { base: written.base, time_ms });
+            }
+            producer.newest().map_or(0, |newest| next_sequence(newest.last))
+        };
+        if note.first_sequence == expected {
+            return Ok(());
+        }
+        Err(EngineError::OutOfOrderSequence {
+            producer: note.id,
+            epoch: note.epoch,
+            expected,
+            got: note.first_sequence,
+        })
+    }
+
+    /// Records a batch that is being written.
+    pub(crate) fn stage(&mut self, log: LogId, note: &ProducerSequence, base: Offset, stamp: Hlc) {
+        let before = self.record(log, note, base, stamp);
+        self.undo.push((log, note.id, before));
+    }
+
+    /// Records a batch that was written; returns the earlier state of its producer.
+    pub(crate) fn record(
+        &mut self,
+        log: LogId,
+        note: &ProducerSequence,
+        base: Offset,
+        stamp: Hlc,
+    ) -> Option<ProducerStateEntry> {
+        self.advance_activity(stamp);
+        let known = self.by_log.get(&log);
+        if known.is_none_or(|producers| !producers.contains_key(&note.id)) {
+            self.evict_idle(log);
+            self.count += 1;
+        }
+        let producers = self.by_log.entry(log).or_default();
+        let before = producers.get(&note.id).cloned();
+        let active_ms = self.active_ms;
+        let written = || VecDeque::with_capacity(BATCHES_TO_RETAIN);
+        let new = || ProducerStateEntry { epoch: note.epoch, active_ms, written: written() };
+        let producer = producers.entry(note.id).or_insert_with(new);
+        if producer.epoch != note.epoch {
+            *producer = new();
+        }
+        if producer.written.len() == BATCHES_TO_RETAIN {
+            producer.written.pop_front();
+        }
+        producer.active_ms = active_ms;
+        let (first, last) = (note.first_sequence, note.last_sequence);
+        producer.written.push_back(BatchSequence { first, last, base, stamp });
+        before
+    }
+
+    /// Advances the activity time: something is written, by whomever.
+    pub(crate) fn advance_activity(&mut self, stamp: Hlc) {
+        if self.last_stamp != Hlc::ZERO {
+            let passed_ms = stamp.time().0.saturating_sub(self.last_stamp.time().0);
+            let step_ms = passed_ms.min(IDLE_STEP_MS_MAX);
+            self.active_ms = self.active_ms.saturating_add(step_ms);
+        }
+        self.last_stamp = self.last_stamp.max(stamp);
+        if self.active_ms >= self.expiry_checked_ms.saturating_add(EXPIRY_CHECK_MS) {
+            self.expiry_checked_ms = self.active_ms;
+            self.remove_expired();
+        }
+    }
+
+    fn remove_expired(&mut self) {
+        let now_ms = self.active_ms;
+        self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
+    }
+
+    fn retain(&mut self, stays: impl Fn(&ProducerStateEntry) -> bool) {
+        self.by_log.retain(|_, producers| {
+            producers.retain(|_, producer| stays(producer));
+            shrink(producers);
+            !producers.is_empty()
+        });
+        self.count = self.by_log.values().map(HashMap::len).sum();
+    }
+
+    /// Evicts idle producers if there is no room for one more.
+    fn evict_idle(&mut self, log: LogId) {
+        if self.count >= PRODUCERS_MAX {
+            self.remove_expired();
+        }
+        self.evict_longest_idle(PRODUCERS_MAX);
+        let Some(producers) = self.by_log.get_mut(&log) else { return };
+        if producers.len() >= LOG_PRODUCERS_MAX {
+            let before = producers.len();
+            let least = newest_stamp(producers.values(), LOG_PRODUCERS_MAX / 2);
+            producers.retain(|_, producer| producer.stamp() > least);
+            self.count -= before - producers.len();
+        }
+    }
+
+    /// Evicts the longest idle producers if there are `most` or more. It evicts enough that it does
+    /// not run again soon.
+    fn evict_longest_idle(&mut self, most: usize) {
+        if self.count < most {
+            return;
+        }
+        let least = newest_stamp(self.by_log.values().flat_map(HashMap::values), most / 4 * 3);
+        let before = self.count;
+        self.retain(|producer| producer.stamp() > least);
+        let forgotten = before - self.count;
+        tracing::warn!(
+            forgotten,
+            most,
+            "there are too many producers; the longest idle are evicted"
+        );
+    }
+
+    /// The committed states, encoded.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(self.undo.is_empty(), "nothing is staged when a segment is rolled");
+        // Sorted, so that equal states have equal bytes.
+        let by_log: BTreeMap<LogId, BTreeMap<&i64, &ProducerStateEntry>> =
+            self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
+        postcard::to_stdvec(&(self.active_ms, self.last_stamp, by_log))
+            .expect("producers can be encoded")
+    }
+
+    /// Decodes the result of [`ProducerStates::encode`]. An earlier version encoded more producers.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerStates, postcard::Error> {
+        type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, ProducerStateEntry>>);
+        let (active_ms, counted, by_log): Encoded = postcard::from_bytes(bytes)?;
+        let swept_ms = active_ms;
+        let mut producers = ProducerStates {
+            by_log,
+            active_ms,
+            last_stamp: counted,
+            expiry_checked_ms: swept_ms,
+            ..ProducerStates::default()
+        };
+        producers.remove_expired();
+        producers.evict_longest_idle(PRODUCERS_MAX + 1);
+        Ok(producers)
+    }
+
+    pub(crate) fn commit(&mut self) {
+        self.undo.clear();
+    }
+
+    pub(crate) fn rollback(&mut self) {
+        while let Some((log, id, before)) = self.undo.pop() {
+            let producers = self.by_log.entry(log).or_default();
+            let held = producers.len();
+            match before {
+                Some(before) => producers.insert(id, before),
+                None => producers.remove(&id),
+            };
+            self.count = self.count - held + producers.len();
+            if producers.is_empty() {
+                self.by_log.remove(&log);
+            }
+        }
+    }
+}
+
+fn next_sequence(sequence: i32) -> i32 {
+    if sequence == i32::MAX { 0 } else { sequence + 1 }
+}
+
+/// The stamp that is below those of the `count` producers with the newest batches.
+fn newest_stamp<'a>(producers: impl Iterator<Item = &'a ProducerStateEntry>, count: usize) -> Hlc {
+    let mut stamps: Vec<Hlc> = producers.map(ProducerStateEntry::stamp).collect();
+    let Some(below) = stamps.len().checked_sub(count + 1) else { return Hlc::ZERO };
+    *stamps.select_nth_unstable(below).1
+}
+
+/// Releases the memory of evicted producers.
+fn shrink(producers: &mut HashMap<i64, ProducerStateEntry>) {
+    if producers.capacity() > 64 && producers.len() < producers.capacity() / 4 {
+        producers.shrink_to(producers.len() * 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: LogId = LogId(1);
+
+    fn note(epoch: i16, first: i32, count: i32) -> ProducerSequence {
+        ProducerSequence { id: 9, epoch, first_sequence: first, last_sequence: first + (count - 1) }
+    }
+
+    fn write(
+        producers: &mut ProducerStates,
+        note: ProducerSequence,
+        base: u64,
+    ) -> Result<(), EngineError> {
+        producers.check(LOG, &note)?;
+        producers.stage(LOG, &note, Offset(base), Hlc::from_bits(base + 1));
+        producers.commit();
+        Ok(())
+    }
+
+    #[test]
+    fn the_last_five_batches_are_known_again_and_say_where_they_went() {
+        let mut producers = ProducerStates::default();
+        for nth in 0..6 {
+            write(&mut producers, note(0, nth * 10, 10), nth as u64 * 10).unwrap();
+        }
+        for nth in 1..6 {
+            let again = producers.check(LOG, &note(0, nth * 10, 10));
+            let expected = Offset(nth as u64 * 10);
+            assert!(matches!(again, Err(EngineError::Duplicate { base, .. }) if base == expected));
+        }
+        let sixth_last = producers.check(LOG, &note(0, 0, 10));
+        assert!(matches!(sixth_last, Err(EngineError::OutOfOrderSequence { .. })));
+    }
+
+    #[test]
+    fn a_batch_that_shares_one_end_with_another_is_not_that_one() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, 0, 10), 0).unwrap();
+        for other in [note(0, 0, 5), note(0, 5, 5), note(0, 0, 11)] {
+            let refused = producers.check(LOG, &other);
+            assert!(
+                matches!(refused, Err(EngineError::OutOfOrderSequence { expected: 10, .. })),
+                "{other:?}"
+            );
+        }
+    }
+
+    /// The states have to fit into the state of a segment, so the size of a producer must not be
+    /// underestimated.
+    #[test]
+    fn a_producer_takes_as_much_as_is_said_at_most() {
+        let written = || BatchSequence {
+            first: i32::MIN,
+            last: i32::MIN,
+            base: Offset(u64::MAX),
+            stamp: Hlc::from_bits(u64::MAX),
+        };
+        let producer = ProducerStateEntry {
+            epoch: i16::MIN,
+            active_ms: u64::MAX,
+            written: (0..BATCHES_TO_RETAIN).map(|_| written()).collect(),
+        };
+        let producers = ProducerStates {
+            by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
+            active_ms: u64::MAX,
+            last_stamp: Hlc::MAX,
+            ..ProducerStates::default()
+        };
+        // For a log with one producer, the number of its producers is one byte; and so is the
+        // number of logs.
+        let (head, logs) = (10 + 10, 1);
+        assert_eq!(producers.encode().len(), head + logs + PRODUCER_BYTES_MAX - 9);
+    }
+
+    #[test]
+    fn a_gap_is_refused_and_an_unknown_producer_may_begin_anywhere() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, 500, 1), 0).unwrap();
+        let gap = producers.check(LOG, &note(0, 502, 1));
+        assert!(matches!(
+            gap,
+            Err(EngineError::OutOfOrderSequence { expected: 501, got: 502, .. })
+        ));
+    }
+
+    #[test]
+    fn a_new_epoch_begins_at_zero_and_fences_the_old_one() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, 0, 1), 0).unwrap();
+        assert!(producers.check(LOG, &note(1, 7, 1)).is_err());
+        write(&mut producers, note(1, 0, 1), 1).unwrap();
+        let stale = producers.check(LOG, &note(0, 1, 1));
+        assert!(matches!(stale, Err(EngineError::StaleProducerEpoch { newest: 1, .. })));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, i32::MAX, 1), 0).unwrap();
+        assert!(producers.check(LOG, &note(0, 0, 1)).is_ok());
+    }
+
+    #[test]
+    fn a_group_that_failed_leaves_no_trace() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, 0, 1), 0).unwrap();
+        producers.stage(LOG, &note(0, 1, 1), Offset(1), Hlc::from_bits(2));
+        producers.stage(LOG, &note(0, 2, 1), Offset(2), Hlc::from_bits(3));
+        producers.rollback();
+        assert!(producers.check(LOG, &note(0, 1, 1)).is_ok());
+    }
+
+    fn at(ms: u64) -> Hlc {
+        Hlc::at(hlc::SysTime(ms))
+    }
+
+    fn record(producers: &mut ProducerStates, log: u64, id: i64, stamp: Hlc) {
+        let note = ProducerSequence { id, ..note(0, 0, 1) };
+        producers.record(LogId(log), &note, Offset(0), stamp);
+    }
+
+    fn count(producers: &ProducerStates) -> usize {
+        let count = producers.by_log.values().map(HashMap::len).sum();
+        assert_eq!(producers.count, count);
+        count
+    }
+
+    #[test]
+    fn the_producers_of_a_log_are_bounded_and_the_longest_silent_go_first() {
+        let mut producers = ProducerStates::default();
+        let last = LOG_PRODUCERS_MAX as i64 * 2;
+        for id in 0..=last {
+            record(&mut producers, 1, id, at(id as u64));
+            assert!(producers.by_log[&LOG].len() <= LOG_PRODUCERS_MAX);
+        }
+        let least = producers.by_log[&LOG].keys().min().unwrap();
+        assert_eq!(count(&producers) as i64, last - least + 1);
+        assert!(count(&producers) >= LOG_PRODUCERS_MAX / 2);
+    }
+
+    #[test]
+    fn the_producers_of_all_logs_are_bounded_and_what_is_encoded_of_them_too() {
+        let mut producers = ProducerStates::default();
+        for nth in 0..=PRODUCERS_MAX as u64 {
+            // The largest encoding: each producer in a log of its own, with large numbers.
+            let id = i64::MIN + nth as i64;
+            let note = ProducerSequence { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
+            let stamp = Hlc::from_bits(u64::MAX - 2 * PRODUCERS_MAX as u64 + nth);
+            for _ in 0..BATCHES_TO_RETAIN {
+                producers.record(LogId(u64::MAX - nth), &note, Offset(u64::MAX), stamp);
+            }
+        }
+        assert_eq!(count(&producers), PRODUCERS_MAX / 4 * 3 + 1);
+        assert!(producers.by_log.contains_key(&LogId(u64::MAX - PRODUCERS_MAX as u64)));
+        assert!(!producers.by_log.contains_key(&LogId(u64::MAX)));
+        let bytes = producers.encode();
+        assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
+        let again = ProducerStates::decode(&bytes).unwrap();
+        assert_eq!(count(&again), count(&producers));
+    }
+
+    #[test]
+    fn who_is_silent_for_a_day_is_forgotten_whoever_writes_then_and_so_is_a_log_without_producers()
+    {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, 1, 1, at(1000));
+        record(&mut producers, 2, 2, at(1001));
+        pass(&mut producers, 1001..1000 + EXPIRY_MS - 1);
+        assert_eq!(count(&producers), 2);
+        record(&mut producers, 2, 2, at(1000 + EXPIRY_MS - 1));
+        pass(&mut producers, 1000 + EXPIRY_MS - 1..1000 + EXPIRY_MS + EXPIRY_CHECK_MS);
+        assert_eq!(producers.by_log.keys().collect::<Vec<_>>(), [&LogId(2)]);
+        assert_eq!(count(&producers), 1);
+        let again = ProducerStates::decode(&producers.encode()).unwrap();
+        assert_eq!(count(&again), 1);
+    }
+
+    #[test]
+    fn what_was_committed_is_not_taken_back_with_a_later_group() {
+        let mut producers = ProducerStates::default();
+        write(&mut producers, note(0, 0, 1), 0).unwrap();
+        write(&mut producers, note(0, 1, 1), 1).unwrap();
+        producers.rollback();
+        assert!(producers.check(LOG, &note(0, 2, 1)).is_ok());
+        assert!(matches!(
+            producers.check(LOG, &note(0, 1, 1)),
+            Err(EngineError::Duplicate { base: Offset(1), .. })
+        ));
+    }
+
+    #[test]
+    fn silence_is_counted_on_after_a_restart() {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, 1, 1, at(1000));
+        pass(&mut producers, 1000..1000 + EXPIRY_MS / 2);
+        let mut again = ProducerStates::decode(&producers.encode()).unwrap();
+        assert_eq!(
+            (again.active_ms, again.last_stamp, again.expiry_checked_ms),
+            (producers.active_ms, producers.last_stamp, producers.active_ms)
+        );
+        pass(&mut again, 1000 + EXPIRY_MS / 2..1000 + EXPIRY_MS + 2 * EXPIRY_CHECK_MS);
+        assert_eq!(count(&again), 0);
+    }
+
+    #[test]
+    fn a_day_of_silence_is_enough_and_less_is_not() {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, 1, 1, at(1000));
+        producers.active_ms = EXPIRY_MS - 1;
+        producers.remove_expired();
+        assert_eq!(count(&producers), 1);
+        producers.active_ms = EXPIRY_MS;
+        producers.remove_expired();
+        assert_eq!(count(&producers), 0);
+    }
+
+    /// Writes something every half hour.
+    fn pass(producers: &mut ProducerStates, time: std::ops::Range<u64>) {
+        let ticks = time.clone().step_by(30 * 60 * 1000);
+        ticks.chain([time.end]).for_each(|ms| producers.advance_activity(at(ms)));
+    }
+
+    #[test]
+    fn a_clock_that_is_days_ahead_at_a_start_forgets_nobody() {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, 1, 9, at(1000));
+        for days in 1..20 {
+            producers.advance_activity(at(1000 + days * 400 * EXPIRY_MS));
+            producers = ProducerStates::decode(&producers.encode()).unwrap();
+        }
+        let again = producers.check(LOG, &note(0, 0, 1));
+        assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
+    }
+
+    #[test]
+    fn more_than_there_may_be_are_read_and_the_newest_of_them_kept() {
+        let mut many = ProducerStates::default();
+        for log in 0..PRODUCERS_MAX as u64 + 10 {
+            let written = BatchSequence { first: 0, last: 0, base: Offset(0), stamp: at(log) };
+            let producer = ProducerStateEntry { epoch: 0, active_ms: 0, written: [written].into() };
+            many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
+        }
+        let kept = ProducerStates::decode(&many.encode()).unwrap();
+        assert!(count(&kept) <= PRODUCERS_MAX);
+        let least = kept.by_log.keys().min().unwrap().0;
+        assert_eq!(count(&kept) as u64, PRODUCERS_MAX as u64 + 10 - least);
+    }
+
+    #[test]
+    fn what_is_taken_back_is_not_counted() {
+        let mut producers = ProducerStates::default();
+        record(&mut producers, 1, 1, at(1));
+        for (log, id) in [(1, 1), (1, 2), (2, 3)] {
+            let note = ProducerSequence { id, ..note(0, 1, 1) };
+            producers.stage(LogId(log), &note, Offset(1), at(2));
+        }
+        assert_eq!(count(&producers), 3);
+        producers.rollback();
+        assert_eq!(count(&producers), 1);
+        assert_eq!(producers.by_log.len(), 1);
+    }
+}

@@ -1,0 +1,272 @@
+//! Creating, changing and deleting topics, and deleting records on request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc};
+use storage::Offset;
+
+use crate::config::TopicConfig;
+use crate::engine_core::EngineCore;
+use crate::error::EngineError;
+use crate::frontier::WaitPolicy;
+use crate::namespace::event::NamespaceEvent;
+use crate::namespace::pin_table::PinHold;
+use crate::namespace::{Topic, TopicId, check_topic_name};
+use crate::seek_error::SeekError;
+
+/// The topics, and their changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Topics<'a> {
+    core: &'a EngineCore,
+}
+
+impl EngineCore {
+    /// The topics, and their changes.
+    pub fn topics(&self) -> Topics<'_> {
+        Topics { core: self }
+    }
+}
+
+impl Topics<'_> {
+    /// The topic of that name.
+    pub fn named(self, name: &str) -> Option<Arc<Topic>> {
+        self.core.shared.namespace.read().topic(name).cloned()
+    }
+
+    /// Whether a topic has that name, or had it and is not removed.
+    pub fn has_current_or_past(self, name: &str) -> bool {
+        self.core.shared.namespace.read().has_current_or_past(name)
+    }
+
+    /// The topic with that id.
+    pub fn by_id(self, id: &TopicId) -> Option<Arc<Topic>> {
+        self.core.shared.namespace.read().topic_by_id(id).cloned()
+    }
+
+    /// All topics, by name.
+    pub fn all(self) -> Vec<Arc<Topic>> {
+        self.core.shared.namespace.read().topics().cloned().collect()
+    }
+
+    /// Every topic that exists or existed, in order of creation, in its last state, with its
+    /// deletion time if it was deleted. It may have no records left. Removed topics are not listed.
+    pub fn including_deleted(self) -> Vec<(Arc<Topic>, Option<Hlc>)> {
+        let namespace = self.core.shared.namespace.read();
+        let mut topics: Vec<_> =
+            namespace.topics_including_deleted().map(|(t, d)| (Arc::clone(t), d)).collect();
+        topics.sort_by_key(|(topic, _)| topic.created);
+        topics
+    }
+
+    /// Creates a topic, or only validates the request.
+    ///
+    /// # Errors
+    /// The topic exists; its name, partition count or settings are not valid; or the disk fails.
+    pub async fn create(
+        self,
+        name: &str,
+        partitions: u32,
+        configs: BTreeMap<String, String>,
+        id: TopicId,
+        only_validate: bool,
+    ) -> Result<Arc<Topic>, EngineError> {
+        check_topic_name(name)?;
+        self.check_partition_count(partitions)?;
+        let config = TopicConfig::new(configs)?;
+        config.check_new(self.core.topic_defaults())?;
+        let changing = self.core.lock_changes().await;
+        self.core.user_times().check_plugin(&config, None)?;
+        if self.named(name).is_some() {
+            return Err(EngineError::TopicExists(name.to_owned()));
+        }
+        self.check_topic_limits(1, partitions)?;
+        let first_log = self.core.shared.namespace.read().next_log();
+        let name = name.to_owned();
+        if only_validate {
+            return Ok(Arc::new(Topic::new(name.into(), id, Hlc::ZERO, config)));
+        }
+        let configs = config.overrides().clone();
+        self.core
+            .submit_event(
+                NamespaceEvent::TopicCreated { name, id, first_log, partitions, configs },
+                Some(changing),
+            )
+            .await?;
+        Ok(self.by_id(&id).expect("a topic is there once its creation is applied"))
+    }
+
+    fn check_partition_count(self, count: u32) -> Result<(), EngineError> {
+        let most = self.core.options.partitions_max;
+        if (1..=most).contains(&count) {
+            return Ok(());
+        }
+        Err(EngineError::PartitionCount(format!(
+            "number of partitions must be from 1 to {most}. partitions={count}"
+        )))
+    }
+
+    /// Whether the limits allow so many more topics and partitions.
+    fn check_topic_limits(self, topics: usize, partitions: u32) -> Result<(), EngineError> {
+        let (topic_count, partition_count) = self.core.shared.namespace.read().counts();
+        let (topics_max, partitions_max) =
+            (self.core.options.topics_max, self.core.options.all_partitions_max);
+        let refuse = |what: &str, count: usize, most: usize, setting: &str| {
+            Err(EngineError::TopicLimit(format!(
+                "there are {count} {what}, and there may be {most}. delete some, or raise {setting}"
+            )))
+        };
+        if topic_count + topics > topics_max {
+            return refuse("topics", topic_count, topics_max, "limits.topics-max");
+        }
+        if partition_count + partitions as usize > partitions_max {
+            return refuse(
+                "partitions",
+                partition_count,
+                partitions_max,
+                "limits.all-partitions-max",
+            );
+        }
+        Ok(())
+    }
+
+    /// Deletes a topic. Its past stays readable at earlier moments.
+    ///
+    /// # Errors
+    /// It does not exist, or the disk fails.
+    pub async fn delete(self, id: TopicId) -> Result<(), EngineError> {
+        let changing = self.core.lock_changes().await;
+        if self.by_id(&id).is_none() {
+            let topic = format!("{id:02x?}");
+            return Err(EngineError::UnknownPartition { topic, partition: -1 });
+        }
+        self.core.submit_event(NamespaceEvent::TopicDeleted { id }, Some(changing)).await.map(drop)
+    }
+
+    /// Adds partitions to a topic, `total` in all.
+    ///
+    /// # Errors
+    /// It has as many or more, or does not exist; or the disk fails.
+    pub async fn add_partitions(
+        self,
+        name: &str,
+        total: u32,
+        only_validate: bool,
+    ) -> Result<(), EngineError> {
+        let changing = self.core.lock_changes().await;
+        let topic = self.require_topic(name)?;
+        self.check_partition_count(total)?;
+        let count = topic.partitions.len() as u32;
+        if total <= count {
+            return Err(EngineError::PartitionCount(format!(
+                "the topic {name} currently has {count} partition(s); {total} would not be an increase"
+            )));
+        }
+        self.check_topic_limits(0, total - count)?;
+        let first_log = self.core.shared.namespace.read().next_log();
+        if only_validate {
+            return Ok(());
+        }
+        let event =
+            NamespaceEvent::PartitionsAdded { id: topic.id, first_log, more: total - count };
+        self.core.submit_event(event, Some(changing)).await.map(drop)
+    }
+
+    fn require_topic(self, name: &str) -> Result<Arc<Topic>, EngineError> {
+        let unknown = || EngineError::UnknownPartition { topic: name.to_owned(), partition: -1 };
+        self.named(name).ok_or_else(unknown)
+    }
+
+    /// Changes the settings of a topic: `change` gets the current ones.
+    ///
+    /// # Errors
+    /// It does not exist, a setting is not valid, or the disk fails.
+    pub async fn configure(
+        self,
+        name: &str,
+        change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), EngineError>,
+        only_validate: bool,
+    ) -> Result<(), EngineError> {
+        let changing = self.core.lock_changes().await;
+        let topic = self.require_topic(name)?;
+        let mut configs = topic.config.overrides().clone();
+        change(&mut configs)?;
+        let config = TopicConfig::new(configs)?;
+        config.check_new(self.core.topic_defaults())?;
+        self.core.user_times().check_plugin(&config, Some(&topic))?;
+        if only_validate || config == topic.config {
+            return Ok(());
+        }
+        let configs = config.overrides().clone();
+        self.core
+            .submit_event(NamespaceEvent::TopicConfigured { id: topic.id, configs }, Some(changing))
+            .await
+            .map(drop)
+    }
+
+    /// Deletes the records before `before`; -1 means all. Returns the new log start.
+    ///
+    /// # Errors
+    /// The offset is outside of the log, a pin holds some of the records, or the disk fails.
+    pub async fn delete_records(
+        self,
+        topic: &Topic,
+        partition: i32,
+        before: i64,
+    ) -> Result<Offset, EngineError> {
+        let changing = self.core.lock_changes().await;
+        // It may have been deleted since it was looked up.
+        let topic = self.by_id(&topic.id).ok_or_else(|| EngineError::UnknownPartition {
+            topic: topic.name.to_string(),
+            partition,
+        })?;
+        let held = topic.partition(partition)?;
+        let (start, end) = (held.start(), held.end());
+        let before = if before == -1 { end } else { Offset(before.try_into().unwrap_or(u64::MAX)) };
+        if before > end {
+            let offset = before.0 as i64;
+            return Err(EngineError::OffsetOutOfRange { offset, start, end });
+        }
+        if before > start {
+            if let Some(fence) = self.core.timekeeper().fence() {
+                return Err(EngineError::Fenced(fence.to_string()));
+            }
+            if let Some(held_by) = self.core.pins().hold_on(&topic.id, held)? {
+                let (topic, partition) = (Arc::clone(&topic.name), held.index);
+                let PinHold { pin, at } = held_by;
+                return Err(EngineError::Pinned { pin, at, topic, partition });
+            }
+            let (store, log) = (Arc::clone(&self.core.store), held.log.id);
+            self.core
+                .spawn_blocking(move || {
+                    // Held until the horizon is on stable storage, even if the caller goes away.
+                    let _changing = changing;
+                    Ok(store.advance_log_start(&[(log, before)])?)
+                })
+                .await?;
+        }
+        Ok(held.start())
+    }
+
+    /// All topics as of `cut`, each with the stamp of its deletion if it was deleted later.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn at(
+        self,
+        cut: Cut,
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc, Vec<(Arc<Topic>, Option<Hlc>)>), SeekError> {
+        let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
+        let namespace = self.core.shared.namespace.read();
+        let topics = namespace
+            .require_topics_at(at)?
+            .into_iter()
+            .map(|topic| {
+                let deleted = namespace.deleted_at(&topic.id);
+                (topic, deleted)
+            })
+            .collect();
+        Ok((at, frontier, topics))
+    }
+}

@@ -1,0 +1,115 @@
+//! The errors of files, grouped by the POSIX error that a caller gets.
+
+use std::sync::Arc;
+
+use crate::interval_tree::IntervalTreeError;
+use hlc::{Cut, Hlc, Moment};
+use storage::catalog::CatalogError;
+
+use engine_core::EngineError;
+
+/// Why a file operation failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FileError {
+    /// The name does not exist, or did not exist at that moment.
+    #[error("no such file or directory. path={0}")]
+    NotFound(String),
+    /// The name is taken.
+    #[error("file exists. path={0}")]
+    Exists(String),
+    /// A component of the path, or what should be a directory, is none.
+    #[error("not a directory. path={0}")]
+    NotDirectory(String),
+    /// It is a directory, and must not be one.
+    #[error("is a directory. path={0}")]
+    IsDirectory(String),
+    /// A directory that is to be removed or replaced is not empty.
+    #[error("directory not empty. path={0}")]
+    NotEmpty(String),
+    /// The operation is not permitted to anybody.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The request is invalid.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The file or the write would be too large.
+    #[error("file too large. offset={offset}, length={length}")]
+    TooLarge {
+        /// The offset of the write.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// A name or a path is too long.
+    #[error("file name too long. bytes={0}")]
+    NameTooLong(usize),
+    /// The moment is not past yet: call [`engine_core::EngineCore::wait_until_closed`] first.
+    #[error(
+        "the moment is not past yet. moment={}, now={}",
+        Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
+    )]
+    NotYet {
+        /// The requested cut.
+        cut: Cut,
+        /// The frontier.
+        frontier: Hlc,
+    },
+    /// Names are being loaded from the journal: retry.
+    #[error(transparent)]
+    Loading(#[from] CatalogError),
+    /// The disk is full; there may be room later.
+    #[error("{0}")]
+    NoSpace(Arc<str>),
+    /// The disk fails, or the service is stopping.
+    #[error("{0}")]
+    Io(Arc<str>),
+    /// Stored data cannot be read.
+    #[error("stored file cannot be read: {0}")]
+    Corrupt(String),
+}
+
+impl FileError {
+    /// The Linux errno.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FileError::NotPermitted(_) => 1,
+            FileError::NotFound(_) => 2,
+            FileError::Io(_) | FileError::Corrupt(_) => 5,
+            FileError::NotYet { .. } | FileError::Loading(_) => 11,
+            FileError::Exists(_) => 17,
+            FileError::NotDirectory(_) => 20,
+            FileError::IsDirectory(_) => 21,
+            FileError::Invalid(_) => 22,
+            FileError::TooLarge { .. } => 27,
+            FileError::NoSpace(_) => 28,
+            FileError::NameTooLong(_) => 36,
+            FileError::NotEmpty(_) => 39,
+        }
+    }
+}
+
+impl From<std::io::Error> for FileError {
+    fn from(error: std::io::Error) -> FileError {
+        FileError::Io(error.to_string().into())
+    }
+}
+
+impl From<IntervalTreeError> for FileError {
+    fn from(error: IntervalTreeError) -> FileError {
+        match error {
+            IntervalTreeError::Read(error) => error.into(),
+            IntervalTreeError::Corrupt { .. } => FileError::Corrupt(error.to_string()),
+        }
+    }
+}
+
+impl From<EngineError> for FileError {
+    fn from(error: EngineError) -> FileError {
+        let why: Arc<str> = error.to_string().into();
+        match error {
+            EngineError::Loading(error) => FileError::Loading(error),
+            EngineError::Disk(_) => FileError::NoSpace(why),
+            _ => FileError::Io(why),
+        }
+    }
+}

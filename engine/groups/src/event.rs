@@ -1,0 +1,186 @@
+//! The events of offsets and groups: the entries of log 1. `docs/FORMAT.md` has their layout.
+
+use serde::{Deserialize, Serialize};
+
+/// What an entry of the groups' log carries, encoded with postcard. New variants go to the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupEvent {
+    /// A group committed offsets.
+    OffsetsCommitted {
+        /// The group.
+        group: String,
+        /// What it committed.
+        offsets: Vec<OffsetCommit>,
+    },
+    /// Committed offsets were removed.
+    OffsetsDeleted {
+        /// The group.
+        group: String,
+        /// Topics and partitions.
+        partitions: Vec<(String, u32)>,
+    },
+    /// A group's membership changed.
+    GroupSaved {
+        /// The group.
+        group: String,
+        /// Its coordinator's snapshot.
+        snapshot: Vec<u8>,
+    },
+    /// A group was deleted, with its offsets.
+    GroupDeleted {
+        /// The group.
+        group: String,
+    },
+    /// The state of offsets and groups at a moment, restated before all older entries are removed.
+    ///
+    /// It changes nothing: only the rebuild of a catalog begins with it.
+    GroupsRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        /// Some of the offsets.
+        offsets: Vec<RestatedOffset>,
+        /// Some of the groups.
+        groups: Vec<RestatedGroup>,
+        /// Whether this is the last event of that moment.
+        is_last: bool,
+    },
+    /// The committed offsets of a group were set, all at once: to a moment, or back to an earlier
+    /// state.
+    OffsetsSet {
+        /// The group.
+        group: String,
+        /// Its new offsets. Partition 2³²−1 stands for the partitions that the topic gets later.
+        offsets: Vec<OffsetCommit>,
+        /// Topics and partitions without an offset from now on.
+        removed: Vec<(String, u32)>,
+    },
+    /// Committed offsets expired. Each one is removed only if it is old enough: one that was
+    /// committed meanwhile stays.
+    OffsetsExpired {
+        /// The group.
+        group: String,
+        /// Topics and partitions.
+        partitions: Vec<(String, u32)>,
+        /// The bits of a stamp: offsets committed at it or before are expired.
+        until: u64,
+        /// The time, in milliseconds since 1970, against which offsets with their own retention are
+        /// checked.
+        now_ms: u64,
+    },
+}
+
+/// In place of a partition: the partitions that a topic gets after its group was set to a moment.
+///
+/// `offset` is the number of partitions that the topic had then, and `metadata` the moment. Later
+/// partitions are read from their beginning, because nothing of them existed at the moment.
+pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
+
+/// An offset that was committed before the moment of [`GroupEvent::GroupsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedOffset {
+    /// The group.
+    pub group: String,
+    /// The bits of the stamp at which it was committed.
+    pub stamp: u64,
+    /// What was committed.
+    pub commit: OffsetCommit,
+}
+
+/// A group as it was at the moment of [`GroupEvent::GroupsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedGroup {
+    /// The group.
+    pub group: String,
+    /// The bits of the stamp at which it was saved.
+    pub stamp: u64,
+    /// Its coordinator's snapshot.
+    pub snapshot: Vec<u8>,
+}
+
+/// One offset of a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffsetCommit {
+    /// The topic's name.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// The next offset to read.
+    pub offset: i64,
+    /// The leader epoch of the last record read; -1 if not known.
+    pub leader_epoch: i32,
+    /// The metadata that the client stores with it.
+    pub metadata: String,
+    /// How long it is kept after its commit, in milliseconds; `None` for the group's retention.
+    pub retention_ms: Option<u64>,
+}
+
+impl GroupEvent {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("an event can be encoded")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<GroupEvent, String> {
+        postcard::from_bytes(bytes).map_err(|error| format!("decode group event: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pins down the bytes on disk.
+    #[test]
+    fn an_event_is_encoded_as_the_format_says() {
+        let committed = GroupEvent::OffsetsCommitted {
+            group: "g".into(),
+            offsets: vec![OffsetCommit {
+                topic: "t".into(),
+                partition: 1,
+                offset: 3,
+                leader_epoch: -1,
+                metadata: String::new(),
+                retention_ms: Some(300),
+            }],
+        };
+        assert_eq!(committed.encode(), [0, 1, b'g', 1, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02]);
+        assert_eq!(GroupEvent::decode(&committed.encode()).as_ref(), Ok(&committed));
+        let GroupEvent::OffsetsCommitted { group, mut offsets } = committed else { unreachable!() };
+        let commit = offsets.remove(0);
+        let restated = GroupEvent::GroupsRestated {
+            horizon: 300,
+            offsets: vec![RestatedOffset { group: group.clone(), stamp: 2, commit }],
+            groups: vec![RestatedGroup { group, stamp: 3, snapshot: vec![9, 8] }],
+            is_last: true,
+        };
+        let offset = [1, 1, b'g', 2, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02];
+        let expected = [&[4, 0xac, 0x02][..], &offset, &[1, 1, b'g', 3, 2, 9, 8, 1]].concat();
+        assert_eq!(restated.encode(), expected);
+        assert_eq!(GroupEvent::decode(&expected), Ok(restated));
+        let later = OffsetCommit {
+            topic: "t".into(),
+            partition: LATER_PARTITIONS,
+            offset: 2,
+            leader_epoch: -1,
+            metadata: "s5".into(),
+            retention_ms: None,
+        };
+        let set = GroupEvent::OffsetsSet {
+            group: "g".into(),
+            offsets: vec![later],
+            removed: vec![("u".into(), 1)],
+        };
+        let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5', 0];
+        let expected = [&[5, 1, b'g', 1][..], &offset, &[1, 1, b'u', 1]].concat();
+        assert_eq!(set.encode(), expected);
+        let partitions = vec![("u".into(), 1)];
+        let group = "g".into();
+        let expired = GroupEvent::OffsetsExpired { group, partitions, until: 300, now_ms: 5 };
+        assert_eq!(expired.encode(), [6, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02, 5]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_event_are_an_error() {
+        assert!(GroupEvent::decode(&[99]).is_err());
+        assert!(GroupEvent::decode(&[0, 200]).is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! Consumer groups: committed offsets and the snapshots of members, now and as of any moment.
+//!
+//! A wing of the engine: its events are in a log of their own, and [`Groups`] is its handle. It
+//! knows nothing of how members join, vote and rebalance: that is the protocol server's part.
+//!
+//! Invariants:
+//! - Each change is one event, so a cut has all of it or nothing.
+//! - What is committed is a soft state in the catalog, rebuilt from the log of events when in doubt.
+
+mod commits;
+mod event;
+mod expiry;
+mod group_catalog;
+mod group_projection;
+mod groups;
+mod horizon;
+mod moments;
+mod offsets;
+
+pub use event::{GroupEvent, OffsetCommit, RestatedGroup, RestatedOffset};
+pub use group_catalog::{
+    CommittedOffset, ExpiredOffset, ExpiredOffsets, GroupDifference, GroupOffset, KeyComparison,
+    OffsetDifference, OffsetExpiry,
+};
+pub use groups::{GroupOptions, Groups};
+pub use moments::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
+pub use offsets::GroupAtCut;

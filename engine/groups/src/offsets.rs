@@ -1,0 +1,168 @@
+//! Reading committed offsets and group members, now and as of a moment.
+
+use engine_core::blocking::block_in_place;
+use engine_core::{EngineError, SeekError, WaitPolicy};
+use hlc::{Cut, Hlc};
+
+use crate::event::LATER_PARTITIONS;
+use crate::group_catalog::{CommittedOffset, GroupOffset};
+use crate::groups::Groups;
+
+/// A group as of a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupAtCut {
+    /// The group.
+    pub group: String,
+    /// Its coordinator's last snapshot, and when it was saved. A group without members may have
+    /// none.
+    pub snapshot: Option<(Hlc, Vec<u8>)>,
+    /// Its committed offsets.
+    pub offsets: Vec<GroupOffset>,
+    /// The topics in which it was set to a moment, with the text of the moment. Partitions that
+    /// such a topic got later are read from their beginning, not from their end.
+    pub seek_moments: Vec<(String, String)>,
+}
+
+impl Groups {
+    /// The offset that a group committed for a partition. For a partition that was added after the
+    /// group was set to a moment, the partition's start.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn committed_offset(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Option<CommittedOffset>, EngineError> {
+        let groups = self.catalog()?;
+        let held = |partition| {
+            block_in_place(|| groups.committed_offset(group, topic, partition, Cut::ALL))
+        };
+        if let Some(committed) = held(partition)? {
+            return Ok(Some(committed));
+        }
+        let later = held(LATER_PARTITIONS)?;
+        let is_later = |later: &CommittedOffset| i64::from(partition) >= later.offset;
+        Ok(later.filter(is_later).and_then(|_| self.implied_offset(topic, partition)))
+    }
+
+    fn implied_offset(&self, topic: &str, partition: u32) -> Option<CommittedOffset> {
+        let topic = self.core.topics().named(topic)?;
+        let start = topic.partitions.get(partition as usize)?.start();
+        let (offset, metadata) = (start.0 as i64, String::new());
+        Some(CommittedOffset { offset, leader_epoch: -1, metadata, retention_ms: None })
+    }
+
+    /// Whether a group has committed anything.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn has_offsets(&self, group: &str) -> Result<bool, EngineError> {
+        block_in_place(|| Ok(self.catalog()?.has_offsets(group)?))
+    }
+
+    /// All offsets of a group, or of all groups. [`Groups::offsets_at`] reads past ones.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
+        let held = block_in_place(|| self.catalog()?.stored_offsets(group, Cut::ALL))?;
+        let mut offsets = Vec::with_capacity(held.len());
+        // The entry for later partitions sorts after all others of its topic.
+        for of_topic in held.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
+            match of_topic {
+                [known @ .., later] if later.partition == LATER_PARTITIONS => {
+                    offsets.extend_from_slice(known);
+                    offsets.extend(self.later_partition_offsets(known, later));
+                }
+                known => offsets.extend_from_slice(known),
+            }
+        }
+        Ok(offsets)
+    }
+
+    /// The implied offsets of partitions that were added after the group was set to a moment, where
+    /// nothing was committed.
+    fn later_partition_offsets(
+        &self,
+        known: &[GroupOffset],
+        later: &GroupOffset,
+    ) -> Vec<GroupOffset> {
+        let Some(topic) = self.core.topics().named(&later.topic) else { return Vec::new() };
+        let first = u32::try_from(later.committed.offset).unwrap_or(u32::MAX);
+        let is_known = |partition| known.iter().any(|offset| offset.partition == partition);
+        (first..topic.partitions.len() as u32)
+            .filter(|partition| !is_known(*partition))
+            .filter_map(|partition| {
+                let committed = self.implied_offset(&later.topic, partition)?;
+                Some(GroupOffset { partition, committed, ..later.clone() })
+            })
+            .collect()
+    }
+
+    /// Committed offsets as of `cut`.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn offsets_at(
+        &self,
+        group: Option<&str>,
+        cut: Cut,
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc, Vec<GroupOffset>), SeekError> {
+        let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
+        let offsets = block_in_place(|| self.catalog()?.offsets(group, at));
+        let offsets = offsets.map_err(EngineError::from)?;
+        // Checked last: what was removed meanwhile is missing from the answer.
+        self.check_retained(at)?;
+        Ok((at, frontier, offsets))
+    }
+
+    /// Groups as of `cut`, by name: their members, and what they had committed.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn at(
+        &self,
+        group: Option<&str>,
+        cut: Cut,
+        when: WaitPolicy,
+    ) -> Result<(Cut, Hlc, Vec<GroupAtCut>), SeekError> {
+        let (at, frontier) = self.core.wait_until_closed(cut, when).await?;
+        let groups = block_in_place(|| self.groups_in(group, at))?;
+        self.check_retained(at)?;
+        Ok((at, frontier, groups))
+    }
+
+    fn groups_in(&self, group: Option<&str>, at: Cut) -> Result<Vec<GroupAtCut>, EngineError> {
+        let kept = self.catalog()?;
+        let mut groups = std::collections::BTreeMap::<String, GroupAtCut>::new();
+        let named = |group: &str| GroupAtCut {
+            group: group.to_owned(),
+            snapshot: None,
+            offsets: Vec::new(),
+            seek_moments: Vec::new(),
+        };
+        for held in kept.stored_offsets(group, at)? {
+            let then = groups.entry(held.group.clone()).or_insert_with(|| named(&held.group));
+            if held.partition == LATER_PARTITIONS {
+                then.seek_moments.push((held.topic, held.committed.metadata));
+            } else {
+                then.offsets.push(held);
+            }
+        }
+        let snapshots = match group {
+            Some(group) => {
+                let found = kept.snapshot(group, at)?;
+                found.map(|(stamp, value)| (group.to_owned(), stamp, value)).into_iter().collect()
+            }
+            None => kept.snapshots_with_stamps(at)?,
+        };
+        for (group, stamp, value) in snapshots {
+            let then = groups.entry(group.clone()).or_insert_with(|| named(&group));
+            then.snapshot = Some((stamp, value));
+        }
+        Ok(groups.into_values().collect())
+    }
+}
