@@ -1,4 +1,4 @@
-//! A member says that it lives, and hears whether to join again.
+//! A member's heartbeat, whose response says whether to join again.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::classic_group::ClassicGroup;
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 
-/// A member says that it lives.
+/// The request of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupHeartbeatRequest {
     /// The member's id.
@@ -18,7 +18,8 @@ pub struct GroupHeartbeatRequest {
 }
 
 impl ClassicGroup {
-    /// A member says that it lives. [`GroupError::RebalanceInProgress`] counts as a sign of life.
+    /// Records a heartbeat of a member. It counts even if the response is
+    /// [`GroupError::RebalanceInProgress`].
     pub fn heartbeat(
         &mut self,
         now: Duration,
