@@ -34,7 +34,6 @@ const SMALL_REQUEST_DIVISOR: usize = 4;
 pub struct AdvertisedAddress {
     /// A host name or an IP address.
     pub host: String,
-    /// A port.
     pub port: u16,
 }
 
@@ -43,7 +42,6 @@ pub struct AdvertisedAddress {
 pub struct KafkaOptions {
     /// This broker's id (`node.id`).
     pub node_id: i32,
-    /// The cluster id.
     pub cluster_id: String,
     /// The address that clients are told to connect to (`advertised.listeners`). If it is `None`,
     /// the address that they connected to.
@@ -83,7 +81,6 @@ pub struct KafkaOptions {
     pub broker_configs: Vec<(String, String)>,
     /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
-    /// The options of groups.
     pub groups: GroupOptions,
     /// Makes the ids of new topics and group members, each unique. A simulation derives them from
     /// its seed.
@@ -119,7 +116,6 @@ impl Default for KafkaOptions {
     }
 }
 
-/// The Kafka protocol server.
 pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
@@ -241,7 +237,6 @@ impl KafkaServer {
         }))
     }
 
-    /// The counters.
     pub fn metrics(&self) -> &KafkaMetrics {
         &self.metrics
     }
@@ -278,7 +273,6 @@ impl KafkaServer {
         self.corruption_cache.record(rotten);
     }
 
-    /// Sets the address that the listener is bound to.
     pub(crate) fn set_bound_address(&self, address: SocketAddr) {
         let _ = self.bound_address.set(address);
     }

@@ -38,10 +38,8 @@ pub use error_code::HistoryErrorCode;
 
 /// "FF".
 pub(crate) const API_KEY: i16 = 17990;
-/// The longest request.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// The future of an operation's response.
 pub type OperationFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Value, HistoryApiError>> + Send + 'a>>;
 

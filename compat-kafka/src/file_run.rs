@@ -94,7 +94,6 @@ struct PayloadRange {
 /// Where the bytes of a run are.
 #[derive(Debug)]
 enum RunBytes {
-    /// In a block.
     Block(Arc<DataFileBlock>),
     /// In a buffer that holds only the run.
     Buffer(LoadBuffer),

@@ -24,7 +24,6 @@ pub struct KafkaFormat {
 }
 
 impl KafkaFormat {
-    /// The limit on decompression.
     pub(crate) fn decompression_limit(self) -> DecompressionLimit {
         DecompressionLimit { decompressed_bytes_max: self.decompressed_bytes_max }
     }

@@ -22,7 +22,6 @@ struct FrameBufferPoolState {
     bytes: usize,
 }
 
-/// The pool of unused buffers.
 #[derive(Clone, Default)]
 pub(crate) struct FrameBufferPool(Arc<Mutex<FrameBufferPoolState>>);
 

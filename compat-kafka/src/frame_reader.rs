@@ -35,7 +35,6 @@ pub(crate) struct RequestFrame {
 
 /// What a connection holds of the budgets for requests.
 pub(crate) struct RequestQuotas {
-    /// For large requests.
     pub(crate) large: Arc<ConnectionQuota>,
     /// For small requests that were sent ahead.
     pub(crate) pipelined: Arc<ConnectionQuota>,

@@ -10,7 +10,6 @@ const KEYS: usize = 128;
 pub struct KafkaMetrics {
     /// Connections that are open.
     pub connections: AtomicU64,
-    /// Connections accepted.
     pub connections_accepted: AtomicU64,
     /// Connections refused because a limit was reached.
     pub connections_refused: AtomicU64,
@@ -22,7 +21,6 @@ pub struct KafkaMetrics {
     pub bytes_in: AtomicU64,
     /// Bytes of responses.
     pub bytes_out: AtomicU64,
-    /// Records produced.
     pub records_produced: AtomicU64,
     /// Bytes of batches produced.
     pub bytes_produced: AtomicU64,

@@ -22,7 +22,6 @@ pub(crate) enum ResponseChunk {
     Bytes(Bytes),
     /// In a file of the journal.
     File {
-        /// The file.
         file: Arc<DataFile>,
         /// The position of the first byte in the file.
         at: u64,

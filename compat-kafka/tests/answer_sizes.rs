@@ -347,7 +347,6 @@ fn changing() -> Vec<ResponseSizeCase> {
     ]
 }
 
-/// The length of the response.
 async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
     wire.0.write_all(frame).await.unwrap();
     let answered = async {

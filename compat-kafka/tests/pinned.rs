@@ -54,7 +54,6 @@ fn steps() -> impl Strategy<Value = Vec<PinStep>> {
     prop::collection::vec(step, 20..60)
 }
 
-/// The contents of a moment.
 #[derive(Clone, Debug, PartialEq)]
 struct PinnedContents {
     hash: u128,

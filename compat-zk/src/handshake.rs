@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{JuteError, JuteReader, JuteWriter};
 
-/// A client's request to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// Always 0.

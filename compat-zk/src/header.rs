@@ -4,13 +4,11 @@ use bytes::BytesMut;
 
 use crate::{JuteError, JuteReader, JuteWriter};
 
-/// The header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
     /// The client's number for the request. Some below 0 are reserved (-2 ping, -4 auth, -8
     /// watches).
     pub xid: i32,
-    /// The operation.
     pub op: i32,
 }
 

@@ -30,7 +30,6 @@ pub enum JuteError {
     /// A field is null that must not be.
     #[error("field is null")]
     Null,
-    /// A string that is not UTF-8.
     #[error("string is not utf-8. valid_up_to={valid_up_to}")]
     NotUtf8 {
         /// The number of valid bytes at its front.
@@ -59,7 +58,6 @@ impl JuteReader {
         JuteReader { rest: frame }
     }
 
-    /// The bytes that are left.
     pub fn left(&self) -> usize {
         self.rest.len()
     }

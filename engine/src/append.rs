@@ -22,9 +22,7 @@ pub type TimeRange = (UserTime, UserTime);
 /// An idempotent producer's claim about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerSequence {
-    /// The producer's id.
     pub id: i64,
-    /// Its epoch.
     pub epoch: i16,
     /// The sequence number of the first record.
     pub first_sequence: i32,
@@ -102,7 +100,6 @@ pub trait BatchFormat: Send + Sync + 'static {
 /// A stored record, as compaction sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord<'a> {
-    /// Its offset in the log.
     pub offset: Offset,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,

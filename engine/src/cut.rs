@@ -23,12 +23,9 @@ use crate::seek::{
     is_retained_by_user_time,
 };
 
-/// One partition in a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutPartition {
-    /// The topic.
     pub topic: Arc<str>,
-    /// The partition.
     pub partition: u32,
     /// The first offset that has not been removed.
     pub start: Offset,
@@ -36,7 +33,6 @@ pub struct CutPartition {
     pub end: Offset,
 }
 
-/// The answer to a query for a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutAnswer {
     /// The moment that was answered, as an absolute moment.
@@ -64,7 +60,6 @@ pub(crate) struct CutSnapshot {
     pub(crate) hash: u128,
     /// The whole cut is on stable storage once the journal is, up to this position.
     durable_from: u64,
-    /// The topics as of the cut.
     pub(crate) topics: Vec<Arc<Topic>>,
     /// The partitions of the topics, in order.
     pub(crate) partitions: Arc<[CutPartition]>,
@@ -281,7 +276,6 @@ impl Engine {
         Ok(self.cuts.insert(asked, snapshot))
     }
 
-    /// Counters of the cut cache.
     pub fn cut_cache_stats(&self) -> CutCacheStats {
         self.cuts.stats()
     }

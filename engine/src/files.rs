@@ -59,7 +59,6 @@ use names::FileNames;
 pub(crate) use names::FileNamesFill;
 use open_files::OpenFileTable;
 
-/// Options of files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
     /// After how many entries of a file its index is saved.
@@ -95,7 +94,6 @@ struct FileSystemInner {
     closing: AtomicBool,
 }
 
-/// All files.
 #[derive(Clone)]
 pub struct FileSystem(Arc<FileSystemInner>);
 

@@ -9,15 +9,12 @@ use crate::groups::{CommittedOffset, GroupOffset};
 use crate::namespace::event::LATER_PARTITIONS;
 use crate::seek::{SeekError, WaitPolicy};
 
-/// A group as of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupAtCut {
-    /// The group.
     pub group: String,
     /// Its coordinator's last snapshot, and when it was saved. A group without members may have
     /// none.
     pub snapshot: Option<(Hlc, Vec<u8>)>,
-    /// Its committed offsets.
     pub offsets: Vec<GroupOffset>,
     /// The topics in which it was set to a moment, with the text of the moment. Partitions that
     /// such a topic got later are read from their beginning, not from their end.

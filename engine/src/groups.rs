@@ -19,7 +19,6 @@ pub use comparison::GroupDifference;
 pub(crate) use comparison::KeyComparison;
 pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
 
-/// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedOffset {
     /// The next offset to read.
@@ -43,11 +42,8 @@ impl CommittedOffset {
 /// A committed offset with its group and partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOffset {
-    /// The group.
     pub group: String,
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// What was committed.
     pub committed: CommittedOffset,
@@ -58,11 +54,8 @@ pub struct GroupOffset {
 /// The committed offsets of a group for a partition, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetDifference {
-    /// The group.
     pub group: String,
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// What was committed before.
     pub before: Option<CommittedOffset>,
@@ -371,7 +364,6 @@ impl GroupCatalog {
         Ok(found.into_iter().map(named).collect())
     }
 
-    /// The snapshots of all groups.
     pub(crate) fn snapshots(&self, cut: Cut) -> Result<Vec<(String, Vec<u8>)>, CatalogError> {
         let found = self.snapshots_with_stamps(cut)?;
         Ok(found.into_iter().map(|(group, _, snapshot)| (group, snapshot)).collect())

@@ -39,9 +39,7 @@ pub type TopicId = [u8; 16];
 /// One version of a topic: its state from one change to the next.
 #[derive(Debug)]
 pub struct Topic {
-    /// Its name.
     pub name: Arc<str>,
-    /// Its id.
     pub id: TopicId,
     /// When it was created.
     pub created: Hlc,
@@ -55,7 +53,6 @@ pub struct Topic {
     rules: Arc<UserTimeRules>,
 }
 
-/// A partition.
 #[derive(Debug)]
 pub struct Partition {
     /// Its index in its topic.

@@ -28,11 +28,9 @@ pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
 /// A named moment that is kept readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Its name.
     pub name: Arc<str>,
     /// What it keeps readable.
     pub at: Cut,
-    /// When it expires.
     pub expires: SysTime,
     /// The topics that it covers; `None` for everything.
     pub topics: Option<Vec<Arc<str>>>,
@@ -64,12 +62,10 @@ pub enum PinError {
     /// The request is not a valid pin.
     #[error("{0}")]
     Invalid(String),
-    /// The name is taken.
     #[error(
         "a pin of that name stands at another moment or for other topics; remove it first. pin={name}, moment={}", Moment::Sys(*.at)
     )]
     Taken {
-        /// The name.
         name: String,
         /// The moment of the existing pin.
         at: Cut,
@@ -91,7 +87,6 @@ impl From<EngineError> for PinError {
     }
 }
 
-/// A pin as it is stored.
 #[derive(Debug)]
 struct StoredPin {
     at: Cut,
@@ -153,7 +148,6 @@ impl PinTable {
         })
     }
 
-    /// Loads restated pins.
     pub(crate) fn load_restatement(&mut self, pins: Vec<RestatedPin>) {
         for RestatedPin { name, at, expires_ms, topics, set } in pins {
             let at = Cut::below(Hlc::from_bits(at));

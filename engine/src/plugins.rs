@@ -17,7 +17,6 @@ use crate::user_time::{PLUGINS_DIRECTORY, plugin_path};
 /// A plug-in that a topic's setting can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginSummary {
-    /// Its name.
     pub name: String,
     /// How long its module is.
     pub bytes: u64,

@@ -42,9 +42,7 @@ pub enum SeekError {
         Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {
-        /// The requested cut.
         cut: Cut,
-        /// The frontier.
         frontier: Hlc,
         /// In how many milliseconds the moment is past.
         retry_ms: u64,
@@ -107,9 +105,7 @@ impl From<std::io::Error> for SeekError {
 /// A partition whose history does not reach back to a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TruncatedPartition {
-    /// The topic.
     pub topic: Arc<str>,
-    /// The partition.
     pub partition: u32,
     /// The bound of its earliest readable cut.
     pub earliest: Hlc,
@@ -134,7 +130,6 @@ fn list(lost: &[TruncatedPartition]) -> String {
 /// The range of one partition that a reader may see: `[start, end)`.
 #[derive(Clone, Debug)]
 pub struct PartitionView {
-    /// The partition.
     pub partition: Arc<Partition>,
     /// The first offset.
     pub start: Offset,
@@ -143,7 +138,6 @@ pub struct PartitionView {
 }
 
 impl PartitionView {
-    /// The present of a partition.
     pub fn present(partition: &Arc<Partition>) -> PartitionView {
         PartitionView { partition: Arc::clone(partition), start: Offset(0), end: None }
     }
@@ -282,7 +276,6 @@ fn is_uncompacted(horizon: &LogHorizon, known: Option<Cut>) -> bool {
 /// A record found by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetAndTimestamp {
-    /// Its offset.
     pub offset: Offset,
     /// Its user time.
     pub time: UserTime,

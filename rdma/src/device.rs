@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaDevice {
     /// The kernel's name for it, such as `mlx5_0`.
@@ -30,12 +29,10 @@ impl fmt::Display for RdmaDevice {
     }
 }
 
-/// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPort {
     /// Its number, from 1.
     pub number: u32,
-    /// Its state.
     pub state: PortState,
     /// The type of its network.
     pub link_layer: LinkLayer,

@@ -43,7 +43,6 @@ pub fn freezeframe() -> &'static Path {
 pub struct TestDirectory(PathBuf);
 
 impl TestDirectory {
-    /// A new, empty directory.
     pub fn new() -> TestDirectory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -56,7 +55,6 @@ impl TestDirectory {
         TestDirectory(path)
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -75,7 +75,6 @@ impl TestMount {
         Ok(())
     }
 
-    /// A path in the mount.
     pub fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join("mount").join(path)
     }
@@ -85,7 +84,6 @@ impl TestMount {
         self.directory.path().join(path)
     }
 
-    /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.outside_path("data")
     }

@@ -22,7 +22,6 @@ use crate::TIMEOUT;
 /// The correlation id of every request.
 const CORRELATION_ID: i32 = 7;
 
-/// A connection.
 pub struct RawKafkaConnection(TcpStream);
 
 /// A request's frame, with its length.

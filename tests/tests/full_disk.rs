@@ -28,7 +28,6 @@ const SETTINGS: &[&str] = &[
 ];
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A small disk.
 struct SmallDisk {
     _directory: TestDirectory,
     path: PathBuf,

@@ -19,6 +19,7 @@
 //! | drop records from a batch | [`rewrite`] |
 //! | build a batch | [`BatchBuilder`] |
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod batches;

@@ -18,18 +18,15 @@ pub struct HistoryApiError {
     code: HistoryErrorCode,
     message: String,
     frontier: Option<String>,
-    /// When to retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_ms: Option<u64>,
 }
 
 impl HistoryApiError {
-    /// An error of a kind.
     pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> HistoryApiError {
         HistoryApiError { code, message: message.into(), frontier: None, retry_ms: None }
     }
 
-    /// Its kind.
     pub fn code(&self) -> HistoryErrorCode {
         self.code
     }

@@ -7,14 +7,12 @@ use serde::{Serialize, Serializer};
 
 macro_rules! history_error_codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)*) => {
-        /// The kind of an error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum HistoryErrorCode {
             $($(#[$doc])* $code,)*
         }
 
         impl HistoryErrorCode {
-            /// All kinds.
             pub const ALL: &[HistoryErrorCode] = &[$(HistoryErrorCode::$code),*];
 
             /// The name in a document.

@@ -75,7 +75,6 @@ pub enum GroupEffect {
     Persist {
         /// The id for the callback.
         write: WriteId,
-        /// The snapshot to write.
         snapshot: GroupSnapshot,
     },
 }
@@ -150,7 +149,6 @@ impl ClassicGroup {
         }
     }
 
-    /// The state of the group.
     pub fn state(&self) -> ClassicGroupState {
         self.state
     }

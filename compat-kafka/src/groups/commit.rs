@@ -12,7 +12,6 @@ use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
 pub struct CommitFence {
     /// The member's id; empty for a client that uses no group management.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The member's generation; -1 for a client that uses no group management.
     pub generation_id: i32,

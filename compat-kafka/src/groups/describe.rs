@@ -9,7 +9,6 @@ use super::state::ClassicGroupState;
 /// One line in the list of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupOverview {
-    /// The group's id.
     pub group_id: String,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
@@ -31,16 +30,12 @@ pub struct GroupSummary {
     pub protocol_type: String,
     /// The protocol that the members chose; empty unless the group is stable.
     pub protocol_data: String,
-    /// The members.
     pub members: Vec<MemberSummary>,
 }
 
-/// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSummary {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The name that the client gives itself.
     pub client_id: String,

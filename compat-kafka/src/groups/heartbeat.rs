@@ -6,12 +6,9 @@ use super::classic_group::ClassicGroup;
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 
-/// The request of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupHeartbeatRequest {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The generation that the member is part of.
     pub generation_id: i32,

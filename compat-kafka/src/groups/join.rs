@@ -49,7 +49,6 @@ pub struct JoinResult {
     pub error: Option<GroupError>,
     /// The generation, or -1 after most errors.
     pub generation_id: i32,
-    /// The group's protocol type.
     pub protocol_type: Option<String>,
     /// The protocol that the members chose.
     pub protocol_name: Option<String>,
@@ -66,9 +65,7 @@ pub struct JoinResult {
 /// What the leader gets about each member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedMember {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The member's metadata for the protocol chosen.
     pub metadata: Bytes,

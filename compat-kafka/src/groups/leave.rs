@@ -6,23 +6,18 @@ use super::classic_group::{ClassicGroup, GroupEffect};
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 
-/// A member that is to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveMemberRequest {
     /// The member's id; empty to remove the member with the instance id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// Why, in the client's words; for logs.
     pub reason: Option<String>,
 }
 
-/// The result for one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveMemberResult {
-    /// The member's id in the request.
     pub member_id: String,
-    /// The member's instance id in the request.
     pub group_instance_id: Option<String>,
     /// `None` if the member has left.
     pub error: Option<GroupError>,

@@ -13,7 +13,6 @@ pub(super) const OVERHEAD_BYTES: usize = 256;
 /// The memory of a protocol, besides its name and metadata.
 const PROTOCOL_OVERHEAD_BYTES: usize = 64;
 
-/// One member of a group.
 #[derive(Debug, Clone)]
 pub(super) struct ClassicGroupMember {
     pub(super) id: String,

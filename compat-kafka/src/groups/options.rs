@@ -21,7 +21,6 @@ pub struct Options {
     pub member_bytes_max: usize,
     /// The most bytes that one group's members may hold together, assignments included.
     pub group_bytes_max: usize,
-    /// The most groups.
     pub groups_max: usize,
     /// The most bytes that the members of all groups may hold together, including assignments and
     /// issued ids.

@@ -22,7 +22,6 @@ const VERSION: u8 = 1;
 /// The state of a group that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSnapshot {
-    /// The generation.
     pub generation: i32,
     /// The protocol type, once anyone has joined.
     pub protocol_type: Option<String>,
@@ -37,17 +36,12 @@ pub struct GroupSnapshot {
 /// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberSnapshot {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The name that the client gives itself.
     pub client_id: String,
-    /// The address of the client.
     pub client_host: String,
-    /// The session timeout.
     pub session_timeout_ms: u64,
-    /// The rebalance timeout.
     pub rebalance_timeout_ms: u64,
     /// All protocols of the member, with its metadata, by its preference.
     pub protocols: Vec<(String, Vec<u8>)>,
@@ -76,7 +70,6 @@ pub enum GroupSnapshotError {
 }
 
 impl GroupSnapshot {
-    /// Encodes it for the log.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_extend(self, vec![VERSION]).expect("plain values, into memory")
     }

@@ -8,7 +8,6 @@
 
 use std::fmt;
 
-/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassicGroupState {
     /// No members. There may be offsets, and issued member ids.

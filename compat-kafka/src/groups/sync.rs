@@ -13,9 +13,7 @@ use super::state::ClassicGroupState;
 /// A request for the member's assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncRequest {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The generation from the response to the join.
     pub generation_id: i32,
@@ -32,7 +30,6 @@ pub struct SyncRequest {
 pub struct SyncResult {
     /// `None` if the assignment is valid.
     pub error: Option<GroupError>,
-    /// The group's protocol type.
     pub protocol_type: Option<String>,
     /// The protocol that the members chose.
     pub protocol_name: Option<String>,

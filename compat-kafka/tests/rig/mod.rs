@@ -87,7 +87,6 @@ impl TestKafkaServer {
 /// A connection to the fixture's server.
 pub struct TestKafkaConnection(pub TcpStream);
 
-/// A request's frame.
 pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()

@@ -93,7 +93,6 @@ impl BatchFormat for CountingFormat {
 /// A record: its key, its value, and its own time.
 pub type TestRecordInput = (Option<String>, Option<String>, i64);
 
-/// A record as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestReadRecord {
     pub offset: u64,

@@ -11,10 +11,8 @@ use crate::config::TopicDefaults;
 use crate::files::FileOptions;
 use crate::maintenance::MaintenanceOptions;
 
-/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Options of the store.
     pub storage: storage::Options,
     /// The directory of the catalog; `None` for a catalog in memory, which is lost with the
     /// process.
@@ -44,7 +42,6 @@ pub struct EngineOptions {
     pub maintenance: MaintenanceOptions,
     /// The key that signs the proofs of sealed segments; without it they are not signed.
     pub signing_key: Option<Arc<SigningKey>>,
-    /// Options of files.
     pub files: FileOptions,
 }
 

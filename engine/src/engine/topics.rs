@@ -16,7 +16,6 @@ use crate::pins::PinHold;
 /// How many producer ids one entry grants.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
 impl Engine {
-    /// The topic of that name.
     pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
         self.shared.namespace.read().topic(name).cloned()
     }
@@ -26,7 +25,6 @@ impl Engine {
         self.shared.namespace.read().has_current_or_past(name)
     }
 
-    /// The topic with that id.
     pub fn topic_by_id(&self, id: &TopicId) -> Option<Arc<Topic>> {
         self.shared.namespace.read().topic_by_id(id).cloned()
     }

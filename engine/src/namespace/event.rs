@@ -7,11 +7,8 @@ use serde::{Deserialize, Serialize};
 /// What an entry of log 0 carries, encoded with postcard. New variants go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetadataEvent {
-    /// A topic was created.
     TopicCreated {
-        /// Its name.
         name: String,
-        /// Its id.
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
@@ -27,7 +24,6 @@ pub enum MetadataEvent {
     },
     /// A topic got more partitions.
     PartitionsAdded {
-        /// Its id.
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
@@ -36,7 +32,6 @@ pub enum MetadataEvent {
     },
     /// A topic's settings were changed.
     TopicConfigured {
-        /// Its id.
         id: [u8; 16],
         /// All settings that are set on it now.
         configs: BTreeMap<String, String>,
@@ -46,7 +41,6 @@ pub enum MetadataEvent {
         /// The bound.
         below: i64,
     },
-    /// A group committed offsets.
     OffsetsCommitted {
         /// The group.
         group: String,
@@ -55,14 +49,12 @@ pub enum MetadataEvent {
     },
     /// Committed offsets were removed.
     OffsetsDeleted {
-        /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
     },
     /// A group's membership changed.
     GroupSaved {
-        /// The group.
         group: String,
         /// Its coordinator's snapshot.
         snapshot: Vec<u8>,
@@ -74,7 +66,6 @@ pub enum MetadataEvent {
     },
     /// A pin was set, or its expiry extended.
     PinSet {
-        /// The pin's name.
         name: String,
         /// The bits of its cut's bound.
         at: u64,
@@ -104,7 +95,6 @@ pub enum MetadataEvent {
     /// The committed offsets of a group were set, all at once: to a moment, or back to an earlier
     /// state.
     OffsetsSet {
-        /// The group.
         group: String,
         /// Its new offsets. Partition 2³²−1 stands for the partitions that the topic gets later.
         offsets: Vec<OffsetCommit>,
@@ -136,7 +126,6 @@ pub enum MetadataEvent {
     /// Committed offsets expired. Each one is removed only if it is old enough: one that was
     /// committed meanwhile stays.
     OffsetsExpired {
-        /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
@@ -157,7 +146,6 @@ pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
 /// An offset that was committed before the moment of [`MetadataEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedOffset {
-    /// The group.
     pub group: String,
     /// The bits of the stamp at which it was committed.
     pub stamp: u64,
@@ -168,7 +156,6 @@ pub struct RestatedOffset {
 /// A group as it was at the moment of [`MetadataEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedGroup {
-    /// The group.
     pub group: String,
     /// The bits of the stamp at which it was saved.
     pub stamp: u64,
@@ -181,7 +168,6 @@ pub struct RestatedGroup {
 pub struct RestatedChange {
     /// The bits of the stamp at which it happened.
     pub stamp: u64,
-    /// The change.
     pub change: TopicChange,
 }
 
@@ -190,9 +176,7 @@ pub struct RestatedChange {
 pub enum TopicChange {
     /// [`MetadataEvent::TopicCreated`].
     Created {
-        /// Its name.
         name: String,
-        /// Its id.
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
@@ -208,7 +192,6 @@ pub enum TopicChange {
     },
     /// [`MetadataEvent::PartitionsAdded`].
     PartitionsAdded {
-        /// Its id.
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
@@ -217,7 +200,6 @@ pub enum TopicChange {
     },
     /// [`MetadataEvent::TopicConfigured`].
     Configured {
-        /// Its id.
         id: [u8; 16],
         /// All settings that were set on it.
         configs: BTreeMap<String, String>,
@@ -244,7 +226,6 @@ impl From<TopicChange> for MetadataEvent {
 /// A pin as it was at the moment of [`MetadataEvent::NamespaceRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedPin {
-    /// Its name.
     pub name: String,
     /// The bits of its cut's bound.
     pub at: u64,
@@ -259,9 +240,7 @@ pub struct RestatedPin {
 /// One offset of a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffsetCommit {
-    /// The topic's name.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// The next offset to read.
     pub offset: i64,

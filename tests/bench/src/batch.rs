@@ -161,7 +161,6 @@ impl XorShiftRng {
     }
 }
 
-/// A fetched batch.
 #[derive(Debug)]
 pub(crate) struct FetchedBatch<'a> {
     pub(crate) base_offset: i64,

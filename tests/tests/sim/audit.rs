@@ -24,7 +24,6 @@ pub(crate) struct AuditRecord {
     pub(crate) batch: u64,
 }
 
-/// A stored batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuditBatch {
     pub(crate) base: u64,
@@ -43,7 +42,6 @@ impl AuditBatch {
 /// A partition, identified by its topic's id.
 pub(crate) type PartitionKey = (TopicId, u32);
 
-/// A stored partition.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditPartition {
     pub(crate) place: PartitionKey,

@@ -20,7 +20,6 @@ pub(crate) enum CatalogAge {
     Latest,
     /// What an earlier incarnation left.
     Stale,
-    /// Nothing.
     Missing,
 }
 

@@ -60,7 +60,6 @@ impl SimClock {
         self.shown_ms.load(Ordering::SeqCst)
     }
 
-    /// The wall clock, in milliseconds.
     pub(crate) fn wall_ms(&self) -> u64 {
         self.read().wall.0
     }

@@ -24,7 +24,6 @@ const MOMENTS: u64 = 5;
 const SMALL_FILES: u64 = 20;
 const READ_BYTES: usize = 64 << 10;
 
-/// A query.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CorruptionQuery {
     /// The present and past partitions, each with its start and end.

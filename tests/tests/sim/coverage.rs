@@ -34,7 +34,6 @@ pub(crate) enum CoveragePoint {
     MomentCompacted,
     /// A moment of a topic was read that was deleted since.
     MomentOfDeleted,
-    /// A user time was found.
     UserTimeFound,
     /// The end of a partition was read as of a user time.
     UserTimeEnd,
@@ -62,11 +61,9 @@ pub(crate) enum CoveragePoint {
     SmallFileRead,
     /// There were more than a hundred segments.
     ManySegments,
-    /// Segments were merged.
     SegmentsMerged,
     /// Old committed offsets were removed from the log.
     OffsetsLogStartAdvanced,
-    /// Committed offsets expired.
     OffsetsExpired,
     /// Deleted topics were forgotten.
     TopicsRemoved,
@@ -88,7 +85,6 @@ pub(crate) enum CoveragePoint {
     PowerLossAtStart,
     /// The store stopped by itself.
     StoreStopped,
-    /// A clock had jumped.
     ClockJumped,
     /// A node started under a clock that was far ahead.
     ClockUnconfirmed,
@@ -102,7 +98,6 @@ pub(crate) enum CoveragePoint {
     DescriptorsExhausted,
 }
 
-/// All of them.
 pub(crate) const ALL: [CoveragePoint; 47] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,

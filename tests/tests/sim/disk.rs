@@ -28,7 +28,6 @@ pub(crate) struct SimDisk {
     descriptors: Arc<DescriptorLimit>,
 }
 
-/// The limit on the process's descriptors.
 #[derive(Default)]
 struct DescriptorLimit {
     is_exhausted: AtomicBool,

@@ -16,7 +16,6 @@ pub(crate) type LedgerStep = u64;
 /// Which acknowledgement a producer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckMode {
-    /// None.
     None,
     /// The node's; the batch may be lost with the machine.
     Leader,
@@ -24,7 +23,6 @@ pub(crate) enum AckMode {
     All,
 }
 
-/// A batch that a client sent.
 #[derive(Clone, Debug)]
 pub(crate) struct SentBatch {
     pub(crate) topic: String,
@@ -115,7 +113,6 @@ pub(crate) struct SimLedger {
 }
 
 impl SimLedger {
-    /// The next step.
     pub(crate) fn next_step(&mut self) -> LedgerStep {
         self.step += 1;
         self.step

@@ -11,7 +11,6 @@ pub(crate) const UNKNOWN_INODE: u64 = 0;
 /// The stamp of such a change.
 pub(crate) const UNKNOWN_STAMP: Hlc = Hlc::MAX;
 
-/// A change to files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelChange {
     Create { name: String, mode: u32 },

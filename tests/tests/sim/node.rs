@@ -174,7 +174,6 @@ impl SimNode {
         *self.stop.borrow()
     }
 
-    /// The faults of its catalog.
     pub(crate) fn catalog_faults(&self) -> &CatalogFaults {
         &self.catalog_faults
     }

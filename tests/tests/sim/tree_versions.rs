@@ -47,7 +47,6 @@ impl Default for TreeVersions {
 }
 
 impl TreeVersions {
-    /// The last version that is certain.
     pub(crate) fn last_certain(&self) -> &TreeVersion {
         &self.all[self.last_certain_index()]
     }
@@ -57,7 +56,6 @@ impl TreeVersions {
         self.all.last().expect("there is always the empty one")
     }
 
-    /// The version at an index.
     pub(crate) fn at(&self, nth: usize) -> &TreeVersion {
         &self.all[nth]
     }
@@ -71,7 +69,6 @@ impl TreeVersions {
         self.is_pending
     }
 
-    /// The index of the last version that is certain.
     pub(crate) fn last_certain_index(&self) -> usize {
         self.all.len() - 1 - usize::from(self.is_pending)
     }

@@ -15,7 +15,6 @@ use crate::world::SimWorld;
 
 /// How long a client waits for a response.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// The key of the extension API.
 const EXTENSION_API_KEY: i16 = 17990;
 
 /// A connection that is opened when needed and closed after any error.

@@ -93,7 +93,6 @@ impl GroupSlotState {
         self.idle_until = self.group.is_idle().then_some(until);
     }
 
-    /// The next deadline of this group.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         [self.group.next_deadline(), self.idle_until].into_iter().flatten().min()
     }

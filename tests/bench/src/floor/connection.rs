@@ -14,7 +14,6 @@ use crate::batch::{BatchCheck, take_batch};
 
 /// The receive buffer; after so many bytes it starts again at the front.
 const MEMORY_BYTES: usize = 16 << 20;
-/// The longest frame.
 const FRAME_BYTES_MAX: usize = MEMORY_BYTES / 4;
 /// The bytes of one read.
 const READ_BYTES: usize = 1 << 20;

@@ -51,7 +51,6 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     Ok(found)
 }
 
-/// Logs of one length.
 struct SameLengthLogs {
     length: u64,
     logs: u64,

@@ -18,7 +18,6 @@ pub(crate) struct SeriesPoint {
     pub(crate) figures: Vec<(&'static str, ValueSpread)>,
 }
 
-/// A performance goal.
 #[derive(Clone, Debug)]
 pub(crate) struct PerformanceGoal {
     pub(crate) what: String,
@@ -51,7 +50,6 @@ impl PerformanceGoal {
     }
 }
 
-/// All results of an experiment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExperimentResults {
     pub(crate) points: Vec<SeriesPoint>,

@@ -61,7 +61,6 @@ impl ReplayHandler for NullReplay {
     }
 }
 
-/// The appends in flight.
 struct InFlightAppends {
     count: AtomicI64,
     /// The appender wakes when no more than this many are in flight.

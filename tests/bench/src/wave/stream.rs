@@ -60,7 +60,6 @@ fn wall() -> Result<Duration> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
 }
 
-/// The timing of one sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleTiming {
     /// When it was due, if it had to wait for that.

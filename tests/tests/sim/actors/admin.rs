@@ -194,7 +194,6 @@ impl SimAdmin {
         self.world.node.borrow_mut().take()
     }
 
-    /// The disk of this incarnation.
     fn disk(&self) -> MemoryDisk {
         let node = self.world.node.borrow();
         node.as_ref().map_or_else(MemoryDisk::new, |node| node.disk.memory.clone())

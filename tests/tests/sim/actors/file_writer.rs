@@ -20,7 +20,6 @@ use crate::rng::SimRng;
 use crate::world::SimWorld;
 
 const WHO: &str = "file_writer";
-/// The possible names.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/a", "d/b", "e", "e/a"];
 const MODES: [u32; 3] = [0o600, 0o644, 0o755];
 /// The longest file.

@@ -28,7 +28,6 @@ use crate::world::SimWorld;
 /// A topic that exists from the beginning: its name, its number of partitions, and its settings.
 type StandingTopic = (&'static str, u32, &'static [(&'static str, &'static str)]);
 
-/// The topic that is compacted.
 const COMPACTED_TOPIC: &str = "keyed";
 
 /// How long a tombstone is kept.
@@ -37,7 +36,6 @@ pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
 /// How long a record of the topic `short` is kept.
 pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
 
-/// The standing topics.
 const STANDING_TOPICS: [StandingTopic; 3] = [
     ("plain", 3, &[]),
     ("short", 2, &[("retention.ms", "2500")]),

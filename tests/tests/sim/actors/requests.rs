@@ -72,7 +72,6 @@ pub(super) async fn init_producer_id(
     Ok((answer.error_code == 0).then_some((answer.producer_id.0, answer.producer_epoch)))
 }
 
-/// The result of a fetch.
 pub(super) struct FetchResult {
     pub(super) code: i16,
     pub(super) start: u64,

@@ -73,7 +73,6 @@ impl SlowClientMode {
     }
 }
 
-/// A request with a long response.
 fn request_with_long_answer() -> Vec<u8> {
     let topic = |nth| {
         MetadataRequestTopic::default()
