@@ -86,7 +86,8 @@ pub struct CommandOutput {
 impl CommandOutput {
     /// Its standard output as text.
     ///
-    /// # Panics It is not UTF-8.
+    /// # Panics
+    /// It is not UTF-8.
     pub fn stdout(&self) -> &str {
         std::str::from_utf8(&self.bytes).expect("it prints text")
     }
@@ -143,14 +144,16 @@ fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
 
 /// The resident memory of a process in bytes, as the kernel reports it.
 ///
-/// # Panics There is no such process.
+/// # Panics
+/// There is no such process.
 pub fn resident_bytes(pid: u32) -> u64 {
     memory_field(pid, "VmRSS:")
 }
 
 /// The peak of [`resident_bytes`].
 ///
-/// # Panics There is no such process.
+/// # Panics
+/// There is no such process.
 pub fn resident_bytes_peak(pid: u32) -> u64 {
     memory_field(pid, "VmHWM:")
 }
@@ -264,7 +267,8 @@ impl TestServer {
 
     /// Its standard error so far.
     ///
-    /// # Panics Another holder of the log panicked.
+    /// # Panics
+    /// Another holder of the log panicked.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.lock().expect("nobody panics with it")).into_owned()
     }

@@ -47,7 +47,8 @@ pub fn is_installed(program: &str) -> bool {
 
 /// Starts a server that mounts its tree. `None`, with a notice, if nothing can be mounted.
 ///
-/// # Panics It does not start although it could.
+/// # Panics
+/// It does not start although it could.
 pub fn start(test: &str, arguments: &[&str]) -> Option<TestMount> {
     if let Err(why) = can_mount() {
         print_notice(&format!("SKIPPED {test}: {why}"));
@@ -98,7 +99,8 @@ impl TestMount {
 
     /// Stops the server cleanly.
     ///
-    /// # Panics It does not end.
+    /// # Panics
+    /// It does not end.
     pub fn stop(&mut self) {
         let status = self.server.take().expect("it runs").stop().expect("it ends");
         assert!(status.success(), "{status}");
@@ -151,7 +153,8 @@ impl Drop for TestMount {
 
 /// A moment after everything that was done before the call, and before everything after it.
 ///
-/// # Panics The clock is before 1970.
+/// # Panics
+/// The clock is before 1970.
 pub fn moment() -> String {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time since 1970");
     let moment = now().as_millis() + 1;
@@ -163,7 +166,8 @@ pub fn moment() -> String {
 
 /// Runs a shell script in `directory`, with `-eu`, and returns its output.
 ///
-/// # Panics It fails.
+/// # Panics
+/// It fails.
 pub fn shell(directory: &Path, script: &str) -> String {
     let mut command = Command::new("bash");
     command.args(["-euo", "pipefail", "-c", script]).current_dir(directory);

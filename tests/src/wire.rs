@@ -26,7 +26,8 @@ pub struct RawKafkaConnection(TcpStream);
 
 /// A request's frame, with its length.
 ///
-/// # Panics The request cannot be encoded in this version.
+/// # Panics
+/// The request cannot be encoded in this version.
 pub fn encode_frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()
@@ -48,7 +49,8 @@ pub fn length_prefixed(body: &[u8]) -> Vec<u8> {
 impl RawKafkaConnection {
     /// Connects.
     ///
-    /// # Panics Nothing listens at the address.
+    /// # Panics
+    /// Nothing listens at the address.
     pub fn connect(address: SocketAddr) -> RawKafkaConnection {
         let stream = TcpStream::connect_timeout(&address, TIMEOUT).expect("somebody listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a limit can be set");
@@ -111,7 +113,8 @@ impl RawKafkaConnection {
 
     /// Reads what the server sends before it closes the connection.
     ///
-    /// # Panics It does not close it.
+    /// # Panics
+    /// It does not close it.
     pub fn read_until_closed(&mut self) -> Vec<u8> {
         let (mut words, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
@@ -127,7 +130,8 @@ impl RawKafkaConnection {
 
     /// Creates a topic.
     ///
-    /// # Panics It is not created.
+    /// # Panics
+    /// It is not created.
     pub fn create_topic(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
         let configs = configs.iter().map(|(name, value)| {
             CreatableTopicConfig::default()
@@ -146,7 +150,8 @@ impl RawKafkaConnection {
 
     /// Produces one batch, valid or not. Returns the error code and the base offset.
     ///
-    /// # Panics No response arrives.
+    /// # Panics
+    /// No response arrives.
     pub fn produce(&mut self, topic: &str, partition: i32, records: &Bytes) -> (i16, i64) {
         let answer = self.call(9, &produce_request(topic, partition, records)).expect("an answer");
         let answer = &answer.responses[0].partition_responses[0];
@@ -155,7 +160,8 @@ impl RawKafkaConnection {
 
     /// Fetches from `offset` on without waiting. Returns the error code, the end, and the batches.
     ///
-    /// # Panics No response arrives.
+    /// # Panics
+    /// No response arrives.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> (i16, i64, Bytes) {
         let request = fetch_request(topic, partition, offset, Duration::ZERO);
         let answer = self.call(12, &request).expect("an answer");
@@ -165,7 +171,8 @@ impl RawKafkaConnection {
 
     /// The offset of the first record at or after a time, or −1; and the error code.
     ///
-    /// # Panics No response arrives.
+    /// # Panics
+    /// No response arrives.
     pub fn offset_at(&mut self, topic: &str, partition: i32, time_ms: i64) -> (i16, i64) {
         let answer =
             self.call(6, &list_offsets_request(topic, partition, time_ms)).expect("an answer");
