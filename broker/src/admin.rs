@@ -76,7 +76,6 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Serves one connection.
 async fn serve_connection(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

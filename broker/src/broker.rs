@@ -38,7 +38,6 @@ const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval of progress messages during a slow start. A normal start takes less.
 const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The server.
 #[derive(Debug)]
 pub struct Broker;
 
@@ -50,7 +49,6 @@ struct Listener {
     stop: watch::Sender<bool>,
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct RunningBroker {
     status: Arc<ServerStatus>,
@@ -279,7 +277,6 @@ impl RunningBroker {
         self.admin_listener.as_ref().map(|door| door.address)
     }
 
-    /// The cluster id.
     pub fn cluster_id(&self) -> &str {
         self.data_dir.cluster_id()
     }

@@ -42,7 +42,6 @@ const VARIABLE_TYPO_DISTANCE: usize = 2;
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The data directory.
     pub data_dir: PathBuf,
     /// The address for Kafka clients.
     pub kafka: ListenAddress,

@@ -34,7 +34,6 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long a response may take. A mount point may wait for a disk.
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ControlRequest {
@@ -58,19 +57,16 @@ pub enum ControlRequest {
     ClockConfirm,
 }
 
-/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlResponse {
     /// Success, with the directories of the request.
     Done(Vec<PathBuf>),
-    /// The state of the clock.
     Clock(ClockStatus),
     /// Failure, with the reason.
     Refused(String),
 }
 
-/// The state of the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockStatus {

@@ -6,25 +6,21 @@ use compat_kafka::KafkaServer;
 use engine::Engine;
 use parking_lot::Mutex;
 
-/// The phase of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
     /// It opens its data directory.
     Starting,
-    /// It serves requests.
     Serving,
     /// It stops, for this reason.
     Stopping(Arc<str>),
 }
 
-/// The parts of a started server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerParts {
     pub(crate) engine: Arc<Engine>,
     pub(crate) kafka: Arc<KafkaServer>,
 }
 
-/// The status of the server.
 #[derive(Debug)]
 pub(crate) struct ServerStatus {
     phase: Mutex<ServerPhase>,

@@ -19,6 +19,9 @@
 //! # Ok(())
 //! # }
 //! ```
+
+#![warn(missing_docs)]
+
 mod api;
 mod bootstrap;
 mod cluster;

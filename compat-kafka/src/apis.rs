@@ -1,4 +1,4 @@
-//! One file per API: decode, ask, encode.
+//! One file per API. Each decodes a request, asks the engine, and encodes the response.
 
 mod alter_configs;
 pub(crate) mod api_versions;

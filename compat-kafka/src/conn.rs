@@ -1,13 +1,14 @@
-//! A connection: frames in, answers out, in the order of the requests.
+//! A connection: it reads frames and writes responses, in the order of the requests.
 //!
-//! Requests of one connection take effect one after the other, as in Kafka. Produce requests alone
-//! overlap: each takes its place in the journal's queue before the next is looked at, and their
-//! answers wait for the disk together.
+//! Requests of one connection take effect one after the other, as in Kafka. Only produce requests
+//! overlap: each takes its place in the journal's queue before the next request is read, and their
+//! responses wait for the disk together.
 //!
-//! Memory is bounded: requests and answers take room in budgets that all connections share
-//! ([`crate::memory_budget`]), a client must keep to a pace ([`crate::pace`]), and a connection whose client
-//! does not read is not read from. While an answer goes out, what is in flight goes on: it holds room
-//! that others wait for, in those budgets and in the journal's queue.
+//! Memory is bounded. Requests and responses take room in budgets that all connections share
+//! ([`crate::memory_budget`]). A client must keep to a minimum rate ([`crate::transfer_pace`]). A
+//! connection whose client does not read is not read from. While a response is written, the
+//! requests in flight go on, because they hold room that others wait for: in those budgets and in
+//! the journal's queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -39,16 +40,16 @@ use crate::{apis, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
-/// How long nobody is accepted where that fails.
+/// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often it is said at most that nobody is.
+/// The shortest interval between two warnings that `accept` fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
-/// How long open requests may take to end when the service stops.
+/// How long the requests in flight may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
 const LONG_POLL_DRAIN_MAX: Duration = Duration::from_millis(200);
 
-/// Accepts connections until `stop` turns true, then lets them end.
+/// Accepts connections until `stop` turns true, then lets them finish.
 pub async fn serve(
     kafka: Arc<KafkaServer>,
     listener: TcpListener,
@@ -69,7 +70,8 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, mostly: those who are here may end, and make room.
+                // Mostly the process is out of descriptors. Open connections may end meanwhile and
+                // free some.
                 warnings.warn(&error.to_string());
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -99,7 +101,7 @@ pub async fn serve(
     }
 }
 
-/// Says that connections are not accepted: not for each, for there may be thousands in a second.
+/// Warns that `accept` fails. It limits the warnings, because there may be thousands in a second.
 #[derive(Default)]
 struct AcceptWarnings {
     count: u64,
@@ -116,8 +118,8 @@ impl AcceptWarnings {
     }
 }
 
-/// Serves one connection that was made elsewhere, from `peer` to `local`, until either side or `stop`
-/// ends it.
+/// Serves one connection that was made elsewhere, from `peer` to `local`, until either side or
+/// `stop` ends it.
 pub async fn serve_stream(
     kafka: Arc<KafkaServer>,
     stream: impl ByteStream,
@@ -130,18 +132,18 @@ pub async fn serve_stream(
     }
 }
 
-/// The service stops, and what a connection still had to do has had its time.
+/// Waits until the service stops and the time to finish the requests in flight is over.
 async fn wait_for_stop_and_grace(stop: &mut watch::Receiver<bool>, grace: Duration) {
     wait_for_stop(stop).await;
     tokio::time::sleep(grace).await;
 }
 
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
-    // An error says that whoever could stop us is gone, which is an end as well.
+    // An error means that the sender of `stop` is dropped, which is a stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// A connection's place among those that may be open.
+/// A connection's slot among the open connections.
 struct ConnectionSlot {
     kafka: Arc<KafkaServer>,
     by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
@@ -180,7 +182,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Why a connection ended before its client ended it.
+/// Why the server ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("{0}")]
@@ -209,7 +211,7 @@ impl ConnectionError {
             add(&kafka.metrics().connections_slow, 1);
         }
         match self {
-            // A client that goes away is everyday life.
+            // Clients disconnect all the time: this is no warning.
             ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
             error => tracing::warn!(%peer, %error, "closing connection"),
         }
@@ -226,7 +228,7 @@ struct KafkaConnection<S> {
     response_quota: Arc<ConnectionQuota>,
 }
 
-/// The requests that are being served, and the answers that wait for their turn on the socket.
+/// The requests in flight, and the responses that wait for their turn on the socket.
 #[derive(Default)]
 struct RequestPipeline {
     futures: FuturesOrdered<routes::ResponseFuture>,
@@ -242,7 +244,7 @@ impl RequestPipeline {
         self.len() == 0
     }
 
-    /// The next answer, once there is one; `None` if nothing is in flight.
+    /// Returns the next response when it is ready, or `None` if nothing is in flight.
     async fn next(&mut self) -> Option<ResponseResult> {
         match self.ready.pop_front() {
             Some(served) => Some(served),
@@ -250,7 +252,7 @@ impl RequestPipeline {
         }
     }
 
-    /// Lets everything that is in flight go on until there is another answer.
+    /// Drives everything that is in flight until another response is ready.
     async fn advance(&mut self) {
         match self.futures.next().await {
             Some(served) => self.ready.push_back(served),
@@ -292,7 +294,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             RequestFrameReader::new(&connection.kafka, Arc::clone(&connection.request_quotas));
         let mut in_flight = RequestPipeline::default();
         let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
-        // What is in flight are produce requests, which others of their kind may join.
+        // If only produce requests are in flight, another one may join them.
         let mut produces = true;
         loop {
             if let Some((context, ..)) = &waiting {
@@ -316,7 +318,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                     continue;
                 }
             }
-            // What waits for the disk is waited for; what waits for news is not.
+            // Requests that wait for the disk may finish. Those that wait for news have a shorter
+            // limit.
             let grace = match (in_flight.is_empty() && waiting.is_none(), produces) {
                 (true, _) => Duration::ZERO,
                 (false, true) => DRAIN_MAX,
@@ -343,7 +346,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
     }
 
-    /// Sends an answer. What is in flight goes on meanwhile; nothing is read.
+    /// Writes a response. The requests in flight go on meanwhile; nothing is read.
     async fn send(
         &self,
         answer: Option<KafkaResponse>,
@@ -364,7 +367,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         }
     }
 
-    /// Reads a request's header.
+    /// Decodes a request's header.
     fn read_header(
         &self,
         frame: RequestFrame,
@@ -388,7 +391,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         Ok((context, frame, body))
     }
 
-    /// Begins to serve a request; it holds its share of the budget until it is served. `is_only`
+    /// Starts to serve a request, which holds its share of the budget until it is served. `is_only`
     /// says whether nothing else of the connection is in flight.
     fn start_request(
         &self,
@@ -421,7 +424,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         }))
     }
 
-    /// Who serves a request.
+    /// Selects the code that serves a request.
     fn route(
         &self,
         context: RequestContext,
@@ -463,7 +466,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                     self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
                 }
                 Err(LoadError::Corrupt(rotten)) => {
-                    // Its beginning may be out already: the client must not take it for an answer.
+                    // The beginning of the response may be out already. The client must not take
+                    // that for a whole one.
                     self.kafka.record_corruption(&rotten);
                     return Err(ConnectionError::Corrupt);
                 }
@@ -506,7 +510,8 @@ impl<S: ByteStream> KafkaConnection<S> {
     ) -> Result<(), ConnectionError> {
         const SLICES_MAX: usize = 256;
         let mut left = slices;
-        // Takes away what is empty, so that a write of nothing is not taken for an end.
+        // Removes empty slices, so that a write of zero bytes is not taken for the end of the
+        // stream.
         io::IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             match self.stream.try_write_vectored(&left[..left.len().min(SLICES_MAX)]) {
@@ -525,7 +530,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                 Err(error) => return Err(error.into()),
             }
         }
-        // To load what comes next is for us to do.
+        // Loading the next chunk is the server's work, so the client's pace does not count it.
         if pace.is_waiting() {
             pace.pause(Instant::now());
         }
@@ -533,7 +538,7 @@ impl<S: ByteStream> KafkaConnection<S> {
     }
 }
 
-/// Polls what is in flight once, and takes an answer if one is ready.
+/// Polls what is in flight once, and takes a response if one is ready.
 async fn poll_once(
     in_flight: &mut FuturesOrdered<routes::ResponseFuture>,
 ) -> Option<ResponseResult> {

@@ -1,4 +1,4 @@
-//! What every request finds: the engine, the groups, the options, and the counters.
+//! What every request uses: the engine, the groups, the options, and the counters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,32 +26,31 @@ use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
 use crate::transfer_pace::TransferLimits;
 
-/// Small requests may take this part of what large ones may.
+/// Small requests have a budget of their own, smaller than the large ones' by this factor.
 const SMALL_REQUEST_DIVISOR: usize = 4;
 
-/// Where clients are told to connect.
+/// The address that clients are told to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedAddress {
-    /// A name or an address.
+    /// A host name or an IP address.
     pub host: String,
-    /// A port.
     pub port: u16,
 }
 
-/// How Kafka's face behaves. Names in parentheses are Kafka's.
+/// The options of the Kafka protocol server. Names in parentheses are Kafka's settings.
 #[derive(Clone, Debug)]
 pub struct KafkaOptions {
     /// This broker's id (`node.id`).
     pub node_id: i32,
-    /// The cluster's name.
     pub cluster_id: String,
-    /// Where clients are told to connect (`advertised.listeners`); where they came, if not set.
+    /// The address that clients are told to connect to (`advertised.listeners`). If it is `None`,
+    /// the address that they connected to.
     pub advertised: Option<AdvertisedAddress>,
-    /// The rack that clients are told of (`broker.rack`).
+    /// The rack in responses to clients (`broker.rack`).
     pub rack: Option<String>,
-    /// Whether asking for a topic makes it (`auto.create.topics.enable`).
+    /// Whether a request for a topic creates it (`auto.create.topics.enable`).
     pub auto_create_topics: bool,
-    /// How many partitions a topic gets that does not say (`num.partitions`).
+    /// The number of partitions of a topic that is created without one (`num.partitions`).
     pub partitions: u32,
     /// Whether topics may be deleted (`delete.topic.enable`).
     pub delete_topics: bool,
@@ -61,30 +60,30 @@ pub struct KafkaOptions {
     pub connections_max: usize,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
-    /// The most bytes of large requests that have arrived and were not answered; small ones that
-    /// are pipelined may take a quarter as much besides (`queued.max.request.bytes`).
+    /// The most bytes of large requests that have arrived and are not answered. Small pipelined
+    /// requests may take a quarter as much in addition (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
-    /// The most bytes of answers in memory that clients have not taken yet.
+    /// The most bytes of responses in memory that clients have not read yet.
     pub responses_bytes_max: usize,
-    /// How slowly a client may send a request or take an answer.
+    /// How slowly a client may send a request or read a response.
     pub transfer_limits: TransferLimits,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
     /// The most bytes that one fetch returns (`fetch.max.bytes`).
     pub fetch_bytes_max: usize,
-    /// The most offsets' metadata that a commit may carry (`offset.metadata.max.bytes`).
+    /// The most bytes of metadata for one offset in a commit (`offset.metadata.max.bytes`).
     pub offset_metadata_bytes_max: usize,
-    /// How long a read waits for a moment that is not past yet.
+    /// How long a read waits for a moment that is not final yet.
     pub moment_patience: Duration,
-    /// How many bytes a batch may unpack to when it is looked into.
+    /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
     /// The broker's settings, as DescribeConfigs lists them: name and value.
     pub broker_configs: Vec<(String, String)>,
-    /// What Kafka's settings are if nobody sets them, by name.
+    /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
-    /// Groups.
     pub groups: GroupOptions,
-    /// Makes the ids of new topics and group members, each unique. A simulation gives them by its seed.
+    /// Makes the ids of new topics and group members, each unique. A simulation derives them from
+    /// its seed.
     pub new_id: fn() -> [u8; 16],
 }
 
@@ -117,34 +116,33 @@ impl Default for KafkaOptions {
     }
 }
 
-/// Kafka's face.
 pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
     pub(crate) groups: GroupCoordinator,
     pub(crate) moment_cache: MomentCache,
     pub(crate) format: KafkaFormat,
-    /// For large requests that have arrived, or do.
+    /// The budget for large requests that have arrived or are arriving.
     pub(crate) large_request_budget: Arc<MemoryBudget>,
-    /// For small requests that came before an earlier one was answered.
+    /// The budget for small requests that arrive before an earlier one is answered.
     pub(crate) pipelined_request_budget: Arc<MemoryBudget>,
-    /// For answers that were not taken yet.
+    /// The budget for responses that clients have not read yet.
     pub(crate) response_budget: Arc<MemoryBudget>,
-    /// Reads the journal's files for answers.
+    /// Reads the journal's files for responses.
     pub(crate) loader: FileLoader,
-    /// Memory for large requests.
+    /// Buffers for large requests.
     pub(crate) frame_buffers: FrameBufferPool,
-    /// Turns to unpack large batches that are produced.
+    /// Permits to decompress large batches that are produced.
     pub(crate) decompression_permits: Semaphore,
-    /// What of the journal is known to be rotten.
+    /// The payloads that are known to be corrupt.
     pub(crate) corruption_cache: CorruptionCache,
     bound_address: OnceLock<SocketAddr>,
     metrics: KafkaMetrics,
-    /// Operations of the extension API that other parts of the server brought.
+    /// Operations of the extension API that other parts of the server registered.
     extension_operations: RwLock<Vec<Arc<dyn ExtensionOperations>>>,
 }
 
-/// A topic as a reader named it: the present, or a moment.
+/// A topic that a reader named: the present one, or a moment of it.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadableTopic {
     Present(Arc<Topic>),
@@ -159,8 +157,9 @@ impl ReadableTopic {
         }
     }
 
-    /// Whether all of it is still there. Whoever has read some of it asks this behind that: else what
-    /// was given up or compacted meanwhile would be missing from the answer, unsaid.
+    /// Checks that all of the topic is still there. A reader calls this after its reads. Otherwise
+    /// records that retention or compaction removed meanwhile would be missing from the response
+    /// without an error.
     pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
         match self {
             ReadableTopic::Present(_) => Ok(()),
@@ -168,14 +167,14 @@ impl ReadableTopic {
         }
     }
 
-    /// [`ReadableTopic::check_kept`], of one partition alone: a topic may have many.
+    /// [`ReadableTopic::check_kept`] for one partition: a topic may have many.
     pub(crate) fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
         let ReadableTopic::Past(view) = self else { return Ok(()) };
         let Ok(index) = usize::try_from(index) else { return Ok(()) };
         view.check_partition_retained(index).map_err(|error| seek_error(&error))
     }
 
-    /// What may be seen of partition `index`.
+    /// The readable part of partition `index`.
     pub(crate) fn view(&self, index: i32) -> Option<PartitionView> {
         let index = usize::try_from(index).ok()?;
         match self {
@@ -188,9 +187,10 @@ impl ReadableTopic {
 }
 
 impl KafkaServer {
-    /// Kafka's face over `engine`. Restores the groups; must be called within a runtime.
+    /// Creates the server on `engine` and restores the groups. It must be called within a runtime.
     ///
     /// # Errors
+    ///
     /// The catalog cannot be read.
     pub fn new(
         engine: Arc<Engine>,
@@ -225,7 +225,7 @@ impl KafkaServer {
             response_budget: budget(options.responses_bytes_max, 0),
             loader,
             frame_buffers: FrameBufferPool::default(),
-            // Half of the cores are left to those who bring small ones.
+            // Half of the cores stay free for clients that send small batches.
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
@@ -237,12 +237,12 @@ impl KafkaServer {
         }))
     }
 
-    /// Counters.
     pub fn metrics(&self) -> &KafkaMetrics {
         &self.metrics
     }
 
-    /// What is held of each budget for memory, by its name: bytes, and how many connections were ended to make room.
+    /// The use of each memory budget, by name: the bytes held, and the connections ended to make
+    /// room.
     pub fn budgets(&self) -> [(&'static str, u64, u64); 3] {
         let row = |name, budget: &MemoryBudget| (name, budget.held_bytes(), budget.evicted());
         [
@@ -252,12 +252,13 @@ impl KafkaServer {
         ]
     }
 
-    /// Adds operations to the extension API. Those of this crate come first, and then whoever came first.
+    /// Adds operations to the extension API. Operations of this crate take precedence, and then the
+    /// earliest registered.
     pub fn register_operations(&self, ops: Arc<dyn ExtensionOperations>) {
         self.extension_operations.write().push(ops);
     }
 
-    /// Who answers the operation `op`, of those that were added.
+    /// The registered operations that include `op`.
     pub(crate) fn operations_for(&self, op: &str) -> Option<Arc<dyn ExtensionOperations>> {
         self.extension_operations
             .read()
@@ -266,22 +267,21 @@ impl KafkaServer {
             .cloned()
     }
 
-    /// Counts and remembers a payload that was read and is not what was written.
+    /// Counts and remembers a payload whose bytes are not those that were written.
     pub(crate) fn record_corruption(&self, rotten: &Corruption) {
         add(&self.metrics.corrupt_reads, 1);
         self.corruption_cache.record(rotten);
     }
 
-    /// Says where the listener is bound.
     pub(crate) fn set_bound_address(&self, address: SocketAddr) {
         let _ = self.bound_address.set(address);
     }
 
-    /// Where clients are told to connect.
+    /// The address that clients are told to connect to.
     pub(crate) fn advertised_address(&self, came_to: SocketAddr) -> AdvertisedAddress {
         let bound = self.bound_address.get().copied().unwrap_or(came_to);
         match &self.options.advertised {
-            // Port 0 in a setting stands for the port that was bound.
+            // Port 0 in the setting stands for the port that was bound.
             Some(address) if address.port == 0 => {
                 AdvertisedAddress { port: bound.port(), ..address.clone() }
             }
@@ -290,10 +290,11 @@ impl KafkaServer {
         }
     }
 
-    /// The topic that a reader named: a topic, or a moment of one that is still there. A real topic of
-    /// the very name wins. `Ok(None)` if there is none.
+    /// Resolves the topic that a reader named: a topic, or a moment of one whose history is still
+    /// there. A real topic with the same name takes precedence. `Ok(None)` if there is neither.
     ///
     /// # Errors
+    ///
     /// The name asks for a moment that cannot be read.
     pub(crate) async fn readable(
         &self,
@@ -306,11 +307,12 @@ impl KafkaServer {
         Ok(readable)
     }
 
-    /// [`Kafka::readable`], for an answer that may say `rows` more of moments, and not without end: a
-    /// request has room for the names of many.
+    /// [`KafkaServer::readable`] for a response that may describe only `rows` more rows of moments.
+    /// Without a limit one request could name very many.
     ///
     /// # Errors
-    /// As [`Kafka::readable`], or nothing is left of `rows`.
+    ///
+    /// As [`KafkaServer::readable`], or `rows` is used up.
     pub(crate) async fn readable_within_quota(
         &self,
         name: &str,
@@ -322,11 +324,12 @@ impl KafkaServer {
         self.readable(name).await
     }
 
-    /// [`Kafka::readable`], but what it finds may have lost records since it was first asked for. Whoever
-    /// reads of a partition asks [`ReadableTopic::check_partition_kept`] behind that.
+    /// [`KafkaServer::readable`] without the check that the result still has all its records. After
+    /// reading a partition, the caller calls [`ReadableTopic::check_partition_kept`].
     ///
     /// # Errors
-    /// As [`Kafka::readable`].
+    ///
+    /// As [`KafkaServer::readable`].
     pub(crate) async fn readable_unchecked(
         &self,
         name: &str,
@@ -339,7 +342,7 @@ impl KafkaServer {
         Ok(view.map(ReadableTopic::Past))
     }
 
-    /// The topic that a reader named by id.
+    /// Resolves the topic that a reader named by id.
     pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<ReadableTopic> {
         if let Some(topic) = self.engine.topics().by_id(id) {
             return Some(ReadableTopic::Present(topic));
@@ -347,7 +350,7 @@ impl KafkaServer {
         self.moment_cache.by_id(id).map(ReadableTopic::Past)
     }
 
-    /// Answers all who wait in groups, so that connections can end.
+    /// Answers all members that wait in groups, so that connections can end.
     pub fn close(&self) {
         self.groups.close();
     }

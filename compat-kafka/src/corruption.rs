@@ -1,10 +1,10 @@
-//! Payloads that the disk gives back otherwise than they were written.
+//! Payloads that the disk returns with other bytes than were written.
 //!
 //! Every payload that is read for a consumer is compared with the checksum of its entry before its
 //! last byte goes out. One that differs is remembered, so that the next fetch ends before it, and a
-//! fetch of it is answered with CORRUPT_MESSAGE: Java's consumer throws at that (KAFKA-9206), and
-//! librdkafka's reports it, where KAFKA_STORAGE_ERROR would have both ask again for ever. A consumer that seeks
-//! past it goes on. One that the disk does not give back at all is the same to a consumer.
+//! fetch of it is answered with CORRUPT_MESSAGE. Java's consumer throws at that (KAFKA-9206), and
+//! librdkafka's reports it. With KAFKA_STORAGE_ERROR both would retry for ever. A consumer that
+//! seeks past the payload goes on. A payload that cannot be read at all is treated the same.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -15,10 +15,11 @@ use engine::{DataFileBlock, Entry, EntryPayload, Offset, blocking};
 use hlc::Hlc;
 use parking_lot::Mutex;
 
-/// How many are remembered; the oldest is forgotten first, and found again when it is read.
+/// How many payloads are remembered. The oldest is forgotten first, and found again by the next
+/// read of it.
 const CORRUPTIONS_MAX: usize = 4096;
 
-/// What the bytes of a payload must be, and what those were that have been read.
+/// The expected checksum of a payload, and the checksum of the bytes that were read so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningChecksum {
     id: PayloadId,
@@ -26,7 +27,7 @@ pub(crate) struct RunningChecksum {
     so_far: u32,
 }
 
-/// Stamps are unique; a payload that was written anew, as another one, has another checksum.
+/// Stamps are unique, and a payload that was rewritten has another checksum.
 type PayloadId = (Hlc, u32);
 
 impl RunningChecksum {
@@ -34,32 +35,32 @@ impl RunningChecksum {
         RunningChecksum { id: (entry.stamp, entry.payload_crc), base: entry.base, so_far: 0 }
     }
 
-    /// Whether nothing of the payload was read.
+    /// Whether nothing of the payload was read yet.
     pub(crate) fn is_new(&self) -> bool {
         self.so_far == 0
     }
 
-    /// Goes on with the next bytes of the payload.
+    /// Adds the next bytes of the payload.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.so_far = crc32c::crc32c_append(self.so_far, bytes);
     }
 
-    /// Goes on with `range` of a block, of which others may have computed the checksum.
+    /// Adds `range` of a block, whose checksum another reader may have computed already.
     pub(crate) fn update_from_block(&mut self, block: &DataFileBlock, range: Range<usize>) {
         self.so_far = block.crc_append(self.so_far, range);
     }
 
-    /// Whether all that was read is the payload that was written.
+    /// Whether the bytes that were read are the payload that was written.
     pub(crate) fn matches(&self) -> bool {
         self.so_far == self.id.1
     }
 
-    /// The payload, which was found at `position` of `file` and is none.
+    /// The error for a payload that differs, found at `position` of `file`.
     pub(crate) fn mismatch(&self, file: &str, position: u64) -> Corruption {
         self.corruption(file, position, "a payload's checksum does not match".to_owned())
     }
 
-    /// The payload, which cannot be read, or not to its end: `position` of `file` failed.
+    /// The error for a payload that cannot be read, or not to its end: `position` of `file` failed.
     pub(crate) fn unreadable(&self, file: &str, position: u64, error: &io::Error) -> Corruption {
         self.corruption(file, position, format!("a payload cannot be read: {error}"))
     }
@@ -69,7 +70,7 @@ impl RunningChecksum {
     }
 }
 
-/// A payload that is not what was written, or that the disk does not give back.
+/// A payload that differs from what was written, or that cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "the journal is corrupt: {cause}. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
@@ -82,11 +83,11 @@ pub(crate) struct Corruption {
     cause: String,
 }
 
-/// What is known to be rotten, as far as it was read in this life.
+/// The payloads that this incarnation found corrupt.
 #[derive(Debug, Default)]
 pub(crate) struct CorruptionCache {
     state: Mutex<CorruptionCacheState>,
-    /// How many are known, so that nobody locks for nothing.
+    /// How many payloads are known. While it is 0, no lock is taken.
     count: AtomicUsize,
 }
 
@@ -97,7 +98,7 @@ struct CorruptionCacheState {
 }
 
 impl CorruptionCache {
-    /// Remembers a payload, and says so in the log the first time.
+    /// Remembers a payload, and logs it the first time.
     pub(crate) fn record(&self, rotten: &Corruption) {
         let mut known = self.state.lock();
         if !known.ids.insert(rotten.id) {
@@ -114,8 +115,8 @@ impl CorruptionCache {
         tracing::error!("{rotten}; consumers get CORRUPT_MESSAGE for it");
     }
 
-    /// The index of the first piece that is known to be rotten. One that stands first is read again: the
-    /// disk may give it back by now.
+    /// The index of the first piece that is known to be corrupt. A corrupt piece at index 0 is read
+    /// again, because the disk may return it correctly by now.
     pub(crate) fn first_corrupt(&self, pieces: &[EntryPayload]) -> Option<usize> {
         loop {
             match self.position_in(pieces) {

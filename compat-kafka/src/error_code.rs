@@ -1,4 +1,4 @@
-//! The one place where our errors become Kafka's.
+//! The one place that maps our errors to Kafka's codes.
 
 use engine::{EngineError, SeekError};
 use kafka_protocol::ResponseError;
@@ -6,7 +6,7 @@ use kafka_records::BatchError;
 
 use crate::groups::GroupError;
 
-/// No `_` arm: a new kind of error must be given a code here before it compiles.
+/// There is no `_` arm: a new kind of error needs a code here before it compiles.
 pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
     match error {
         EngineError::UnknownPartition { .. } => ResponseError::UnknownTopicOrPartition,
@@ -14,29 +14,31 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::TopicName(_) => ResponseError::InvalidTopicException,
         EngineError::PartitionCount(_) => ResponseError::InvalidPartitions,
         EngineError::Config(_) => ResponseError::InvalidConfig,
-        // Answered as a success with the old offset; a caller that cannot, says this.
+        // A duplicate is answered as a success with the old offset. A caller that cannot do that
+        // returns this.
         EngineError::Duplicate { .. } => ResponseError::DuplicateSequenceNumber,
         EngineError::OutOfOrderSequence { .. } => ResponseError::OutOfOrderSequenceNumber,
         EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
         EngineError::Pinned { .. } | EngineError::TopicLimit(_) => ResponseError::PolicyViolation,
-        // Clients send it again, and then it is checked by the new setting.
+        // Clients send the batch again, and then it is checked by the new setting.
         EngineError::UserTimeChanged => ResponseError::NotLeaderOrFollower,
         EngineError::UserTimeOutOfOrder { .. } => ResponseError::InvalidTimestamp,
         EngineError::UserTime(_) => ResponseError::InvalidConfig,
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
-        // As a coordinator of Kafka that reads its part of the offsets' topic back: clients ask again.
+        // Kafka's coordinator returns this while it loads its partition of the offsets topic.
+        // Clients retry.
         EngineError::Loading(_) => ResponseError::CoordinatorLoadInProgress,
         EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,
     }
 }
 
-/// A moment that cannot be read, where the topic's name asked for it.
+/// The code for a moment in a topic's name that cannot be read.
 pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
     match error {
         SeekError::NotYet { .. } => ResponseError::OffsetNotAvailable,
-        // Not "unknown topic", which clients ask for again and again.
+        // Not UNKNOWN_TOPIC_OR_PARTITION, which clients retry again and again.
         SeekError::FarFuture { .. }
         | SeekError::BeforeHistory { .. }
         | SeekError::BeforeOffsets { .. }
@@ -46,7 +48,7 @@ pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
     }
 }
 
-/// A batch that a producer sent.
+/// The code for a batch that a producer sent.
 pub(crate) fn batch_error(error: &BatchError) -> ResponseError {
     match error {
         BatchError::Crc { .. } | BatchError::Length { .. } | BatchError::TooShort { .. } => {
@@ -54,7 +56,7 @@ pub(crate) fn batch_error(error: &BatchError) -> ResponseError {
         }
         // Java's producer splits the batch then.
         BatchError::TooLarge { .. } => ResponseError::MessageTooLarge,
-        // Kafka 4 takes no message format but the newest, and calls any other invalid.
+        // Kafka 4 accepts only the newest message format, and calls any other invalid.
         _ => ResponseError::InvalidRecord,
     }
 }
@@ -69,7 +71,7 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         GroupError::FencedInstanceId => ResponseError::FencedInstanceId,
         GroupError::InvalidSessionTimeout => ResponseError::InvalidSessionTimeout,
         GroupError::GroupMaxSizeReached => ResponseError::GroupMaxSizeReached,
-        // Clients look for the coordinator, and try again after a while.
+        // Clients look up the coordinator again, and retry after a pause.
         GroupError::CoordinatorNotAvailable
         | GroupError::TooManyGroups
         | GroupError::TooManyBytes => ResponseError::CoordinatorNotAvailable,

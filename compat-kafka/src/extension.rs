@@ -1,11 +1,12 @@
-//! What Kafka's protocol has no words for: cuts, the past of topics and groups, and pins.
+//! The extension API, for what Kafka's protocol does not have: cuts, the past of topics and groups,
+//! and pins.
 //!
-//! One API of our own, with a key far above Kafka's, not listed in ApiVersions: stock clients never
-//! see it. Its body is one JSON document each way; `docs/KAFKA.md` describes them. The same documents
-//! are asked over HTTP, so [`handle_document`] is the one way in.
+//! It is one API with a key far above Kafka's, and ApiVersions does not list it, so stock clients
+//! never see it. Requests and responses are one JSON document each; `docs/KAFKA.md` describes them.
+//! The HTTP history API takes the same documents, so [`handle_document`] is the only entry point.
 //!
-//! A file here is about one subject, and has its operations. Operations on what this crate does not
-//! know are brought by others, as [`ExtensionOperations`].
+//! Each file here is about one subject, and has its operations. Other crates register operations on
+//! subjects that this crate does not know, as [`ExtensionOperations`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,19 +38,17 @@ pub use error_code::HistoryErrorCode;
 
 /// "FF".
 pub(crate) const API_KEY: i16 = 17990;
-/// The longest request.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// An answer that is being made.
 pub type OperationFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Value, HistoryApiError>> + Send + 'a>>;
 
-/// Operations that come from a part of the server which this crate does not know.
+/// Operations from a part of the server that this crate does not know.
 pub trait ExtensionOperations: Send + Sync + 'static {
     /// The names of the operations.
     fn operations(&self) -> &[&'static str];
 
-    /// Answers one of them. `document` is what was asked, without its `op`.
+    /// Runs the operation `op`. `document` is the request without its `op`.
     fn call<'a>(&'a self, op: &'a str, document: Value) -> OperationFuture<'a>;
 }
 
@@ -93,10 +92,11 @@ async fn parse_and_handle(
     handle_document(kafka, document).await
 }
 
-/// Answers one document, as `docs/KAFKA.md` describes them, with the text of another.
+/// Handles one document, as `docs/KAFKA.md` describes them, and returns the text of the response.
 ///
 /// # Errors
-/// Why there is none; [`HistoryApiError::document`] is what to answer then.
+///
+/// The reason of the failure. [`HistoryApiError::document`] is the response to send then.
 pub async fn handle_document(
     kafka: &Arc<KafkaServer>,
     mut document: Value,
@@ -108,7 +108,8 @@ pub async fn handle_document(
             return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, what));
         }
     };
-    // A cut may have very many partitions: its text is written without a tree of values before it.
+    // A cut may have very many partitions. Its text is written directly, without a tree of JSON
+    // values.
     if op == "cut" {
         return cuts::cut(kafka, read(document)?).await;
     }
@@ -159,7 +160,7 @@ async fn call_registered(
     }
 }
 
-/// [`handle_document`], with a refusal as the document that it is on the wire.
+/// [`handle_document`], with an error as its document on the wire.
 #[cfg(test)]
 async fn handle_json(kafka: &Arc<KafkaServer>, document: Value) -> Value {
     let answer =

@@ -1,8 +1,8 @@
-//! Chunks of an answer that lie near each other in one data file: read together, and compared with the
-//! checksums of their entries while they are at hand.
+//! Chunks of a response that lie near each other in one data file. They are read together, and
+//! compared with the checksums of their entries while they are in memory.
 //!
-//! Whoever reads much of a file reads whole blocks of it. These are shared by all readers ([`DataCache`]),
-//! and the next one is on its way while one is sent. A few bytes here and there are read as such.
+//! A reader of large ranges reads whole blocks. All readers share the blocks ([`DataCache`]), and
+//! the next block is read ahead while one is sent. A few bytes here and there are read directly.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,10 +21,10 @@ use crate::response::ResponseChunk;
 /// How many buffers are kept for the next run.
 const POOLED_BUFFERS_MAX: usize = 8;
 
-/// Reads runs of files for answers.
+/// Reads runs of files for responses.
 pub(crate) struct FileLoader {
     blocks: Arc<DataCache>,
-    /// Buffers of short runs, used again and again.
+    /// Buffers of short runs, for reuse.
     buffers: Mutex<Vec<LoadBuffer>>,
 }
 
@@ -37,7 +37,7 @@ impl FileLoader {
         self.buffers.lock().pop().unwrap_or_default()
     }
 
-    /// Takes the buffer of a run that was sent.
+    /// Takes back the buffer of a run that was sent.
     pub(crate) fn recycle(&self, loaded: LoadedRuns) {
         for run in loaded.0 {
             let RunBytes::Buffer(buffer) = run.bytes else { continue };
@@ -48,13 +48,13 @@ impl FileLoader {
         }
     }
 
-    /// Starts to load a block that is wanted soon, unless it is here. Nobody waits for it.
+    /// Starts to load a block that is needed soon, unless it is in memory. Nothing waits for it.
     fn read_ahead(&self, file: &Arc<DataFile>, number: u64) {
         if !self.blocks.should_read_ahead(file, number) {
             return;
         }
         let (blocks, file) = (Arc::clone(&self.blocks), Arc::clone(file));
-        // Whoever needs the block tries again, and finds what is wrong with it.
+        // The reader that needs the block loads it again, and gets the error then.
         tokio::task::spawn_blocking(move || drop(blocks.load(&file, number, 0)));
     }
 }
@@ -68,25 +68,25 @@ pub(crate) enum LoadError {
     Corrupt(#[from] Corruption),
 }
 
-/// A run of a file that is read at once, and the parts of it that are asked for.
+/// A range of a file that is read at once, and the payloads wanted from it.
 #[derive(Clone)]
 struct FileRun {
     file: Arc<DataFile>,
-    /// The block of the file that all of it lies in; `None` where blocks are not kept.
+    /// The block of the file that contains the whole run; `None` if blocks are not cached.
     block: Option<u64>,
-    /// Where in the file ranges count from: the block's beginning, or the run's.
+    /// The position in the file that ranges are relative to: the start of the block or of the run.
     base: u64,
     range: Range<usize>,
     payloads: Vec<PayloadRange>,
-    /// Whether enough is asked for from here on that whole blocks are worth reading.
+    /// Whether the response needs enough from here on to make whole blocks worth reading.
     is_scan: bool,
 }
 
-/// A payload within a run, or the piece of a long one that lies in it.
+/// A payload within a run, or the piece of a long payload that lies in the run.
 #[derive(Clone)]
 struct PayloadRange {
     range: Range<usize>,
-    /// What was read of the payload in earlier runs.
+    /// The checksum over the bytes that earlier runs had of the payload.
     checksum: RunningChecksum,
     is_last: bool,
 }
@@ -94,25 +94,24 @@ struct PayloadRange {
 /// Where the bytes of a run are.
 #[derive(Debug)]
 enum RunBytes {
-    /// In a block.
     Block(Arc<DataFileBlock>),
-    /// In a buffer that holds the run alone.
+    /// In a buffer that holds only the run.
     Buffer(LoadBuffer),
 }
 
-/// The bytes of a run, and where in them is what was asked for.
+/// The bytes of a run, and the ranges in them that are wanted.
 #[derive(Debug)]
 struct LoadedRun {
     ranges: Vec<Range<usize>>,
     bytes: RunBytes,
 }
 
-/// Runs in memory, of which nothing is known to be rotten.
+/// Runs in memory, with nothing in them that is known to be corrupt.
 #[derive(Debug)]
 pub(crate) struct LoadedRuns(Vec<LoadedRun>);
 
 impl LoadedRuns {
-    /// What was asked for.
+    /// The wanted ranges.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().flat_map(|run| {
             let bytes = match &run.bytes {
@@ -124,9 +123,9 @@ impl LoadedRuns {
     }
 }
 
-/// Loads the chunks that stand first and lie in one run, and takes them away. A payload that is no longer
-/// than a block is loaded whole, so that nothing of it goes out before it was compared; a longer one in
-/// pieces. `None` if what stands first is in memory.
+/// Loads the leading chunks that lie in one run, and removes them from the queue. A payload no
+/// longer than a block is loaded whole, so that it is compared before any of it goes out. A longer
+/// one is loaded in pieces. `None` if the first chunk is in memory.
 pub(crate) async fn load_first(
     chunks: &mut VecDeque<ResponseChunk>,
     loader: &FileLoader,
@@ -137,12 +136,12 @@ pub(crate) async fn load_first(
     let runs: Vec<FileRun> = [Some(run), rest].into_iter().flatten().collect();
     let mut loaded = load_runs(&runs, loader).await;
     if matches!(loaded, Err(LoadError::Corrupt(_))) && runs[0].block.is_some() {
-        // Memory may err too: only what the disk gives again is damage.
+        // Memory can fail too: only if the disk returns the same bytes again, it is corruption.
         runs.iter().for_each(|run| run.evict_block(loader));
         loaded = load_runs(&runs, loader).await;
     }
     if let Err(LoadError::Corrupt(_)) = loaded {
-        // The disk may give it back one day.
+        // The disk may return the right bytes later.
         runs.iter().for_each(|run| run.evict_block(loader));
     }
     let (loaded, carried) = loaded?;
@@ -157,7 +156,7 @@ pub(crate) async fn load_first(
     Ok(Some(loaded))
 }
 
-/// Loads runs that follow each other. Says what was read of a payload that goes on behind them.
+/// Loads consecutive runs. Returns the checksum so far of a payload that continues after them.
 async fn load_runs(
     runs: &[FileRun],
     loader: &FileLoader,
@@ -172,7 +171,7 @@ async fn load_runs(
 }
 
 impl FileRun {
-    /// The run that begins with the chunk that stands first.
+    /// The run that begins with the first chunk.
     fn begin(chunks: &VecDeque<ResponseChunk>, in_blocks: bool) -> Option<FileRun> {
         let Some(ResponseChunk::File { file, at, .. }) = chunks.front() else { return None };
         let (number, from) = block_of(*at);
@@ -193,8 +192,8 @@ impl FileRun {
         Some(run)
     }
 
-    /// The rest of the payload that goes on behind this run, if it is to be compared before any of it goes
-    /// out.
+    /// The rest of the payload that continues after this run, if it must be compared before any of
+    /// it goes out.
     fn take_rest(&self, chunks: &mut VecDeque<ResponseChunk>) -> Option<FileRun> {
         let begun = self.payloads.last().filter(|part| !part.is_last && part.checksum.is_new())?;
         let Some(ResponseChunk::File { length, .. }) = chunks.front() else { return None };
@@ -207,7 +206,8 @@ impl FileRun {
         Some(rest)
     }
 
-    /// Takes what of the first chunk lies in the run; whether the next may too.
+    /// Takes the part of the first chunk that lies in the run. Returns whether the next chunk may
+    /// lie in it too.
     fn take_chunk(&mut self, chunks: &mut VecDeque<ResponseChunk>) -> bool {
         let Some(ResponseChunk::File { file, at, length, checksum: seal }) = chunks.front_mut()
         else {
@@ -233,8 +233,7 @@ impl FileRun {
         is_last
     }
 
-    /// The block that is wanted next, if the reader goes on like this: the next one of the answer, or of
-    /// the file.
+    /// The block to read ahead: the next one of the response, or else of the file.
     fn next_block(&self, chunks: &VecDeque<ResponseChunk>) -> Option<(Arc<DataFile>, u64)> {
         let block = self.block.filter(|_| self.is_scan)?;
         let in_file = chunks.iter().find_map(|chunk| match chunk {
@@ -254,8 +253,9 @@ impl FileRun {
         }
     }
 
-    /// Reads the run: at once if it is in memory, else on a thread that may wait for disks. `carried` is
-    /// what was read of its first payload before; it says the same of one that goes on behind it.
+    /// Reads the run: at once if it is in memory, else on a thread that may block. `carried` is the
+    /// checksum so far of its first payload. The result has the same for a payload that continues
+    /// after the run.
     async fn load(
         &self,
         loader: &FileLoader,
@@ -263,7 +263,7 @@ impl FileRun {
     ) -> Result<(LoadedRun, Option<RunningChecksum>), LoadError> {
         if let Some(block) = self.block {
             let is_here = || loader.blocks.has(&self.file, block);
-            // Where the block cannot be read, the run may be.
+            // If the block cannot be read, the run alone may still be readable.
             if (self.is_scan || is_here())
                 && let Ok(block) = self.load_block(loader, block).await
             {
@@ -284,10 +284,10 @@ impl FileRun {
         loading.await.map_err(io::Error::other)?
     }
 
-    /// Reads what is asked for, and what lies between.
+    /// Reads the wanted ranges, and what lies between them.
     async fn load_run(&self, mut buffer: LoadBuffer) -> Result<LoadBuffer, LoadError> {
         let (at, length) = (self.file_position(self.range.start), self.range.len());
-        // Whatever is wrong, the blocking read finds out more.
+        // Any error shows again in the blocking read, with more detail.
         if self.file.load_cached(&mut buffer, at, length).unwrap_or(false) {
             return Ok(buffer);
         }
@@ -301,8 +301,8 @@ impl FileRun {
         loading.await.map_err(io::Error::other)?
     }
 
-    /// Reads each part by itself: what is whole is served up to the first that cannot be read, also
-    /// where what lies between them cannot.
+    /// Reads each payload separately. Payloads before the first unreadable one are served, even if
+    /// the bytes between them cannot be read.
     fn load_payloads(&self, buffer: &mut LoadBuffer) -> Result<(), LoadError> {
         let first = self.range.start;
         let ranges =
@@ -320,7 +320,7 @@ impl FileRun {
         })
     }
 
-    /// Where in the file a byte of the run lies.
+    /// The position in the file of a byte of the run.
     fn file_position(&self, in_run: usize) -> u64 {
         self.base + in_run as u64
     }
@@ -355,7 +355,7 @@ impl FileRun {
     }
 }
 
-/// Whether the chunks that stand first ask for enough of a file within the length of a block.
+/// Whether the leading chunks need enough of a file within the length of a block.
 fn is_scan(chunks: &VecDeque<ResponseChunk>) -> bool {
     let Some(ResponseChunk::File { file: first, at: start, .. }) = chunks.front() else {
         return false;

@@ -1,4 +1,4 @@
-//! What the engine must know of a record batch.
+//! What the engine must know about a record batch.
 
 use std::ops::ControlFlow;
 
@@ -19,12 +19,11 @@ const NO_TIMESTAMP: i64 = -1;
 /// Kafka's record batches, as a [`BatchFormat`]. The head of a payload is the batch's header.
 #[derive(Clone, Copy, Debug)]
 pub struct KafkaFormat {
-    /// How many bytes a batch may unpack to when it is looked into.
+    /// The most bytes that a batch may decompress to when its records are read.
     pub decompressed_bytes_max: usize,
 }
 
 impl KafkaFormat {
-    /// The limit on unpacking.
     pub(crate) fn decompression_limit(self) -> DecompressionLimit {
         DecompressionLimit { decompressed_bytes_max: self.decompressed_bytes_max }
     }
@@ -91,7 +90,7 @@ impl BatchFormat for KafkaFormat {
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
     ) -> Result<RewriteOutcome, String> {
         let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
-        // A negative one is long past.
+        // A negative value is long past.
         let known = header.delete_horizon_ms().map(|ms| SysTime(ms.max(0) as u64));
         let given = delete_horizon.map(|time| i64::try_from(time.0).unwrap_or(i64::MAX));
         let rewritten = rewrite(batch, self.decompression_limit(), given, |record| {
@@ -115,21 +114,22 @@ pub(crate) struct RecordUserTime {
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
     pub(crate) time: Result<UserTime, ExtractError>,
-    /// Whether a plug-in has worked longer for the batch than it may. Whoever takes it in refuses it then.
-    /// Whoever reads what was taken in must not ask: a record has the time that it had.
+    /// Whether a plug-in has exceeded its work limit for the batch. An append refuses the batch
+    /// then. A read of a stored batch must ignore this: a record keeps the time that it had.
     pub(crate) overworked: Option<ExtractError>,
 }
 
-/// Whose timestamps a batch carries, or will.
+/// The source of the timestamps in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchTimestampType {
-    /// Its records' own.
+    /// Each record has its own.
     CreateTime,
-    /// That of the append. It is not known before, so nothing may depend on it: no extractor sees it.
+    /// The time of the append. It is not known before, so nothing may depend on it: no extractor
+    /// sees it.
     LogAppendTime,
 }
 
-/// Shows what `extractor` finds in each record of a batch, in order.
+/// Passes what `extractor` finds in each record of a batch to the visitor, in order.
 pub(crate) fn extract(
     batch: &Bytes,
     limit: DecompressionLimit,
@@ -148,7 +148,7 @@ pub(crate) fn extract(
     })
 }
 
-/// Whose a batch is.
+/// The producer of a batch, if it has an id.
 pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
     if header.producer_id < 0 || header.base_sequence < 0 {
         return None;
@@ -265,7 +265,7 @@ mod tests {
             assert_eq!(log.read().len(), 4);
             log.compact(1100);
             assert_eq!(log.read(), live, "{codec:?}");
-            // The last batch is empty, and still says whose it was and where it ended.
+            // The last batch is empty, and still has its producer and its last sequence number.
             let left: Vec<_> = log.0.iter().map(|stored| FORMAT.producer(&stored.batch)).collect();
             assert_eq!(left, notes[2..]);
             assert_eq!(FORMAT.times(&log.0[1].batch), Ok(vec![]));

@@ -1,19 +1,19 @@
-//! Memory for large frames, used again and again.
+//! A pool of buffers for large frames.
 //!
-//! A large produce request lives on as the newest part of its log: its buffer comes back only when
-//! the log's tail lets it go. To give it to the allocator then, and to take as much anew for the
-//! next request, would have the kernel clear and map the same pages for ever.
+//! A large produce request stays in memory as the newest part of its log. Its buffer returns only
+//! when the log's tail releases it. If buffers went to the allocator then and the next request
+//! allocated again, the kernel would clear and map the same pages for ever.
 
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// Buffers from this size on come from here.
+/// Buffers from this size on come from the pool.
 pub(crate) const LARGE_BYTES_MIN: usize = 128 << 10;
-/// No buffer that is longer is kept.
+/// The pool keeps no buffer that is longer.
 const POOLED_BUFFER_BYTES_MAX: usize = 2 << 20;
-/// How much is kept for later, all buffers together.
+/// The most bytes that the pool keeps, all buffers together.
 const POOL_BYTES_MAX: usize = 32 << 20;
 
 #[derive(Default)]
@@ -22,16 +22,15 @@ struct FrameBufferPoolState {
     bytes: usize,
 }
 
-/// The buffers that wait for their next use.
 #[derive(Clone, Default)]
 pub(crate) struct FrameBufferPool(Arc<Mutex<FrameBufferPoolState>>);
 
 impl FrameBufferPool {
-    /// A buffer of `length` bytes or more, of any content.
+    /// Returns a buffer of at least `length` bytes, with any content.
     pub(crate) fn take(&self, length: usize) -> FrameBuffer {
         let mut kept = self.0.lock();
-        // Mostly all are of one size; the newest is the warmest.
-        // Not one that is far too long: a payload in it would keep all of it.
+        // Mostly all buffers have one size, and the newest is the warmest. One that is far too long
+        // is not used: a payload in it would keep all of it allocated.
         let fit = length..=length.max(LARGE_BYTES_MIN) / 2 * 3;
         let fits = kept.buffers.iter().rposition(|buffer| fit.contains(&buffer.len()));
         let bytes = match fits {
@@ -50,19 +49,20 @@ impl FrameBufferPool {
     }
 }
 
-/// A buffer that goes back where it came from.
+/// A buffer that returns to the pool when it is dropped.
 pub(crate) struct FrameBuffer {
     bytes: Vec<u8>,
     pool: Weak<Mutex<FrameBufferPoolState>>,
 }
 
 impl FrameBuffer {
-    /// All of it, to be filled.
+    /// The whole buffer, to be filled.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Its first `length` bytes, to be shared; it goes back when the last share is gone.
+    /// The first `length` bytes, to be shared. The buffer returns to the pool when the last share
+    /// is dropped.
     pub(crate) fn into_bytes(self, length: usize) -> Bytes {
         Bytes::from_owner(self).slice(..length)
     }

@@ -1,8 +1,9 @@
-//! Frames off a socket, within budgets.
+//! Reads frames from a socket, within memory budgets.
 //!
-//! A large frame's buffer grows as its bytes arrive, out of a budget that all connections share; small frames have a budget of
-//! their own, so that large ones cannot keep them out. One small frame a connection needs no budget: whoever waits for others
-//! can always be served. A frame that has begun must go on at the pace of [`crate::pace`].
+//! The buffer of a large frame grows as its bytes arrive, out of a budget that all connections
+//! share. Small frames have a budget of their own, so that large ones cannot keep them out. One
+//! small frame per connection needs no budget, so that a client with one request at a time is
+//! always served. A frame that has begun must keep to the rate of [`crate::transfer_pace`].
 
 use std::io;
 use std::sync::Arc;
@@ -18,15 +19,15 @@ use crate::memory_budget::{ConnectionQuota, QuotaPermit, units};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
 
-/// What is read at once while frames are small: they lie together in blocks of about this.
+/// How many bytes are read at once while frames are small. They share blocks of about this size.
 const READ_BYTES: usize = 64 << 10;
-/// How much more of the budget a large frame takes at once at most, in KiB.
+/// The most budget that a large frame takes at once, in KiB.
 const STEP_UNITS: u32 = 1 << 10;
-/// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
-/// only as bytes arrive.
+/// Up to this length, a frame's buffer is allocated in one piece when the frame begins. Its memory
+/// is touched only as bytes arrive.
 const PREALLOCATED_BYTES_MAX: usize = 2 << 20;
 
-/// A request's frame, with its share of the budget.
+/// The frame of a request, with its share of the budget.
 pub(crate) struct RequestFrame {
     pub(crate) bytes: Bytes,
     pub(crate) permit: Option<QuotaPermit>,
@@ -34,39 +35,39 @@ pub(crate) struct RequestFrame {
 
 /// What a connection holds of the budgets for requests.
 pub(crate) struct RequestQuotas {
-    /// Large ones.
     pub(crate) large: Arc<ConnectionQuota>,
-    /// Small ones that were sent ahead.
+    /// For small requests that were sent ahead.
     pub(crate) pipelined: Arc<ConnectionQuota>,
 }
 
 impl RequestQuotas {
-    /// Requests wait for their client, or for news, from now on.
+    /// From now on, requests wait for their client or for news.
     pub(crate) fn mark_all_stalled(&self) {
         self.large.mark_all_stalled();
         self.pipelined.mark_all_stalled();
     }
 
-    /// Whether the connection holds as much as one may that begins something new.
+    /// Whether the connection holds the most that a connection may hold when it begins something
+    /// new.
     pub(crate) fn are_exhausted(&self) -> bool {
         self.large.is_exhausted() || self.pipelined.is_exhausted()
     }
 }
 
-/// Takes frames off a socket. Every await can be given up and taken up again.
+/// Takes frames from a socket. Every await is cancel-safe: it can be dropped and repeated.
 pub(crate) struct RequestFrameReader {
     buffer: BytesMut,
-    /// The large frame that is arriving, if one is.
+    /// The large frame that is arriving, if any.
     large: Option<LargeFrame>,
     permit: Option<QuotaPermit>,
     quotas: Arc<RequestQuotas>,
-    /// Of the frame that is arriving.
+    /// The pace of the frame that is arriving.
     pace: TransferPace,
-    /// Whether a frame has come.
+    /// Whether any frame has arrived.
     has_begun: bool,
 }
 
-/// A frame that is read into memory of its own.
+/// A frame that is read into a buffer of its own.
 struct LargeFrame {
     memory: FrameBuffer,
     filled: usize,
@@ -85,14 +86,14 @@ impl RequestFrameReader {
         }
     }
 
-    /// Nothing is read for a while: the client is not to blame for that.
+    /// The server stops reading for a while. That time does not count against the client.
     pub(crate) fn pause(&mut self) {
         if self.pace.is_waiting() {
             self.pace.pause(Instant::now());
         }
     }
 
-    /// No request that came waits for its client, or for news, any more.
+    /// No received request waits for its client or for news any more.
     pub(crate) fn clear_stalled(&self) {
         self.quotas.pipelined.clear_stalled();
         self.quotas.large.clear_stalled();
@@ -101,13 +102,13 @@ impl RequestFrameReader {
         }
     }
 
-    /// What the large frame that is arriving holds waits for its client.
+    /// The budget of the large frame that is arriving waits for its client.
     fn mark_stalled(&self) {
         self.quotas.large.mark_stalled(self.permit.as_ref().map_or(0, QuotaPermit::units));
     }
 
-    /// The next frame; `None` when the client has ended the connection between two frames, or was
-    /// idle for too long. A connection that is `busy` serving is not idle.
+    /// Returns the next frame, or `None` if the client ended the connection between two frames or
+    /// was idle for too long. A connection that is `busy` serving is not idle.
     pub(crate) async fn next(
         &mut self,
         kafka: &KafkaServer,
@@ -154,7 +155,7 @@ impl RequestFrameReader {
         }
     }
 
-    /// How long the client may let us wait for its next byte.
+    /// How long the client may let the server wait for its next byte.
     fn read_timeout(&mut self, kafka: &KafkaServer, idle: bool, busy: bool) -> Duration {
         match (idle, busy) {
             (false, _) => {
@@ -162,14 +163,14 @@ impl RequestFrameReader {
                 self.pace.wait(now) - now
             }
             (true, false) if self.has_begun => kafka.options.idle_max,
-            // Clients that have something to ask do so at once.
+            // Clients connect when they have a request, and send it at once.
             (true, false) => kafka.options.idle_max.min(kafka.options.transfer_limits.stall_max),
-            // It waits for us. The time that it may be idle begins with its answer.
+            // The client waits for a response. Its idle time begins with that response.
             (true, true) => Duration::MAX,
         }
     }
 
-    /// Has a small frame that is here take its share of the budget, once there is room.
+    /// Charges a small frame that has arrived to the budget, once there is room.
     async fn charge_small_frame(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
         if self.large.is_some() || self.permit.is_some() {
             return Ok(());
@@ -190,7 +191,7 @@ impl RequestFrameReader {
         Ok(())
     }
 
-    /// The frame at the front, if all of it is here. Begins a large one.
+    /// Takes the frame at the front, if all of it has arrived. Begins a large one.
     fn take_frame(&mut self, kafka: &KafkaServer) -> Result<Option<Bytes>, ConnectionError> {
         if let Some(large) = self.large.take_if(|large| large.filled == large.length) {
             return Ok(Some(large.memory.into_bytes(large.length)));
@@ -215,7 +216,7 @@ impl RequestFrameReader {
         Ok(None)
     }
 
-    /// The length that the frame at the front announces, if that much of it is here.
+    /// The length that the frame at the front announces, if its length field has arrived.
     fn announced_length(&self, kafka: &KafkaServer) -> Result<Option<usize>, ConnectionError> {
         let Some(length) = self.buffer.get(..4) else { return Ok(None) };
         let announced = i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
@@ -226,8 +227,8 @@ impl RequestFrameReader {
         }
     }
 
-    /// Room for more of what is arriving. What a frame takes beyond a small one comes out of the
-    /// budget, as its bytes arrive.
+    /// Makes room for more of the frame that is arriving. What a frame needs beyond a small one
+    /// comes out of the budget as its bytes arrive.
     async fn reserve(&mut self, kafka: &KafkaServer) -> Result<(), ConnectionError> {
         let Some(large) = &self.large else {
             if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
@@ -237,12 +238,12 @@ impl RequestFrameReader {
         };
         let held = large.filled.min(large.memory.as_ref().len());
         let full = large.filled == large.memory.as_ref().len();
-        // What has arrived is doubled at most.
+        // The buffer at most doubles what has arrived.
         let wanted = if full { large.length.min(2 * held) } else { held };
         let needed = units(wanted.max(LARGE_BYTES_MIN));
         let have = self.permit.as_ref().map_or(0, QuotaPermit::units);
         if needed > have {
-            // As much again as there is, so that the budget is not asked for every few bytes.
+            // At least as much again as it has, so that the budget is not used for every few bytes.
             let step = (needed - have).max(have.min(STEP_UNITS)).min(units(large.length) - have);
             let share = match self.quotas.large.try_take(step) {
                 Some(share) => share,

@@ -1,4 +1,4 @@
-//! Groups are kept in the engine, like everything else that has a past.
+//! Groups are stored in the engine, like everything else that has history.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl GroupLog for EngineGroupLog {
     fn has_offsets(&self, group: &str) -> GroupLogFuture<bool> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
-            // A group that cannot be looked up now is not one without offsets.
+            // If a lookup fails now, the group must not be taken for one without offsets.
             engine.groups().has_offsets(&group).unwrap_or(true)
         })
     }

@@ -1,23 +1,23 @@
-//! Looks at a request's body before `kafka-protocol` decodes it.
+//! Checks a request's body before `kafka-protocol` decodes it.
 //!
 //! That crate reserves memory for as many elements as an array announces, before it has read one:
 //! 57 bytes can ask for 500 GB, and the process aborts. [`check`] walks the body along the schemas
-//! of [`table`], and refuses what cannot be there. Of a body that it lets pass, these hold:
+//! of [`table`], and refuses impossible lengths and counts. Of a body that it accepts, these hold:
 //!
-//! - every length and count, at every depth, is one that the body's own bytes bear out;
-//! - decoding it from a `bytes::SizeWithUnit` asks for no more memory than [`memory_bytes_max`] of its
-//!   length, not counting a few KiB for an error and its backtrace.
+//! - every length and count, at every depth, fits the body's own bytes;
+//! - decoding it from a `bytes::SizeWithUnit` asks for no more memory than [`memory_bytes_max`] of
+//!   its length, not counting a few KiB for an error and its backtrace.
 //!
-//! Both hold whether or not the decoder then likes the rest: what a string holds, where a null may
-//! stand, and bytes after the end are its affair. Nothing is copied and, but for an error's text,
-//! nothing allocated; strings and records are stepped over unread.
+//! Both hold whether or not the decoder accepts the rest. The content of strings, the place of
+//! nulls, and bytes after the end are left to the decoder. Nothing is copied and, except for an
+//! error's text, nothing allocated. Strings and records are skipped unread.
 //!
-//! The decoder lets pass, and we do not: a varint with more than 32 bits, a tagged field that does
-//! not end where its size says, and a null struct marked by another byte than -1. No client sends
-//! those, and without them we and the decoder agree on where each field begins.
+//! The decoder accepts some things that this refuses: a varint with more than 32 bits, a tagged
+//! field that does not end where its size says, and a null struct marked by another byte than -1.
+//! No client sends those. Without them, the guard and the decoder agree on where each field begins.
 
 mod schema;
-// Laid out by its generator.
+// Formatted by its generator.
 #[rustfmt::skip]
 mod table;
 #[cfg(test)]
@@ -26,7 +26,7 @@ mod walk;
 
 use walk::SchemaWalker;
 
-/// A body that must not be decoded. The connection it came on has no frame to trust any more.
+/// A body that must not be decoded. Its connection has no trustworthy frames any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestBodyError {
     /// There is no such request, or not in this version.
@@ -36,11 +36,12 @@ pub(crate) enum RequestBodyError {
     #[error("{violation}. field={field}, announced={announced}, left={left}")]
     Violation {
         violation: SchemaViolation,
-        /// The way to it: `Fetch.topics[3].partitions`.
+        /// The path of the field: `Fetch.topics[3].partitions`.
         field: String,
         /// The length, count, size, or bytes of memory.
         announced: i64,
-        /// What is left of the body or, for [`SchemaViolation::Memory`], of the memory the body may take.
+        /// What is left of the body or, for [`SchemaViolation::Memory`], of the memory that the
+        /// body may take.
         left: usize,
     },
 }
@@ -48,7 +49,7 @@ pub(crate) enum RequestBodyError {
 /// What is wrong with a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SchemaViolation {
-    /// A value, or what a length announces, would reach beyond the body.
+    /// A value, or its announced length, would reach beyond the body.
     #[error("longer than the bytes left")]
     Length,
     /// Even the smallest elements would not fit.
@@ -63,18 +64,18 @@ pub(crate) enum SchemaViolation {
     /// The field ended before the size of its tag did.
     #[error("tagged field shorter than its size")]
     TagSize,
-    /// All elements are there, but they would take too much memory, once decoded.
+    /// All elements are there, but they would take too much memory once decoded.
     #[error("more memory than a body of this size may take")]
     Memory,
 }
 
-/// What decoding may ask for, however short the body.
+/// The memory that decoding may ask for, however short the body is.
 const MEMORY_BYTES_MIN: usize = 1 << 20;
-/// And beyond that for each byte of the body. The most that a client could mean is 24, a list of
-/// topic names of one byte each; an empty name may take 40.
+/// The additional memory for each byte of the body. The most that a client could need is 24, for a
+/// list of topic names of one byte each. An empty name may take 40.
 const MEMORY_PER_BODY_BYTE: usize = 32;
 
-/// The memory that decoding a body may ask for, in all.
+/// The total memory that decoding a body may ask for.
 fn memory_bytes_max(body_bytes: usize) -> usize {
     MEMORY_BYTES_MIN + MEMORY_PER_BODY_BYTE * body_bytes
 }
@@ -87,7 +88,7 @@ pub(crate) fn check(api_key: i16, version: i16, body: &[u8]) -> Result<(), Reque
     SchemaWalker::through(&table::REQUESTS[request], version, body).map(drop)
 }
 
-/// Checks the header, of version 1 or 2, that a frame starts with.
+/// Checks the header, of version 1 or 2, at the start of a frame.
 pub(crate) fn check_header(version: i16, frame: &[u8]) -> Result<(), RequestBodyError> {
     SchemaWalker::through(&table::HEADER, version, frame).map(drop)
 }
@@ -97,7 +98,7 @@ impl RequestBodyError {
         RequestBodyError::Violation { violation: lie, field: String::new(), announced, left }
     }
 
-    /// The same, seen from the struct that the field stands in.
+    /// Prefixes the path with the struct's field.
     fn in_struct(self, name: &str) -> RequestBodyError {
         self.map_path(|field| match field.as_bytes().first() {
             None | Some(b'[') => format!("{name}{field}"),
@@ -105,7 +106,7 @@ impl RequestBodyError {
         })
     }
 
-    /// The same, seen from the array that it stands in.
+    /// Prefixes the path with the array index.
     fn in_element(self, index: usize) -> RequestBodyError {
         self.map_path(|field| match field {
             "" => format!("[{index}]"),

@@ -1,10 +1,11 @@
-//! Kafka's face: frames, APIs, groups, over the engine.
+//! The Kafka protocol server: frames, APIs and groups, over the engine.
 //!
-//! This crate knows Kafka's wire format and its rules. It knows no files and no disks; every read of
-//! the past goes through `engine::seek`. No type of `kafka-protocol` leaves it.
+//! This crate knows Kafka's wire format and its rules. It knows no files and no disks. Every read
+//! of the past goes through `engine::seek`. No type of `kafka-protocol` leaves the crate.
 //!
-//! A request's way: `conn` takes a frame off the socket, `routes` finds its API and version,
-//! checks that its counts can be true (`guard`), decodes it, and a file of `apis` serves it.
+//! The path of a request: `conn` takes a frame from the socket, and `routes` finds its API and
+//! version. `guard` checks that its counts are possible. Then the request is decoded, and a file of
+//! `apis` serves it.
 mod apis;
 mod conn;
 mod core;

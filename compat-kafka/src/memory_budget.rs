@@ -1,19 +1,22 @@
-//! Memory that all connections share, and who must go when there is no more.
+//! Memory that all connections share, and which connections end when it runs out.
 //!
-//! There are three budgets: for large requests, for small ones that a client sends ahead, and for answers on their way out.
-//! One rule holds for each of them:
+//! There are three budgets: for large requests, for small ones that a client sends ahead, and for
+//! responses on their way out. One set of rules holds for each of them:
 //!
-//! 1. One address holds at most three quarters of it, so that no address keeps all others out. One connection begins no
-//!    further request while it holds a quarter.
-//! 2. Whoever finds no room waits. If that takes long, it ends other connections: of those that have kept room waiting for
-//!    *their client* for a sixth of `limits.stall-max` or longer, those that used most memory × time, of the address that used
-//!    most. It ends no more than it needs room for.
-//! 3. Nobody is ended while clients keep less than half of the budget: then it is the disk that is slow, and to wait is right.
-//!    What a connection's complete produce requests hold does not count against the frame that comes behind them.
+//! 1. One address holds at most three quarters of the budget, so that no address keeps all others
+//!    out. One connection begins no further request while it holds a quarter.
+//! 2. A request that finds no room waits. If that takes long, it ends other connections. Candidates
+//!    have kept room waiting for *their client* for a sixth of `limits.stall-max` or longer. Those
+//!    with the highest memory × time end first, of the address with the highest. No more end than
+//!    room is needed for.
+//! 3. No connection is ended while clients keep less than half of the budget waiting: then the disk
+//!    is slow, and waiting is right. What a connection's complete produce requests hold does not
+//!    count against the frame that arrives after them.
 //!
-//! Room is kept waiting for a client while its frame arrives, while its answer goes out, and while a request waits for news
-//! (a fetch at the end of a log, a join). A produce request that is complete waits for the disk, and nobody is to blame.
-//! Without contention all of this costs nothing: clients of one address, behind one NAT for example, get what they ask for.
+//! Room waits for a client while its frame arrives, while its response goes out, and while a
+//! request waits for news (a fetch at the end of a log, a join). A complete produce request waits
+//! for the disk, which is no client's fault. Without contention all of this costs nothing: clients
+//! of one address, behind one NAT for example, get what they ask for.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,20 +34,22 @@ use crate::metrics::add;
 
 /// The unit of a budget, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
-/// For what part of the longest pause room may be kept waiting for a client while others wait for that room: 10 s, by default.
+/// The fraction of the longest pause for which room may wait for a client while others wait for
+/// that room: 10 s by default.
 const STALL_GRACE_DIVISOR: u32 = 6;
-/// After what part of that time somebody who waits for room looks who is slow: 2 s, by default.
+/// The fraction of that time after which a request that waits for room looks for slow connections:
+/// 2 s by default.
 const EVICTION_CHECK_DIVISOR: u32 = 5;
 
-/// As much as a connection holds.
+/// All that a connection holds.
 const ALL: u32 = u32::MAX;
 
-/// How many units hold so many bytes.
+/// The number of units that hold so many bytes.
 pub(crate) fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// There was no room for long.
+/// No room was found in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory budget is exhausted")]
 pub(crate) struct MemoryBudgetError;
@@ -59,7 +64,7 @@ pub(crate) struct MemoryBudget {
     created: Instant,
     quotas: Mutex<Vec<Weak<ConnectionQuota>>>,
     addresses: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
-    /// Units of answers that exist and wait for room.
+    /// Units of responses that exist and wait for room.
     overdraft: AtomicU32,
     /// Connections that were ended to make room.
     evicted: AtomicU64,
@@ -72,9 +77,10 @@ pub(crate) struct ConnectionQuota {
     address: IpAddr,
     address_permits: Arc<Semaphore>,
     held: AtomicU32,
-    /// Since when it keeps room waiting for its client, in milliseconds since the budget began; 0 if it does not.
+    /// Since when the connection keeps room waiting for its client, in milliseconds since the
+    /// budget began; 0 if it does not.
     stalled_since: AtomicU64,
-    /// How much of what it holds it keeps waiting; [`ALL`] of it, or so many units.
+    /// How many units of what it holds wait for its client; [`ALL`] for all.
     stalled: AtomicU32,
     connection: AbortHandle,
 }
@@ -87,8 +93,8 @@ pub(crate) struct QuotaPermit {
 }
 
 impl MemoryBudget {
-    /// Room for `bytes`, of which one address may always hold `frame_bytes_max`. Nobody waits for room longer than
-    /// `stall_max`.
+    /// Creates a budget of `bytes`, of which one address may always hold `frame_bytes_max`. A
+    /// request waits for room for `stall_max` at most.
     pub(crate) fn new(
         bytes: usize,
         frame_bytes_max: usize,
@@ -110,7 +116,7 @@ impl MemoryBudget {
         })
     }
 
-    /// What a connection from `peer` holds; `connection` ends it.
+    /// Registers a connection from `peer`; `connection` ends it.
     pub(crate) fn quota(
         self: &Arc<MemoryBudget>,
         peer: IpAddr,
@@ -158,8 +164,8 @@ impl MemoryBudget {
         (self.created.elapsed().as_millis() as u64).max(1)
     }
 
-    /// Ends connections so that `wanted` units come free, as rule 2 says; those of one address, if it is
-    /// that address which has no room.
+    /// Ends connections so that `wanted` units come free, as rule 2 says. With an `address`, only
+    /// connections of that address, because it is at its own limit.
     fn evict(&self, wanted: u32, address: Option<IpAddr>) {
         let now = self.now_ms();
         let quotas: Vec<_> = self.quotas.lock().iter().filter_map(Weak::upgrade).collect();
@@ -171,7 +177,7 @@ impl MemoryBudget {
         if 2 * kept < u64::from(limit) {
             return;
         }
-        // Those who were ended and have not gone yet.
+        // Connections that were told to end and have not ended yet.
         let leaving = quotas().filter(|quota| quota.connection.is_aborted());
         let mut freed: u64 = leaving.map(held).sum();
         while freed < u64::from(wanted) {
@@ -187,7 +193,7 @@ fn held(quota: &Arc<ConnectionQuota>) -> u64 {
     quota.held.load(Ordering::Relaxed).into()
 }
 
-/// The connection that used most memory × time, of the address that used most.
+/// The connection with the highest memory × time, of the address with the highest.
 fn slowest_of<'a>(
     quotas: impl Iterator<Item = &'a Arc<ConnectionQuota>>,
     now: u64,
@@ -213,7 +219,7 @@ fn slowest_of<'a>(
     most.map(|(_, (.., slowest))| slowest)
 }
 
-/// Who has one address of version 6 has 2^64 of them.
+/// Truncates an IPv6 address to its /64 network: who has one such address has 2^64 of them.
 fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
@@ -222,19 +228,20 @@ fn network_of(ip: IpAddr) -> IpAddr {
 }
 
 impl ConnectionQuota {
-    /// One of a budget that suffices for a test.
+    /// A quota of a budget that is large enough for a test.
     #[cfg(test)]
     pub(crate) fn for_test() -> Arc<ConnectionQuota> {
         let (connection, _) = AbortHandle::new_pair();
         MemoryBudget::new(1 << 30, 0, Duration::MAX).quota(Ipv6Addr::LOCALHOST.into(), connection)
     }
 
-    /// The connection keeps all its room waiting for its client, from now on.
+    /// From now on, all room of the connection waits for its client.
     pub(crate) fn mark_all_stalled(&self) {
         self.mark_stalled(ALL);
     }
 
-    /// It keeps so many units waiting for its client, from now on or still. Where it keeps all, that stays so.
+    /// From now on or still, so many units wait for the connection's client. If all of it waits
+    /// already, that stays so.
     pub(crate) fn mark_stalled(&self, units: u32) {
         if self.stalled.load(Ordering::Relaxed) != ALL {
             self.stalled.store(units, Ordering::Relaxed);
@@ -244,7 +251,7 @@ impl ConnectionQuota {
         }
     }
 
-    /// It keeps none waiting any more.
+    /// No room of the connection waits for its client any more.
     pub(crate) fn clear_stalled(&self) {
         self.stalled_since.store(0, Ordering::Relaxed);
         self.stalled.store(0, Ordering::Relaxed);
@@ -259,24 +266,26 @@ impl ConnectionQuota {
         (since > 0).then(|| now.saturating_sub(since))
     }
 
-    /// Whether the connection holds as much as one may that begins something new.
+    /// Whether the connection holds the most that a connection may hold when it begins something
+    /// new.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.held.load(Ordering::Relaxed) >= self.budget.units.div_ceil(4)
     }
 
-    /// The most bytes that something new should take: a quarter of what is free, so that whoever comes later finds some.
+    /// The most bytes that something new should take: a quarter of what is free, so that later
+    /// requests find room.
     pub(crate) fn share_bytes(&self) -> usize {
         let free =
             self.budget.permits.available_permits().min(self.address_permits.available_permits());
         free / 4 * UNIT_BYTES
     }
 
-    /// The most units that the connection can hold: whoever asks for more is given so many.
+    /// The most units that the connection can hold. A larger request is granted this many.
     pub(crate) fn units_max(&self) -> u32 {
         self.budget.address_units
     }
 
-    /// Room for so many units, if there is some now.
+    /// Takes room for so many units, if there is room now.
     pub(crate) fn try_take(self: &Arc<ConnectionQuota>, units: u32) -> Option<QuotaPermit> {
         let units = units.min(self.budget.address_units);
         let address = self.address_permits.try_acquire_many(units).ok()?;
@@ -284,10 +293,11 @@ impl ConnectionQuota {
         Some(self.grant(address, room, units))
     }
 
-    /// Room for so many units, once there is some.
+    /// Takes room for so many units, and waits for it.
     ///
     /// # Errors
-    /// There was none for long.
+    ///
+    /// There was no room in time.
     pub(crate) async fn take(
         self: &Arc<ConnectionQuota>,
         units: u32,
@@ -304,10 +314,12 @@ impl ConnectionQuota {
         tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| MemoryBudgetError)
     }
 
-    /// Room for an answer that exists already. Those that wait for room are no more than the budget once again.
+    /// Takes room for a response that exists already. The responses that wait for room are limited
+    /// to the size of the budget once more.
     ///
     /// # Errors
-    /// There was none for long, or too many wait.
+    ///
+    /// There was no room in time, or too many responses wait.
     pub(crate) async fn take_for_response(
         self: &Arc<ConnectionQuota>,
         units: u32,
@@ -356,11 +368,11 @@ impl ConnectionQuota {
 
 impl Drop for ConnectionQuota {
     fn drop(&mut self) {
-        // Those that cannot be upgraded any more: this one, and others that are being dropped.
+        // Quotas that cannot be upgraded any more are this one, and others that are being dropped.
         self.budget.quotas.lock().retain(|quota| quota.strong_count() > 0);
         if Arc::strong_count(&self.address_permits) == 1 {
             let mut addresses = self.budget.addresses.lock();
-            // A connection that came meanwhile goes on with it.
+            // A new connection from the address may share its permits.
             if Arc::strong_count(&self.address_permits) == 1 {
                 addresses.remove(&self.address);
             }
@@ -373,12 +385,12 @@ impl QuotaPermit {
         self.units
     }
 
-    /// Takes what another holds of the same budget.
+    /// Takes over what another permit of the same budget holds.
     pub(crate) fn merge(&mut self, mut other: QuotaPermit) {
         self.units += std::mem::take(&mut other.units);
     }
 
-    /// Gives back what exceeds `units`.
+    /// Releases what exceeds `units`.
     pub(crate) fn shrink_to(&mut self, units: u32) {
         let excess = self.units.saturating_sub(units);
         self.units -= excess;
@@ -392,7 +404,7 @@ impl Drop for QuotaPermit {
     }
 }
 
-/// An answer that exists, and has no room yet.
+/// A response that exists, and has no room yet.
 struct BudgetOverdraft<'a> {
     budget: &'a MemoryBudget,
     units: u32,

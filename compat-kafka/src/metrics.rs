@@ -1,34 +1,32 @@
-//! Counters of Kafka's face.
+//! Counters of the Kafka protocol server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One more than the largest API key that is counted by itself.
+/// One more than the largest API key that has a counter of its own.
 const KEYS: usize = 128;
 
-/// How many there were since the start; connections also how many there are.
+/// Counters since the start. For connections, also how many are open now.
 #[derive(Debug)]
 pub struct KafkaMetrics {
     /// Connections that are open.
     pub connections: AtomicU64,
-    /// Connections accepted.
     pub connections_accepted: AtomicU64,
-    /// Connections refused for want of room.
+    /// Connections refused because a limit was reached.
     pub connections_refused: AtomicU64,
-    /// Connections ended because their client sent a request or took an answer too slowly.
+    /// Connections ended because their client sent a request or read a response too slowly.
     pub connections_slow: AtomicU64,
-    /// Frames that were none, or could not be decoded.
+    /// Frames that are invalid, or could not be decoded.
     pub bad_frames: AtomicU64,
     /// Bytes of requests.
     pub bytes_in: AtomicU64,
-    /// Bytes of answers.
+    /// Bytes of responses.
     pub bytes_out: AtomicU64,
-    /// Records produced.
     pub records_produced: AtomicU64,
     /// Bytes of batches produced.
     pub bytes_produced: AtomicU64,
     /// Bytes of batches fetched.
     pub bytes_fetched: AtomicU64,
-    /// Reads of batches that the disk gave back otherwise than they were written.
+    /// Reads of batches whose bytes differ from those that were written.
     pub corrupt_reads: AtomicU64,
     requests: [AtomicU64; KEYS],
 }
@@ -61,7 +59,7 @@ impl KafkaMetrics {
         }
     }
 
-    /// Requests by API: its name and how many. Only those that there were.
+    /// The name and the number of requests of each API that had any.
     pub fn requests(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         self.requests.iter().enumerate().filter_map(|(key, count)| {
             let count = count.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Topics whose name asks for a moment.
+//! Topics whose name contains a moment.
 //!
-//! A moment that is past never changes, so what it resolved to is kept, within so many bytes; what was not asked
-//! for lately goes first. A moment of user time that does not say as known when is pinned by its first request,
-//! for as long as it is remembered.
+//! A final moment never changes, so its resolved view is cached, within a limit of bytes. The least
+//! recently used views are evicted first. A moment of user time that does not say as of when is
+//! pinned by its first request, for as long as it is cached.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use parking_lot::Mutex;
 
 use crate::error_code::seek_error;
 
-/// How many bytes of views are remembered.
+/// The most bytes of cached views.
 const CACHE_BYTES_MAX: usize = 64 << 20;
-/// What a view takes beside its partitions and its name.
+/// The bytes of a view without its partitions and its name.
 const VIEW_BYTES: usize = 512;
-/// The longest name that is looked at.
+/// The longest name that is parsed.
 const NAME_BYTES_MAX: usize = 1024;
-/// How many partitions or settings of moments one answer describes. Of what there is now, an answer has at most
-/// all; but a few bytes name one more moment of it.
+/// How many partitions or settings of moments one response describes. Rows of the present are
+/// limited by what exists. Rows of moments are not: a few bytes in a request name one more moment.
 const MOMENT_ROWS_MAX: usize = 100_000;
 
-/// Why a moment that a topic's name asks for cannot be read.
+/// Why a moment in a topic's name cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum MomentTopicError {
-    /// It is no moment.
+    /// The moment does not parse.
     #[error("{0}")]
     Grammar(#[from] MomentError),
-    /// It cannot be read.
+    /// The moment cannot be read.
     #[error("{0}")]
     Seek(#[from] SeekError),
-    /// The answer describes as many as it may.
+    /// The response has as many rows of moments as it may.
     #[error(
         "one answer describes at most {MOMENT_ROWS_MAX} partitions or settings of moments. ask for fewer at a time"
     )]
@@ -43,7 +43,7 @@ pub(crate) enum MomentTopicError {
 impl MomentTopicError {
     pub(crate) fn error(&self) -> ResponseError {
         match self {
-            // Clients tell it to their callers, and do not ask again.
+            // Clients report this error to their callers, and do not retry.
             MomentTopicError::Grammar(_) | MomentTopicError::TooMany => {
                 ResponseError::InvalidTopicException
             }
@@ -52,7 +52,7 @@ impl MomentTopicError {
     }
 }
 
-/// What of moments an answer may still describe.
+/// How many rows of moments a response may still have.
 #[derive(Debug)]
 pub(crate) struct MomentRowQuota(usize);
 
@@ -63,12 +63,12 @@ impl Default for MomentRowQuota {
 }
 
 impl MomentRowQuota {
-    /// Whether anything is left.
+    /// Checks that rows are left.
     pub(crate) fn check(&self) -> Result<(), MomentTopicError> {
         if self.0 == 0 { Err(MomentTopicError::TooMany) } else { Ok(()) }
     }
 
-    /// Another moment is described, in so many rows. The last may have more than are left.
+    /// Uses `rows` for another moment. The last one may have more rows than are left.
     pub(crate) fn take(&mut self, rows: usize) -> Result<(), MomentTopicError> {
         self.check()?;
         self.0 = self.0.saturating_sub(rows.max(1));
@@ -76,12 +76,12 @@ impl MomentRowQuota {
     }
 }
 
-/// A view, and the name that it was asked for by.
+/// A view, and the name that it was requested by.
 #[derive(Debug)]
 struct CachedView {
     name: Box<str>,
     view: Arc<TopicView>,
-    /// Asked for since it was last spared.
+    /// Whether it was used since eviction last skipped it.
     is_used: bool,
 }
 
@@ -94,7 +94,7 @@ impl CachedView {
 #[derive(Default)]
 struct MomentCacheState {
     by_id: HashMap<TopicId, CachedView>,
-    /// The next to go is in front.
+    /// The next candidate for eviction is in front.
     order: VecDeque<TopicId>,
     bytes: usize,
 }
@@ -112,7 +112,7 @@ impl MomentCacheState {
         self.order.push_back(id);
     }
 
-    /// Forgets what was not asked for lately, until there are no more than `bytes_max`; but for the newest.
+    /// Evicts what was not used lately, until at most `bytes_max` are left. The newest view stays.
     fn shrink(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max && self.order.len() > 1 {
             let Some(id) = self.order.pop_front() else { return };
@@ -127,7 +127,7 @@ impl MomentCacheState {
     }
 }
 
-/// What names resolved to.
+/// The views that names resolved to.
 pub(crate) struct MomentCache {
     state: Mutex<MomentCacheState>,
     bytes_max: usize,
@@ -139,7 +139,7 @@ impl Default for MomentCache {
     }
 }
 
-/// The id of the topic of that name: the same in every life of every server.
+/// The id of the topic with that name. It is the same on every server, and after a restart.
 pub(crate) fn moment_topic_id(name: &str) -> TopicId {
     let mut id = xxhash_rust::xxh3::xxh3_128(name.as_bytes()).to_be_bytes();
     // A version 8 UUID (RFC 9562: custom), which no random topic id is.
@@ -149,8 +149,9 @@ pub(crate) fn moment_topic_id(name: &str) -> TopicId {
 }
 
 impl MomentCache {
-    /// The view that `name` asks for; `None` if it asks for no moment. One that is remembered may have lost
-    /// records since: whoever reads of it asks [`TopicView::check_kept`] or [`PartitionView::check_kept`] behind that.
+    /// Resolves the view that `name` asks for, or `None` if it contains no moment. A cached view
+    /// may have lost records since. After reading it, the caller calls
+    /// [`TopicView::check_retained`] or [`TopicView::check_partition_retained`].
     pub(crate) async fn resolve(
         &self,
         engine: &Engine,
@@ -178,7 +179,7 @@ impl MomentCache {
         self.state.lock().get(id).map(|remembered| Arc::clone(&remembered.view))
     }
 
-    /// Keeps a view; whoever came first with the same question has pinned the answer.
+    /// Caches a view. Of several requests for one name, the first pins the result.
     fn insert(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
         let (id, mut state) = (moment_topic_id(name), self.state.lock());
         match state.by_id.get(&id) {

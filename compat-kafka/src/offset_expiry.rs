@@ -1,6 +1,7 @@
-//! Committed offsets expire as in Kafka (KIP-211): those of a group without members some time after the last
-//! one left, those of one that never had any some time after they were committed, and those of topics that no
-//! member reads any more as well. A group of which nothing is left is forgotten soon after.
+//! Committed offsets expire as in Kafka (KIP-211). Offsets of a group without members expire some
+//! time after the last member left. Offsets of a group that never had members expire some time
+//! after their commit. So do those of topics that no member reads any more. A group without
+//! anything left is removed soon after.
 
 use std::sync::Arc;
 
@@ -11,15 +12,16 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::core::KafkaServer;
 use crate::groups::OffsetExpirationCondition;
 
-/// So many removals are on their way to the disk at once.
+/// The most removals on their way to the disk at once.
 const REMOVALS_IN_FLIGHT_MAX: usize = 64;
 
 impl KafkaServer {
-    /// Lets committed offsets expire as they get old, until it is dropped.
+    /// Expires committed offsets periodically, until the future is dropped.
     pub async fn run_maintenance(self: Arc<KafkaServer>) {
         let mut ticks = interval(self.options.groups.offsets_check_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first is at once: members of the life before have had no time to come back.
+        // The first tick is immediate. It is skipped, because members of the previous incarnation
+        // have had no time to come back.
         ticks.tick().await;
         loop {
             ticks.tick().await;
@@ -31,10 +33,11 @@ impl KafkaServer {
         }
     }
 
-    /// Removes the committed offsets that have expired; returns how many at most. Nothing expires by a clock
-    /// that cannot be trusted.
+    /// Removes committed offsets that have expired, and returns the number of removals at most.
+    /// Nothing expires while the clock is fenced or in doubt.
     ///
     /// # Errors
+    ///
     /// The catalog cannot be read, or the disk fails.
     pub async fn expire_offsets(&self) -> Result<usize, EngineError> {
         let Some(now) = self.engine.retention_time() else { return Ok(0) };
@@ -42,7 +45,7 @@ impl KafkaServer {
         let (mut last, mut removals) = (None::<String>, OffsetRemovals::default());
         while let Some(group) = self.engine.groups().next_group(last.as_deref())? {
             self.expire_group_offsets(&group, expiry, &mut removals).await?;
-            // However little there is to do: others have their turn.
+            // Yields even after little work, so that other tasks run.
             tokio::task::yield_now().await;
             last = Some(group);
         }
@@ -65,7 +68,7 @@ impl KafkaServer {
             if old.offsets.is_empty() {
                 continue;
             }
-            // Only of a group that nobody uses: a snapshot may be large.
+            // The snapshot is read only for an unused group, because it may be large.
             let is_unused = |offset_use: &OffsetExpirationCondition| {
                 matches!(offset_use, OffsetExpirationCondition::Unused)
             };
@@ -95,7 +98,7 @@ impl KafkaServer {
     }
 }
 
-/// Which of a group's old offsets expire.
+/// The old offsets of a group that expire.
 fn expired_offsets(
     old: &ExpiredOffsets,
     offset_use: &OffsetExpirationCondition,
@@ -110,7 +113,7 @@ fn expired_offsets(
     expiring.map(|old| (old.topic.clone(), old.partition)).collect()
 }
 
-/// What is on its way to the disk.
+/// Removals on their way to the disk.
 #[derive(Default)]
 struct OffsetRemovals {
     in_flight: Vec<PendingStamp>,
@@ -118,7 +121,7 @@ struct OffsetRemovals {
 }
 
 impl OffsetRemovals {
-    /// Waits until all of them are made.
+    /// Waits until all removals are done.
     async fn wait_all(&mut self) -> Result<(), EngineError> {
         for begun in self.in_flight.drain(..) {
             begun.wait().await?;

@@ -1,5 +1,5 @@
-//! An answer on its way to the socket: bytes of ours, slices of payloads, and ranges of files, none
-//! of them copied together.
+//! A response on its way to the socket. It consists of encoded bytes, slices of payloads, and
+//! ranges of files. They are not copied together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,38 +11,37 @@ use crate::corruption::RunningChecksum;
 use crate::file_run::{FileLoader, LoadError, LoadedRuns, load_first};
 use crate::memory_budget::{ConnectionQuota, MemoryBudgetError, QuotaPermit, units};
 
-/// An answer that is not longer needs no room in the budget where a connection has no other: whoever asks for little can
-/// always be answered.
+/// A response up to this size needs no room in the budget if its connection has no other. So a
+/// client that asks for little can always be answered.
 pub(crate) const UNBUDGETED_BYTES_MAX: usize = 16 << 10;
 
-/// A run of bytes of an answer.
+/// A run of bytes of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseChunk {
     /// In memory.
     Bytes(Bytes),
     /// In a file of the journal.
     File {
-        /// The file.
         file: Arc<DataFile>,
-        /// Where in it the first byte lies.
+        /// The position of the first byte in the file.
         at: u64,
-        /// How many bytes.
+        /// The number of bytes.
         length: usize,
-        /// What the payload must be that ends here.
+        /// The expected checksum of the payload that ends here.
         checksum: RunningChecksum,
     },
     /// In a file of the journal, and loaded.
     Loaded(LoadedRuns),
 }
 
-/// The answer to a request, without its length.
+/// The response to a request, without its length field.
 #[derive(Debug, Default)]
 pub(crate) struct KafkaResponse {
     chunks: VecDeque<ResponseChunk>,
-    /// What was written since the last chunk that is not ours.
+    /// Encoded bytes since the last chunk of a payload or a file.
     tail: BytesMut,
     length: usize,
-    /// What it holds of the budget, until all of it is out.
+    /// The room in the budget, held until the whole response is out.
     permit: Option<QuotaPermit>,
 }
 
@@ -51,14 +50,14 @@ impl KafkaResponse {
         KafkaResponse::default()
     }
 
-    /// Writes bytes of ours.
+    /// Encodes bytes into the response.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut BytesMut)) {
         let before = self.tail.len();
         write(&mut self.tail);
         self.length += self.tail.len() - before;
     }
 
-    /// Adds the payload of an entry, wherever it is.
+    /// Adds the payload of an entry, in memory or in a file.
     pub(crate) fn push(&mut self, piece: EntryPayload) {
         self.length += piece.entry.length as usize;
         match piece.location {
@@ -82,20 +81,22 @@ impl KafkaResponse {
         }
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// Keeps `room` until all of it is out.
+    /// Holds `room` until the whole response is out.
     pub(crate) fn set_permit(&mut self, room: Option<QuotaPermit>) {
         self.permit = room;
     }
 
-    /// Has it hold room for what it holds in memory, unless it does, or is short and the only one of its connection.
+    /// Takes room in the budget for the bytes that are in memory. A response that has room already
+    /// needs none, and neither does a short one that is the only one of its connection.
     ///
     /// # Errors
-    /// There is none.
+    ///
+    /// There is no room.
     pub(crate) async fn acquire_permit(
         &mut self,
         quota: &Arc<ConnectionQuota>,
@@ -107,16 +108,17 @@ impl KafkaResponse {
         Ok(())
     }
 
-    /// What it holds of the budget.
+    /// Takes the room that the response holds.
     pub(crate) fn take_permit(&mut self) -> Option<QuotaPermit> {
         self.permit.take()
     }
 
-    /// Loads the first run of a file that is in it, so that it goes out with what stands before
-    /// it; and if it is rotten, nothing has gone out yet.
+    /// Loads the first run of a file in the response, so that it goes out with the bytes before it.
+    /// If it is corrupt, nothing has gone out yet.
     ///
     /// # Errors
-    /// What is left is no answer.
+    ///
+    /// The rest of the response cannot be sent.
     pub(crate) async fn load_first(&mut self, loader: &FileLoader) -> Result<(), LoadError> {
         let in_file = |chunk: &ResponseChunk| matches!(chunk, ResponseChunk::File { .. });
         let Some(first) = self.chunks.iter().position(in_file) else { return Ok(()) };
@@ -127,7 +129,7 @@ impl KafkaResponse {
         Ok(())
     }
 
-    /// Its chunks, behind a frame's length.
+    /// The chunks, after the length field of the frame.
     pub(crate) fn into_frame(mut self) -> VecDeque<ResponseChunk> {
         self.flush_tail();
         let length = Bytes::copy_from_slice(&(self.length as u32).to_be_bytes());

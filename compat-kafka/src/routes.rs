@@ -1,4 +1,4 @@
-//! Which APIs are served, and in which versions: one table, which ApiVersions reads too.
+//! The APIs that are served, and their versions: one table, which ApiVersions reads too.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -23,29 +23,29 @@ use crate::memory_budget::ConnectionQuota;
 use crate::response::KafkaResponse;
 use crate::{apis, guard};
 
-/// What is known of a request beside its body.
+/// What a handler knows of a request besides its body.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestContext {
     pub(crate) api_key: i16,
     pub(crate) version: i16,
     pub(crate) correlation_id: i32,
     pub(crate) client_id: String,
-    /// Whence the client came.
+    /// The address of the client.
     pub(crate) peer: SocketAddr,
-    /// To which address of ours.
+    /// The address of the server that the client connected to.
     pub(crate) local: SocketAddr,
-    /// Held by a produce request of the connection until it has its place in the journal's queue.
+    /// A produce request of the connection holds it until it has its place in the journal's queue.
     pub(crate) produce_lock: Arc<tokio::sync::Mutex<()>>,
-    /// What the connection's answers hold in memory.
+    /// The memory that the connection's responses hold.
     pub(crate) response_quota: Arc<ConnectionQuota>,
 }
 
-/// A request that is served from its decoded message, and answered by one.
+/// A request that is decoded into a message, and answered by one.
 pub(crate) trait ApiHandler: Request + Send + Sized {
-    /// The versions that are served, and tested.
+    /// The versions that are served and tested.
     const SERVED_VERSIONS: VersionRange;
 
-    /// Answers. Errors are part of the answer.
+    /// Returns the response. Errors are part of the response.
     fn handle(
         self,
         kafka: &Arc<KafkaServer>,
@@ -53,7 +53,7 @@ pub(crate) trait ApiHandler: Request + Send + Sized {
     ) -> impl Future<Output = Self::Response> + Send;
 }
 
-/// The connection ends: what came cannot be answered.
+/// A request that cannot be answered. The connection ends.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}. api={api}, version={version}")]
 pub(crate) struct BadRequest {
@@ -62,16 +62,16 @@ pub(crate) struct BadRequest {
     pub(crate) reason: String,
 }
 
-/// An answer, or none where the client wants none.
+/// A response, or `None` if the client wants none.
 pub(crate) type ResponseResult = Result<Option<KafkaResponse>, BadRequest>;
 pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = ResponseResult> + Send>>;
 
 /// One row of the table.
 pub(crate) struct ApiRoute {
     pub(crate) key: i16,
-    /// What is served.
+    /// The versions that are served.
     pub(crate) versions: VersionRange,
-    /// What ApiVersions says.
+    /// The versions in ApiVersions.
     pub(crate) advertised: VersionRange,
     call: fn(Arc<KafkaServer>, RequestContext, Bytes) -> ResponseFuture,
 }
@@ -96,7 +96,7 @@ impl ApiRoute {
     }
 }
 
-/// The route of an API. Rows stand by key.
+/// The route of an API. The rows are ordered by key.
 pub(crate) fn route(key: i16) -> Option<&'static ApiRoute> {
     ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
 }
@@ -172,7 +172,7 @@ async fn call<R: ApiHandler>(
     encode::<R>(&context, &response).map(Some)
 }
 
-/// Decodes a body, once its counts are known to be possible: the codec reserves memory for what they
+/// Decodes a body after `guard` has checked its counts: the codec reserves memory for what they
 /// announce.
 pub(crate) fn decode<R: Request>(
     context: &RequestContext,
@@ -205,7 +205,7 @@ pub(crate) fn encode<R: Request>(
     })
 }
 
-/// Takes a frame apart: its header, and the body that follows.
+/// Splits a frame into its header and its body.
 pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes), BadRequest> {
     let (Some(api), Some(version)) = (i16_at(&frame, 0), i16_at(&frame, 2)) else {
         let reason = format!("a request has a header of 8 bytes and more. bytes={}", frame.len());
@@ -217,7 +217,8 @@ pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes
         Ok(key) if key.valid_versions().max >= version && version >= 0 => {
             key.request_header_version(version)
         }
-        // An API of ours, or none: the fields that all headers have come first.
+        // An extension API key, or an unknown one: the fields that all header versions share come
+        // first.
         _ => 1,
     };
     guard::check_header(header_version, &frame).map_err(|error| bad(error.to_string()))?;

@@ -1,11 +1,13 @@
-//! How slowly a frame or an answer may move.
+//! How slowly a request or a response may move.
 //!
-//! A transfer begins with a patience of [`TransferLimits::stall_max`]. Waiting for the client uses it up, each byte that
-//! moves restores what a byte takes at [`TransferLimits::rate_min`], and it never exceeds what it was at the beginning. So
+//! A transfer begins with a patience of [`TransferLimits::stall_max`]. Waiting for the client uses
+//! it up. Each byte that moves restores the time that a byte takes at [`TransferLimits::rate_min`].
+//! The patience never exceeds its initial value. So
 //!
 //! - a transfer of `n` bytes takes at most `stall_max + n / rate_min` of waiting for the client;
 //! - a client that stops or trickles is ended about `stall_max` later, however fast it was before;
-//! - a client that keeps to the rate is never ended, and neither is one whose pauses are shorter than `stall_max`.
+//! - a client that keeps to the rate is never ended, and neither is one whose pauses are shorter
+//!   than `stall_max`.
 //!
 //! Time in which the server makes the client wait does not count.
 
@@ -13,12 +15,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How slowly a client may send a request or take an answer.
+/// How slowly a client may send a request or read a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// How long it may pause.
+    /// The longest pause.
     pub stall_max: Duration,
-    /// How many bytes a second it moves at least, beside its pauses.
+    /// The lowest rate in bytes per second, not counting pauses.
     pub rate_min: u32,
 }
 
@@ -28,12 +30,12 @@ impl Default for TransferLimits {
     }
 }
 
-/// How much patience is left with one transfer.
+/// The patience that is left for one transfer.
 #[derive(Debug)]
 pub(crate) struct TransferPace {
     limits: TransferLimits,
     patience: Duration,
-    /// What moved since `patience` was computed.
+    /// The bytes that moved since `patience` was computed.
     moved: usize,
     waiting_since: Option<Instant>,
 }
@@ -43,12 +45,12 @@ impl TransferPace {
         TransferPace { limits, patience: limits.stall_max, moved: 0, waiting_since: None }
     }
 
-    /// Bytes have moved.
+    /// Counts bytes that moved.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.moved += bytes;
     }
 
-    /// Waits for the client from now on, or still. Returns until when.
+    /// Waits for the client from now on, or still. Returns the deadline.
     pub(crate) fn wait(&mut self, now: Instant) -> Instant {
         self.charge(now);
         self.waiting_since = Some(now);
@@ -119,7 +121,7 @@ mod tests {
         let begun = Instant::now();
         let mut pace = TransferPace::new(LIMITS);
         let (mut now, mut sent) = (begun, 0);
-        // As slowly as it may: each byte in the last moment.
+        // At the lowest rate: each byte at the last possible moment.
         while sent < 100_000 {
             now = pace.wait(now);
             pace.advance(100);

@@ -1,7 +1,7 @@
-//! A batch with its last records cut off.
+//! Truncates a batch at its end.
 //!
-//! A cut by system time never splits a batch. One by user time can: then the batch at its edge is
-//! written anew without the records behind it, for Kafka's clients hand on all that a batch holds.
+//! A cut by system time never splits a batch. A cut by user time can. Kafka's clients deliver all
+//! records of a batch, so the batch at the edge is rewritten without the records after it.
 
 use bytes::Bytes;
 use engine::Offset;
@@ -9,8 +9,9 @@ use kafka_records::{
     BatchError, BatchHeader, BatchRewriteResult, DecompressionLimit, HEADER_BYTES, rewrite, set_crc,
 };
 
-/// The batch as if it ended at `end`: also without any record, if those before it were compacted away,
-/// for the reader has to get past them. Nothing, if it begins at `end` or later.
+/// Returns the batch as if it ended at `end`. It may have no record at all, if compaction removed
+/// those before `end`: the reader still has to advance past them. Empty bytes if the batch begins
+/// at `end` or later.
 pub(crate) fn trim(
     batch: &Bytes,
     end: Offset,

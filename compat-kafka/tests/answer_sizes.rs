@@ -1,5 +1,5 @@
-//! How large answers are, beside what was asked: no request makes the server say the same thing over and over,
-//! nor more of the past than an answer may hold.
+//! The size of responses compared with their requests: no request makes the server repeat the same
+//! thing over and over, or return more of the past than a response may hold.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,16 +17,16 @@ use rig::{TestKafkaConnection, TestKafkaServer, frame, name};
 use storage::disk::MemoryDisk;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How many partitions the large topic has.
+/// The number of partitions of the large topic.
 const PARTITIONS: u32 = 2000;
 const GROUPS: usize = 20;
 /// How often a request names the same thing.
 const TIMES: usize = 2000;
-/// What an answer may hold for each byte of the request.
+/// What a response may hold for each byte of the request.
 const PER_REQUEST_BYTE: usize = 32;
-/// And beyond that and what there is: of errors, and of the broker.
+/// The allowance beyond that and the existing objects: for errors, and for the broker.
 const SLACK_BYTES: usize = 64 << 10;
-/// What an answer may tell of moments: 100,000 partitions or settings.
+/// What a response may describe of moments: 100,000 partitions or settings.
 const PAST_BYTES: usize = 16 << 20;
 
 /// A request that asks for a thing once, and one that asks for it many times.
@@ -34,7 +34,7 @@ struct ResponseSizeCase {
     api: i16,
     once: Vec<u8>,
     often: Vec<u8>,
-    /// What the answer may hold besides.
+    /// The additional bytes that the response may hold.
     more: usize,
 }
 
@@ -46,7 +46,7 @@ fn group(nth: usize) -> GroupId {
     GroupId(text(&format!("g{nth}")))
 }
 
-/// `ask` makes a request of names, or of as many as there are items in it.
+/// `ask` builds a request from names, or from as many items.
 fn case<R: Request, T: Clone>(
     version: i16,
     all: Vec<T>,
@@ -67,7 +67,7 @@ fn single<R: Request>(version: i16, request: &R) -> ResponseSizeCase {
     ResponseSizeCase { api: R::KEY, once: frame.clone(), often: frame, more: 0 }
 }
 
-/// The same, for moments of the large topic: each another one.
+/// The same, for different moments of the large topic.
 fn moments<R: Request>(version: i16, ask: impl Fn(Vec<String>) -> R) -> ResponseSizeCase {
     let names = (0..TIMES).map(|nth| format!("t@u{nth}")).collect();
     let once = frame(version, &ask(vec!["t".to_owned()]));
@@ -182,7 +182,7 @@ fn describe_topic_partitions(names: Vec<String>) -> DescribeTopicPartitionsReque
         .with_cursor(None)
 }
 
-/// What describes topics, groups and settings.
+/// Requests that describe topics, groups and settings.
 fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
     let t = || vec!["t".to_owned()];
     let past = |name: String| (2, name);
@@ -224,7 +224,7 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
     ]
 }
 
-/// What reads, writes and looks up.
+/// Requests that read, write and look up.
 fn reading() -> Vec<ResponseSizeCase> {
     let indexes = || vec![0, 1, 2, 3];
     vec![
@@ -252,7 +252,7 @@ fn reading() -> Vec<ResponseSizeCase> {
     ]
 }
 
-/// What changes groups and their offsets.
+/// Requests that change groups and their offsets.
 fn grouping() -> Vec<ResponseSizeCase> {
     let member = || text("nobody");
     vec![
@@ -290,12 +290,12 @@ fn grouping() -> Vec<ResponseSizeCase> {
     ]
 }
 
-/// What changes topics; nothing here does.
+/// Requests that change topics; here they change nothing.
 fn changing() -> Vec<ResponseSizeCase> {
     let many = (0..10 * TIMES).map(|nth| format!("n{nth}")).collect();
     vec![
         case(7, vec!["new".to_owned()], create_topics),
-        // Each could be made, and none is.
+        // Each could be created, and none is.
         ResponseSizeCase {
             often: frame(7, &create_topics(many)),
             ..case(7, vec!["new".to_owned()], create_topics)
@@ -347,7 +347,6 @@ fn changing() -> Vec<ResponseSizeCase> {
     ]
 }
 
-/// How many bytes the answer has.
 async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
     wire.0.write_all(frame).await.unwrap();
     let answered = async {
@@ -363,7 +362,7 @@ async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
     tokio::time::timeout(rig::PATIENCE, answered).await.expect("an answer comes")
 }
 
-/// The only member of its group, with much to say of itself.
+/// The only member of its group, with long metadata.
 async fn join(wire: &mut TestKafkaConnection, nth: usize) {
     let protocol = join_group_request::JoinGroupRequestProtocol::default()
         .with_name(text("range"))

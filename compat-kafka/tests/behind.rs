@@ -1,4 +1,4 @@
-//! Consumers that are behind what is in memory: they share what is read from the files.
+//! Consumers that are behind the tail in memory: they share what is read from the files.
 
 mod rig;
 
@@ -95,7 +95,7 @@ impl DiskFile for ReadCountingFile {
     }
 }
 
-/// A broker with so much memory for the newest batches and for what is read again.
+/// A broker with this much memory for the newest batches and for the block cache.
 async fn broker(memory_bytes: usize) -> (ReadCountingDisk, TestKafkaServer) {
     let disk = ReadCountingDisk::default();
     let rig =
@@ -104,7 +104,7 @@ async fn broker(memory_bytes: usize) -> (ReadCountingDisk, TestKafkaServer) {
     (disk, rig)
 }
 
-/// A batch that no other is like.
+/// A batch that differs from all others.
 fn numbered(number: usize, bytes: usize) -> Bytes {
     let mut state = number as u64;
     let mut next = || {
@@ -115,12 +115,12 @@ fn numbered(number: usize, bytes: usize) -> Bytes {
     batch(&(0..bytes).map(|_| next()).collect::<Vec<u8>>())
 }
 
-/// What of a batch does not depend on where the service put it.
+/// The part of a batch that does not depend on where the service put it.
 fn content(batch: &[u8]) -> &[u8] {
     &batch[21..]
 }
 
-/// The error's code, and the batches that an ordinary consumer gets at a time.
+/// The error code, and the batches that an ordinary consumer gets at a time.
 async fn fetch_some(wire: &mut TestKafkaConnection, offset: usize) -> (i16, Bytes) {
     let mut request = fetch("t", offset as i64, Duration::ZERO);
     request.topics[0].partitions[0].partition_max_bytes = MIB as i32;
@@ -177,12 +177,12 @@ async fn a_file_that_grows_under_its_readers_is_read_as_it_was_written() {
     let (mut producer, mut behind) = (rig.connect().await, rig.connect().await);
     let mut produced = Vec::new();
     for number in 0..400 {
-        // Long ones, and short ones that lie together in a block.
+        // Long ones, and short ones that share a block.
         let bytes = [300_000, 700, 90_000, 20, 1_200_000, 5000, 130_000, 64_000][number % 8];
         produced.push(numbered(number, bytes + number));
         assert_eq!(producer.produce("t", produced[number].clone()).await, (0, number as i64));
         if number % 20 == 19 {
-            // What left memory just now is behind the blocks that were read the last time.
+            // What left memory just now is after the blocks that were read the last time.
             let from = (number * 7919) % (number - 10);
             let until = (from + 60).min(produced.len());
             read_all(&mut behind, &produced[..until], from).await;

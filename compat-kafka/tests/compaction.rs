@@ -1,5 +1,5 @@
-//! Compaction on a whole engine: the past from the horizon on is what it was, and before it an error
-//! (TIME.md 11.12).
+//! Compaction on a whole engine: from the horizon on the past does not change, and before it a read
+//! is an error (TIME.md 11.12).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -63,7 +63,7 @@ struct KafkaCompactionBatch {
 struct KafkaCompactionModel {
     test_engine: TestKafkaEngine,
     batches: Vec<KafkaCompactionBatch>,
-    /// Moments, and the hash of each as it was first.
+    /// Moments, and the first hash of each.
     moments: Vec<(Cut, u128)>,
     start: u64,
     deletes: bool,
@@ -89,7 +89,7 @@ impl KafkaCompactionModel {
             ("retention.bytes", retention_bytes),
         ];
         house.topic("c", 1, &configs).await;
-        // Another in the same files, of which nothing ever goes.
+        // Another topic in the same files, of which nothing is ever removed.
         house.topic("other", 1, &[("retention.ms", "-1")]).await;
         let deletes = policy.contains("delete");
         let retention_bytes = retention_bytes.parse().unwrap();
@@ -111,7 +111,7 @@ impl KafkaCompactionModel {
             .enumerate()
             .map(|(nth, (key, has_value))| {
                 let value = has_value.then(|| format!("v{}", base + nth as u64));
-                // User times that fall now and then.
+                // User times that decrease now and then.
                 let time = 1000 * self.batches.len() as i64 - 700 * i64::from(*key);
                 (Some(format!("k{key}")), value, time)
             })
@@ -157,7 +157,7 @@ impl KafkaCompactionModel {
         held.flat_map(|batch| &batch.records).filter(|record| record.offset >= self.start)
     }
 
-    /// What is read of a cut has the state by key that a replay gives, offsets and all.
+    /// The contents of a cut have the state by key that a replay yields, with offsets.
     fn check_state(&self, found: &[TestReadRecord], cut: Cut, said: &str) {
         let expected = state(self.in_cut(cut));
         assert_eq!(state(found.iter()), expected, "{said}");
@@ -208,8 +208,8 @@ impl KafkaCompactionModel {
         assert_eq!(view.is_err(), is_lost, "{view:?}");
     }
 
-    /// The prefix before a user time, as known at the last moment: with the state that it always had,
-    /// or an error.
+    /// The prefix before a user time, as known at the last moment: with the state that it always
+    /// had, or an error.
     async fn check_user_times(&self) {
         let Some((known, _)) = self.moments.last() else { return };
         let horizon = self.test_engine.present("c", 0).partition.log.horizon();
@@ -259,7 +259,7 @@ impl KafkaCompactionModel {
             .collect()
     }
 
-    /// The first batch that ends behind an offset.
+    /// The first batch that ends after an offset.
     fn next_batch(&self, offset: u64) -> Option<u64> {
         let next = self.test_engine.present("c", 0).partition.log.entry_at(Offset(offset)).unwrap();
         next.map(|entry| entry.base.0)
@@ -310,7 +310,7 @@ impl KafkaCompactionModel {
             KafkaCompactionStep::Reclaim => drop(engine.maintenance().reclaim().await.unwrap()),
             KafkaCompactionStep::Pin => {
                 let expires = SysTime(engine.wall_now().0 + 3_600_000);
-                // One that stands already, or of a moment that is lost, is refused.
+                // A pin that exists already, or of a moment that is lost, is refused.
                 if let Some((cut, _)) = self.moments.get(self.moments.len() / 2) {
                     let _ = engine.pins().set("p", *cut, WaitPolicy::Refuse, expires, None).await;
                 }
@@ -362,14 +362,14 @@ async fn play(
     for nth in 0..5 {
         world.resend(nth).await;
     }
-    // An operator who looks finds nothing amiss, and all proofs borne out.
+    // A check finds no problem, and all proofs are valid.
     world.test_engine.engine.close();
     let report = storage::check::verify(&world.test_engine.disk, &[], &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     replaced + count(&world)
 }
 
-/// More of them with PROPTEST_CASES.
+/// Set PROPTEST_CASES to run more.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     asked.unwrap_or(40)
@@ -391,8 +391,8 @@ proptest! {
     }
 }
 
-/// A moment that ends just where the records begin that were not given up, when what follows has been
-/// compacted: its end and its hash are what they were.
+/// A moment that ends where the remaining records begin, when the records after it have been
+/// compacted: its end and its hash do not change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_moment_at_the_start_of_what_is_compacted_ends_where_it_did() {
     let records = |count| vec![(0, true); count];
@@ -413,7 +413,7 @@ async fn a_moment_at_the_start_of_what_is_compacted_ends_where_it_did() {
     assert_eq!(play("compact", "-1", 1, &steps).await, 1);
 }
 
-/// A long run of the same, of which it is known that it compacts.
+/// A long run of the same, which is known to compact.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_compacted_over_and_over_has_its_state_at_every_moment() {
     let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! Compressed batches whose headers lie: what their records say is what counts.
+//! Compressed batches with false headers: the records count.
 
 mod rig;
 

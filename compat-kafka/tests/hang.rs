@@ -1,5 +1,5 @@
 //! A disk that hangs: what waits for it is bounded, for all connections together, and is answered
-//! when it goes on.
+//! when the disk continues.
 
 mod rig;
 
@@ -35,7 +35,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     let closed = disk.gate.close();
     let mut clients = Vec::new();
     for nth in 0..CONNECTIONS {
-        // From an address of its own: one has no more than three quarters of the room.
+        // From an address of its own: one address has no more than three quarters of the room.
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(([127, 0, 0, 2 + nth as u8], 0).into()).expect("an address of this machine");
         let stream = socket.connect(rig.address).await.expect("somebody listens");

@@ -1,5 +1,5 @@
-//! What the engine gives up by itself, and what it must not: retention, DeleteRecords, pins, deleted
-//! topics, and the space of all that (TIME.md 6; F12, F38, B13).
+//! What maintenance removes, and what it must not: retention, DeleteRecords, pins, deleted topics,
+//! and the space of all that (TIME.md 6; F12, F38, B13).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, r
 
 const SECOND: u64 = 1000;
 
-/// A batch that was produced, as a model remembers it.
+/// A batch that was produced, as the model remembers it.
 #[derive(Clone, Debug)]
 struct KafkaRetentionBatch {
     partition: u32,
@@ -42,7 +42,7 @@ impl KafkaRetentionModel {
         times: &[i64],
     ) {
         let nth = self.batches.len();
-        // Large enough for space to be given back.
+        // Large enough for space to be reclaimed.
         let value = format!("{nth:>2000}");
         let records: Vec<TestRecordInput> =
             times.iter().map(|time| (None, Some(value.clone()), *time)).collect();
@@ -89,14 +89,14 @@ impl KafkaRetentionModel {
         records.filter(|record| (start..end).contains(&record.offset)).collect()
     }
 
-    /// Where a partition begins when all that is older is gone.
+    /// The log start of a partition when all that is older is gone.
     fn start_by_age(&self, partition: u32, oldest: u64) -> u64 {
         let kept = self.of(partition).find(|batch| batch.stamp.time().0 >= oldest);
         kept.map_or_else(|| self.end_at(partition, Cut::ALL), |batch| batch.base)
     }
 }
 
-/// Holds what can be read of a topic against the model: at every moment, present and past.
+/// Compares what can be read of a topic with the model: at every moment, present and past.
 async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel, starts: &[u64]) {
     let partitions = || (0..starts.len() as u32).zip(starts.iter().copied());
     for (index, start) in partitions() {
@@ -144,7 +144,7 @@ async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel
     }
 }
 
-/// By user time too, a moment gives what it always gave, or an error.
+/// By user time too, a moment reads as it always did, or is an error.
 async fn check_user_times(
     house: &TestKafkaEngine,
     topic: &str,
@@ -245,7 +245,7 @@ async fn f34_retention_by_age_deletes_what_is_old_and_says_so_and_nothing_else()
         assert!(after.iter().any(Option::is_some));
         house = if life == 0 { house.restart() } else { house.crash() };
     }
-    // Also what lies in the open segment, the newest batch too; and then more comes.
+    // Also what lies in the open segment, the newest batch too; and then more is appended.
     house.advance_clock(100_000);
     assert_eq!(house.engine.maintenance().apply_retention().await.unwrap(), 2);
     starts = vec![a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)];
@@ -342,8 +342,8 @@ async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
     assert!(matches!(house.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
 }
 
-/// F12, B13: a topic that was deleted and made again: each moment has that of then, and what retention
-/// takes from the old one is not taken from the new.
+/// F12, B13: a topic that was deleted and created again. Each moment shows the topic of that time,
+/// and retention of the old one removes nothing of the new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_does_not() {
     let mut options = TestKafkaEngine::options();
@@ -367,7 +367,7 @@ async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_doe
     new.produce(&house, "a", 0, &[7]).await;
     house.advance_clock(1);
     house.roll_and_index().await;
-    // The last moment of the old one shows it still.
+    // The last moment of the old one still shows it.
     assert_eq!(house.at("a", last).await.unwrap().partitions.len(), 2);
     assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
     house.advance_clock(90_000);
@@ -397,7 +397,7 @@ async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_doe
     }
 }
 
-/// F38: also of what is sealed, filed and given up in part.
+/// F38: also of what is sealed, sorted and partly removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bounded() {
     const MOMENTS: u64 = 100_000;
@@ -451,7 +451,8 @@ async fn a_start_reads_only_what_is_not_indexed() {
     }
 }
 
-/// What producers wrote is remembered although all of it is gone, with the last part it lay in.
+/// A producer's state is remembered although all its batches are gone, with the last segment that
+/// held them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
     let mut house = TestKafkaEngine::new();
@@ -476,7 +477,7 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
         assert!(matches!(gap, Err(EngineError::OutOfOrderSequence { expected: 4, .. })), "{gap:?}");
     }
     assert_eq!(write(&house, 4).await.unwrap().base, Offset(4));
-    // What was kept only for that goes with what comes next.
+    // What was kept only for that goes with the next maintenance.
     house.roll_and_index().await;
     house.advance_clock(2000);
     for _ in 0..2 {
@@ -490,7 +491,7 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
     assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
 }
 
-/// What cannot be done to one partition keeps nothing from being done to the others.
+/// A failure in one partition does not stop maintenance of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
     let mut options = TestKafkaEngine::options();
@@ -514,7 +515,7 @@ async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted()
     }
 }
 
-/// Spoils the blocks of all indexes that have entries of the first topic, and none of the second.
+/// Corrupts the blocks of all indexes that have entries of the first topic, and none of the second.
 fn spoil_indexes(house: &TestKafkaEngine) {
     for name in house.disk.names().iter().filter(|name| name.ends_with(".index")) {
         for block in 2..4 {
@@ -525,7 +526,7 @@ fn spoil_indexes(house: &TestKafkaEngine) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retention() {
-    // By its rules it cannot be told where it is to begin; or that it is to end, and not what it had.
+    // By its rules, its new log start is unknown; or it is deleted, and its contents are unknown.
     for is_deleted in [false, true] {
         let mut options = TestKafkaEngine::options();
         options.core.deleted_topic_retention = Duration::from_secs(1);
@@ -559,7 +560,7 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
 }
 
 /// A run that had no room for all keys has replaced more than it cleaned. What a pin then holds in
-/// between is not tried again and again.
+/// between is not retried again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
     let mut options = TestKafkaEngine::options();
@@ -594,7 +595,7 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
     assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(40), Offset(40)));
 }
 
-/// Two topics, of which the first is to be compacted, and goes by age too.
+/// Two topics, of which the first is compacted, and has retention by age too.
 async fn compacted_and_not(options: EngineOptions) -> TestKafkaEngine {
     let house = TestKafkaEngine::with(options);
     let settings = [
@@ -638,7 +639,7 @@ async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaim
         assert!(house.engine.segment_count() <= parts);
         drop(go);
         assert_eq!(compacting.await.unwrap().unwrap(), usize::from(!is_given_up));
-        // And again, when more has come.
+        // And again, after more appends.
         for nth in 0..2 {
             let record = (Some("0".to_owned()), Some("y".to_owned()), nth);
             house.produce("a", 0, &[record]).await;
@@ -657,7 +658,7 @@ async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaim
     }
 }
 
-/// Whoever has been told that a setting holds can rely on it.
+/// A client that has been told that a setting holds can rely on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
     let lag = ("min.compaction.lag.ms", "900000");
@@ -722,7 +723,7 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
             house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
         }
         house.advance_clock(99 * SECOND);
-        // A segment is sealed behind what is written next, and what is sealed compacted a round later.
+        // A segment is rolled after the next write, and compacted a round later.
         let round = async || {
             house.engine.maintenance().compact_due().await.unwrap();
             house.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
@@ -735,8 +736,9 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
     }
 }
 
-/// A segment is open for a minute at least, however short a topic's `segment.ms`; but what must be compacted sooner
-/// does not wait for that. Once nothing of it is there, it asks for no more segments.
+/// A segment stays open for a minute at least, however short a topic's `segment.ms` is. Data that
+/// must be compacted sooner does not wait for that. Once none of it is there, no more segments are
+/// rolled for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_alone_then() {
     for (lag, compacts) in [("100", 1), ("9223372036854775807", 0)] {

@@ -1,4 +1,4 @@
-//! A client that holds on to a moment by its id is told when it is no longer whole.
+//! A client that keeps using a moment by its id gets an error when it is no longer complete.
 
 mod rig;
 

@@ -1,4 +1,5 @@
-//! Whatever is given up, deleted, made anew or compacted: what standing pins show stays (TIME.md 6).
+//! Whatever is removed, deleted, created again or compacted: what standing pins show stays (TIME.md
+//! 6).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +23,7 @@ const PINS: [&str; 3] = ["p", "q", "r"];
 enum PinStep {
     Produce(usize, u64),
     Commit(usize),
-    /// Deletes a topic, or makes it anew.
+    /// Deletes a topic, or creates it again.
     Toggle(usize),
     AddPartition(usize),
     DeleteRecords(usize),
@@ -56,7 +57,6 @@ fn steps() -> impl Strategy<Value = Vec<PinStep>> {
     prop::collection::vec(step, 20..60)
 }
 
-/// What is seen at a moment.
 #[derive(Clone, Debug, PartialEq)]
 struct PinnedContents {
     hash: u128,
@@ -112,7 +112,7 @@ impl PinModel {
         self.test_engine.topic(name, 1, settings).await;
     }
 
-    /// A moment of which nothing is left to come.
+    /// A moment that is final.
     fn record_moment(&mut self) {
         self.test_engine.advance_clock(1);
         self.moments.push(self.test_engine.now());
@@ -196,7 +196,8 @@ impl PinModel {
                     expires,
                     topics.as_deref(),
                 );
-                // A moment that is not whole any more is refused, or a name that is taken.
+                // A moment that is not complete any more is refused, and so is a name that is
+                // taken.
                 if let Ok(pin) = set.await {
                     let seen = self.read_pinned(&pin).await;
                     self.pinned.insert(PINS[*name].to_owned(), (pin, seen));
@@ -217,7 +218,7 @@ impl PinModel {
     }
 }
 
-/// The last record of each key: what is compacted shows others besides, or not any more.
+/// The last record of each key: a compacted log may or may not have others.
 fn state(records: Vec<TestReadRecord>) -> Vec<TestReadRecord> {
     let by_key: BTreeMap<_, _> =
         records.into_iter().map(|record| (record.key.clone(), record)).collect();
@@ -247,7 +248,7 @@ proptest! {
     }
 }
 
-/// More of them with PROPTEST_CASES.
+/// Set PROPTEST_CASES to run more.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     asked.unwrap_or(12)

@@ -1,4 +1,4 @@
-//! A disk that gives back other bytes than were written: no consumer ever sees them.
+//! A disk that returns other bytes than were written: no consumer ever sees them.
 
 mod rig;
 
@@ -14,7 +14,7 @@ use storage::disk::{Disk, MemoryDisk};
 const CORRUPT_MESSAGE: i16 = 2;
 const MIB: usize = 1 << 20;
 
-/// All that is read is read from the disk.
+/// All reads go to the disk.
 async fn without_memory() -> (MemoryDisk, TestKafkaServer) {
     let disk = MemoryDisk::new();
     let rig = TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
@@ -22,7 +22,7 @@ async fn without_memory() -> (MemoryDisk, TestKafkaServer) {
     (disk, rig)
 }
 
-/// The one place where `bytes` are stored.
+/// The only place where `bytes` are stored.
 fn find_bytes(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
     let names = disk.list().expect("a list");
     let journal = names.into_iter().find(|name| name.ends_with(".journal")).expect("a journal");
@@ -31,7 +31,7 @@ fn find_bytes(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
     (journal, at)
 }
 
-/// Flips a bit of the byte `ahead` behind the one place where `bytes` are stored.
+/// Flips a bit of the byte `ahead` after the only place where `bytes` are stored.
 fn corrupt(disk: &MemoryDisk, bytes: &[u8], ahead: usize) {
     let (journal, at) = find_bytes(disk, bytes);
     disk.corrupt(&journal, at + ahead, 1);
@@ -64,7 +64,7 @@ async fn a_corrupt_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_
     corrupt(&disk, b"value 4", 0);
     let found = || rig.kafka.metrics().corrupt_reads.load(Ordering::Relaxed);
     assert_eq!(found(), 0, "nobody has read them");
-    // On one connection: what was found before anything went out ends no connection.
+    // On one connection: corruption that is found before anything was sent ends no connection.
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it is served");
     assert_eq!(found(), 1);
     for _ in 0..3 {
@@ -126,7 +126,7 @@ async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_ag
     assert_eq!(fetch(&mut wire, 3).await, (0, vec![3, 4, 5, 6]), "what stands behind it");
     disk.set_unreadable(&journal, None);
     assert_eq!(fetch(&mut wire, 2).await, (0, vec![2, 3, 4, 5, 6]), "the disk has it again");
-    // What nobody asked for is nobody's loss.
+    // Corruption in data that was not requested has no effect.
     let (_, at) = find_bytes(&disk, b"of another topic");
     disk.set_unreadable(&journal, Some(at as u64..at as u64 + 7));
     assert_eq!(fetch(&mut wire, 3).await, (0, vec![3, 4, 5, 6]));

@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 /// Slower than any client here is allowed to be.
 const TRICKLE: Duration = Duration::from_millis(20);
 
-/// How long a client may pause: a test has no minutes.
+/// How long a client may pause: short, for the test.
 const STALL_MAX: Duration = Duration::from_secs(2);
 
 fn options() -> KafkaOptions {
@@ -36,7 +36,7 @@ fn large() -> Bytes {
     batch(&vec![b'x'; 900 << 10])
 }
 
-/// A connection that takes few bytes at once.
+/// A connection with small socket buffers.
 async fn narrow(address: SocketAddr) -> TestKafkaConnection {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(16 << 10).expect("a small window");
@@ -52,7 +52,8 @@ fn evicted(rig: &TestKafkaServer, budget: &str) -> u64 {
     found.expect("a budget of this name").2
 }
 
-/// Trickles with `act` until `is_over`; another client is served meanwhile, with small requests and with large ones.
+/// Trickles with `act` until `is_over`. Another client is served meanwhile, with small requests and
+/// with large ones.
 async fn trickle<F: Future<Output = ()>>(
     rig: &TestKafkaServer,
     mut act: impl FnMut() -> F,
@@ -80,7 +81,7 @@ async fn a_client_that_trickles_its_request_is_ended() {
     let wire = Arc::new(tokio::sync::Mutex::new(wire));
     let one = || async { drop(wire.lock().await.send(&[0]).await) };
     trickle(&rig, one, || slow(&rig) == 1).await;
-    // Within a length, behind it, and within a small frame too.
+    // Within a length, after it, and within a small frame too.
     let mut wires = Vec::new();
     for bytes in [&request[..1], &request[..4], &[0, 0, 0, 200, 0]] {
         let mut wire = rig.connect().await;
@@ -140,7 +141,7 @@ async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frames_that_stand_still_make_room_for_others() {
-    // They may pause for long, and there is no room beside them.
+    // They may pause for long, and there is no room for others.
     let transfers = TransferLimits { stall_max: Duration::from_secs(6), rate_min: 4 << 10 };
     let options = KafkaOptions {
         transfer_limits: transfers,

@@ -1,4 +1,4 @@
-//! User time from where a topic says it is [F26], and the bounds on it [F42], over the wire.
+//! User time in the place that a topic sets [F26], and its limits [F42], over the wire.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -37,12 +37,12 @@ async fn start_server(disk: &MemoryDisk) -> TestKafkaServer {
     TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 1 << 20).await
 }
 
-/// Stops a rig in order; what it had is on the disk.
+/// Stops a fixture cleanly; its data is on the disk.
 fn stop(rig: TestKafkaServer) {
     rig.engine.close();
 }
 
-/// A batch whose records say `{"t":…}`, with timestamps that tell another story: they fall.
+/// A batch whose records are `{"t":…}`, with different, decreasing timestamps.
 fn json(times: &[i64]) -> Bytes {
     let mut builder = BatchBuilder::new(CompressionType::Lz4);
     for (nth, time) in (0..).zip(times) {
@@ -79,7 +79,7 @@ fn blamed(answer: &PartitionProduceResponse) -> Vec<i32> {
     answer.record_errors.iter().map(|error| error.batch_index).collect()
 }
 
-/// The offset and the time that ListOffsets answers.
+/// The offset and the time in the response of ListOffsets.
 async fn at(wire: &mut TestKafkaConnection, topic: &str, time: i64) -> (i64, i64) {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
     let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
@@ -117,7 +117,7 @@ async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
     for (time, found) in asked.into_iter().zip(expected) {
         assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}");
     }
-    // The setting changes, and what was stays as it was.
+    // The setting changes, and existing records keep their times.
     set(&rig, "t", &[("freezeframe.user.time", "header:when;unit=s")]).await.unwrap();
     for (time, found) in asked.into_iter().zip(expected) {
         assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, changed");
@@ -151,8 +151,8 @@ async fn moments_of_user_time_and_of_system_time_differ() {
         assert_eq!(produce(&mut wire, "t", values(&[line])).await.error_code, OK);
         rig.clock.advance(Duration::from_millis(10));
     }
-    // By system time, before the third was taken in: both that came first. By user time: up to the first that
-    // says 4000 or later, which is the very first.
+    // By system time, before the third was accepted: the first two. By user time: up to the first
+    // that is 4000 or later, which is the very first.
     let end = |asked: String| {
         let engine = Arc::clone(&rig.engine);
         async move {
@@ -165,7 +165,7 @@ async fn moments_of_user_time_and_of_system_time_differ() {
     assert_eq!(end("u4000".to_owned()).await, 0);
     assert_eq!(end("u6000".to_owned()).await, 2);
     assert_eq!(end(format!("u9000@s{}", START + 5)).await, 1);
-    // The exact set of a user time is what the records themselves say.
+    // The exact set of a user time is what the records themselves contain.
     let topic = rig.engine.topics().named("t").unwrap();
     let partition = &topic.partitions[0];
     let mut exact = Vec::new();
@@ -177,7 +177,7 @@ async fn moments_of_user_time_and_of_system_time_differ() {
     assert_eq!(exact, [0, 1]);
 }
 
-/// A batch of three, and a topic's name that sees `[start, end)` of it.
+/// A batch of three, and a topic's name that shows `[start, end)` of it.
 async fn fetched_at(asked: &str, offset: i64) -> (i16, Vec<i64>) {
     let rig = start_server(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;
@@ -199,13 +199,13 @@ async fn fetched_at(asked: &str, offset: i64) -> (i16, Vec<i64>) {
     (code, offsets)
 }
 
-/// Else a consumer that has read to the end is given, at once and again and again, what it has.
+/// Otherwise a consumer that has read to the end gets, again and again, what it has.
 #[tokio::test]
 async fn the_end_of_a_moment_inside_of_a_batch_is_an_end_with_nothing_behind_it() {
     assert_eq!(fetched_at("u2500", 1).await, (OK, vec![0, 1]));
     assert_eq!(fetched_at("u2500", 2).await, (OK, vec![]));
     assert_eq!(fetched_at("u1000..u2500", 2).await, (OK, vec![]));
-    // Windows that hold nothing, inside of the batch and at its edges.
+    // Windows that hold nothing, inside the batch and at its edges.
     assert_eq!(fetched_at("u1500..u1700", 1).await, (OK, vec![]));
     assert_eq!(fetched_at("u0..u500", 0).await, (OK, vec![]));
     assert_eq!(fetched_at("u4000..u5000", 3).await, (OK, vec![]));
@@ -234,7 +234,7 @@ async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
     let mut wire = rig.connect().await;
     assert_eq!(produce(&mut wire, "t", json(&[19])).await.error_code, INVALID_TIMESTAMP);
     assert_eq!(produce(&mut wire, "t", json(&[20, 21])).await.base_offset, 4);
-    // Lenient again, and any order is taken; strict after that begins at the largest.
+    // Lenient again, and any order is accepted. Strict after that begins at the largest.
     set(&rig, "t", &[("freezeframe.user.time.order", "lenient")]).await.unwrap();
     assert_eq!(produce(&mut wire, "t", json(&[50, 1])).await.error_code, OK);
     set(&rig, "t", &[("freezeframe.user.time.order", "strict")]).await.unwrap();
@@ -445,7 +445,7 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
     }
     assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
     assert_eq!(at(&mut wire, "old", 101).await, (-1, -1));
-    // A setting that names it anew finds it gone.
+    // A setting that names the plug-in again fails.
     let gone = set(&rig, "old", &[("freezeframe.user.time", "timestamp")]).await;
     assert!(gone.is_ok());
     let gone = set(&rig, "old", &[("freezeframe.user.time", "wasm:p")]).await.unwrap_err();
@@ -486,7 +486,7 @@ async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_
     rig.topic("keeps", &settings).await;
     assert_eq!(produce(&mut wire, "keeps", values(&["loop", "b"])).await.error_code, OK);
     assert_eq!(at(&mut wire, "keeps", 0).await, (1, 5));
-    // A batch of nothing else costs more than a batch may.
+    // A batch of only such values costs more than a batch may.
     let answer = produce(&mut wire, "keeps", values(&["l"; 1000])).await;
     assert_eq!((answer.error_code, blamed(&answer)), (INVALID_RECORD, vec![]));
     let message = answer.error_message.unwrap();

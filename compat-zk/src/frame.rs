@@ -9,11 +9,11 @@ pub const FRAME_BYTES_MAX: usize = 1_048_575;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Takes the next whole frame off the front of `stream`: `None` while some of it is yet to come.
+/// Takes the next whole frame from the front of `stream`: `None` while some of it is missing.
 ///
-/// A length above `bytes_max` or below 0 is an error as soon as it is there: ZooKeeper cuts the
-/// connection without a reply. (It is also how a four-letter word looks; those are the listener's
-/// to catch before the first frame.)
+/// A length above `bytes_max` or below 0 is an error as soon as it has arrived: ZooKeeper closes
+/// the connection without a reply. (A four-letter word looks the same. The listener must handle
+/// those before the first frame.)
 pub fn frame(stream: &mut BytesMut, bytes_max: usize) -> Result<Option<Bytes>, JuteError> {
     let Some(length) = stream.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = i32::from_be_bytes(*length);

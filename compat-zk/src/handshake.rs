@@ -1,31 +1,31 @@
 //! The first frame in each direction. Neither has a header.
 //!
-//! Clients before 3.4 do not send the last byte, `read_only`, and do not expect it in the answer:
-//! so it is an `Option` here, and the answer's must be `Some` exactly if the request's was.
+//! Clients before 3.4 do not send the last byte, `read_only`, and do not expect it in the response.
+//! So it is an `Option` here, and the response's must be `Some` exactly if the request's was.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::{JuteError, JuteReader, JuteWriter};
 
-/// What a client asks for when it connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// 0.
+    /// Always 0.
     pub protocol_version: i32,
-    /// The newest transaction the client has seen: a server that is behind it must not answer.
+    /// The newest transaction that the client has seen. A server that is behind it must not answer.
     pub last_zxid_seen: i64,
-    /// The session timeout it wants.
+    /// The session timeout that the client wants.
     pub timeout_ms: i32,
-    /// The session to go on with, or 0.
+    /// The session to continue, or 0.
     pub session_id: i64,
-    /// That session's password, of 16 bytes.
+    /// The session's password, of 16 bytes.
     pub password: Option<Bytes>,
-    /// Whether a server without a quorum will do; `None` if the client does not know the question.
+    /// Whether a server without a quorum is acceptable; `None` if the client does not send the
+    /// field.
     pub read_only: Option<bool>,
 }
 
 impl ConnectRequest {
-    /// Reads the whole frame.
+    /// Decodes the whole frame.
     pub fn read(frame: Bytes) -> Result<ConnectRequest, JuteError> {
         let mut fields = JuteReader::new(frame);
         let request = ConnectRequest {
@@ -51,23 +51,23 @@ impl ConnectRequest {
     }
 }
 
-/// What the server grants. All zeroes: the session is gone.
+/// The server's response. All fields are zero if the session is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// 0.
+    /// Always 0.
     pub protocol_version: i32,
     /// The session timeout granted; 0 if the session is gone.
     pub timeout_ms: i32,
-    /// The session; 0 if it is gone.
+    /// The session id; 0 if the session is gone.
     pub session_id: i64,
-    /// Its password, of 16 bytes.
+    /// The session's password, of 16 bytes.
     pub password: Option<Bytes>,
-    /// Whether this server has no quorum; `None` if the client did not ask.
+    /// Whether this server has no quorum; `None` if the client did not send the field.
     pub read_only: Option<bool>,
 }
 
 impl ConnectResponse {
-    /// Reads the whole frame.
+    /// Decodes the whole frame.
     pub fn read(frame: Bytes) -> Result<ConnectResponse, JuteError> {
         let mut fields = JuteReader::new(frame);
         let response = ConnectResponse {

@@ -1,50 +1,48 @@
-//! What every frame after the handshake begins with.
+//! The headers of all frames after the handshake.
 
 use bytes::BytesMut;
 
 use crate::{JuteError, JuteReader, JuteWriter};
 
-/// Before each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// The client's number for the request; some below 0 are set apart (-2 ping, -4 auth, -8
+    /// The client's number for the request. Some below 0 are reserved (-2 ping, -4 auth, -8
     /// watches).
     pub xid: i32,
-    /// The operation.
     pub op: i32,
 }
 
 impl RequestHeader {
-    /// Takes it off the front.
+    /// Takes the header from the front.
     pub fn read(fields: &mut JuteReader) -> Result<RequestHeader, JuteError> {
         Ok(RequestHeader { xid: fields.int()?, op: fields.int()? })
     }
 
-    /// Puts it at the end.
+    /// Appends the header.
     pub fn write(&self, out: &mut BytesMut) {
         out.int(self.xid);
         out.int(self.op);
     }
 }
 
-/// Before each reply and each event. With an error no body follows, except after a multi.
+/// The header of a reply or an event. With an error no body follows, except after a multi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// The request's, or -1: an event.
+    /// The xid of the request, or -1 for an event.
     pub xid: i32,
-    /// The last transaction applied; of an event, the one that fired it.
+    /// The last transaction applied. For an event, the one that fired it.
     pub zxid: i64,
     /// 0, or an error code.
     pub err: i32,
 }
 
 impl ReplyHeader {
-    /// Takes it off the front.
+    /// Takes the header from the front.
     pub fn read(fields: &mut JuteReader) -> Result<ReplyHeader, JuteError> {
         Ok(ReplyHeader { xid: fields.int()?, zxid: fields.long()?, err: fields.int()? })
     }
 
-    /// Puts it at the end.
+    /// Appends the header.
     pub fn write(&self, out: &mut BytesMut) {
         out.int(self.xid);
         out.long(self.zxid);

@@ -2,15 +2,15 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Why bytes from a peer are not what they should be. Each ends the connection.
+/// Why bytes from a peer are invalid. Each error ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JuteError {
-    /// A frame that is negative or too long.
+    /// A frame length that is negative or too long.
     #[error("frame length is refused. length={length}, max={max}")]
     Frame {
-        /// What the wire says.
+        /// The length on the wire.
         length: i32,
-        /// What is allowed.
+        /// The longest length allowed.
         max: usize,
     },
     /// The frame ends inside a field.
@@ -24,22 +24,21 @@ pub enum JuteError {
     /// A length or count below -1, which is null.
     #[error("length is negative. length={length}")]
     Negative {
-        /// What the wire says.
+        /// The length on the wire.
         length: i32,
     },
-    /// A field that must not be null is.
+    /// A field is null that must not be.
     #[error("field is null")]
     Null,
-    /// A string that is not UTF-8.
     #[error("string is not utf-8. valid_up_to={valid_up_to}")]
     NotUtf8 {
-        /// How many of its bytes are.
+        /// The number of valid bytes at its front.
         valid_up_to: usize,
     },
-    /// The record is over, and the frame is not.
+    /// Bytes are left after the record.
     #[error("bytes follow the record. left={left}")]
     Trailing {
-        /// How many.
+        /// How many bytes.
         left: usize,
     },
 }
@@ -47,7 +46,7 @@ pub enum JuteError {
 /// Null, for buffers, strings and vectors.
 const NULL: i32 = -1;
 
-/// Takes fields off the front of a frame. Buffers share its memory.
+/// Reads fields from the front of a frame. Buffers share its memory.
 #[derive(Clone, Debug)]
 pub struct JuteReader {
     rest: Bytes,
@@ -59,12 +58,11 @@ impl JuteReader {
         JuteReader { rest: frame }
     }
 
-    /// How many bytes are left.
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub fn end(self) -> Result<(), JuteError> {
         match self.left() {
             0 => Ok(()),
@@ -82,12 +80,12 @@ impl JuteReader {
         self.rest.try_get_i64().map_err(short)
     }
 
-    /// A byte; as in Java, all but 0 is true.
+    /// A byte. As in Java, every value except 0 is true.
     pub fn bool(&mut self) -> Result<bool, JuteError> {
         Ok(self.rest.try_get_u8().map_err(short)? != 0)
     }
 
-    /// Bytes, or null: which differs from no bytes.
+    /// Bytes, or null, which differs from empty.
     pub fn buffer(&mut self) -> Result<Option<Bytes>, JuteError> {
         let Some(len) = self.length()? else { return Ok(None) };
         if len > self.left() {
@@ -105,8 +103,8 @@ impl JuteReader {
         }
     }
 
-    /// Items that `read` takes one by one, or null. An item takes `item_bytes_min` at least, so
-    /// that a count which the frame cannot hold is refused before the first.
+    /// Items that `read` reads one by one, or null. An item takes `item_bytes_min` at least, so
+    /// that a count that does not fit the frame is refused before the first item.
     pub fn vector<T>(
         &mut self,
         item_bytes_min: usize,
@@ -118,7 +116,8 @@ impl JuteReader {
         if need > self.left() {
             return Err(JuteError::Short { need, have: self.left() });
         }
-        // Grown as they come: an item can take much more memory than it does bytes.
+        // The vector grows as items are read: an item can take much more memory than bytes on the
+        // wire.
         (0..count).map(|_| read(self)).collect::<Result<_, _>>().map(Some)
     }
 
@@ -134,7 +133,7 @@ fn short(error: bytes::TryGetError) -> JuteError {
     JuteError::Short { need: error.requested, have: error.available }
 }
 
-/// Puts fields at the end of a frame. Lengths must fit an `i32`.
+/// Appends fields to a frame. Lengths must fit an `i32`.
 pub trait JuteWriter {
     /// 4 bytes.
     fn int(&mut self, value: i32);
@@ -146,7 +145,7 @@ pub trait JuteWriter {
     fn buffer(&mut self, value: Option<&[u8]>);
     /// Text, or null.
     fn string(&mut self, value: Option<&str>);
-    /// Items that `write` puts one by one, or null.
+    /// Items that `write` appends one by one, or null.
     fn vector<T>(&mut self, items: Option<&[T]>, write: impl FnMut(&mut Self, &T));
 }
 

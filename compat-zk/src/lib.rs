@@ -1,11 +1,11 @@
 //! The jute codec: ZooKeeper's frames, the fields inside them, and the records that every
-//! connection needs — the two headers and the connect handshake.
+//! connection needs: the two headers and the connect handshake.
 //!
 //! Serving ZooKeeper is not part of this crate: it has no sessions, no tree and no sockets.
 //!
-//! [`frame`] cuts a stream into frames, [`JuteReader`] takes fields off a frame and [`JuteWriter`]
-//! puts them there. Everything is big-endian. A length from the wire is held against the bytes that
-//! are there before anything is made of it.
+//! [`frame`] splits a stream into frames, [`JuteReader`] reads the fields of a frame, and
+//! [`JuteWriter`] writes them. Everything is big-endian. A length from the wire is checked against
+//! the available bytes before it is used.
 
 #![forbid(unsafe_code)]
 

@@ -33,7 +33,6 @@ const SCANNED_MAX: usize = 20_000;
 /// last difference.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// One difference.
 #[derive(Clone, Debug)]
 pub enum Difference {
     /// A topic was created. This is its last state.
@@ -47,9 +46,7 @@ pub enum Difference {
     },
     /// Records were appended to a partition.
     Appended {
-        /// The topic.
         topic: Arc<Topic>,
-        /// The partition.
         partition: u32,
         /// The first appended offset.
         start: Offset,
@@ -58,7 +55,6 @@ pub enum Difference {
         /// The bytes of the batches that hold them.
         bytes: u64,
     },
-    /// A topic was deleted.
     TopicDeleted {
         /// Its last state.
         topic: Arc<Topic>,
@@ -67,18 +63,15 @@ pub enum Difference {
     },
     /// A pin was set, or its expiry extended.
     PinSet {
-        /// Its name.
         name: String,
         /// The cut that it keeps.
         at: Cut,
-        /// When it expires.
         expires: SysTime,
         /// When it was set.
         stamp: Hlc,
     },
     /// A pin was removed, or expired.
     PinRemoved {
-        /// Its name.
         name: String,
         /// When it was removed.
         stamp: Hlc,
@@ -198,7 +191,6 @@ pub struct DiffPage {
     pub until: Cut,
     /// The frontier at the time of the answer.
     pub frontier: Hlc,
-    /// The differences.
     pub differences: Vec<Difference>,
     /// The cursor of the next page, if there is one.
     pub next: Option<DiffCursor>,

@@ -25,7 +25,6 @@ fn plugin_path(name: &str) -> String {
 /// A plug-in that a topic's setting can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginSummary {
-    /// Its name.
     pub name: String,
     /// How long its module is.
     pub bytes: u64,

@@ -66,7 +66,6 @@ pub enum MountError {
     /// The directory does not exist.
     #[error("the mount point does not exist: make the directory first. directory={}", .0.display())]
     NotFound(PathBuf),
-    /// The path is not a directory.
     #[error("the mount point is not a directory. path={}", .0.display())]
     NotDirectory(PathBuf),
     /// The directory has contents, and a mount would hide them.
@@ -85,7 +84,6 @@ pub enum MountError {
     DataDirectory {
         /// The mount point.
         directory: PathBuf,
-        /// The data directory.
         data_dir: PathBuf,
     },
     /// A file in the mount is open.
@@ -112,7 +110,6 @@ pub enum MountError {
         /// The system's error.
         source: io::Error,
     },
-    /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
 }

@@ -48,7 +48,6 @@ pub enum LineError {
     /// The partition number is invalid.
     #[error("a partition is not negative. partition={0}")]
     Partition(i32),
-    /// A header without a name.
     #[error("the name of a header is text")]
     HeaderName,
 }

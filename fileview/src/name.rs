@@ -1,6 +1,5 @@
 //! The rules for topic names. They are Kafka's, which also keep a topic from being a path.
 
-/// The longest topic name.
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 /// The highest partition number.
@@ -9,7 +8,6 @@ pub const PARTITION_MAX: u32 = i32::MAX as u32;
 /// Why a text is not a topic name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
-    /// The name is empty.
     #[error("a topic's name is not empty")]
     Empty,
     /// `.` and `..` have another meaning in a path.
@@ -20,12 +18,10 @@ pub enum TopicNameError {
         "a topic's name has letters, digits, '.', '_' and '-', but not {character:?}: {name:?}"
     )]
     InvalidCharacter {
-        /// The name.
         name: String,
         /// The first invalid character.
         character: char,
     },
-    /// The name is too long.
     #[error("a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, and this has {0}")]
     TooLong(usize),
 }

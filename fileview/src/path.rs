@@ -17,7 +17,6 @@ use crate::{PARTITION_MAX, TopicNameError, check_topic};
 /// What a path names: a topic or one of its partitions, now or in the past.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ViewPath {
-    /// The topic.
     pub topic: String,
     /// One partition; all if `None`.
     pub partition: Option<u32>,
@@ -45,7 +44,6 @@ pub enum PathError {
     /// An `@` with nothing after it.
     #[error("a moment is missing after @. path={0}")]
     MissingMoment(String),
-    /// The moment is invalid.
     #[error(transparent)]
     Moment(#[from] MomentError),
 }

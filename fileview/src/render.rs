@@ -35,7 +35,6 @@ pub struct RecordRenderer {
     selection: RecordSelection,
 }
 
-/// The progress of rendering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderProgress {
     /// How many records were rendered.
@@ -55,9 +54,7 @@ pub enum RenderError {
     /// The batch is corrupt.
     #[error("cannot show {topic}/{partition} from offset {offset} on")]
     Batch {
-        /// The topic.
         topic: String,
-        /// The partition.
         partition: u32,
         /// The base offset of the batch, as far as it is known.
         offset: i64,

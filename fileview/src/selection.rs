@@ -11,7 +11,6 @@ use hlc::{Moment, MomentSelector, UserTime};
 /// The records of one partition that belong to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordSelection {
-    /// The range of offsets.
     pub offsets: Range<i64>,
     /// The range of user times: the exact set, wherever in the log its records stand.
     pub user: Option<Range<UserTime>>,

@@ -7,6 +7,9 @@
 //!
 //! `docs/TIME.md` says what each read promises; [`clock`] upholds the clock condition and the
 //! closed promise.
+
+#![warn(missing_docs)]
+
 pub mod clock;
 mod cut;
 mod discipline;

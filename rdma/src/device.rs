@@ -1,8 +1,7 @@
-//! A device, its ports, and how each says that it is.
+//! A device and its ports, with their states.
 
 use std::fmt;
 
-/// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaDevice {
     /// The kernel's name for it, such as `mlx5_0`.
@@ -14,7 +13,7 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Whether data could move over one of its ports now.
+    /// Whether one of its ports can carry data now.
     pub fn is_active(&self) -> bool {
         self.ports.iter().any(|port| port.state == PortState::Active)
     }
@@ -30,27 +29,25 @@ impl fmt::Display for RdmaDevice {
     }
 }
 
-/// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPort {
-    /// Its number; they begin with 1.
+    /// Its number, from 1.
     pub number: u32,
-    /// What it can do now.
     pub state: PortState,
-    /// What it is plugged into.
+    /// The type of its network.
     pub link_layer: LinkLayer,
 }
 
-/// What a port can do now. The numbers are those of `enum ib_port_state`.
+/// The state of a port. The numbers are those of `enum ib_port_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It says nothing about itself.
+    /// The port reports no state.
     Unknown,
     /// There is no link.
     Down,
-    /// There is a link, and nobody has set it up.
+    /// There is a link, which is not configured yet.
     Initializing,
-    /// It is set up, and carries no data yet.
+    /// It is configured, and carries no data yet.
     Armed,
     /// It carries data.
     Active,
@@ -59,7 +56,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    /// Reads what sysfs says: a number, a colon, and a word for people.
+    /// Parses the text in sysfs: a number, a colon, and a word for people.
     pub(crate) fn parse(text: &str) -> Option<PortState> {
         let (number, _) = text.split_once(':')?;
         Some(match number.trim().parse().ok()? {
@@ -87,14 +84,14 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port is plugged into.
+/// The type of a port's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// An InfiniBand fabric.
     InfiniBand,
     /// Ethernet: RoCE or iWARP.
     Ethernet,
-    /// What the kernel calls by another name.
+    /// Another type, by the kernel's name.
     Other(String),
 }
 

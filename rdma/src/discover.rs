@@ -1,4 +1,4 @@
-//! Listing devices, out of sysfs.
+//! Lists the devices in sysfs.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,22 @@ const CLASS: &str = "/sys/class/infiniband";
 /// Why the devices cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    /// Something of a device cannot be read.
+    /// A file of a device cannot be read.
     #[error("read {}: {source}", .path.display())]
     Read {
-        /// What.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A device says of itself what no kernel that we know of says.
+    /// A file of a device has a value that no known kernel writes.
     #[error("{} says what is not understood. text={text:?}, expected={expected}", .path.display())]
     Unexpected {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// What it says.
+        /// The value.
         text: String,
-        /// What it should look like.
+        /// The expected format.
         expected: &'static str,
     },
 }
@@ -42,11 +42,12 @@ impl From<DiscoverError> for io::Error {
     }
 }
 
-/// The RDMA devices of this machine, by name. A machine without any, or whose kernel has no drivers
-/// for them, has an empty list.
+/// The RDMA devices of this machine, by name. The list is empty on a machine without devices or
+/// without their drivers.
 ///
 /// # Errors
-/// [`DiscoverError`]. A device that goes away while it is looked at is one of them.
+///
+/// [`DiscoverError`], also if a device disappears while it is read.
 pub fn devices() -> Result<Vec<RdmaDevice>, DiscoverError> {
     devices_in(Path::new(CLASS))
 }
@@ -111,7 +112,7 @@ fn text_of(path: &Path) -> Result<String, DiscoverError> {
 mod tests {
     use super::*;
 
-    /// A tree that looks like sysfs, gone when dropped.
+    /// A directory like sysfs, removed when it is dropped.
     struct SysfsFixture(PathBuf);
 
     impl SysfsFixture {

@@ -70,7 +70,6 @@ enum CatalogAccess {
 pub struct AppliedPosition {
     /// The position of the last entry applied.
     pub position: u64,
-    /// Its stamp.
     pub stamp: Hlc,
 }
 
@@ -79,7 +78,6 @@ pub struct AppliedPosition {
 pub struct AppliedOffset {
     /// The first offset of the last entry applied.
     pub offset: Offset,
-    /// Its stamp.
     pub stamp: Hlc,
 }
 
@@ -560,11 +558,9 @@ fn catch_panic<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, CatalogSte
     }
 }
 
-/// A version, as it is stored.
 struct StoredVersion(sled::IVec, sled::IVec);
 
 impl StoredVersion {
-    /// Its key and its stamp.
     fn key_and_stamp(&self) -> Option<(&[u8], Hlc)> {
         split(&self.0)
     }

@@ -46,7 +46,6 @@ pub const PROBLEMS_MAX: usize = 1000;
 /// How much is read at once in the search for the last byte written.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// The result of a check.
 #[derive(Debug, Default)]
 pub struct CheckReport {
     /// Frames whose header and payload are intact.
@@ -145,7 +144,6 @@ pub enum ExpectedFrames {
 
 /// Frames of one of the store's files. An implementation knows their order in it.
 pub trait FrameSource {
-    /// The file's name.
     fn name(&self) -> &str;
 
     /// What should be in it.
@@ -187,7 +185,6 @@ pub fn read_frames(
     Ok(())
 }
 
-/// A segment file of the journal.
 struct SegmentFile {
     start: u64,
     name: String,

@@ -174,7 +174,6 @@ impl DataCache {
         }
     }
 
-    /// Counters.
     pub fn stats(&self) -> &DataCacheStats {
         &self.stats
     }
@@ -339,7 +338,6 @@ impl DataCache {
 
 /// Which thread loads a block.
 enum BlockLookup<'a> {
-    /// It is in memory.
     Cached,
     /// Another thread.
     Pending(Arc<PendingBlock>),

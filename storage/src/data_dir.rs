@@ -19,7 +19,6 @@ pub enum DataDirectoryError {
         "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or use another directory"
     )]
     InUse {
-        /// The directory.
         directory: PathBuf,
         /// The process id in the lock file.
         pid: String,
@@ -29,7 +28,6 @@ pub enum DataDirectoryError {
         "data directory has format {found}, and this program reads format {FORMAT_VERSION}. directory={directory}; use the version that wrote it"
     )]
     Version {
-        /// The directory.
         directory: PathBuf,
         /// Its format.
         found: String,
@@ -66,10 +64,8 @@ pub enum DataDirectoryError {
         /// The directory.
         directory: PathBuf,
     },
-    /// The disk failed.
     #[error("{doing}. directory={directory}")]
     Disk {
-        /// The directory.
         directory: PathBuf,
         /// What was being done.
         doing: &'static str,
@@ -232,7 +228,6 @@ impl DataDirectory {
         self.directory.join("catalog")
     }
 
-    /// The name of the cluster.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }

@@ -72,15 +72,12 @@ pub(crate) struct UnindexedSegment {
 /// Counters of the maintenance of sealed segments.
 #[derive(Debug, Default)]
 pub struct HistoryStats {
-    /// Segments indexed.
     pub indexed: AtomicU64,
-    /// Segments sorted.
     pub sorted: AtomicU64,
     /// Sealed segments that were merged into others.
     pub merged: AtomicU64,
     /// Bytes of data files that sorting and merging wrote.
     pub sorted_bytes: AtomicU64,
-    /// Data files removed.
     pub removed_files: AtomicU64,
     /// Bytes reclaimed inside files that stay.
     pub reclaimed_bytes: AtomicU64,

@@ -61,9 +61,7 @@ pub struct IndexHeader {
     pub runs: u64,
     /// How many bytes of the stage's state; `None` if it was unknown when the index was made.
     pub state_bytes: Option<u64>,
-    /// The first stamp in the segment.
     pub first_stamp: Hlc,
-    /// The last stamp in the segment.
     pub last_stamp: Hlc,
     /// In how many extents the data file stores the runs.
     pub extents: u64,
@@ -141,7 +139,6 @@ impl IndexHeader {
 
 /// An open index file.
 pub struct SegmentIndex {
-    /// Its header.
     pub header: IndexHeader,
     blocks: IndexBlockReader,
     /// The last log that has a run, once it was looked up: a new log is in no segment.

@@ -123,7 +123,6 @@ pub trait LogWatcher: Send + Sync {
     fn on_append(&self);
 }
 
-/// A log.
 pub struct Log {
     /// Its name in the store.
     pub id: LogId,

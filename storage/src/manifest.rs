@@ -144,13 +144,11 @@ pub enum ManifestError {
         /// The sequence number that the bound file knows.
         known: u64,
     },
-    /// The disk failed.
     #[error("read journal/manifest: {0}")]
     Disk(#[from] io::Error),
 }
 
 impl Manifest {
-    /// The horizon of `log`.
     pub fn horizon(&self, log: LogId) -> LogHorizon {
         self.logs.get(&log).copied().unwrap_or_default()
     }
@@ -160,7 +158,6 @@ impl Manifest {
         self.segments.binary_search_by_key(&start, |part| part.start)
     }
 
-    /// Applies an edit.
     pub(crate) fn apply(&mut self, edit: &ManifestEdit) {
         for change in &edit.0 {
             match change {

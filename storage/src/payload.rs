@@ -40,7 +40,6 @@ impl PayloadHeader {
         PayloadHeader::new(&[])
     }
 
-    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -67,7 +66,6 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// A payload without a header.
     pub fn without_header(bytes: Bytes) -> Payload {
         Payload { header: PayloadHeader::empty(), rest: bytes }
     }
@@ -94,20 +92,14 @@ impl Payload {
 /// The bytes of an entry, in memory or in a file.
 #[derive(Clone, Debug)]
 pub struct EntryPayload {
-    /// The entry.
     pub entry: Entry,
-    /// Its payload.
     pub location: PayloadLocation,
 }
 
-/// Where a payload is.
 #[derive(Clone, Debug)]
 pub enum PayloadLocation {
-    /// In memory.
     Memory(Payload),
-    /// In a file.
     File {
-        /// The file.
         file: Arc<DataFile>,
         /// Where in it the payload begins.
         at: u64,

@@ -40,7 +40,6 @@ pub(crate) struct IndexedRun {
     pub(crate) index: Arc<SegmentIndex>,
 }
 
-/// A sealed segment of the journal.
 #[derive(Debug)]
 pub struct SealedSegment {
     /// The position at which it begins.
@@ -49,7 +48,6 @@ pub struct SealedSegment {
     pub end: u64,
     /// The order of its frames in the file.
     pub layout: SegmentLayout,
-    /// The last stamp in it.
     pub last_stamp: Hlc,
     data: Arc<DataFile>,
     index: RwLock<Arc<SegmentIndex>>,
@@ -90,12 +88,10 @@ impl SealedSegment {
         }
     }
 
-    /// Its data file.
     pub fn data(&self) -> &Arc<DataFile> {
         &self.data
     }
 
-    /// Its index.
     pub fn index(&self) -> Arc<SegmentIndex> {
         Arc::clone(&self.index.read())
     }
@@ -117,7 +113,6 @@ impl SealedSegment {
         self.needs_no_sorting.load(Ordering::Acquire)
     }
 
-    /// The generation of its next sorting.
     pub(crate) fn next_generation(&self) -> u32 {
         1 + self.last_generation.fetch_add(1, Ordering::Relaxed)
     }
@@ -218,7 +213,6 @@ impl SealedSegments {
         Arc::clone(&self.0.read())
     }
 
-    /// Changes the list.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Vec<Arc<SealedSegment>>)) {
         let mut held = self.0.write();
         let mut parts = (**held).clone();

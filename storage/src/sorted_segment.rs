@@ -62,7 +62,6 @@ fn is_number(digits: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The header of a sorted segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortedSegmentHeader {
     /// The position at which the range begins.
@@ -76,7 +75,6 @@ pub struct SortedSegmentHeader {
 }
 
 impl SortedSegmentHeader {
-    /// The bytes.
     pub fn encode(&self) -> [u8; SORTED_HEADER_BYTES as usize] {
         let mut bytes = [0; SORTED_HEADER_BYTES as usize];
         bytes[..8].copy_from_slice(MAGIC);
@@ -129,14 +127,12 @@ fn prefix_crc(prefix: &[u8; SORTED_PREFIX_BYTES], header: &[u8; FRAME_BYTES]) ->
     crc32c::crc32c_append(crc32c::crc32c(&prefix[..24]), &header[..8])
 }
 
-/// A frame of a sorted segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortedFrame {
     /// The position of the frame in the journal.
     pub position: u64,
     /// The chain of its log up to and with it.
     pub chain: u128,
-    /// Its header.
     pub frame: FrameHeader,
     /// Where in the file its payload begins.
     pub at: u64,

@@ -26,7 +26,6 @@ enum ReserveState {
     Unsupported,
 }
 
-/// The reserve.
 pub(crate) struct SpaceReserve {
     disk: Arc<dyn Disk>,
     bytes: u64,

@@ -107,7 +107,6 @@ pub struct StoreStats {
     pub bytes: AtomicU64,
     /// Bytes that payloads in memory take, with the overhead of each.
     pub tail_bytes: AtomicU64,
-    /// The journal's end.
     pub journal_end: AtomicU64,
     /// Everything below this position is on stable storage.
     pub synced_to: AtomicU64,
@@ -294,7 +293,6 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.replace_prefix(log, until, fill, confirm)
     }
 
-    /// All sealed segments.
     pub fn sealed_segments(&self) -> Arc<Vec<Arc<SealedSegment>>> {
         self.shared.history.sealed_segments.all()
     }
@@ -304,7 +302,6 @@ impl<S: AppendStage> Store<S> {
         &self.shared.history.stats
     }
 
-    /// The cache of index blocks.
     pub fn index_cache(&self) -> &BlockCache {
         &self.shared.history.cache
     }
@@ -319,7 +316,6 @@ impl<S: AppendStage> Store<S> {
         &self.timekeeper
     }
 
-    /// Counters.
     pub fn stats(&self) -> &StoreStats {
         &self.shared.stats
     }
@@ -329,7 +325,6 @@ impl<S: AppendStage> Store<S> {
         self.shared.history.segments.count() + self.shared.history.sealed_segments.count()
     }
 
-    /// Whether it is closing.
     pub fn is_closing(&self) -> bool {
         self.shared.queue.state.lock().closing
     }

@@ -64,7 +64,6 @@ struct WitnessedAppend {
 }
 
 impl WitnessedAppend {
-    /// Whether it may be gone.
     fn may_be_gone(&self) -> bool {
         self.compacted.contains(&None)
     }

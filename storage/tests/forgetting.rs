@@ -29,7 +29,6 @@ fn options() -> Options {
 struct LogChurn {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
-    /// The next log to create.
     next: u64,
     /// How many entries the log that stays has.
     kept: u64,

@@ -1,8 +1,8 @@
-//! Whole-process tests: the real binary, started, used, stopped and killed.
+//! Whole-process tests: the real binary is started, used, stopped and killed.
 //!
-//! What is here is what such tests share: a server in a process of its own, on a free port, with a
+//! This crate has what such tests share: a server in a process of its own, on a free port, with a
 //! data directory that outlives it; a run of the binary from its start to its end ([`run`]); and a
-//! connection that is as impolite as a test needs ([`wire`]). Every wait has an end.
+//! raw connection that can break the rules of the protocol ([`wire`]). Every wait has a limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,10 +20,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 pub mod mount;
 pub mod wire;
 
-/// How long anything may take before a test calls it stuck.
+/// The longest wait before a test fails as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The binary, built as these tests were.
+/// The binary, from the same build as these tests.
 pub fn freezeframe() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -39,11 +39,10 @@ pub fn freezeframe() -> &'static Path {
     })
 }
 
-/// A directory of its own for a test, removed with it.
+/// A directory of its own for a test, removed when it is dropped.
 pub struct TestDirectory(PathBuf);
 
 impl TestDirectory {
-    /// A new, empty directory.
     pub fn new() -> TestDirectory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -56,7 +55,6 @@ impl TestDirectory {
         TestDirectory(path)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -74,22 +72,22 @@ impl Drop for TestDirectory {
     }
 }
 
-/// How a run of the binary ended.
+/// The result of a run of the binary.
 #[derive(Debug)]
 pub struct CommandOutput {
     /// Its exit code; `None` after a signal.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Its standard output.
     pub bytes: Vec<u8>,
-    /// What it said.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl CommandOutput {
-    /// What it printed, as text.
+    /// Its standard output as text.
     ///
     /// # Panics
-    /// It is none.
+    /// It is not UTF-8.
     pub fn stdout(&self) -> &str {
         std::str::from_utf8(&self.bytes).expect("it prints text")
     }
@@ -104,7 +102,7 @@ pub fn run(arguments: &[&str], input: &str) -> CommandOutput {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("the binary runs");
     let (stdin, input) = (process.stdin.take(), input.to_owned());
-    // One that does not read its input closes the pipe; that is its affair.
+    // A process that does not read its input closes the pipe, which is no error here.
     std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(input.as_bytes())));
     let stdout = read_all(process.stdout.take().expect("it is piped"));
     let stderr = read_all(process.stderr.take().expect("it is piped"));
@@ -127,9 +125,10 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec
     })
 }
 
-/// Waits for a process to end, up to `patience`.
+/// Waits up to `patience` for a process to end.
 ///
 /// # Errors
+///
 /// It did not.
 pub fn wait_for_exit(process: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
     let handle = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
@@ -143,7 +142,7 @@ fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
     Ok(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&patience))? == 1)
 }
 
-/// The resident memory of a process in bytes, as the kernel tells it.
+/// The resident memory of a process in bytes, as the kernel reports it.
 ///
 /// # Panics
 /// There is no such process.
@@ -151,7 +150,7 @@ pub fn resident_bytes(pid: u32) -> u64 {
     memory_field(pid, "VmRSS:")
 }
 
-/// The most that [`resident_bytes`] has been.
+/// The peak of [`resident_bytes`].
 ///
 /// # Panics
 /// There is no such process.
@@ -166,10 +165,11 @@ fn memory_field(pid: u32, name: &str) -> u64 {
     kib << 10
 }
 
-/// Asks an admin port; the status and the body of its answer.
+/// Sends a GET request to an admin port. Returns the status and the body.
 ///
 /// # Errors
-/// It does not answer.
+///
+/// There is no response.
 pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect(http)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -181,13 +181,13 @@ pub fn http_get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// A server in a process of its own. What it says is shown if the test fails.
+/// A server in a process of its own. Its log is printed if the test fails.
 pub struct TestServer {
     process: Child,
     stderr: Arc<Mutex<Vec<u8>>>,
-    /// Where it serves Kafka's clients.
+    /// Its address for Kafka clients.
     pub kafka: SocketAddr,
-    /// Where it serves its admin port.
+    /// The address of its admin port.
     pub http: SocketAddr,
 }
 
@@ -195,14 +195,16 @@ impl TestServer {
     /// Starts a server on `data`, with more arguments, and waits until it is ready.
     ///
     /// # Errors
-    /// It did not start; the error holds what it said.
+    ///
+    /// It did not start. The error contains its log.
     pub fn start(data: &Path, arguments: &[&str]) -> anyhow::Result<TestServer> {
         TestServer::start_command(Command::new(freezeframe()), data, arguments)
     }
 
-    /// The same, in a process that may open so many files and sockets.
+    /// The same, in a process with this limit on open files and sockets.
     ///
     /// # Errors
+    ///
     /// As [`TestServer::start`].
     pub fn start_with_descriptors(
         limit: u32,
@@ -249,7 +251,7 @@ impl TestServer {
             let status = process.wait()?;
             bail!("the server did not start ({status}): {line}{said}");
         };
-        // What it logs must not fill the pipe.
+        // The log is drained, so that it does not fill the pipe.
         let said = Arc::new(Mutex::new(Vec::new()));
         if let Some(stderr) = process.stderr.take() {
             let said = Arc::clone(&said);
@@ -258,27 +260,28 @@ impl TestServer {
         Ok(TestServer { process, stderr: said, kafka, http })
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has said on standard error.
+    /// Its standard error so far.
     ///
     /// # Panics
-    /// Somebody panicked with it.
+    /// Another holder of the log panicked.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.lock().expect("nobody panics with it")).into_owned()
     }
 
-    /// Whether it is still the process that was started, and alive.
+    /// Whether the process that was started still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Kills it as a crash of the process would: it gets no chance to tidy up.
+    /// Kills it, as a crash of the process would. It has no chance to clean up.
     ///
     /// # Errors
+    ///
     /// It cannot be killed.
     pub fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill()?;
@@ -289,6 +292,7 @@ impl TestServer {
     /// Asks it to stop, and waits until it has.
     ///
     /// # Errors
+    ///
     /// It cannot be signalled, or does not stop.
     pub fn stop(mut self) -> anyhow::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.process), Signal::TERM)?;

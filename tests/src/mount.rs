@@ -10,22 +10,22 @@ use rustix::mount::UnmountFlags;
 
 use crate::{TIMEOUT, TestDirectory, TestServer, freezeframe};
 
-/// A server with its tree mounted, and where.
+/// A server with its tree mounted, and the mount point.
 pub struct TestMount {
     directory: TestDirectory,
     server: Option<TestServer>,
     arguments: Vec<String>,
 }
 
-/// Says something even if the test passes.
+/// Prints a notice even if the test passes.
 pub fn print_notice(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Whether this machine can mount, or why it cannot. Where it cannot, tests that need it are skipped,
-/// and say so.
+/// Whether this machine can mount. If not, tests that need it are skipped with a notice.
 ///
 /// # Errors
+///
 /// Why not.
 pub fn can_mount() -> Result<(), String> {
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
@@ -36,7 +36,7 @@ pub fn can_mount() -> Result<(), String> {
     Err("only root can mount without fusermount3, which is not installed".to_owned())
 }
 
-/// Whether a program is there.
+/// Whether a program is installed.
 pub fn is_installed(program: &str) -> bool {
     let found = Command::new("sh")
         .args(["-c", "command -v \"$1\"", "sh", program])
@@ -45,7 +45,7 @@ pub fn is_installed(program: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// Starts a server that mounts its tree. `None`, and says why, where nothing can be mounted.
+/// Starts a server that mounts its tree. `None`, with a notice, if nothing can be mounted.
 ///
 /// # Panics
 /// It does not start although it could.
@@ -76,17 +76,15 @@ impl TestMount {
         Ok(())
     }
 
-    /// A path in the mount.
     pub fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join("mount").join(path)
     }
 
-    /// A path beside it, on an ordinary file system.
+    /// A path next to the mount, on an ordinary file system.
     pub fn outside_path(&self, path: &str) -> PathBuf {
         self.directory.path().join(path)
     }
 
-    /// Where the data lies.
     pub fn data_dir(&self) -> PathBuf {
         self.outside_path("data")
     }
@@ -99,7 +97,7 @@ impl TestMount {
         self.server.as_ref().expect("it runs")
     }
 
-    /// Ends the server in order.
+    /// Stops the server cleanly.
     ///
     /// # Panics
     /// It does not end.
@@ -127,9 +125,10 @@ impl TestMount {
         crate::run(&arguments, "")
     }
 
-    /// Unmounts and mounts again, so that the kernel knows nothing any more.
+    /// Unmounts and mounts again, so that the kernel's caches are empty.
     ///
     /// # Errors
+    ///
     /// It is in use.
     pub fn remount(&self) -> anyhow::Result<()> {
         let at = self.path("");
@@ -147,15 +146,15 @@ impl Drop for TestMount {
         let at = self.path("");
         let _ = rustix::mount::unmount(&at, UnmountFlags::DETACH);
         drop(self.server.take());
-        // What was killed before it could.
+        // Removes the mount of a server that was killed before it could.
         let _ = rustix::mount::unmount(&at, UnmountFlags::DETACH);
     }
 }
 
-/// A moment in which everything is that was done before, and nothing that is done after.
+/// A moment after everything that was done before the call, and before everything after it.
 ///
 /// # Panics
-/// The clock stands before 1970.
+/// The clock is before 1970.
 pub fn moment() -> String {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time since 1970");
     let moment = now().as_millis() + 1;
@@ -165,7 +164,7 @@ pub fn moment() -> String {
     format!("s{moment}")
 }
 
-/// Runs a shell script in `directory`, with `-eu`; what it prints.
+/// Runs a shell script in `directory`, with `-eu`, and returns its output.
 ///
 /// # Panics
 /// It fails.

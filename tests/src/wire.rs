@@ -1,6 +1,6 @@
-//! A connection without manners: it sends what a test gives it, and reads what comes.
+//! A raw connection: it sends the bytes that a test gives it, and reads what arrives.
 //!
-//! Beside it are the few requests that tests of the wire share, of and with stock Kafka's fields.
+//! It also has the few requests that tests of the wire share, with stock Kafka's fields.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -22,13 +22,12 @@ use crate::TIMEOUT;
 /// The correlation id of every request.
 const CORRELATION_ID: i32 = 7;
 
-/// A connection.
 pub struct RawKafkaConnection(TcpStream);
 
-/// A request's frame, its length in front.
+/// A request's frame, with its length.
 ///
 /// # Panics
-/// The request cannot be said in this version.
+/// The request cannot be encoded in this version.
 pub fn encode_frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()
@@ -42,7 +41,7 @@ pub fn encode_frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     length_prefixed(&body)
 }
 
-/// `body` behind its length.
+/// `body` after its length.
 pub fn length_prefixed(body: &[u8]) -> Vec<u8> {
     [&(body.len() as i32).to_be_bytes(), body].concat()
 }
@@ -51,7 +50,7 @@ impl RawKafkaConnection {
     /// Connects.
     ///
     /// # Panics
-    /// Nobody listens there.
+    /// Nothing listens at the address.
     pub fn connect(address: SocketAddr) -> RawKafkaConnection {
         let stream = TcpStream::connect_timeout(&address, TIMEOUT).expect("somebody listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a limit can be set");
@@ -60,23 +59,25 @@ impl RawKafkaConnection {
         RawKafkaConnection(stream)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
-    /// The server has ended the connection.
+    ///
+    /// The server has closed the connection.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
 
-    /// Says that no more will be sent.
+    /// Shuts down the sending side.
     pub fn shutdown_write(&self) {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// The next frame, without its length.
+    /// Receives the next frame, without its length.
     ///
     /// # Errors
-    /// None comes.
+    ///
+    /// None arrives.
     pub fn receive(&mut self) -> io::Result<Bytes> {
         let mut length = [0; 4];
         self.0.read_exact(&mut length)?;
@@ -85,10 +86,11 @@ impl RawKafkaConnection {
         Ok(bytes.into())
     }
 
-    /// The answer to a request.
+    /// Receives the response to a request.
     ///
     /// # Errors
-    /// None comes, or it does not read.
+    ///
+    /// None arrives, or it does not decode.
     pub fn receive_response<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
         let mut bytes = self.receive()?;
         let header = ResponseHeader::decode(&mut bytes, R::Response::header_version(version))
@@ -99,36 +101,37 @@ impl RawKafkaConnection {
         Ok(response)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     ///
     /// # Errors
-    /// None comes, or it does not read.
+    ///
+    /// None arrives, or it does not decode.
     pub fn call<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
         self.send(&encode_frame(version, request))?;
         self.receive_response::<R>(version)
     }
 
-    /// What the server says before it ends the connection.
+    /// Reads what the server sends before it closes the connection.
     ///
     /// # Panics
-    /// It does not end it.
+    /// It does not close it.
     pub fn read_until_closed(&mut self) -> Vec<u8> {
         let (mut words, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
             match self.0.read(&mut bytes) {
                 Ok(0) => return words,
                 Ok(count) => words.extend_from_slice(&bytes[..count]),
-                // What we sent and it did not read makes its end a reset.
+                // Bytes that we sent and it did not read turn its close into a reset.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return words,
                 Err(error) => panic!("the server does not end the connection: {error}"),
             }
         }
     }
 
-    /// Makes a topic.
+    /// Creates a topic.
     ///
     /// # Panics
-    /// It is not made.
+    /// It is not created.
     pub fn create_topic(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
         let configs = configs.iter().map(|(name, value)| {
             CreatableTopicConfig::default()
@@ -145,20 +148,20 @@ impl RawKafkaConnection {
         assert_eq!(made.topics[0].error_code, 0, "{:?}", made.topics[0].error_message);
     }
 
-    /// Produces one batch, or what should be one: the error's code, and its offset.
+    /// Produces one batch, valid or not. Returns the error code and the base offset.
     ///
     /// # Panics
-    /// No answer comes.
+    /// No response arrives.
     pub fn produce(&mut self, topic: &str, partition: i32, records: &Bytes) -> (i16, i64) {
         let answer = self.call(9, &produce_request(topic, partition, records)).expect("an answer");
         let answer = &answer.responses[0].partition_responses[0];
         (answer.error_code, answer.base_offset)
     }
 
-    /// Fetches from `offset` on without waiting: the error's code, the end, and the batches.
+    /// Fetches from `offset` on without waiting. Returns the error code, the end, and the batches.
     ///
     /// # Panics
-    /// No answer comes.
+    /// No response arrives.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> (i16, i64, Bytes) {
         let request = fetch_request(topic, partition, offset, Duration::ZERO);
         let answer = self.call(12, &request).expect("an answer");
@@ -166,10 +169,10 @@ impl RawKafkaConnection {
         (answer.error_code, answer.high_watermark, answer.records.unwrap_or_default())
     }
 
-    /// The offset of the first record at or after a time, or −1; and the error's code.
+    /// The offset of the first record at or after a time, or −1; and the error code.
     ///
     /// # Panics
-    /// No answer comes.
+    /// No response arrives.
     pub fn offset_at(&mut self, topic: &str, partition: i32, time_ms: i64) -> (i16, i64) {
         let answer =
             self.call(6, &list_offsets_request(topic, partition, time_ms)).expect("an answer");
@@ -182,12 +185,12 @@ fn str_bytes(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-/// A topic's name, as the codec has it.
+/// A topic's name in the codec's type.
 pub fn topic_name(text: &str) -> TopicName {
     TopicName(str_bytes(text))
 }
 
-/// A request to produce, acknowledged once it is on disk.
+/// A produce request, acknowledged once it is on disk.
 pub fn produce_request(topic: &str, partition: i32, records: &Bytes) -> ProduceRequest {
     let data =
         PartitionProduceData::default().with_index(partition).with_records(Some(records.clone()));
@@ -196,7 +199,7 @@ pub fn produce_request(topic: &str, partition: i32, records: &Bytes) -> ProduceR
     ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic])
 }
 
-/// A request to fetch that waits for one byte.
+/// A fetch request that waits for one byte.
 pub fn fetch_request(topic: &str, partition: i32, offset: i64, wait: Duration) -> FetchRequest {
     let partition = FetchPartition::default()
         .with_partition(partition)

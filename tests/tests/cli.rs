@@ -1,5 +1,5 @@
-//! The binary as a stranger meets it: what its commands print, with what code they end, and whether
-//! what they say when something is wrong says what to do.
+//! The binary as a new user meets it: the output of its commands, their exit codes, and whether
+//! their error messages say what to do.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tests::{CommandOutput, TIMEOUT, TestDirectory, TestServer, run};
 
-/// A server, and the command line of somebody who uses it.
+/// A server, and a command line that uses it.
 struct CliShell {
     bootstrap: String,
     _server: TestServer,
@@ -26,7 +26,7 @@ impl CliShell {
         run(&[&["--bootstrap", &self.bootstrap], arguments].concat(), input)
     }
 
-    /// What a command that works prints.
+    /// The output of a command that succeeds.
     fn stdout_of(&self, arguments: &[&str]) -> String {
         self.run_with_input(arguments, "")
     }
@@ -37,7 +37,8 @@ impl CliShell {
         ended.stdout().to_owned()
     }
 
-    /// A command that fails with `code`, prints nothing, and says all of `words`.
+    /// Checks that a command fails with `code`, prints nothing, and that its error has all of
+    /// `words`.
     fn assert_fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
         let ended = self.run(arguments, "a line\n");
         assert_failed(&ended, code, words);
@@ -90,7 +91,7 @@ fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
         assert_eq!((&record["key"], &record["value"]), (&Value::Null, &value.into()));
         assert!(record["timestamp"].as_i64().expect("a time") > 1_700_000_000_000);
     }
-    // What is printed can be produced again, and is the same but for its place.
+    // The output can be produced again, and is the same except for its place.
     shell.stdout_of(&["topics", "create", "copy"]);
     shell.run_with_input(&["produce", "copy", "--json"], &lines);
     let copied = shell.stdout_of(&["cat", "copy", "--format", "jsonl"]);
@@ -144,7 +145,7 @@ fn a_moment_of_user_time_gives_the_exact_set() {
     shell.run_with_input(&["produce", "t", "--json"], &lines.concat());
     assert_eq!(shell.stdout_of(&["cat", "t@u300"]), "a\nb\n");
     assert_eq!(shell.stdout_of(&["cat", "t@u200..u400"]), "c\nb\n");
-    // The moment that it says it answered for gives the same for ever.
+    // The moment in its message gives the same result for ever.
     let ended = shell.run(&["cat", "t@u401"], "");
     assert_eq!((ended.code, ended.stdout()), (Some(0), "c\na\nd\nb\n"));
     let pinned = ended.stderr.split_whitespace().find(|word| word.starts_with("u401@s"));
@@ -251,7 +252,7 @@ fn a_reader_that_has_enough_ends_cat_quietly() {
         .spawn()
         .expect("it runs");
     let mut line = String::new();
-    // As `head -1` does: one line, and then the pipe is closed.
+    // As `head -1` does: it reads one line, and then closes the pipe.
     let mut head = BufReader::new(cat.stdout.take().expect("it is piped"));
     head.read_line(&mut line).expect("a line");
     drop(head);
@@ -278,7 +279,7 @@ fn a_server_that_is_not_there_and_one_that_is_no_server_have_their_own_errors() 
     }
     let ended = run(&["--bootstrap", "not an address", "ls"], "");
     assert_failed(&ended, 1, &["HOST:PORT"]);
-    // An HTTP server answers, and not as Kafka does.
+    // An HTTP server answers, and not in Kafka's protocol.
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
     let ended = run(&["--bootstrap", &server.http.to_string(), "ls"], "");
@@ -312,7 +313,7 @@ fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
     );
     shell.assert_fails(&["cat", "t@s9999999999999"], 1, &["the moment lies in the future"]);
     shell.assert_fails(&["cut", "--at", "s9999999999999"], 1, &["the moment lies in the future"]);
-    // A command line that does not read: 2, and how it would.
+    // A command line that does not parse: exit code 2, and the right syntax.
     shell.assert_fails(&["cat", "t@nonsense"], 2, &["time=nonsense", "milliseconds since 1970"]);
     shell.assert_fails(&["cut", "--at", "soon"], 2, &["soon"]);
     shell.assert_fails(&["cut", "--at", "s1..s2"], 2, &["one moment"]);
@@ -342,7 +343,7 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     assert_eq!(slots.len(), 2);
     let counts = slots.iter().filter(|slot| slot["counts"] == true).count();
     assert_eq!((counts, &slots[1]["closed"]), (1, &false.into()), "{bound}");
-    // The first two frames: the topic, and the batch. Zeros written ahead follow.
+    // The first two frames: the topic, and the batch. Preallocated zeros follow.
     let frames = |arguments: &[&str]| -> Vec<Value> {
         let text = shell.stdout_of(&[&["inspect", &journal, "--json"], arguments].concat());
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -376,7 +377,7 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     let server = TestServer::start(data.path(), &arguments).expect("it starts");
     let bootstrap = server.kafka.to_string();
     let lines: String = (0..10_000).map(|line| format!("line {line} of many\n")).collect();
-    // Topics in turn, so that filing by log gains something.
+    // Topics in turn, so that sorting by log gains something.
     for topic in ["a", "b"] {
         let ended = run(&["--bootstrap", &bootstrap, "topics", "create", topic], "");
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -392,7 +393,7 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
         assert_eq!(ended.code, Some(0), "{file}: {}", ended.stderr);
         ended.stdout().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
-    // The manifest is written behind the writer's back: until it names a part.
+    // The manifest is written in the background: this waits until it lists a sealed segment.
     let mut until = TIMEOUT.as_millis() / 5;
     let part = loop {
         if journal.join("manifest").exists() {
@@ -418,7 +419,7 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     let entries = lines(&index, &["--frames", "3"]);
     let entries: Vec<&Value> = entries.iter().filter(|line| line["what"] == "entry").collect();
     assert_eq!(entries.len(), 3);
-    // What the index says of an entry, the data file has.
+    // What the index says about an entry matches the data file.
     let position = entries[2]["position"].as_u64().expect("a position") - 80;
     let frames = lines(&file, &["--from", &position.to_string(), "--payload"]);
     let frame = frames.iter().find(|line| line["position"] == position).expect("the frame");
@@ -428,7 +429,8 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     assert_eq!(frame["payload_is_whole"], true);
     let text = run(&["inspect", &path(&file), &path(&index), "--frames", "2"], "");
     assert_eq!(text.code, Some(0), "{}", text.stderr);
-    // A block of entries, the manifest and a frame rot: all else is printed, and check says it too.
+    // A block of entries, the manifest and a frame are corrupted. Everything else is printed, and
+    // check reports them too.
     let rot = |file: &str, at: usize| {
         let mut bytes = std::fs::read(path(file)).expect("it is read");
         bytes[at] ^= 4;
@@ -472,7 +474,7 @@ fn inspect_says_what_a_corrupt_file_holds_and_refuses_what_is_none_of_ours() {
     assert_failed(&run(&["inspect", folder], ""), 1, &["is a directory"]);
     assert_failed(&run(&["inspect", &path("nowhere")], ""), 1, &["nowhere"]);
     assert_failed(&run(&["inspect"], ""), 2, &["FILE"]);
-    // Ours by name, and broken in every way: no panic, and it says so.
+    // Files with our names, invalid in every way: no panic, and an error.
     for (name, bytes, words) in [
         ("00000000000000000008.journal", &[][..], "not whole"),
         ("00000000000000000016.journal", &[0xff; 5000], "no frame begins here"),
@@ -521,7 +523,7 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     assert_eq!(run(&["--bootstrap", &bootstrap, "produce", "t"], &lines).code, Some(0));
     let proof = data.path().join("journal/00000000000000000000.proof");
     let proof = proof.to_str().expect("text");
-    // Proofs are written behind the writer's back: until the first is whole.
+    // Proofs are written in the background: this waits until the first is complete.
     let mut until = TIMEOUT.as_millis() / 5;
     let header = loop {
         let ended = run(&["inspect", proof, "--json", "--frames", "0"], "");
@@ -601,7 +603,7 @@ fn what_is_wrong_is_said_once_and_in_a_person_s_words() {
     );
 }
 
-/// What a shell is offered for the last of `words`.
+/// The completions that a shell offers for the last of `words`.
 fn completions(bootstrap: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new(tests::freezeframe());
     command

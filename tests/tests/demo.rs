@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tests::wire::RawKafkaConnection;
 use tests::{TIMEOUT, freezeframe, wait_for_exit};
 
-/// A demo that has shown all that it has, and stays.
+/// A demo that has printed everything, and keeps running.
 struct DemoProcess {
     process: Child,
     kafka: SocketAddr,

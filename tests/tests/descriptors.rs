@@ -1,4 +1,5 @@
-//! More clients than there are descriptors: the store has what it needs, and serves those who are in.
+//! More clients than descriptors: the store keeps what it needs, and the clients that are connected
+//! are served.
 
 use std::net::TcpStream;
 
@@ -7,7 +8,7 @@ use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
 use tests::wire::RawKafkaConnection;
 use tests::{TestDirectory, TestServer, http_get};
 
-/// Few: 64 are kept for the journal and 128 for the rest.
+/// A low limit: 64 are reserved for the journal and 128 for the rest.
 const DESCRIPTORS_MAX: u32 = 256;
 const CLIENTS: usize = 400;
 
@@ -16,7 +17,7 @@ fn batch(nth: i64) -> Bytes {
     BatchBuilder::new(CompressionType::None).record(nth, None, Some(&value), &[]).build()
 }
 
-/// How often a message was said.
+/// How often a message was logged.
 fn count(said: &str, message: &str) -> usize {
     said.matches(message).count()
 }
@@ -35,7 +36,7 @@ fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
         for _ in 0..CLIENTS / 4 {
             crowd.extend(TcpStream::connect(server.kafka).ok());
         }
-        // Several segments of a MiB each, with all who came still there.
+        // Several segments of a MiB each, while all clients are still connected.
         for _ in 0..40 {
             assert_eq!(good.produce("t", 0, &batch(written)), (0, written));
             written += 1;

@@ -1,6 +1,6 @@
-//! A server on a disk that is full to the last byte (F16): it reads, refuses writes, and comes back by itself
-//! once something was given up. The disk is a small one in memory, mounted for this, which only root can
-//! do; elsewhere this is skipped, and says so.
+//! A server on a disk that is full to the last byte (F16): it reads, refuses writes, and recovers
+//! by itself once retention removes something. The disk is a small one in memory, mounted for this,
+//! which only root can do. Elsewhere the test is skipped, with a notice.
 
 use std::ffi::CStr;
 use std::fs;
@@ -28,7 +28,6 @@ const SETTINGS: &[&str] = &[
 ];
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A small disk.
 struct SmallDisk {
     _directory: TestDirectory,
     path: PathBuf,
@@ -117,14 +116,15 @@ fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_ki
     for topic in ["kept", "gone", "late"] {
         wire.create_topic(topic, 1, &[]);
     }
-    // A file holds records of one of them, or of both: those of one go as a whole.
+    // A file holds records of one of them, or of both. Files with only one topic's records go as a
+    // whole.
     for topic in ["kept", "gone"] {
         for _ in 0..50 {
             assert_eq!(wire.produce(topic, 0, &batch(100_000)).0, 0);
         }
     }
     disk.fill();
-    // What fits into files that are there is taken.
+    // Writes that fit into existing files are accepted.
     let mut refused = 0;
     wait_until("a full disk refuses", || {
         refused = wire.produce("late", 0, &batch(100_000)).0;
@@ -146,7 +146,7 @@ fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_ki
     server.kill().expect("it can be killed");
     check(&data);
 
-    // Room that others give back is as good.
+    // Space that other programs free is as good.
     let server = TestServer::start(&data, SETTINGS).expect("it starts");
     let mut wire = RawKafkaConnection::connect(server.kafka);
     disk.fill();
@@ -172,7 +172,7 @@ fn commit(wire: &mut RawKafkaConnection, offset: i64) {
     assert_eq!(answer.topics[0].partitions[0].error_code, 0, "a commit is in the journal");
 }
 
-/// What a group has committed; `None` while it is being loaded.
+/// The committed offset of a group; `None` while it is being loaded.
 fn committed(wire: &mut RawKafkaConnection, group: i64) -> Option<i64> {
     let request = OffsetFetchRequest::default()
         .with_group_id(GroupId(StrBytes::from_string(format!("g{group}"))))
@@ -193,7 +193,7 @@ fn metric(server: &TestServer, name: &str) -> u64 {
     line.and_then(|number| number.parse().ok()).expect("a number")
 }
 
-/// Commits and produces until `is_enough`; the last offset that was committed.
+/// Commits and produces until `is_enough`. Returns the last offset that was committed.
 fn write_until(
     wire: &mut RawKafkaConnection,
     from: i64,
@@ -204,7 +204,7 @@ fn write_until(
         assert!(begun.elapsed() < TIMEOUT, "the catalog's disk is full");
         commit(wire, offset);
         assert_eq!(wire.produce("t", 0, &batch(100)).0, 0);
-        // Never one of before.
+        // Never an earlier one.
         let held = committed(wire, offset % 7);
         assert!(held.is_none_or(|held| held == offset), "{held:?} after {offset}");
         if is_enough(wire, offset) {
@@ -242,7 +242,7 @@ fn a_full_disk_under_the_catalog_ends_no_service_and_a_kill_in_the_midst_of_it_l
     let mut wire = RawKafkaConnection::connect(server.kafka);
     let last = write_until(&mut wire, 1, |_, offset| offset == 300);
     disk.fill();
-    // Killed when somebody is first told to ask again, or has an answer from another catalog.
+    // Killed when a client is first told to retry, or gets a response from another catalog.
     let last = write_until(&mut wire, last + 1, |wire, offset| {
         committed(wire, offset % 7).is_none()
             || metric(&server, "freezeframe_catalog_rebuilds_total") > 0

@@ -1,5 +1,5 @@
-//! Groups that are set to a moment, what differs between two, and the same over HTTP: the real server,
-//! the real command line, and what a stock client is told.
+//! Groups that are reset to a moment, the differences between two moments, and the same over HTTP.
+//! The server, the command line and the responses to stock clients are real.
 
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tests::wire::{RawKafkaConnection, topic_name};
 use tests::{CommandOutput, TestDirectory, TestServer, http_get, run};
 
-/// A server, and somebody at its prompt.
+/// A server, and a command line that uses it.
 struct GroupShell {
     server: TestServer,
 }
@@ -61,7 +61,7 @@ fn group_id(group: &str) -> GroupId {
     GroupId(StrBytes::from_string(group.to_owned()))
 }
 
-/// As a stock client commits that is in no group.
+/// Commits as a stock client that is in no group.
 fn commit(wire: &mut RawKafkaConnection, group: &str, partition: i32, offset: i64) {
     let partition = OffsetCommitRequestPartition::default()
         .with_partition_index(partition)
@@ -75,7 +75,7 @@ fn commit(wire: &mut RawKafkaConnection, group: &str, partition: i32, offset: i6
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
-/// Where a stock client would go on: −1 where its own policy decides.
+/// Where a stock client would continue: −1 where its own policy decides.
 fn resume_offsets(wire: &mut RawKafkaConnection, group: &str, partitions: &[i32]) -> Vec<i64> {
     let topic = OffsetFetchRequestTopic::default()
         .with_name(topic_name("t"))
@@ -117,7 +117,7 @@ fn a_group_resumes_at_the_moment_it_was_set_to_also_after_a_restart() {
     let restored = shell.stdout_of(&["groups", "restore", "g", "--at", &committed]);
     assert_eq!(restored, "t\t0\t2\t4\nt\t1\t1\t-\n");
     assert_eq!(resume_offsets(&mut wire, "g", &[0, 1]), [4, -1]);
-    // By user time, of a group that never committed anything.
+    // By user time, for a group that never committed anything.
     let seek = ["groups", "seek", "new", "--at", "u5", "--topic", "t", "--json"];
     let set = shell.json(&seek);
     assert!(set["at"].as_str().expect("text").starts_with("u5@s"), "{set}");
@@ -177,7 +177,7 @@ fn what_differs_is_printed_in_lines_and_the_same_for_ever() {
     let only = shell.stdout_of(&["diff", &from, &until, "--only", "pins", "--only", "offsets"]);
     let firsts: Vec<&str> = only.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(firsts, ["pin set", "committed"]);
-    // What comes later is not in it.
+    // Later records are not in it.
     shell.run_with_input(&["produce", "t"], "later\n");
     shell.stdout_of(&["topics", "delete", "new"]);
     let lines = shell.stdout_of(&["diff", &format!("{from}..{until}"), "--json"]);

@@ -1,7 +1,7 @@
-//! Clients that mean harm, or are broken: each is refused, and only it is.
+//! Clients that are hostile or broken: each is refused, and only it.
 //!
-//! After every attack a good client that was connected all along, and one that comes anew, still
-//! write and read, in the process that was there before.
+//! After every attack, a good client that was connected all along and a new one still write and
+//! read, in the same server process.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn batch(value: &[u8]) -> Bytes {
     BatchBuilder::new(CompressionType::None).record(TIME_MS, None, Some(value), &[]).build()
 }
 
-/// A server, and a good client that was there first.
+/// A server, and a good client that connected first.
 struct HostileTestServer {
     server: TestServer,
     good: RawKafkaConnection,
@@ -55,7 +55,7 @@ impl HostileTestServer {
         RawKafkaConnection::connect(self.server.kafka)
     }
 
-    /// Sends `bytes`, then no more; the server must end the connection without a word.
+    /// Sends `bytes`, then shuts down. The server must close the connection without a response.
     fn assert_disconnects(&self, what: &str, bytes: &[u8]) {
         let mut wire = self.connect();
         let _ = wire.send(bytes);
@@ -103,7 +103,7 @@ fn request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
     length_prefixed(&bytes)
 }
 
-/// The same with tagged fields in the header, of which there are none: version 2.
+/// The same with an empty list of tagged fields in the header: version 2.
 fn flexible_request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
     request(key, version, &[&[0], body].concat())
 }
@@ -183,7 +183,7 @@ fn a_body_cut_short_anywhere_ends_the_connection() {
 fn counts_that_the_bytes_do_not_bear_out_reserve_no_memory() {
     let mut victim = HostileTestServer::new(&[]);
     let before = resident_bytes_peak(victim.server.pid());
-    // As an unsigned varint: 0x7fffffff elements, and as many as can be said.
+    // As an unsigned varint: 0x7fffffff elements, and as many as can be encoded.
     let huge: [&[u8]; 2] = [&[0x80, 0x80, 0x80, 0x80, 0x08], &[0xff, 0xff, 0xff, 0xff, 0x0f]];
     for count in huge {
         let bombs: [(&str, i16, i16, Vec<u8>); 5] = [
@@ -234,7 +234,7 @@ fn questions_about_the_past_that_nest_too_deep_or_are_too_long_are_refused() {
     victim.assert_serves();
 }
 
-/// `batch` with its header changed, and the checksum made right again.
+/// `batch` with its header changed, and the checksum recomputed.
 fn with_header(batch: &Bytes, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
     let mut header = BatchHeader::parse(batch).expect("a batch");
     change(&mut header);
@@ -305,7 +305,8 @@ fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
     victim.assert_serves();
 }
 
-/// A batch of one record, packed by zstd: blocks of one byte repeated, as many as `unpacked` takes.
+/// A batch of one record, compressed by zstd: blocks of one repeated byte, as many as `unpacked`
+/// takes.
 fn zstd_bomb(unpacked: u64) -> Bytes {
     const BLOCK_BYTES: u64 = 128 << 10;
     // Magic, no content size, a window of 128 KiB.
@@ -405,7 +406,7 @@ fn connections_that_announce_gigabytes_and_send_little_cost_little_and_block_nob
         for _ in 0..10 {
             victim.assert_serves();
         }
-        // Larger than what is free of the budget for what arrives.
+        // Larger than what is free of the budget for requests.
         let large = batch(&vec![b'x'; 500 << 10]);
         assert_eq!(victim.good.produce("good", 0, &large), (0, victim.written));
         victim.written += 1;
@@ -431,7 +432,7 @@ fn a_client_that_does_not_read_its_answers_is_not_read_from_for_ever() {
     for _ in 0..10 {
         victim.assert_serves();
     }
-    // 450 MiB of answers are due.
+    // 450 MiB of responses are due.
     let resident = resident_bytes(victim.server.pid());
     assert!(resident < 300 * MIB, "{} MiB", resident / MIB);
 }
@@ -455,7 +456,7 @@ fn more_connections_than_are_allowed_are_refused_and_the_others_go_on() {
     for wire in &mut open {
         wire.call(12, &metadata).expect("those who were there go on");
     }
-    // Who leaves makes room, once the server has seen it.
+    // A client that disconnects makes room, once the server has noticed.
     open.pop();
     let begun = Instant::now();
     while RawKafkaConnection::connect(server.kafka).call(12, &metadata).is_err() {

@@ -1,5 +1,5 @@
-//! kill −9 in a loop under load: nothing acknowledged is lost, what survives is dense, and every cut
-//! that was taken reads the same in every later life.
+//! kill −9 in a loop under load: nothing acknowledged is lost, what survives is dense, and every
+//! cut that was taken reads the same in every later incarnation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const WRITERS: usize = 4;
 const PARTITIONS: i32 = 8;
 const TOPIC: &str = "load";
 
-/// What a writer was told: partition, offset, value.
+/// The acknowledged records: partition, offset, value.
 type AcknowledgedRecords = Vec<(i32, i64, String)>;
 
 async fn connect(server: &TestServer) -> Client {
@@ -120,7 +120,7 @@ async fn run_incarnations() {
             let client = connect(&server).await;
             writers.push(tokio::task::spawn_local(write(client, writer, life, Arc::clone(&stop))));
         }
-        // Cuts while it is being written to; the last one just before the end.
+        // Cuts during the writes; the last one just before the end.
         for _ in 0..20 {
             let at = Moment::Sys(Cut::ALL);
             let cut = client

@@ -1,5 +1,5 @@
-//! A server's life as its operator sees it: what it says, when it refuses to start, how it ends, and
-//! what of its clients' state the next life still knows.
+//! The life cycle of a server as its operator sees it: what it logs, when it refuses to start, how
+//! it stops, and which client state survives a restart.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,14 +35,14 @@ fn batch(value: &str) -> Bytes {
         .build()
 }
 
-/// Runs a server that is not to start.
+/// Runs a server that is expected not to start.
 fn serve(data: &Path, arguments: &[&str]) -> CommandOutput {
     let data = data.to_str().expect("a path that is text");
     let given = ["serve", "--data-dir", data, "--kafka", "127.0.0.1:0", "--zookeeper", "off"];
     run(&[&given[..], arguments].concat(), "")
 }
 
-/// It did not start, and said why in words that hold all of `words`.
+/// Checks that it did not start, and that its error has all of `words`.
 fn assert_start_refused(ended: &CommandOutput, words: &[&str]) {
     assert_eq!((ended.code, ended.stdout()), (Some(1), ""), "{}", ended.stderr);
     for word in words {
@@ -51,7 +51,7 @@ fn assert_start_refused(ended: &CommandOutput, words: &[&str]) {
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
 }
 
-/// Every file below a directory, and what is in it.
+/// Every file below a directory, with its contents.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -103,7 +103,7 @@ fn the_ready_line_is_all_that_standard_output_ever_holds() {
     assert_eq!(rest, "");
 }
 
-/// Joins a group, alone.
+/// Joins a group as its only member.
 fn join(wire: &mut RawKafkaConnection, group: &str) -> (String, i32) {
     let group_id = GroupId(StrBytes::from_string(group.to_owned()));
     let protocol = JoinGroupRequestProtocol::default()
@@ -282,7 +282,7 @@ fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
     assert!(!home.exists(), "nothing was made");
 }
 
-/// A data directory whose journal holds a topic and ten records, closed in order.
+/// A data directory whose journal holds a topic and ten records, closed cleanly.
 fn with_records() -> TestDirectory {
     let data = TestDirectory::new();
     let server = TestServer::start(data.path(), &[]).expect("it starts");
@@ -304,8 +304,8 @@ fn position_of(haystack: &[u8], needle: &[u8]) -> usize {
     haystack.windows(needle.len()).position(|window| window == needle).expect("it is there")
 }
 
-/// A server refuses to start and leaves the journal as it is. (The catalog is derived from it, and
-/// its library tidies up whenever it is opened.)
+/// Checks that a server refuses to start and leaves the journal unchanged. (The catalog is derived
+/// from it, and its library cleans up whenever it is opened.)
 fn assert_corruption_refused(data: &TestDirectory, file: &Path) {
     let before = contents(&data.path().join("journal"));
     let file = file.file_name().and_then(|name| name.to_str()).expect("text");
@@ -472,7 +472,8 @@ fn topics_records_offsets_and_the_numbers_of_producers_outlive_stops_and_kills()
             "byte for byte, in incarnation {life}"
         );
         assert_eq!(committed(&mut wire, "g"), [(0, 4, Some("noted".to_owned()))]);
-        // The client did not hear of its last batches: it sends them again, and they are there once.
+        // The client missed the responses for its last batches. It sends them again, and they are
+        // there once.
         assert_eq!(
             wire.produce("t", 0, &numbered(producer, 3, 2)),
             (0, 3),

@@ -1,4 +1,4 @@
-//! A server that looks after what it keeps, while it is killed in between: what is given up is gone
+//! A server that runs its maintenance while it is killed in between. What retention removed is gone
 //! from the disk, what is compacted keeps the newest value of each key, and all else is there.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ const LATEST: i64 = -1;
 const INCARNATIONS: usize = 3;
 const KEYS: usize = 8;
 const VALUE_BYTES: usize = 32 << 10;
-/// Rounds of a life: each writes one batch to each topic.
+/// Rounds per incarnation: each writes one batch to each topic.
 const ROUNDS: usize = 120;
 const RETENTION_BYTES: u64 = 1 << 20;
-/// What stays of the disk: a megabyte of records, some keys, the segments that are open, or filed and
-/// not removed yet. Each life writes as much again.
+/// What stays on the disk: a megabyte of records, some keys, and the segments that are open, or
+/// sorted and not removed yet. Each incarnation writes as much again.
 const ALLOCATED_BYTES_MAX: u64 = 6 << 20;
 
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
@@ -45,7 +45,7 @@ fn batch(key: Option<&str>, value: &str) -> Bytes {
         .build()
 }
 
-/// A value of its own for each round, of the same length.
+/// A different value for each round, of the same length.
 fn value(life: usize, round: usize) -> String {
     let mut value = format!("{life}/{round}/");
     value.extend(std::iter::repeat_n('x', VALUE_BYTES - value.len()));
@@ -61,10 +61,10 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the files of a directory take on the disk.
+/// The disk space of a directory's files.
 fn allocated_bytes(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).expect("it can be listed");
-    // A file may be removed between the two.
+    // A file may be removed between the two calls.
     let metadata = entries.filter_map(|entry| entry.ok()?.metadata().ok());
     metadata.map(|metadata| metadata.blocks() * 512).sum()
 }
@@ -103,7 +103,7 @@ fn read_all(wire: &mut RawKafkaConnection, topic: &str) -> Vec<(i64, Option<Stri
 struct WrittenRecords {
     count: usize,
     by_key: BTreeMap<String, (i64, String)>,
-    /// Where the topic that gives up began.
+    /// The log start of the topic with retention.
     start: i64,
 }
 
@@ -169,7 +169,7 @@ fn a_server_that_is_killed_in_between_applies_retention_compacts_and_reclaims_sp
         }
         written.write(&mut wire, life);
         if life == 0 {
-            // A moment of the first life, from before anything of this size was given up.
+            // A moment of the first incarnation, before anything of this size was removed.
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             early = Some(since.expect("after 1970").as_millis() + 1);
         }
@@ -177,7 +177,7 @@ fn a_server_that_is_killed_in_between_applies_retention_compacts_and_reclaims_sp
         wait_until("the start moves", || wire.offset_at("kept", 0, EARLIEST).1 > start);
         wait_until("a log is compacted", || metric(&server, "freezeframe_logs_compacted") > 0);
         wait_until("most of the compacted is gone", || {
-            // But for what is in the open segment.
+            // Except for what is in the open segment.
             read_all(&mut wire, "state").len() < KEYS + ROUNDS / 3
         });
         wait_until("space comes back", || allocated_bytes(&journal) < ALLOCATED_BYTES_MAX);

@@ -94,7 +94,7 @@ fn copies_hold_all_that_the_originals_do() {
     let tools: [(&str, &str); 3] = [
         ("cp", "cp -a \"$2\" \"$1\""),
         ("tar", "mkdir \"$1\" && tar -C \"$2\" --format=posix -cf - . | tar -C \"$1\" -xpf -"),
-        // It takes times of one second for the same, unless it is told not to.
+        // It takes times within one second for the same, unless told otherwise.
         ("rsync", "rsync -aH --modify-window=-1 \"$2/\" \"$1/\""),
     ];
     for (tool, command) in tools {
@@ -172,7 +172,7 @@ fn names_follow_the_rules_of_posix() {
     assert_eq!(fs::metadata(at("d")).unwrap().nlink(), 2);
     symlink("d/e", at("link")).unwrap();
     assert_eq!(fs::read(at("link")).unwrap(), b"a");
-    // As deep as a path can be named, and from there on step by step.
+    // As deep as a path name can be, and from there on step by step.
     let deep = (0..1000).map(|_| "x").collect::<Vec<_>>().join("/");
     fs::create_dir_all(at(&deep)).unwrap();
     assert!(at(&deep).is_dir());
@@ -199,7 +199,7 @@ fn what_is_open_stays_though_its_name_goes() {
 fn bytes_follow_the_rules_of_posix() {
     let Some(mounted) = mount::start("rules of bytes", &[]) else { return };
     let at = |name: &str| mounted.path("files").join(name);
-    // What several append to is torn by nobody.
+    // Concurrent appends do not tear each other.
     let appenders: Vec<_> = (0..4)
         .map(|who| {
             let mut file = OpenOptions::new().append(true).create(true).open(at("log")).unwrap();
@@ -221,7 +221,7 @@ fn bytes_follow_the_rules_of_posix() {
 
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).open(at("a")).unwrap();
-    // A sparse file: holes are zero, and are found.
+    // A sparse file: holes are zero, and can be found.
     file.write_at(b"end", 1 << 40).unwrap();
     assert_eq!(file.metadata().unwrap().len(), (1 << 40) + 3);
     let found = seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
@@ -288,7 +288,7 @@ fn permissions_are_those_of_the_modes() {
     }
     const NOBODY: u32 = 65534;
     let at = |name: &str| mounted.path("files").join(name);
-    // Others than root can come as far as the mount.
+    // Users other than root can reach the mount.
     for path in [mounted.outside_path(""), mounted.path("")] {
         let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     }
@@ -307,12 +307,12 @@ fn permissions_are_those_of_the_modes() {
     fs::write(at("shared/roots"), "x").unwrap();
     assert!(!nobody("rm -f shared/roots"), "the sticky bit");
     assert!(!nobody("chown 0 shared/mine") && nobody("rm shared/mine"));
-    // What others write to does not go on running as its owner.
+    // A program that another user writes to loses its setuid bit.
     fs::write(at("program"), "x").unwrap();
     fs::set_permissions(at("program"), fs::Permissions::from_mode(0o6777)).unwrap();
     assert!(nobody("echo y >> program"));
     assert_eq!(fs::metadata(at("program")).unwrap().mode() & 0o7777, 0o777);
-    // A directory gives its group to what is made in it.
+    // New entries of a directory inherit its group.
     fs::create_dir(at("group")).unwrap();
     chown(at("group"), None, Some(77)).unwrap();
     fs::set_permissions(at("group"), fs::Permissions::from_mode(0o2777)).unwrap();
@@ -364,7 +364,7 @@ fn what_was_synced_survives_a_kill() {
     fs::rename(at(&mounted, "a.new"), at(&mounted, "a")).unwrap();
     File::open(at(&mounted, "")).unwrap().sync_all().unwrap();
     mounted.kill();
-    // The mount of the server that was killed is dead, and the next one takes it away.
+    // The mount of the server that was killed is dead, and the next server removes it.
     let refused = errno(fs::metadata(at(&mounted, "a")));
     assert!(matches!(refused, Errno::NOTCONN | Errno::CONNABORTED), "{refused}");
     mounted.start_server().unwrap();
@@ -541,7 +541,7 @@ fn several_mounts_show_the_same_and_are_unmounted_on_request() {
     let ended = mounted.run_command(&["mount", text(&other)]);
     assert_eq!((ended.code, ended.stdout().trim()), (Some(0), text(&other)));
     assert_eq!(mounted.run_command(&["mount"]).stdout().lines().count(), 2);
-    // Both have looked, and keep what they saw until they are told.
+    // Both have looked up names, and cache them until they are invalidated.
     let second = other.join("files");
     fs::write(first.join("a"), "one").unwrap();
     wait_until("the other sees a new file", || {
@@ -566,7 +566,8 @@ fn several_mounts_show_the_same_and_are_unmounted_on_request() {
     assert!(!mounted.data_dir().join("control.sock").exists());
 }
 
-/// Of one mount: four that serve the kernel, one that waits for them, and one that tells the kernel what changed.
+/// Of one mount: four that serve the kernel, one that waits for them, and one that sends
+/// invalidations to the kernel.
 const THREADS: usize = 6;
 
 #[test]
@@ -623,7 +624,7 @@ fn a_mount_says_whose_it_is_when_it_is_taken_away() {
 
 #[test]
 fn who_waits_for_a_moment_keeps_nobody_else_waiting() {
-    // One second from now is waited for; more of them than there are threads.
+    // A moment one second from now makes readers wait; more of them than there are threads.
     let Some(mounted) = mount::start("waiting", &[]) else { return };
     fs::write(mounted.path("files/a"), "x").unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

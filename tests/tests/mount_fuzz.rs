@@ -1,6 +1,6 @@
-//! The same random operations on the mount and on a directory of an ordinary file system (`F20`): each
-//! answers the same, and both hold the same; and each remembered moment is found again as it was, byte
-//! for byte, also by another server on the same data.
+//! The same random operations on the mount and on a directory of an ordinary file system (`F20`):
+//! each returns the same, and both hold the same. Each remembered moment reads later as it was,
+//! byte for byte, also on another server on the same data.
 //!
 //! `FREEZEFRAME_FUZZ_SEED` replays a run, `FREEZEFRAME_FUZZ_OPERATIONS` makes it longer.
 
@@ -28,7 +28,7 @@ const FILE_BYTES_MAX: u64 = 200 << 10;
 const NAMES: [&str; 12] =
     ["a", "b", "c", "d/a", "d/b", "d/e/a", "f/x", "f", "d", "d/e", "link", "f/\u{fc}\u{1}"];
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed.
 struct FuzzRng(u64);
 
 impl FuzzRng {
@@ -76,7 +76,7 @@ impl FuzzRng {
     }
 }
 
-/// What one side answers: something to compare, or an error's number.
+/// The result on one side: something to compare, or an error number.
 type OperationResult = Result<String, i32>;
 
 fn io_result<T: std::fmt::Debug>(result: std::io::Result<T>) -> OperationResult {
@@ -150,14 +150,14 @@ impl Drop for MmapProcess {
     }
 }
 
-/// What is at a path, as far as it must be the same on both sides.
+/// The state of a path that must be the same on both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct PathState {
     what: String,
     bytes: Vec<u8>,
 }
 
-/// What an ordinary file system of this machine can do, so that only that is compared.
+/// The features of this machine's file system. Only those are compared.
 #[derive(Clone, Copy)]
 struct FileSystemFeatures {
     counts_directories: bool,
@@ -185,7 +185,7 @@ fn read_path(path: &Path, ordinary: FileSystemFeatures, past: bool) -> PathState
     let metadata = fs::symlink_metadata(path).unwrap();
     let kind = metadata.file_type();
     let links = if kind.is_dir() && !ordinary.counts_directories { 0 } else { metadata.nlink() };
-    // What cannot be changed any more may say so by its permissions.
+    // A file of the past may show in its permissions that it is read-only.
     let mode = if past { metadata.mode() & 0o555 } else { metadata.mode() & 0o7777 };
     let mut what = format!("{kind:?} {mode:o} {}:{}", metadata.uid(), metadata.gid());
     if !past {
@@ -201,7 +201,7 @@ fn read_path(path: &Path, ordinary: FileSystemFeatures, past: bool) -> PathState
     } else if !kind.is_dir() {
         what += &format!(" fifo={}", kind.is_fifo());
     }
-    // Times that were set come back; others are each file system's own.
+    // Times that were set are compared; others are each file system's own.
     if metadata.mtime() < 1_500_000_000 {
         what += &format!(" modified={}.{:09}", metadata.mtime(), metadata.mtime_nsec());
     }
@@ -248,7 +248,7 @@ fn assert_same(
     }
 }
 
-/// Both sides, and what is open on both.
+/// Both sides, and the files that are open on both.
 struct FileSystemPair {
     roots: [PathBuf; 2],
     open: Vec<([File; 2], String)>,
@@ -284,7 +284,7 @@ impl FileSystemPair {
         [act(ours), act(theirs)]
     }
 
-    /// One random operation: what it was, and what each side said.
+    /// One random operation: its description, and the result of each side.
     fn step(&mut self, random: &mut FuzzRng) -> (String, [OperationResult; 2]) {
         let what = random.below(if self.open.is_empty() { 17 } else { 40 });
         let name = random.name();

@@ -1,5 +1,5 @@
-//! Moments through the mount, after their first records were given up or a pin was set anew: what the
-//! kernel kept of before is never taken for what there is (`F43`, `F44`, `G14`).
+//! Moments through the mount, after their first records were removed or a pin was set again: what
+//! the kernel cached earlier is never taken for the current state (`F43`, `F44`, `G14`).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -59,7 +59,7 @@ fn a_moment_whose_first_records_are_deleted_is_another_file_and_an_open_one_stay
     freezeframe(&mounted, &["produce", "t", "--partition", "0"], &lines(COUNT..COUNT + 10));
     let path = mounted.path(&format!(".at/{then}/topics/t/0.values"));
     let (before, open) = (fs::metadata(&path).unwrap(), File::open(&path).unwrap());
-    // The kernel has the beginning of it, and a program has the rest to read.
+    // The kernel has cached the beginning of it, and a program has the rest to read.
     let mut first = [0; 200];
     open.read_exact_at(&mut first, 0).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().ino(), before.ino(), "the same file, kept");
@@ -70,7 +70,7 @@ fn a_moment_whose_first_records_are_deleted_is_another_file_and_an_open_one_stay
     assert_ne!(after.ino(), before.ino());
     assert_eq!(fs::read_to_string(&path).unwrap(), lines(1001..COUNT));
     assert_eq!(fs::metadata(&path).unwrap().ino(), after.ino());
-    // What was open: its own bytes at their places, or none.
+    // An open file: its own bytes at their places, or none.
     assert_eq!(open.metadata().unwrap().len(), before.len());
     for nth in (0..COUNT).step_by(250) {
         let mut line = [0; 100];
@@ -79,7 +79,7 @@ fn a_moment_whose_first_records_are_deleted_is_another_file_and_an_open_one_stay
             Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::STALE)),
         }
     }
-    // A moment of which nothing is left says so, and who only lists names need not know.
+    // A moment of which nothing is left returns an error. Listing its names still works.
     delete_records(&mounted, "t", i64::from(COUNT) + 5);
     let listed = names(path.parent().unwrap());
     assert_eq!(listed, ["0.jsonl", "0.log", "0.values", "by-key"]);
@@ -113,7 +113,7 @@ fn who_waits_for_a_text_can_be_ended_before_it_comes() {
     let Some(mounted) = mount::start("ended while it waits", &[]) else { return };
     freezeframe(&mounted, &["topics", "create", "t"], "");
     freezeframe(&mounted, &["produce", "t", "--partition", "0"], "1\n");
-    // Soon enough to be waited for, and late enough for all of this.
+    // Soon enough to wait for, and late enough for all of this.
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let soon = now() + 4500;
     let path = mounted.path(&format!("topics/t/0.values@s{soon}"));
@@ -138,7 +138,7 @@ fn a_pin_that_is_set_again_leads_to_its_new_moment() {
             assert_eq!(fs::read_to_string(link.join("files/a")).unwrap(), format!("{nth}"));
         }
         seen.push(fs::read_link(&link).unwrap());
-        // Nobody looks meanwhile: the kernel has no reason to forget the link.
+        // Nothing reads it meanwhile, so the kernel has no reason to drop the link.
         freezeframe(&mounted, &["pins", "remove", "audit"], "");
     }
     assert_eq!(errno(fs::symlink_metadata(&link)), Some(Errno::INVAL));
@@ -146,7 +146,7 @@ fn a_pin_that_is_set_again_leads_to_its_new_moment() {
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
-/// More names than the kernel is given at once.
+/// More names than the kernel gets at once.
 #[test]
 fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
     const COUNT: usize = 1500;

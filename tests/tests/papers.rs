@@ -1,5 +1,6 @@
-//! `docs/PAPERS.md` names a place, a test and a measurement for each row of the papers. What it names
-//! is there: each row once, each path in the repository, each test in the file that is said to hold it.
+//! Checks the references in `docs/PAPERS.md`, which names a place, a test and a measurement for
+//! each row of the papers: each row occurs once, each path is in the repository, and each test is
+//! in the file that is named for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ impl PaperRow {
     }
 }
 
-/// `### ID — title` begins a row, `- Key: text` a field of it, and an indented line goes on with that.
+/// `### ID — title` begins a row, `- Key: text` a field of it, and an indented line continues the
+/// field.
 fn rows(document: &str) -> Vec<PaperRow> {
     let mut rows: Vec<PaperRow> = Vec::new();
     let mut is_in_row = false;
@@ -57,13 +59,13 @@ fn rows(document: &str) -> Vec<PaperRow> {
     rows
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// A path of the repository has a slash, and neither blanks nor a slash at its beginning; or it is one of
-/// the documents at the root.
+/// A path of the repository has a slash, and neither blanks nor a slash at its beginning; or it is
+/// one of the documents at the root.
 fn is_path(token: &str) -> bool {
     !token.contains(char::is_whitespace)
         && !token.starts_with('/')
@@ -90,7 +92,7 @@ fn has_test(source: &str, name: &str) -> bool {
 /// The simulation runs these files as rules; they have no test of their own.
 const INVARIANTS: &str = "tests/tests/sim/invariants/";
 
-/// What is wrong with a field `Test`: `path`: `name`, `name`; `path`: …, or none and why.
+/// The problems of a field `Test`: `path`: `name`, `name`; `path`: …, or none and why.
 fn test_problems(root: &Path, text: &str) -> Vec<String> {
     if text.starts_with("none (") {
         return Vec::new();
@@ -106,7 +108,7 @@ fn test_problems(root: &Path, text: &str) -> Vec<String> {
             (file, named) = (Some(token), 0);
         } else if let (true, Some(path)) = (is_name(token), file) {
             named += 1;
-            // A file that is missing is a problem of its own.
+            // A missing file is a problem of its own.
             if fs::read_to_string(root.join(path)).is_ok_and(|source| !has_test(&source, token)) {
                 problems.push(format!("{path} has no test {token}"));
             }

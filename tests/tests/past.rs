@@ -1,5 +1,5 @@
-//! The past, read through our own client from a real server: a moment's answer is the same for ever,
-//! exact to the record, and refused where it cannot be given.
+//! The past, read through our own client from a real server: a moment's answer is the same for
+//! ever, exact to the record, and refused if it cannot be given.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ async fn create(client: &mut Client, topic: &str, partitions: i32) {
     client.create_topic(&topic).await.expect("the topic is made");
 }
 
-/// A batch of records that say when they happened, and whose values say the same.
+/// A batch of records with these times, and the times as values.
 fn batch(codec: CompressionType, times: &[i64]) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     for time in times {
@@ -51,14 +51,14 @@ async fn produce(client: &mut Client, topic: &str, partition: i32, batch: Bytes)
     placed[0].base_offset
 }
 
-/// The moment up to which the server can answer: all that was acknowledged before lies within.
+/// The moment up to which the server can answer. It includes all that was acknowledged before.
 async fn now(client: &mut Client) -> Moment {
     let all = Moment::Sys(Cut::ALL);
     let cut = client.cut(&all, None, PendingMomentPolicy::Frontier, TIMEOUT).await.expect("a cut");
     cut.at.parse().expect("a moment")
 }
 
-/// Offsets and values of a partition as a client sees them: nothing is left out that came.
+/// Offsets and values of a partition as a client sees them, without leaving anything out.
 async fn read(client: &mut Client, topic: &str, partition: i32) -> Vec<(i64, String)> {
     let ends = client.offsets(topic, &[partition], OffsetSpec::Latest).await.expect("its end");
     let starts =
@@ -166,7 +166,7 @@ async fn a_moment_topic_is_what_was_there_before_it_and_a_window_what_came_betwe
             assert_eq!(read(&mut client, &moment_topic("t", &window), 0).await, expected);
         }
     }
-    // What lies behind a moment's end is out of its range, as behind any log's.
+    // Offsets after a moment's end are out of range, as after any log's.
     let topic = at(&moments[0]);
     let beyond = client.fetch(&topic, &[(0, 3)], &FetchOptions::default()).await;
     let error = beyond.expect_err("behind the end").response_error();
@@ -202,7 +202,7 @@ async fn a_moment_of_user_time_ends_exactly_before_its_first_record_whatever_pac
             let wire = moment_topic(&topic, &MomentSelector::At(moment));
             assert_eq!(read(&mut client, &wire, 0).await, expected, "{wire}");
         }
-        // As known now, unless it says otherwise.
+        // As known now, unless the name says otherwise.
         let wire = format!("{topic}.__at.u9000");
         assert_eq!(read(&mut client, &wire, 0).await.len(), times.len() + 2);
         let wire = format!("{topic}.__at.u550");
@@ -237,7 +237,7 @@ async fn a_batch_at_the_edge_is_still_its_producers_and_of_its_codec() {
         assert_eq!((record.key.as_deref(), record.value), (Some(&b"key"[..]), None));
         assert_eq!(record.headers.len(), 2, "{:?}", record.headers);
     }
-    // And in the middle of the moment, at the edge batch's own second record.
+    // And in the middle of the moment, at the second record of its last batch.
     let (error, _, bytes) = wire.fetch("t.__at.u25", 0, 2);
     let header = BatchHeader::parse(&bytes).expect("a batch");
     assert_eq!((error, header.base_offset, header.last_offset()), (0, 1, 2));
@@ -317,7 +317,7 @@ async fn a_moment_far_ahead_is_refused_at_once_and_one_just_ahead_is_waited_for(
     assert_eq!(read(&mut client, &moment_topic("t", &MomentSelector::At(soon)), 0).await.len(), 1);
 }
 
-/// Asks as a stock client does that may make topics: the error's code.
+/// Sends Metadata as a stock client that may create topics; returns the error code.
 fn metadata(wire: &mut RawKafkaConnection, topic: &str) -> i16 {
     let topic = MetadataRequestTopic::default().with_name(Some(topic_name(topic)));
     let request = MetadataRequest::default()
@@ -364,7 +364,7 @@ async fn what_only_looks_like_a_moment_is_refused_and_never_made_a_topic() {
         let (error, base) = wire.produce(&topic, 0, &batch(CompressionType::None, &[1]));
         assert_eq!((error, base), (INVALID_TOPIC, -1), "{topic}");
     }
-    // A moment of a topic that never was.
+    // A moment of a topic that never existed.
     assert_eq!(metadata(&mut wire, "never.__at.u5"), INVALID_TOPIC);
     assert_eq!(metadata(&mut wire, "never.__at.s5"), INVALID_TOPIC);
     let new = NewTopic { name: "n.__at.s5".to_owned(), ..NewTopic::default() };

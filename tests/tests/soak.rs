@@ -1,9 +1,9 @@
 //! A server under churn for a long time: topics come and go, offsets are committed, records age and
-//! are compacted, moments are read, clients come and go. It must not grow: not in memory, not on the
-//! disk, not in descriptors.
+//! are compacted, moments are read, clients come and go. It must not grow: not in memory, not on
+//! the disk, not in descriptors.
 //!
-//! `FREEZEFRAME_SOAK_SECONDS` says for how long; without it a short run only shows that every actor
-//! does its work. Growth is judged from [`JUDGED_MIN`] on: what is held settles first.
+//! `FREEZEFRAME_SOAK_SECONDS` sets the duration. Without it a short run only shows that every actor
+//! works. Growth is judged from [`JUDGED_MIN`] on, because usage has to stabilize first.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,11 +26,11 @@ use tests::{TestDirectory, TestServer, resident_bytes};
 const EARLIEST: i64 = -2;
 const LATEST: i64 = -1;
 const SHORT_RUN: Duration = Duration::from_secs(10);
-/// From here on a run is long enough to say whether something grows.
+/// From this duration on, a run can show whether something grows.
 const JUDGED_MIN: Duration = Duration::from_secs(600);
-/// How often what the server holds is looked at.
+/// The interval of samples of what the server holds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// How much more the last third of a run may hold than the middle third, besides a tenth.
+/// How much more the last third of a run may hold than the middle third, in addition to a tenth.
 const MEMORY_SLACK_BYTES: u64 = 16 << 20;
 const DISK_SLACK_BYTES: u64 = 8 << 20;
 const DESCRIPTOR_SLACK: u64 = 16;
@@ -56,7 +56,7 @@ type ActorRound = Box<dyn FnMut(&mut RawKafkaConnection, u64) + Send>;
 struct SoakActor {
     what: &'static str,
     pause: Duration,
-    /// A new connection is made after so many rounds.
+    /// A new connection is opened after so many rounds.
     rounds_per_connection: u64,
     round: ActorRound,
 }
@@ -135,11 +135,11 @@ fn read_from_start(wire: &mut RawKafkaConnection, round: u64) {
     let (_, end) = wire.offset_at("bulk", partition, LATEST);
     let (error, _, bytes) = wire.fetch("bulk", partition, start);
     const OFFSET_OUT_OF_RANGE: i16 = 1;
-    // Retention may pass between the two.
+    // Retention may run between the two.
     assert!(error == 0 || error == OFFSET_OUT_OF_RANGE, "error {error}");
     let mut next = start;
     for batch in BatchIterator::new(&bytes) {
-        // The last may be cut off.
+        // The last one may be incomplete.
         let Ok((header, _)) = batch else { break };
         assert_eq!(header.base_offset, next, "offsets are dense");
         next = header.last_offset() + 1;
@@ -150,7 +150,7 @@ fn read_from_start(wire: &mut RawKafkaConnection, round: u64) {
 fn read_moment(wire: &mut RawKafkaConnection, round: u64) {
     let moment = now_ms() - 1000 - round % 5000;
     let topic = format!("tiny.__at.s{moment}");
-    // One that lies before the server's first second names a topic that was not there yet.
+    // A moment before the server's first second names a topic that did not exist yet.
     let _ = wire.fetch(&topic, 0, 0);
 }
 
@@ -199,12 +199,12 @@ impl ResourceSample {
     }
 }
 
-/// What a directory takes on the disk, and how many files it has.
+/// The bytes and the number of files of a directory.
 fn disk_usage(directory: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let mut sum = (0, 0);
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        // A file may be removed between the two.
+        // A file may be removed between the two calls.
         let Ok(metadata) = entry.metadata() else { continue };
         let (bytes, files) = if metadata.is_dir() { disk_usage(&entry.path()) } else { (0, 1) };
         sum.0 += bytes + metadata.blocks() * 512;

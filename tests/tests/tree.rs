@@ -1,5 +1,5 @@
-//! The tree of files at the prompt, without a mount: `ls`, `cat` and `stat`, now and as of a moment
-//! (F43, F44).
+//! The tree of files on the command line, without a mount: `ls`, `cat` and `stat`, now and as of a
+//! moment (F43, F44).
 
 use serde_json::Value;
 use tests::{CommandOutput, TestDirectory, TestServer, run};
@@ -64,10 +64,10 @@ fn a_partition_is_listed_measured_and_printed_as_a_file() {
     assert_eq!((cells[0], cells[4]), ("-r--r--r--", "8"), "{line}");
     let stat = shell.stdout_of(&["stat", path, "--at", &then]);
     assert!(stat.contains("bytes\t8\n") && stat.contains("grows\tno\n"), "{stat}");
-    // The batches are what Kafka's clients would be given.
+    // The batches are what Kafka's clients would get.
     let raw = shell.run(&["cat", "orders/10", "--format", "raw"], "").bytes;
     assert_eq!(shell.run(&["cat", "/topics/orders/10.log"], "").bytes, raw);
-    // Larger than what is asked for at once.
+    // Larger than one read.
     let many: String = (0..200_000).map(|number| format!("{number}\n")).collect();
     shell.run_with_input(&["produce", "orders", "--partition", "3"], &many);
     assert_eq!(shell.stdout_of(&["cat", "/topics/orders/3.values"]), many);
@@ -93,7 +93,7 @@ fn the_state_by_key_is_printed_and_stands_in_files() {
     assert_eq!(shell.stdout_of(&["cat", &format!("/topics/state/by-key/b%2Fc@{then}")]), "2");
 }
 
-/// F42: the topic says where user time is, and only the server knows.
+/// F42: the topic's settings say what user time is, and only the server knows them.
 #[test]
 fn a_moment_of_user_time_goes_by_what_the_topic_says() {
     let shell = TreeShell::new();

@@ -1,4 +1,5 @@
-//! User time from inside of records, as a stranger at the prompt meets it [F26]; also after a kill.
+//! User time from inside records, as a new user of the command line meets it [F26]; also after a
+//! kill.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ impl UserTimeShell {
         UserTimeShell { bootstrap: server.kafka.to_string(), data, server }
     }
 
-    /// Ends the server without a chance to tidy up, and starts it again.
+    /// Kills the server without a chance to clean up, and starts it again.
     fn kill_and_restart(self) -> UserTimeShell {
         let UserTimeShell { data, server, .. } = self;
         server.kill().expect("it ends");

@@ -17,7 +17,6 @@ pub(super) struct KafkaSetting {
     pub(super) effect: KafkaSettingEffect,
 }
 
-/// The effect of a setting.
 pub(super) enum KafkaSettingEffect {
     /// It sets an option of the broker.
     Broker(fn(&mut Config, &mut SettingValue) -> Result<(), ExpectedForm>),

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingOrigin {
     /// A line of the configuration file.
     File {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -42,16 +40,13 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// Its origin.
     pub origin: SettingOrigin,
     /// What is wrong, and what would be right.
     pub what: String,
 }
 
-/// All problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 

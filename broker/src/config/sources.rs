@@ -8,7 +8,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigProblem, SettingOrigin};
 
-/// The prefix of every variable.
 pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
 /// The variable that names the file.
 const CONFIG_VARIABLE: &str = "FREEZEFRAME_CONFIG";
@@ -29,7 +28,6 @@ pub struct ConfigSources {
     pub set: Vec<(String, String)>,
 }
 
-/// A value for a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceValue {
     /// The rank of its source. A higher one wins.

@@ -24,7 +24,6 @@ impl SettingValue {
         SettingValue { text: text.trim().to_owned(), named_unit }
     }
 
-    /// The value as text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -1,4 +1,4 @@
-//! What a batch of about 1 MB costs: to judge, to read the times of, to read in full.
+//! The cost of a batch of about 1 MB: to check it, to read its times, to read it in full.
 
 use std::hint::black_box;
 
@@ -22,7 +22,7 @@ fn batch(codec: CompressionType) -> Bytes {
     builder.build()
 }
 
-/// The same with values of the kind that logs are made of: lines of JSON whose words repeat.
+/// The same with values as in logs: lines of JSON whose words repeat.
 fn text(codec: CompressionType) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -60,7 +60,7 @@ fn benches(criterion: &mut Criterion) {
     for codec in CompressionType::ALL {
         let batch = text(codec);
         let mut group = criterion.benchmark_group("text");
-        // Of bytes as they are stored.
+        // Of stored bytes.
         group.throughput(Throughput::Bytes(batch.len() as u64));
         group.bench_function(format!("range {codec:?}"), |bench| {
             bench.iter(|| time_range(black_box(&batch), LIMIT));

@@ -1,12 +1,12 @@
-//! Several batches in a row, as a Fetch response carries them.
+//! Several batches in a row, as in a Fetch response.
 
 use crate::{BatchError, BatchHeader};
 
-/// Walks the batches of a byte slice, header by header. Neither CRC nor records are looked at.
+/// Iterates over the batches of a byte slice, header by header. It reads neither CRC nor records.
 ///
-/// A broker cuts a response at a byte count, so the last batch may be incomplete: the walk ends
-/// before it, and [`BatchIterator::rest`] has what is left. After an error the walk ends as well: without
-/// its length, nothing says where the next batch begins.
+/// A broker cuts a response at a byte count, so the last batch may be incomplete. The iteration
+/// ends before it, and [`BatchIterator::rest`] returns what is left. It ends after an error as
+/// well: without a length, the start of the next batch is unknown.
 #[derive(Clone, Debug)]
 pub struct BatchIterator<'a> {
     rest: &'a [u8],
@@ -19,14 +19,15 @@ impl<'a> BatchIterator<'a> {
         BatchIterator { rest: bytes, is_over: false }
     }
 
-    /// What has not been walked: after the end, the incomplete batch or nothing.
+    /// The bytes that were not iterated over. After the end, that is the incomplete batch or
+    /// nothing.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 }
 
 impl<'a> Iterator for BatchIterator<'a> {
-    /// A header, and the whole batch that it heads.
+    /// A header, and the whole batch that it belongs to.
     type Item = Result<(BatchHeader, &'a [u8]), BatchError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,4 @@
-//! Making batches: for our own client, for markers, for tests.
+//! Builds batches: for our own client, for markers, for tests.
 
 use std::io::{self, Write};
 
@@ -20,14 +20,14 @@ pub struct BatchBuilder {
     base_timestamp: i64,
     max_timestamp: i64,
     record_count: i32,
-    /// The records, not yet packed.
+    /// The records, not yet compressed.
     body: Vec<u8>,
     /// One record, while its length is not yet known.
     record: Vec<u8>,
 }
 
 impl BatchBuilder {
-    /// An empty batch of no producer.
+    /// An empty batch without a producer.
     pub fn new(codec: CompressionType) -> BatchBuilder {
         BatchBuilder {
             codec,
@@ -41,19 +41,19 @@ impl BatchBuilder {
         }
     }
 
-    /// Names the idempotent producer, and its number for the first record.
+    /// Sets the idempotent producer, and its sequence number for the first record.
     pub fn producer(&mut self, id: i64, epoch: i16, base_sequence: i32) -> &mut BatchBuilder {
         self.producer = (id, epoch, base_sequence);
         self
     }
 
-    /// The batch belongs to its producer's transaction.
+    /// Marks the batch as part of its producer's transaction.
     pub fn transactional(&mut self) -> &mut BatchBuilder {
         self.attributes |= TRANSACTIONAL;
         self
     }
 
-    /// The batch is a broker's marker.
+    /// Marks the batch as a control batch: a broker's marker.
     pub fn control(&mut self) -> &mut BatchBuilder {
         self.attributes |= CONTROL;
         self
@@ -63,8 +63,8 @@ impl BatchBuilder {
     ///
     /// # Panics
     ///
-    /// If the timestamps of a batch are further apart than an `i64` can say, or its records are
-    /// more, or larger, than an `i32` can.
+    /// If the timestamps of a batch are further apart than an `i64` can hold, or its records are
+    /// more, or larger, than an `i32` can hold.
     pub fn record(
         &mut self,
         timestamp: i64,
@@ -76,7 +76,7 @@ impl BatchBuilder {
         self.raw_record(timestamp, key, value, headers)
     }
 
-    /// Adds a record whose headers have names of any bytes, as some clients write them.
+    /// Adds a record whose header names may be any bytes, as some clients write them.
     ///
     /// # Panics
     ///
@@ -111,17 +111,17 @@ impl BatchBuilder {
         self
     }
 
-    /// How many records there are so far.
+    /// The number of records so far.
     pub fn record_count(&self) -> usize {
         self.record_count as usize
     }
 
-    /// What the batch would take uncompressed.
+    /// The length of the batch without compression.
     pub fn uncompressed_bytes(&self) -> usize {
         HEADER_BYTES + self.body.len()
     }
 
-    /// The batch, at base offset 0.
+    /// Builds the batch, at base offset 0.
     ///
     /// # Panics
     ///
@@ -164,7 +164,7 @@ fn put_nullable(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     }
 }
 
-/// Appends `body` to `out`, packed as the Java client packs it.
+/// Appends `body` to `out`, compressed as the Java client does.
 pub(crate) fn compress(codec: CompressionType, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     match codec {
         CompressionType::None => out.extend_from_slice(body),

@@ -1,13 +1,13 @@
-//! The verdict on one produced batch: what a Kafka 4 broker refuses, we refuse.
+//! Validates one produced batch: it refuses what a Kafka 4 broker refuses.
 //!
-//! One pass of CRC and a look at the header; the records stay packed. What depends on who sent the
-//! batch is the caller's: a client may send neither control batches nor the log-append-time bit,
-//! but the same check serves batches that the broker wrote.
+//! It computes the CRC in one pass, and reads the header. The records stay compressed. Rules that
+//! depend on the sender are the caller's: a client may send neither control batches nor the
+//! log-append-time bit, but the same check serves batches that the broker wrote.
 
 use crate::header::CRC_FROM;
 use crate::{BatchError, BatchHeader};
 
-/// Checks that `batch` is exactly one whole, intact and coherent batch.
+/// Checks that `batch` is exactly one whole, intact and consistent batch.
 pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = BatchHeader::parse(batch)?;
     check_length(&header, batch)?;
@@ -21,7 +21,7 @@ pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     Ok(header)
 }
 
-/// Holds the header's length against the slice that should be the whole batch.
+/// Compares the header's length with the slice that should be the whole batch.
 pub(crate) fn check_length(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
     if header.total_bytes() == batch.len() {
         return Ok(());
@@ -29,7 +29,7 @@ pub(crate) fn check_length(header: &BatchHeader, batch: &[u8]) -> Result<(), Bat
     Err(BatchError::Length { says: header.total_bytes() as i64, have: batch.len() })
 }
 
-/// A producer numbers its records without gaps; only compaction, later, makes some.
+/// A producer numbers its records without gaps; only compaction makes gaps, later.
 fn check_offsets(header: &BatchHeader) -> Result<(), BatchError> {
     let count = header.record_count;
     require(count >= 1, "a batch must hold a record", count)?;
@@ -56,7 +56,7 @@ fn check_producer(header: &BatchHeader) -> Result<(), BatchError> {
         "a producer id needs an epoch",
         i32::from(header.producer_epoch),
     )?;
-    // A transaction's marker is written by the broker, outside of the producer's numbering.
+    // A transaction's marker is written by the broker, outside the producer's numbering.
     require(
         header.base_sequence >= 0 || header.is_control(),
         "a producer id needs a sequence number",
@@ -79,7 +79,7 @@ mod tests {
         builder.record(1001, None, Some(b"b"), &[]).build().to_vec()
     }
 
-    /// The verdict on a batch with one field changed and the CRC made right again.
+    /// The result for a batch with one field changed and the CRC recomputed.
     fn check_with(change: impl FnOnce(&mut BatchHeader)) -> Result<BatchHeader, BatchError> {
         let mut batch = batch();
         let mut header = BatchHeader::parse(&batch).unwrap();

@@ -1,11 +1,11 @@
-//! The codecs that a batch's attributes can name.
+//! The codecs in a batch's attributes.
 
 use crate::BatchError;
 
-/// How the records of a batch are packed.
+/// The compression of a batch's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressionType {
-    /// As they are.
+    /// No compression.
     None,
     /// RFC 1952.
     Gzip,
@@ -18,7 +18,7 @@ pub enum CompressionType {
 }
 
 impl CompressionType {
-    /// Where the attributes keep the codec.
+    /// The bits of the attributes that hold the codec.
     pub(crate) const MASK: i16 = 0b111;
 
     /// All codecs, in the order of their numbers on the wire.

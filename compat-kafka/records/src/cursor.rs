@@ -1,16 +1,16 @@
-//! Reading the body of a batch: every step is held against the bytes that are left.
+//! Reads the body of a batch. Every step is checked against the bytes that are left.
 
 use std::ops::Range;
 
-/// A place in some bytes. What it hands out are ranges of them, so that a caller that owns the
-/// bytes can share them instead of copying.
+/// A position in a byte slice. It returns ranges, so that a caller that owns the bytes can share
+/// them instead of copying.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// What was wrong; the caller knows with which record.
+/// What was wrong. The caller knows the record.
 pub(crate) type CursorResult<T> = Result<T, &'static str>;
 
 const ENDS_EARLY: &str = "it ends early";
@@ -73,7 +73,7 @@ impl<'a> RecordCursor<'a> {
         Ok(start..self.at)
     }
 
-    /// Bytes behind their length; a negative length is null, as the Java client has it.
+    /// Bytes after their length; a negative length is null, as in the Java client.
     pub(crate) fn nullable_bytes(&mut self) -> CursorResult<Option<Range<usize>>> {
         match self.varint()? {
             len if len < 0 => Ok(None),

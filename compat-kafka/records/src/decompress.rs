@@ -1,12 +1,11 @@
-//! Unpacking the records of a batch, never past a limit.
+//! Decompresses the records of a batch, never past a limit.
 //!
-//! The output buffer is at no time larger than the limit, and it grows with what has been unpacked
-//! or with what the bytes at hand could possibly unpack to: an announced size alone reserves
-//! nothing.
+//! The output buffer is never larger than the limit. It grows with the decompressed bytes, or with
+//! what the input could possibly decompress to: an announced size alone reserves nothing.
 //!
-//! One cost lies outside of our buffer: zstd sets aside the window a frame asks for, at most 128
-//! MiB of address space, and touches as much of it as it has unpacked. So a zstd batch can hold
-//! twice the limit for a moment; a broken one no more than that.
+//! One cost is outside our buffer: zstd allocates the window that a frame asks for, at most 128 MiB
+//! of address space, and touches as much of it as it has decompressed. So a zstd batch can take
+//! twice the limit for a moment; an invalid one no more than that.
 
 use std::io::{self, Read};
 
@@ -15,18 +14,18 @@ use xxhash_rust::xxh32::xxh32;
 
 use crate::{BatchError, CompressionType};
 
-/// How much a batch may cost.
+/// The limit on the cost of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecompressionLimit {
-    /// Bytes that the records may take when decompressed. Records that came uncompressed cost
+    /// The most bytes that the decompressed records may take. Records that arrive uncompressed cost
     /// nothing more than they did already, and are not limited.
     pub decompressed_bytes_max: usize,
 }
 
-/// 128 MiB: what zstd's highest level asks for, and what the Java client accepts.
+/// 128 MiB: the window of zstd's highest level, and the most that the Java client accepts.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// The records behind the header: shared with the batch if they are not packed.
+/// The records after the header: shared with the batch if they are not compressed.
 pub(crate) fn decompress(
     codec: CompressionType,
     packed: Bytes,
@@ -49,7 +48,7 @@ pub(crate) fn decompress(
     }
 }
 
-/// Why unpacking ended early.
+/// Why decompression ended early.
 enum DecompressError {
     /// The limit is reached and there is more.
     LimitReached,
@@ -60,9 +59,9 @@ fn corrupt(why: impl ToString) -> DecompressError {
     DecompressError::Corrupt(why.to_string())
 }
 
-/// Grows towards the limit, and no further.
+/// A buffer that grows up to the limit.
 struct DecompressBuffer {
-    /// Zeroes after `len`: room to unpack into.
+    /// Zeroes after `len`: room for output.
     bytes: Vec<u8>,
     len: usize,
     max: usize,
@@ -75,7 +74,7 @@ impl DecompressBuffer {
         DecompressBuffer { bytes: Vec::new(), len: 0, max: limit.decompressed_bytes_max }
     }
 
-    /// Takes all that `reader` gives.
+    /// Reads `reader` to its end.
     fn read_from(&mut self, mut reader: impl Read) -> Result<(), DecompressError> {
         loop {
             let wanted = self.len.max(DecompressBuffer::STEP);
@@ -92,7 +91,7 @@ impl DecompressBuffer {
         }
     }
 
-    /// At most `wanted` bytes to unpack into; fewer if the limit is near.
+    /// Room for at most `wanted` bytes of output; less if the limit is near.
     fn reserve(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.len.saturating_add(wanted).min(self.max);
         if end > self.bytes.len() {
@@ -117,13 +116,13 @@ fn zstd(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError
     out.read_from(decoder)
 }
 
-/// How the Java library marks a stream of snappy blocks. Two version numbers follow.
+/// The magic of the Java library's stream of snappy blocks. Two version numbers follow.
 pub(crate) const XERIAL_MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
 /// The magic and the two versions.
 const XERIAL_HEADER_BYTES: usize = 16;
 
-/// Snappy turns 3 bytes into 64 at best, so a block that announces more than this many times its
-/// own size lies.
+/// Snappy turns 3 bytes into 64 at best. A block that announces more than this many times its own
+/// size is invalid.
 const SNAPPY_EXPANSION_MAX: usize = 22;
 
 fn snappy(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
@@ -132,7 +131,7 @@ fn snappy(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressErr
     }
     let mut rest = packed;
     while !rest.is_empty() {
-        // A stream that was flushed and begun anew has its mark again where a length would be.
+        // A stream that was flushed and restarted has its magic again in the place of a length.
         if rest.starts_with(&XERIAL_MAGIC) {
             rest = rest.get(XERIAL_HEADER_BYTES..).ok_or_else(|| corrupt("header ends early"))?;
             continue;
@@ -160,11 +159,12 @@ fn snappy_block(block: &[u8], out: &mut DecompressBuffer) -> Result<(), Decompre
     Ok(())
 }
 
-/// LZ4's frame format, from the frame's descriptor to its end mark. Ours, because the one in
-/// `lz4_flex` reserves two to three blocks of up to 4 MiB on the word of the descriptor.
+/// Reads LZ4's frame format, from the frame's descriptor to its end mark. This is our own code,
+/// because the one in `lz4_flex` reserves two to three blocks of up to 4 MiB as the descriptor
+/// announces.
 ///
-/// One frame, and nothing is read after it, as in the Java client. The checksums over blocks and
-/// content are skipped, not checked: the CRC of the batch has covered the same bytes.
+/// It reads one frame, and nothing after it, as the Java client does. The checksums of blocks and
+/// content are skipped, because the CRC of the batch covers the same bytes.
 fn lz4(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError> {
     let (frame, mut rest) = Lz4Frame::parse(packed)?;
     loop {
@@ -190,14 +190,14 @@ fn lz4(packed: &[u8], out: &mut DecompressBuffer) -> Result<(), DecompressError>
 }
 
 const LZ4_MAGIC: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
-/// The bit of a block's length that says it is not packed.
+/// The bit of a block's length that means "not compressed".
 const LZ4_STORED: u32 = 1 << 31;
 /// How far back a block may refer.
 const LZ4_WINDOW: usize = 64 << 10;
-/// One more byte of a match's length is 255 more bytes of output, and nothing gives more.
+/// One more byte of a match's length is 255 more bytes of output, and nothing yields more.
 const LZ4_EXPANSION_MAX: usize = 255;
 
-/// What the descriptor says that unpacking needs.
+/// The fields of the descriptor that decompression needs.
 struct Lz4Frame {
     block_bytes_max: usize,
     is_linked: bool,
@@ -239,8 +239,8 @@ impl Lz4Frame {
         let window = &before[before.len() - window..];
         match lz4_flex::block::decompress_into_with_dict(block, &mut after[..room], window) {
             Ok(len) => out.len += len,
-            // Short of room because of the limit; short of the block's own bound would be its
-            // fault.
+            // Only the limit can leave too little room here. If the block's own maximum does, the
+            // block is invalid.
             Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if room < most => {
                 return Err(DecompressError::LimitReached);
             }
@@ -264,7 +264,7 @@ fn lz4_stored(block: &[u8], out: &mut DecompressBuffer) -> Result<(), Decompress
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time, and is interrupted in between.
+    /// Returns a few bytes at a time, and is interrupted in between.
     struct InterruptedReader {
         left: usize,
         is_next: bool,
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Memory grows by doubling, and never beyond the limit.
+    /// Memory doubles as it grows, and never exceeds the limit.
     #[test]
     fn an_output_takes_no_more_than_its_limit_and_moves_seldom() {
         const MAX: usize = (1 << 20) + 123;

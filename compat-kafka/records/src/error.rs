@@ -1,47 +1,47 @@
-//! What can be wrong with a batch. Each variant is a different answer to the client.
+//! What can be wrong with a batch. Each variant is a different error for the client.
 
 use crate::CompressionType;
 
-/// Why bytes from outside are not a record batch we can use.
+/// Why bytes are not a valid record batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// Fewer bytes than a header takes.
+    /// Fewer bytes than a header has.
     #[error("record batch is shorter than its header. have={have}, need={need}")]
     TooShort {
-        /// Bytes at hand.
+        /// Bytes available.
         have: usize,
-        /// Bytes a header takes.
+        /// Bytes of a header.
         need: usize,
     },
-    /// The length field disagrees with the bytes at hand, or could not be any batch's length.
+    /// The length field disagrees with the available bytes, or is invalid for any batch.
     #[error("record batch length is wrong. says={says}, have={have}")]
     Length {
-        /// Length of the whole batch by its own account.
+        /// The length of the whole batch, by its length field.
         says: i64,
-        /// Bytes at hand.
+        /// Bytes available.
         have: usize,
     },
-    /// The bytes are not those that were checksummed.
+    /// The checksum does not match.
     #[error("record batch is corrupt. crc={crc:#010x}, computed={computed:#010x}")]
     Crc {
-        /// What the header says.
+        /// The CRC in the header.
         crc: u32,
-        /// What the bytes give.
+        /// The CRC of the bytes.
         computed: u32,
     },
-    /// A message set from before Kafka 0.11, which Kafka 4 does not take either.
+    /// A message set from before Kafka 0.11, which Kafka 4 refuses too.
     #[error("message format is too old. magic={magic}")]
     OldMagic {
         /// 0 or 1.
         magic: i8,
     },
-    /// No format we know of.
+    /// An unknown format.
     #[error("message format is unknown. magic={magic}")]
     BadMagic {
         /// The byte found.
         magic: i8,
     },
-    /// The compression bits name no codec.
+    /// The compression bits are no known codec.
     #[error("compression codec is unknown. codec={bits}")]
     UnknownCodec {
         /// The low three bits of the attributes.
@@ -61,18 +61,18 @@ pub enum BatchError {
         /// The limit, in bytes.
         max: usize,
     },
-    /// The compressed stream is broken.
+    /// The compressed stream is invalid.
     #[error("records cannot be decompressed: {why}. codec={codec:?}")]
     Undecodable {
-        /// The codec the header names.
+        /// The codec in the header.
         codec: CompressionType,
-        /// What its decoder says.
+        /// The message of the decoder.
         why: String,
     },
     /// A record does not parse, or does not fit its batch.
     #[error("record is malformed: {what}. index={index}")]
     BadRecord {
-        /// Which record of the batch, from 0.
+        /// The index of the record in the batch, from 0.
         index: usize,
         /// What is wrong with it.
         what: &'static str,

@@ -1,7 +1,7 @@
 //! The 61 bytes before the records.
 //!
-//! A broker rewrites the first 16 of them (offset, length, leader epoch), which the CRC leaves out
-//! on purpose: placing a batch in a log costs no second pass over it.
+//! A broker rewrites the first 16 of them (offset, length, leader epoch). The CRC excludes them on
+//! purpose: appending a batch to a log needs no second pass over it.
 
 use bytes::{Buf, BufMut};
 
@@ -10,7 +10,7 @@ use crate::{BatchError, CompressionType};
 /// Bytes of a batch before its first record.
 pub const HEADER_BYTES: usize = 61;
 
-/// Where the bytes begin that the CRC covers.
+/// Where the CRC's range begins.
 pub(crate) const CRC_FROM: usize = 21;
 /// The length field does not count itself and the offset before it.
 pub(crate) const LOG_OVERHEAD: usize = 12;
@@ -29,7 +29,7 @@ pub(crate) const DELETE_HORIZON: i16 = 1 << 6;
 pub struct BatchHeader {
     /// Offset of the first record.
     pub base_offset: i64,
-    /// Bytes of the batch after this field: all but the first 12.
+    /// The length of the batch after this field: all but the first 12 bytes.
     pub length: i32,
     /// The leader's epoch when it appended the batch.
     pub leader_epoch: i32,
@@ -37,30 +37,30 @@ pub struct BatchHeader {
     pub magic: i8,
     /// CRC32C of everything after this field.
     pub crc: u32,
-    /// Codec, kind of timestamp, transactional, control, delete horizon.
+    /// Codec, timestamp type, transactional, control, delete horizon.
     pub attributes: i16,
-    /// Offset of the last record, less the base. Compaction leaves it as it is, also if it drops that
-    /// record.
+    /// The offset of the last record, minus the base offset. Compaction leaves it unchanged, even
+    /// if it drops that record.
     pub last_offset_delta: i32,
-    /// What the records' timestamps are relative to.
+    /// The base of the records' timestamp deltas.
     pub base_timestamp: i64,
-    /// The newest timestamp; in a log-append-time batch, that of every record.
+    /// The newest timestamp. In a log-append-time batch, that of every record.
     pub max_timestamp: i64,
-    /// Who produced the batch, or -1.
+    /// The producer's id, or -1.
     pub producer_id: i64,
     /// The producer's epoch, or -1.
     pub producer_epoch: i16,
-    /// The producer's number for the first record, or -1.
+    /// The producer's sequence number for the first record, or -1.
     pub base_sequence: i32,
-    /// How many records follow.
+    /// The number of records that follow.
     pub record_count: i32,
 }
 
 impl BatchHeader {
-    /// Reads the header at the front of `bytes`. Believes nothing about what comes after it.
+    /// Reads the header at the front of `bytes`. It trusts nothing about the bytes after it.
     pub fn parse(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
-        // The oldest formats keep their magic in the same place, and a whole message of theirs can
-        // be shorter than our header: the client should hear "too old", not "too short".
+        // The oldest formats have their magic in the same place, and one of their messages can be
+        // shorter than our header. The client should get "too old" then, not "too short".
         match bytes.get(MAGIC_AT).map(|magic| *magic as i8) {
             Some(MAGIC) | None => {}
             Some(magic @ (0 | 1)) => return Err(BatchError::OldMagic { magic }),
@@ -91,33 +91,33 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// Bytes of the whole batch by its own account; 0 for a negative length.
+    /// The length of the whole batch, by its length field; 0 for a negative one.
     pub fn total_bytes(&self) -> usize {
         usize::try_from(self.length).map_or(0, |length| length + LOG_OVERHEAD)
     }
 
-    /// How the records are packed.
+    /// The compression of the records.
     pub fn compression(&self) -> Result<CompressionType, BatchError> {
         CompressionType::from_attributes(self.attributes)
     }
 
-    /// The batch belongs to a transaction.
+    /// Whether the batch belongs to a transaction.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
 
-    /// The records are the broker's own markers, which consumers do not see.
+    /// Whether the records are the broker's own markers, which consumers do not see.
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL != 0
     }
 
-    /// The records' time is when the broker appended them: `max_timestamp`, for each of them.
+    /// Whether the records' time is the time of the append: `max_timestamp`, for each of them.
     pub fn is_log_append_time(&self) -> bool {
         self.attributes & LOG_APPEND_TIME != 0
     }
 
-    /// When compaction may drop the tombstones of the batch, in ms (KIP-534). It stands where the base
-    /// timestamp does, and the records' timestamps are relative to it as to any other.
+    /// When compaction may drop the tombstones of the batch, in ms (KIP-534). It is stored in the
+    /// base timestamp's field, and the records' timestamps are relative to it as to any other.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes & DELETE_HORIZON != 0).then_some(self.base_timestamp)
     }
@@ -127,7 +127,7 @@ impl BatchHeader {
         self.base_offset.saturating_add(i64::from(self.last_offset_delta))
     }
 
-    /// The header as it stands on the wire, with the CRC it holds.
+    /// The header as on the wire, with the CRC that it has.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let mut fields = bytes.as_mut_slice();
@@ -148,8 +148,8 @@ impl BatchHeader {
     }
 }
 
-/// Makes the CRC right again after a covered field of the header was patched. `rest` is the batch
-/// after the header.
+/// Recomputes the CRC after a covered field of the header was changed. `rest` is the batch after
+/// the header.
 pub fn set_crc(header: &mut [u8; HEADER_BYTES], rest: &[u8]) {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&header[CRC_FROM..]), rest);
     header[CRC_AT].copy_from_slice(&crc.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Which records of a batch have no key: a compacted topic takes none of them.
+//! Records without a key, which a compacted topic refuses.
 
 use bytes::Bytes;
 
@@ -9,12 +9,12 @@ use crate::{BatchError, DecompressionLimit, records};
 pub struct KeylessRecords {
     /// How many there are.
     pub count: usize,
-    /// The first of them, counted from 0 within the batch.
+    /// The first of them, by index in the batch, from 0.
     pub first: Vec<usize>,
 }
 
-/// Reads the whole batch, and names at most `named_max` of the records without a key: a client can
-/// send millions of them in little room.
+/// Reads the whole batch, and lists at most `named_max` of the records without a key: a client can
+/// send millions of them in a small batch.
 pub fn keyless_records(
     batch: &Bytes,
     limit: DecompressionLimit,

@@ -1,24 +1,25 @@
 //! Kafka's record batches (magic 2): the bytes inside Produce and Fetch, and nothing around them.
 //!
-//! This crate knows the 61-byte header, the records behind it and the codecs that pack them. It
-//! does not know requests, topics or who is allowed to send what.
+//! This crate knows the 61-byte header, the records after it and their codecs. It does not know
+//! requests, topics or permissions.
 //!
-//! It exists because batches are stored as they came: the original bytes go to disk and back, and
-//! what we need from them — a verdict, offsets, timestamps — is read in place. Nothing here
-//! believes a length or a count from the wire before it has been held against the bytes that are
-//! really there, and nothing decompresses past a [`DecompressionLimit`].
+//! It exists because batches are stored unchanged: the original bytes go to disk and back, and what
+//! we need from them (validation, offsets, timestamps) is read in place. No length or count from
+//! the wire is trusted before it is checked against the available bytes, and nothing decompresses
+//! past a [`DecompressionLimit`].
 //!
 //! | to | call |
 //! | --- | --- |
-//! | judge a produced batch | [`check`] |
-//! | walk the batches of a Fetch response | [`BatchIterator`] |
+//! | validate a produced batch | [`check`] |
+//! | iterate over the batches of a Fetch response | [`BatchIterator`] |
 //! | read the records of a batch | [`records`] |
-//! | look at the parts of each record, in place | [`for_each_record`] |
-//! | learn only when its records happened | [`times`], [`time_range`] |
-//! | learn which records have no key | [`keyless_records`] |
+//! | read the fields of each record, in place | [`for_each_record`] |
+//! | read only the times of its records | [`times`], [`time_range`] |
+//! | find the records without a key | [`keyless_records`] |
 //! | drop records from a batch | [`rewrite`] |
-//! | make a batch | [`BatchBuilder`] |
+//! | build a batch | [`BatchBuilder`] |
 
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod batches;

@@ -1,4 +1,4 @@
-//! The parts of each record, in place: nothing is copied or counted up.
+//! The fields of each record, in place: nothing is copied, and no list is built.
 
 use std::ops::{ControlFlow, Range};
 
@@ -8,10 +8,10 @@ use crate::cursor::{CursorResult, RecordCursor};
 use crate::records::RecordPrefix;
 use crate::{BatchError, DecompressionLimit, records};
 
-/// One record, as it lies in its batch.
+/// One record, in its batch's memory.
 #[derive(Clone, Debug)]
 pub struct RecordRef<'a> {
-    /// Its place in the log, if the batch's base offset is.
+    /// Its offset in the log, if the batch's base offset is.
     pub offset: i64,
     /// Its time in ms: its own, or the broker's in a log-append-time batch.
     pub timestamp: i64,
@@ -23,7 +23,7 @@ pub struct RecordRef<'a> {
     pub headers: RecordHeaders<'a>,
 }
 
-/// Walks the headers of a record: names and values.
+/// Iterates over the headers of a record: names and values.
 #[derive(Clone, Debug)]
 pub struct RecordHeaders<'a> {
     body: &'a [u8],
@@ -45,13 +45,13 @@ impl<'a> Iterator for RecordHeaders<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1).filter(|left| *left >= 0)?;
-        // They were walked once already, and are sound.
+        // They were read once already, and are valid.
         self.read().ok()
     }
 }
 
-/// Shows the records of a batch one by one, until `visit` breaks it off. A record that is malformed ends it
-/// with an error, after those before it were shown.
+/// Calls `visit` for the records of a batch one by one, until it breaks. A malformed record ends it
+/// with an error, after the visits of the records before it.
 pub fn for_each_record(
     batch: &Bytes,
     limit: DecompressionLimit,

@@ -1,8 +1,8 @@
 //! The records of one batch.
 //!
 //! Keys, values and headers share the batch's memory (or, of a compressed batch, the decompressed
-//! bytes): they are not copied. Headers keep their order and their duplicates, which mean something
-//! to the programs that wrote them.
+//! bytes): they are not copied. Headers keep their order and their duplicates, because programs
+//! attach meaning to them.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::cursor::{CursorResult, RecordCursor};
 use crate::decompress::decompress;
 use crate::{BatchError, BatchHeader, DecompressionLimit, HEADER_BYTES};
 
-/// One record, with its offset and time made absolute.
+/// One record, with absolute offset and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaRecord {
-    /// Its place in the log, if the batch's base offset is.
+    /// Its offset in the log, if the batch's base offset is.
     pub offset: i64,
     /// Its time in ms: its own, or the broker's in a log-append-time batch.
     pub timestamp: i64,
@@ -34,7 +34,7 @@ const RECORD_BYTES_MIN: usize = 7;
 /// A length and a null length.
 const RECORD_HEADER_BYTES_MIN: usize = 2;
 
-/// Reads the records of one whole batch. Its CRC is not checked again.
+/// Reads the records of one whole batch. The CRC is not checked again.
 pub fn records(batch: &Bytes, limit: DecompressionLimit) -> Result<RecordIterator, BatchError> {
     let header = BatchHeader::parse(batch)?;
     check_length(&header, batch)?;
@@ -50,7 +50,7 @@ pub fn records(batch: &Bytes, limit: DecompressionLimit) -> Result<RecordIterato
     Ok(RecordIterator { header, body, at: 0, index: 0, count, last_delta: -1, is_over: false })
 }
 
-/// Walks the records of a batch. Ends after the first one that does not parse.
+/// Iterates over the records of a batch. It ends after the first one that does not parse.
 #[derive(Clone, Debug)]
 pub struct RecordIterator {
     header: BatchHeader,
@@ -70,12 +70,12 @@ impl RecordIterator {
         &self.header
     }
 
-    /// How many records are still to come, if none is malformed.
+    /// How many records follow, if none is malformed.
     pub fn remaining(&self) -> usize {
         if self.is_over { 0 } else { self.count - self.index }
     }
 
-    /// One step of the walk: what `read` makes of the next record.
+    /// One step of the iteration: what `read` returns for the next record.
     pub(crate) fn next_with<T>(
         &mut self,
         read: impl FnOnce(&Bytes, RecordPrefix) -> CursorResult<T>,
@@ -97,7 +97,7 @@ impl RecordIterator {
         }))
     }
 
-    /// Reads up to the key of the next record, and moves on to the one after it.
+    /// Reads up to the key of the next record, and moves to the one after it.
     fn read_prefix(&mut self) -> CursorResult<RecordPrefix> {
         let mut cursor = RecordCursor::new(&self.body, self.at);
         let len = cursor.varint()?;
@@ -136,7 +136,7 @@ pub(crate) struct RecordPrefix {
     pub(crate) attributes: u8,
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
-    /// Where key, value and headers are in the body.
+    /// The range of key, value and headers in the body.
     pub(crate) rest: Range<usize>,
 }
 
@@ -148,7 +148,7 @@ impl Iterator for RecordIterator {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // One more than is left, if what is next is an error about the bytes after the last.
+        // One more than is left, because an error about the bytes after the last record may follow.
         (0, if self.is_over { Some(0) } else { Some(self.remaining() + 1) })
     }
 }
@@ -176,7 +176,7 @@ fn headers(
     if count > cursor.remaining() / RECORD_HEADER_BYTES_MIN {
         return Err("its header count does not fit its bytes");
     }
-    // Grown as they come: a header takes 2 bytes there and 64 here.
+    // The vector grows as headers are read: a header takes 2 bytes on the wire and 64 here.
     let mut headers = Vec::with_capacity(count.min(4));
     for _ in 0..count {
         let len = cursor.varint()?;

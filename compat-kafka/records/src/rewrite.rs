@@ -1,8 +1,8 @@
-//! Dropping records from a batch that lies in a log, as compaction does.
+//! Drops records from a stored batch, as compaction does.
 //!
-//! What a reader of the log could have remembered stays true: offsets, times, keys, values, headers
-//! and the first and last sequence number of the producer are those of before. So a batch keeps its
-//! base and its last offset also where the records at its edges are gone, and offsets have gaps.
+//! What a reader of the log may remember stays true: offsets, times, keys, values, headers and the
+//! first and last sequence number of the producer do not change. So a batch keeps its base offset
+//! and its last offset even if the records at its edges are gone, and offsets have gaps.
 //!
 //! The bytes are those that Kafka's cleaner writes from the same batch (`tests/java.rs`).
 
@@ -17,34 +17,35 @@ use crate::{
     records, set_crc,
 };
 
-/// What decides whether a record is kept.
+/// The fields that decide whether a record is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordKey<'a> {
-    /// Its place in the log.
+    /// Its offset in the log.
     pub offset: i64,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,
-    /// It has no value: it says that the key has none any more.
+    /// It has no value: the key is deleted.
     pub is_tombstone: bool,
 }
 
-/// What became of a batch.
+/// The result for a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchRewriteResult {
-    /// Nothing: its bytes stand.
+    /// The batch keeps its bytes.
     Unchanged,
     /// Some of its records are gone, or it has a delete horizon now.
     Changed(Bytes),
-    /// No record is left. This is the batch without any, for where its offsets must remain.
+    /// No record is left. This is the batch without records, for callers that must keep its
+    /// offsets.
     Empty(Bytes),
 }
 
-/// Keeps those records of a whole batch for which `keep` says so, which is asked by rising offset.
-/// If `delete_horizon_ms` is given and a tombstone is kept, a batch without a delete horizon gets
-/// this one (KIP-534).
+/// Keeps the records of a whole batch for which `keep` returns true. It is called in the order of
+/// offsets. If `delete_horizon_ms` is given and a tombstone is kept, a batch without a delete
+/// horizon gets this one (KIP-534).
 ///
-/// Control batches are never touched. Of a batch that does not read from its first record to its
-/// last, `keep` is asked nothing. The CRC is not checked again.
+/// Control batches are never changed. If a batch does not parse to its last record, `keep` is not
+/// called at all. The CRC is not checked again.
 pub fn rewrite(
     batch: &Bytes,
     limit: DecompressionLimit,
@@ -77,7 +78,7 @@ pub fn rewrite(
     pack(header, &body).map(BatchRewriteResult::Changed)
 }
 
-/// Which records stay, and what the header must know of them.
+/// The records to keep, and what the header must know about them.
 struct RetainedRecords {
     is_retained: Vec<bool>,
     count: usize,
@@ -126,11 +127,11 @@ impl RetainedRecords {
         self.newest = self.newest.max(timestamp);
     }
 
-    /// What the timestamps become relative to, and the bit that says whether it is a delete horizon:
-    /// the horizon that the batch has, or gets; else the time of the first record.
+    /// The new base timestamp, and the bit that says whether it is a delete horizon. It is the
+    /// horizon that the batch has or gets, or else the time of the first record.
     ///
-    /// Where a timestamp lies so far off that its distance from there is no `i64`, all stays relative
-    /// to what it was, which can be said. The tombstones of such a batch are never dropped.
+    /// If a timestamp is so far off that its distance from there is no `i64`, the base stays what
+    /// it was, from which all deltas fit. The tombstones of such a batch are never dropped.
     fn base_timestamp(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
         let given = delete_horizon_ms.filter(|_| self.has_tombstone);
         let (base, bit) = match header.delete_horizon_ms().or(given) {
@@ -144,7 +145,7 @@ impl RetainedRecords {
         (header.base_timestamp, header.attributes & DELETE_HORIZON)
     }
 
-    /// The records that stay, not yet packed.
+    /// The records to keep, not yet compressed.
     fn body(
         &self,
         mut records: RecordIterator,
@@ -157,7 +158,7 @@ impl RetainedRecords {
             if *is_kept.next().expect("the same records again") {
                 start.clear();
                 start.push(head.attributes);
-                // In a log-append-time batch nobody reads it, and it may be anything.
+                // In a log-append-time batch nothing reads it, and it may be anything.
                 put_varint(&mut start, head.timestamp.wrapping_sub(base_timestamp));
                 put_varint(&mut start, head.offset - base_offset);
                 put_varint(&mut out, (start.len() + head.rest.len()) as i64);
@@ -180,7 +181,8 @@ fn record_key<'a>(body: &'a [u8], head: &RecordPrefix) -> CursorResult<RecordKey
     Ok(RecordKey { offset: head.offset, key, is_tombstone })
 }
 
-/// A batch that only holds its place: as Kafka writes it, not packed, and without a base time.
+/// A batch that only keeps its offsets: as Kafka writes it, not compressed, and without a base
+/// time.
 fn empty_batch(header: &BatchHeader) -> Bytes {
     let codec_and_horizon = header.attributes & (CompressionType::MASK | DELETE_HORIZON);
     let mut bytes = BatchHeader {

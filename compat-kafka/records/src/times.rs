@@ -1,4 +1,4 @@
-//! When the records of a batch happened, without looking at what they say.
+//! The times of a batch's records, without reading their contents.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::{BatchError, DecompressionLimit, records};
 /// validated.
 pub fn times(batch: &Bytes, limit: DecompressionLimit) -> Result<Vec<(i64, i64)>, BatchError> {
     let mut records = records(batch, limit)?;
-    // A record takes at least 7 bytes there, and 16 here.
+    // A record takes at least 7 bytes on the wire, and 16 here.
     let mut times = Vec::with_capacity(records.remaining());
     while let Some(time) = records.next_with(|_, head| Ok((head.offset, head.timestamp))) {
         times.push(time?);
@@ -17,7 +17,7 @@ pub fn times(batch: &Bytes, limit: DecompressionLimit) -> Result<Vec<(i64, i64)>
 }
 
 /// The oldest and the newest timestamp of the records. The header's `max_timestamp` is a producer's
-/// claim; this is what its records say.
+/// claim. This is read from the records.
 pub fn time_range(batch: &Bytes, limit: DecompressionLimit) -> Result<(i64, i64), BatchError> {
     let mut records = records(batch, limit)?;
     let mut range: Option<(i64, i64)> = None;

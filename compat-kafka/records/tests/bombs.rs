@@ -1,5 +1,5 @@
-//! A few KB that unpack to 256 MiB. In a file, and so a process, of its own: what is measured is
-//! the peak of the process's resident memory.
+//! A few KB that decompress to 256 MiB. The test has a file, and so a process, of its own: it
+//! measures the peak of the process's resident memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -68,7 +68,7 @@ fn zstd(window_log: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Starts the peak anew, and says where it starts.
+/// Resets the peak, and returns its new value.
 fn reset_peak() -> usize {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     peak()
@@ -82,7 +82,7 @@ fn peak() -> usize {
 
 #[test]
 fn a_bomb_of_any_codec_is_refused_and_costs_little_more_than_the_limit() {
-    // All are made first: what making one frees would hide what refusing it takes.
+    // All are built first: what building one frees would hide what refusing it takes.
     let bombs = [
         ("gzip", batch_of(CompressionType::Gzip, &gzip())),
         ("xerial snappy", batch_of(CompressionType::Snappy, &xerial())),

@@ -1,4 +1,4 @@
-//! Bytes from anyone: nothing panics, nothing is read that is not there.
+//! Hostile bytes: nothing panics, and nothing is read out of bounds.
 #![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
@@ -38,7 +38,7 @@ fn build(codec: CompressionType, fields: &[RecordTuple]) -> Bytes {
     builder.build()
 }
 
-/// Calls everything that reads; says how many bytes of records came out.
+/// Calls all functions that read. Returns the number of bytes in the records.
 fn read_all(bytes: &Bytes) -> usize {
     let _ = (check(bytes), BatchHeader::parse(bytes), times(bytes, LIMIT));
     let _ = time_range(bytes, LIMIT);
@@ -93,8 +93,8 @@ proptest! {
         prop_assert!(read_all(&bytes) <= room(&bytes));
     }
 
-    /// Behind a header that fits them, with any codec: so that the decoders and the record reader
-    /// see them, not only the first length check.
+    /// The header fits the body, and the codec is any, so that the decoders and the record reader
+    /// get the body, not only the first length check.
     #[test]
     fn arbitrary_bodies_never_panic(
         attributes in 0..64i16,
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// A batch around a body made by hand.
+/// A batch around a hand-made body.
 fn batch_of(codec: CompressionType, count: i32, body: &[u8]) -> Bytes {
     let mut batch = build(codec, &[(0, None, None, Vec::new())]).to_vec();
     batch.truncate(HEADER_BYTES);
@@ -319,7 +319,7 @@ fn announced_sizes_reserve_nothing() {
     }
 }
 
-/// The frame of LZ4 that begins so, without its end mark: blocks that are packed, or stored as they are.
+/// An LZ4 frame without its end mark, of compressed or stored blocks.
 fn lz4_frame(mode: BlockMode, blocks: &[(&[u8], bool)]) -> Vec<u8> {
     let frame = FrameInfo::new().block_mode(mode).block_size(BlockSize::Max64KB);
     let empty = FrameEncoder::with_frame_info(frame, Vec::new()).finish().unwrap();
@@ -333,7 +333,7 @@ fn lz4_frame(mode: BlockMode, blocks: &[(&[u8], bool)]) -> Vec<u8> {
     [&bytes, end].concat()
 }
 
-/// Whether a body can be unpacked, whatever records are in it.
+/// Whether a body can be decompressed, whatever records are in it.
 fn unpack(body: &[u8], limit: usize) -> Result<(), BatchError> {
     let limit = DecompressionLimit { decompressed_bytes_max: limit };
     records(&batch_of(CompressionType::Lz4, 1, body), limit).map(drop)
@@ -350,7 +350,7 @@ fn blocks_of_lz4_are_no_longer_than_their_frame_says() {
             let unpacked = unpack(&frame, 10 * MAX);
             let is_refused = matches!(unpacked, Err(BatchError::Undecodable { .. }));
             assert_eq!((unpacked.is_ok(), is_refused), (fits, !fits), "{length} {is_stored}");
-            // Where the limit is less, that is what is said.
+            // If the limit is lower, that is the error.
             if fits {
                 assert_eq!(unpack(&frame, length), Ok(()));
                 assert_eq!(
@@ -378,12 +378,12 @@ fn records_say_how_many_are_left() {
     (0..3).for_each(|time| _ = builder.record(time, None, Some(b"v"), &[]));
     let mut walked = records(&builder.build(), LIMIT).unwrap();
     for left in (0..=3).rev() {
-        // One more, for what may follow the last.
+        // One more, for an error after the last.
         assert_eq!((walked.remaining(), walked.size_hint()), (left, (0, Some(left + 1))));
         assert_eq!(walked.next().is_some(), left > 0);
     }
     assert_eq!((walked.remaining(), walked.size_hint()), (0, (0, Some(0))));
-    // None is, behind one that is malformed.
+    // No error, after a malformed record.
     let bad = batch_of(
         CompressionType::None,
         2,

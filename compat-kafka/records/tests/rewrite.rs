@@ -1,4 +1,4 @@
-//! Dropping records from batches: what stays is what was there.
+//! Dropping records from batches: the records that stay are unchanged.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ fn fields() -> impl Strategy<Value = RecordFixture> {
     )
 }
 
-/// What a log makes of a batch before it is cleaned.
+/// The fields that a log sets before a batch is cleaned.
 #[derive(Clone, Debug)]
 struct BatchPlacement {
     base_offset: i64,
@@ -84,7 +84,7 @@ fn read(batch: &Bytes) -> Vec<KafkaRecord> {
     records(batch, LIMIT).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// That the length is the batch's, and the checksum its bytes'.
+/// Checks that the length is the batch's, and the checksum its bytes'.
 fn intact(batch: &Bytes) -> BatchHeader {
     let header = BatchHeader::parse(batch).unwrap();
     assert_eq!(header.total_bytes(), batch.len());
@@ -137,7 +137,7 @@ proptest! {
                 prop_assert_eq!(after.max_timestamp, header.max_timestamp);
                 prop_assert_eq!((read(&bytes), after.delete_horizon_ms()), (vec![], None));
                 prop_assert_eq!(times(&bytes, LIMIT), Ok(vec![]));
-                // Cleaned again it is the same.
+                // Cleaning it again changes nothing.
                 let again = rewrite(&bytes, LIMIT, horizon, |_| true);
                 prop_assert_eq!(again, Ok(BatchRewriteResult::Empty(bytes)));
             }

@@ -1,4 +1,4 @@
-//! AlterConfigs (33), the old one: what a topic is set to is replaced as a whole.
+//! AlterConfigs (33), the old API: it replaces all settings of a topic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl DuplicateResources {
     }
 }
 
-/// Refuses a key that comes twice, and one without the value that it needs.
+/// Refuses a duplicate key, and a key without the value that it needs.
 pub(super) fn check_keys<'a>(
     keys: impl Iterator<Item = &'a StrBytes>,
     valueless: impl Iterator<Item = &'a StrBytes>,
@@ -95,7 +95,7 @@ pub(super) fn check_keys<'a>(
     Ok(())
 }
 
-/// Changes the settings of a topic; refuses to change those of anything else.
+/// Changes the settings of a topic; refuses any other kind of resource.
 pub(super) async fn alter(
     kafka: &KafkaServer,
     kind: i8,

@@ -1,4 +1,4 @@
-//! ApiVersions (18): what is served, from the table that requests are routed by.
+//! ApiVersions (18): the served versions, from the table that requests are routed by.
 
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -14,7 +14,7 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 }
 pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing();
-    // KIP-511: a client that names itself does so in words that metrics can carry.
+    // KIP-511: a client's name must fit into metrics.
     let words = |word: &str| {
         word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
             && !word.is_empty()
@@ -26,7 +26,7 @@ pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     encode::<ApiVersionsRequest>(context, &response).map(Some)
 }
 
-/// A version that is newer than ours is answered in version 0, with what there is (KIP-511).
+/// A version newer than ours is answered in version 0, with the versions that are served (KIP-511).
 pub(crate) fn unsupported_version(
     context: &RequestContext,
 ) -> Result<Option<KafkaResponse>, BadRequest> {

@@ -1,7 +1,7 @@
-//! ConsumerGroupDescribe (69): groups of the newer kind (KIP-848), of which there are none here.
+//! ConsumerGroupDescribe (69): groups of the newer kind (KIP-848). There are none here.
 //!
-//! A group of the older kind is answered as Kafka answers it: Java's admin client asks with this
-//! first, and on that answer asks once more with DescribeGroups.
+//! A classic group gets Kafka's answer for it: Java's admin client sends this request first, and on
+//! that answer falls back to DescribeGroups.
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ async fn add(
             format!("Topic already has {count} partition(s)."),
         ));
     }
-    // Fewer than there are, or too many, is for the engine to refuse; then how many are assigned
+    // The engine refuses a total that is lower than now or too high. Then the number of assignments
     // does not matter.
     if let Some(more) = (total as usize).checked_sub(count) {
         check_assignments(kafka, asked, more)?;

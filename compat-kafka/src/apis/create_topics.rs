@@ -20,13 +20,14 @@ use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// "As the broker is set to."
+/// The broker's default.
 const DEFAULT: i32 = -1;
 const REPLICATION_FACTOR: i16 = 1;
-/// As Kafka; else a request that only tries could be answered with the settings of millions of topics.
+/// Kafka's limit. Without it, a request that only validates could be answered with the settings of
+/// millions of topics.
 const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
-/// Kafka's own topic of that name is no topic that anybody may have.
+/// The name of an internal topic of Kafka, which nobody may create.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 impl ApiHandler for CreateTopicsRequest {
@@ -57,8 +58,8 @@ impl ApiHandler for CreateTopicsRequest {
     }
 }
 
-/// How many partitions a request asks for, as far as a number can tell. A topic that asks for too many by
-/// itself is refused by itself.
+/// The number of partitions that a request creates, as far as a number can tell. A single topic
+/// with too many is refused on its own.
 fn partition_total(kafka: &KafkaServer, topics: &[CreatableTopic]) -> usize {
     let count = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
         (0, DEFAULT) => kafka.options.partitions as usize,
@@ -86,7 +87,7 @@ async fn create(
     check_new_name(kafka, name, taken)?;
     let configs = configs(asked)?;
     let partitions = partition_count(kafka, asked)?;
-    // What was only tried has no id that anybody could ask for.
+    // A topic that was only validated has no id.
     let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
     let topic = kafka.engine.topics().create(name, partitions, configs, id, validate_only).await?;
     Ok(CreatableTopicResult::default()
@@ -120,12 +121,12 @@ fn check_new_name(
     taken.check(name)
 }
 
-/// The names that are like others but for '.' and '_'. Kafka's metrics cannot tell them apart, so it
-/// lets only one of them be; a topic that can be made here can be made there.
+/// The names that differ from others only in '.' and '_'. Kafka's metrics cannot tell them apart,
+/// so Kafka allows only one of them. A topic that can be created here can be created there.
 struct TopicNameCollisions(HashMap<String, Arc<str>>);
 
 impl TopicNameCollisions {
-    /// Those that there are, if one of the topics `asked` for could collide with any.
+    /// Collects the existing names, if one of the topics `asked` could collide with any.
     fn find(kafka: &KafkaServer, asked: &[CreatableTopic]) -> TopicNameCollisions {
         let none = asked.iter().all(|topic| unify_collision_chars(&topic.name).is_none());
         let topics = if none { Vec::new() } else { kafka.engine.topics().all() };
@@ -205,7 +206,7 @@ fn partition_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, K
     Ok(count)
 }
 
-/// How many partitions a manual assignment makes.
+/// The number of partitions in a manual assignment.
 fn assigned_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, KafkaApiError> {
     for (set, what) in [
         (i32::from(asked.replication_factor) != DEFAULT, "replication factor"),
@@ -241,7 +242,7 @@ fn assigned_count(kafka: &KafkaServer, asked: &CreatableTopic) -> Result<u32, Ka
     Ok(indexes.len() as u32)
 }
 
-/// Whether a partition's replicas can be `brokers`: there is one broker, this one.
+/// Whether a partition's replicas can be `brokers`: there is only this broker.
 pub(super) fn check_replicas(
     kafka: &KafkaServer,
     brokers: &[BrokerId],
@@ -272,10 +273,10 @@ fn settings(kafka: &KafkaServer, topic: &Topic) -> Vec<CreatableTopicConfigs> {
         .collect()
 }
 
-/// An id for a new topic. As Kafka does, none whose text begins with a dash, which tools would take
+/// An id for a new topic. As in Kafka, none whose text begins with a dash, which tools would take
 /// for an option.
 pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
-    /// In Kafka's base 64, which takes six bits from the front.
+    /// A dash in Kafka's base 64, whose first digit is the first six bits.
     const DASH: u8 = 62;
     loop {
         let id = (kafka.options.new_id)();
@@ -285,7 +286,7 @@ pub(super) fn new_topic_id(kafka: &KafkaServer) -> TopicId {
     }
 }
 
-/// Why something was not done: Kafka's error, and words for a person.
+/// Why an operation failed: Kafka's error, and a message for people.
 #[derive(Clone, Debug)]
 pub(super) struct KafkaApiError {
     pub(super) error: ResponseError,
@@ -300,7 +301,7 @@ impl KafkaApiError {
 
 impl From<EngineError> for KafkaApiError {
     fn from(error: EngineError) -> KafkaApiError {
-        // Kafka's messages are sentences, and some tools look for theirs.
+        // Kafka's messages are sentences, and some tools match them.
         let mut message = error.to_string();
         if let Some(first) = message.get_mut(..1) {
             first.make_ascii_uppercase();
@@ -309,7 +310,7 @@ impl From<EngineError> for KafkaApiError {
     }
 }
 
-/// Error code and message, as an answer has them.
+/// The error code and message, as in a response.
 pub(super) fn error_fields(result: &Result<(), KafkaApiError>) -> (i16, Option<StrBytes>) {
     match result {
         Ok(()) => (0, None),
@@ -319,7 +320,7 @@ pub(super) fn error_fields(result: &Result<(), KafkaApiError>) -> (i16, Option<S
     }
 }
 
-/// Refuses to change what asks for a moment: the past can only be read.
+/// Refuses to change a topic whose name contains a moment: the past is read-only.
 pub(super) fn refuse_moment(name: &str) -> Result<(), KafkaApiError> {
     match split_moment_topic(name) {
         Some((topic, _)) => Err(KafkaApiError::new(
@@ -330,7 +331,7 @@ pub(super) fn refuse_moment(name: &str) -> Result<(), KafkaApiError> {
     }
 }
 
-/// A topic that is to be changed.
+/// Looks up a topic that is to be changed.
 pub(super) fn find_changeable_topic(
     kafka: &KafkaServer,
     name: &str,
@@ -344,7 +345,7 @@ pub(super) fn find_changeable_topic(
     })
 }
 
-/// What comes more than once.
+/// The values that occur more than once.
 pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = HashSet::new();
     all.filter(|one| !seen.insert(one.clone())).collect()
@@ -369,7 +370,7 @@ pub(super) mod tests {
     use crate::core::KafkaOptions;
     use crate::format::KafkaFormat;
 
-    /// Kafka's face over an engine in memory, whose operator has set `retention.ms`.
+    /// A server on an engine in memory, whose operator has set `retention.ms`.
     pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<KafkaServer> {
         kafka_over(EngineOptions::default(), options)
     }
@@ -418,7 +419,7 @@ pub(super) mod tests {
         assert!(appended[0].is_ok(), "{appended:?}");
     }
 
-    /// The answer as a client of that version reads it.
+    /// Sends a request, and decodes the response as a client of that version does.
     pub(in crate::apis) async fn ask<R: ApiHandler>(
         kafka: &Arc<KafkaServer>,
         version: i16,
@@ -629,7 +630,7 @@ pub(super) mod tests {
         assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
         let more = kafka.engine.topics().add_partitions("a", 3, false).await;
         assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);
-        // What is made for whoever asks for it, too.
+        // This includes topics that are created on request.
         let asked = MetadataRequestTopic::default().with_name(Some(name("d")));
         let request = MetadataRequest::default()
             .with_topics(Some(vec![asked]))
@@ -658,7 +659,7 @@ pub(super) mod tests {
         assert!(kafka.engine.topics().all().is_empty());
     }
 
-    /// Kafka's words, which tools show.
+    /// Kafka's messages, which tools show.
     #[tokio::test]
     async fn names_that_cannot_be_are_refused_in_kafka_s_words() {
         let kafka = kafka();
@@ -681,7 +682,8 @@ pub(super) mod tests {
         }
     }
 
-    /// As in Kafka, whoever has deleted a topic sees that it is gone, also by a request that makes it anew.
+    /// As in Kafka: a client that deleted a topic sees that it is gone, even by a request that
+    /// creates it again.
     #[tokio::test]
     async fn a_deleted_topic_that_metadata_creates_again_is_not_there_for_that_request() {
         let kafka = kafka();

@@ -1,4 +1,4 @@
-//! DeleteGroups (42): groups without members end, and their offsets with them.
+//! DeleteGroups (42): deletes groups without members, and their offsets.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ async fn delete(kafka: &KafkaServer, group: &str) -> Result<(), ResponseError> {
     if deleted == Err(GroupError::GroupIdNotFound) {
         let left = kafka.engine.groups().committed_offsets(Some(group));
         if !left.map_err(|error| coordinator_error(&error))?.is_empty() {
-            // Nobody has acted on it in this life.
+            // No request has used the group in this incarnation.
             kafka.groups.restore_without_members(group);
             deleted = kafka.groups.delete(group).await;
         }
@@ -80,7 +80,7 @@ mod tests {
         commit_without_coordinator(bench, group).await;
     }
 
-    /// The coordinator hears nothing of it.
+    /// A commit that the coordinator does not know about.
     async fn commit_without_coordinator(bench: &TestKafkaApi, group: &str) {
         let offset = OffsetCommit {
             topic: "a".to_owned(),
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(offset_count(&bench, "g"), 0);
     }
 
-    /// Whether the commit is applied by then or not.
+    /// It does not matter whether the commit is applied by then.
     #[tokio::test]
     async fn a_commit_on_its_way_goes_with_the_group_that_is_deleted_behind_it() {
         let bench = TestKafkaApi::new();

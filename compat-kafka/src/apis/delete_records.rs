@@ -1,4 +1,4 @@
-//! DeleteRecords (21): gives up the records before an offset.
+//! DeleteRecords (21): removes the records before an offset.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// "Up to the high watermark." The engine takes the same number.
+/// "Up to the high watermark." The engine uses the same number.
 const ALL: i64 = -1;
 const UNKNOWN_LOW_WATERMARK: i64 = -1;
 
@@ -59,8 +59,7 @@ fn to_result(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsPa
     }
 }
 
-/// A partition of whose records some may be given up: not one of a topic that only keeps the newest of
-/// each key.
+/// Checks that records of a partition may be deleted: not in a topic that is only compacted.
 fn check_deletable(kafka: &KafkaServer, topic: &Topic, index: i32) -> Result<(), ResponseError> {
     topic.partition(index).map_err(|error| engine_error(&error))?;
     let defaults = kafka.engine.topic_defaults();
@@ -83,7 +82,7 @@ async fn delete(
         kafka.engine.topics().delete_records(topic, asked.partition_index, asked.offset).await;
     start.map(|start| start.0 as i64).map_err(|error| {
         if let EngineError::Pinned { .. } = &error {
-            // Kafka's answer has a number for it and no words.
+            // Kafka's response has an error code and no message.
             tracing::info!(%error, "DeleteRecords is refused");
         }
         engine_error(&error)

@@ -1,4 +1,4 @@
-//! DeleteTopics (20), by name or by id. A topic's past stays readable, by moments before.
+//! DeleteTopics (20), by name or by id. A topic's past stays readable, at earlier moments.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl ApiHandler for DeleteTopicsRequest {
     }
 }
 
-/// What a request names, each topic once, and the answers to what can be no topic.
+/// The topics of a request, each once, and the responses for names that are no topic.
 #[derive(Default)]
 struct TopicDeletions {
     names: BTreeSet<TopicName>,
@@ -127,7 +127,7 @@ fn bad_request(message: &str) -> KafkaApiError {
     KafkaApiError::new(ResponseError::InvalidRequest, message)
 }
 
-/// Clients before version 3 do not know the error that says so.
+/// Clients before version 3 do not know the error TOPIC_DELETION_DISABLED.
 fn disabled(version: i16) -> KafkaApiError {
     let error = if version < 3 {
         ResponseError::InvalidRequest

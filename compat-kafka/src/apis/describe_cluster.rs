@@ -1,4 +1,4 @@
-//! DescribeCluster (60): one broker, which is the controller too.
+//! DescribeCluster (60): one broker, which is also the controller.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// What an endpoint belongs to.
+/// The endpoint type of brokers.
 const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
-/// What anybody may do to the cluster where nobody is refused anything: Kafka's bits for create,
-/// alter, describe, cluster action, the configs, and idempotent write.
+/// The operations on the cluster that anybody may do when there is no authorization. Kafka's bits
+/// for create, alter, describe, cluster action, the configs, and idempotent write.
 const OPERATIONS: i32 = 0x1fa0;
 const NOT_REQUESTED: i32 = i32::MIN;
 
@@ -66,7 +66,7 @@ fn check_endpoint(asked: i8, version: i16) -> Result<(), KafkaApiError> {
             (ResponseError::UnsupportedEndpointType, format!("Unsupported endpoint type {other}"))
         }
     };
-    // Version 0 knows neither error.
+    // Version 0 has neither error.
     let error = if version == 0 { ResponseError::InvalidRequest } else { error };
     Err(KafkaApiError::new(error, message))
 }

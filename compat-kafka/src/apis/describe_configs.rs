@@ -1,4 +1,4 @@
-//! DescribeConfigs (32): settings of topics and of the broker, and where each value comes from.
+//! DescribeConfigs (32): settings of topics and of the broker, and the source of each value.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::core::{KafkaServer, ReadableTopic};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
 use crate::routes::{ApiHandler, RequestContext};
 
-/// What has settings, by Kafka's numbers.
+/// Kafka's numbers of resource types.
 pub(super) mod resource {
     pub(in crate::apis) const TOPIC: i8 = 2;
     pub(in crate::apis) const BROKER: i8 = 4;
@@ -26,7 +26,7 @@ pub(super) mod resource {
     pub(in crate::apis) const GROUP: i8 = 32;
 }
 
-/// Where values come from, by Kafka's numbers.
+/// Kafka's numbers of config sources.
 mod source {
     pub(super) const TOPIC: i8 = 1;
     pub(super) const STATIC_BROKER: i8 = 4;
@@ -45,7 +45,7 @@ impl ApiHandler for DescribeConfigsRequest {
     ) -> DescribeConfigsResponse {
         let mut results = Vec::new();
         let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
-        // Each resource once: Kafka repeats itself, but its clients ask for a set.
+        // Each resource once. Kafka repeats them, but its clients send a set.
         let is_first = |asked: &DescribeConfigsResource| {
             seen.insert((asked.resource_type, asked.resource_name.clone()))
         };
@@ -97,7 +97,7 @@ async fn describe(
         resource::CLIENT_METRICS | resource::GROUP => Vec::new(),
         other => return refuse(format!("Unsupported resource type: {other}")),
     };
-    // An empty list asks for all, as none does.
+    // An empty list asks for all, like a missing one.
     if let Some(keys) = asked.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
         configs.retain(|config| keys.contains(&config.name));
     }
@@ -107,7 +107,7 @@ async fn describe(
     Ok(configs)
 }
 
-/// A topic's settings; those of a moment are what was set then.
+/// A topic's settings. For a moment, the settings at that time.
 async fn topic_configs(
     kafka: &Arc<KafkaServer>,
     name: &str,
@@ -136,8 +136,8 @@ fn moment_error(refused: MomentTopicError) -> KafkaApiError {
     KafkaApiError::new(refused.error(), refused.to_string())
 }
 
-/// The broker's settings. None of them can be changed while it runs, so the cluster's default, which
-/// would be a change, has none.
+/// The broker's settings. None of them can be changed at runtime, so the cluster-wide default,
+/// which only holds such changes, is empty.
 fn broker_configs(
     kafka: &KafkaServer,
     name: &str,
@@ -165,11 +165,11 @@ fn broker_configs(
     Ok(options.broker_configs.iter().map(described).collect())
 }
 
-/// Whether a broker's name is this one's id.
+/// Checks that a broker's name is this broker's id.
 pub(super) fn check_node_id(kafka: &KafkaServer, name: &str) -> Result<(), KafkaApiError> {
     let node = kafka.options.node_id;
     let message = match name.parse::<i32>() {
-        // Its other spellings (01, +1) are none that anybody was told.
+        // Other spellings (01, +1) were never in any response.
         Ok(id) if id == node && *name == id.to_string() => return Ok(()),
         Ok(id) => {
             format!("Unexpected broker id, expected {node} or empty string, but received {id}")
@@ -179,14 +179,14 @@ pub(super) fn check_node_id(kafka: &KafkaServer, name: &str) -> Result<(), Kafka
     Err(KafkaApiError::new(ResponseError::InvalidRequest, message))
 }
 
-/// A setting of a topic, and where its value comes from.
+/// A setting of a topic, and the source of its value.
 pub(super) struct KafkaConfigEntry<'a> {
     pub(super) name: &'static str,
     pub(super) value: &'a str,
     pub(super) source: i8,
-    /// By Kafka's name.
+    /// The type by Kafka's name.
     type_name: &'static str,
-    /// What the broker is set to.
+    /// The broker's value.
     broker: Option<&'a str>,
     default: &'static str,
 }
@@ -220,7 +220,7 @@ impl KafkaConfigEntry<'_> {
             .with_documentation(None)
     }
 
-    /// Every value that the setting has somewhere, the one in force first.
+    /// Every value that the setting has at some level, the effective one first.
     fn synonyms(&self) -> Vec<DescribeConfigsSynonym> {
         let own =
             (self.source == source::TOPIC).then(|| synonym(self.name, self.value, source::TOPIC));
@@ -258,11 +258,11 @@ fn type_number(name: &str) -> i8 {
     }
 }
 
-/// Of these Kafka's broker has a default only in another unit, which is no synonym.
+/// For these settings, Kafka's broker has a default only in another unit, which is no synonym.
 const BROKER_DEFAULT_IN_OTHER_UNIT: &[&str] =
     &["flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"];
 
-/// Kafka's name for a topic's setting where it is the broker's; some topics' settings have none.
+/// Kafka's broker-level name of a topic's setting, if there is one.
 fn broker_name(topic_name: &str) -> Option<&'static str> {
     Some(match topic_name {
         "cleanup.policy" => "log.cleanup.policy",
@@ -350,7 +350,7 @@ mod tests {
             values("retention.ms"),
             [synonym("retention.ms", "7", 1), synonym("log.retention.ms", "5000", 4),]
         );
-        // Kafka's broker has a default of that in hours only.
+        // Kafka's broker has that default in hours only.
         assert!(values("segment.ms").is_empty());
         assert_eq!(values("segment.bytes"), [synonym("log.segment.bytes", "1073741824", 5)]);
         assert_eq!(config("retention.ms").config_source, 1);

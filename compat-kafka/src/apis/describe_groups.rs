@@ -12,10 +12,10 @@ use crate::error_code::group_error;
 use crate::groups::{ClassicGroupState, GroupError, GroupSummary, MemberSummary};
 use crate::routes::{ApiHandler, RequestContext};
 
-/// From here on, a group that is not there is an error; before, it is one that is dead.
+/// From here on, a missing group is an error. Before, it is a dead group.
 const REPORTS_MISSING_GROUP: i16 = 6;
-/// What anybody may do to a group where nobody is refused anything: Kafka's bits for read, delete,
-/// describe, and the configs.
+/// The operations on a group that anybody may do when there is no authorization. Kafka's bits for
+/// read, delete, describe, and the configs.
 const GROUP_OPERATIONS: i32 = 0x0d48;
 
 impl ApiHandler for DescribeGroupsRequest {
@@ -38,7 +38,7 @@ impl ApiHandler for DescribeGroupsRequest {
             }
             described
         };
-        // Each group once: Kafka repeats itself, but its clients ask for a set.
+        // Each group once. Kafka repeats them, but its clients send a set.
         let mut seen = HashSet::new();
         let groups = self.groups.into_iter().filter(|id| seen.insert(id.clone()));
         let groups = groups.map(describe).collect();

@@ -1,4 +1,4 @@
-//! DescribeLogDirs (35): how large partitions are. All of them share one journal, which is shown as
+//! DescribeLogDirs (35): the size of partitions. All of them share one journal, which is shown as
 //! one directory.
 
 use std::collections::{HashMap, HashSet};
@@ -16,10 +16,10 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// The settings that say where the directory is, and what it is called where none does.
+/// The settings that name the directory, and the name if neither is set.
 const DIRECTORY_SETTINGS: [&str; 2] = ["log.dirs", "log.dir"];
 const DIRECTORY: &str = "journal";
-/// How large the volume is. This crate knows no disks.
+/// The size of the volume is unknown, because this crate knows no disks.
 const UNKNOWN_BYTES: i64 = -1;
 
 impl ApiHandler for DescribeLogDirsRequest {
@@ -56,7 +56,7 @@ fn log_dir(kafka: &KafkaServer) -> &str {
     DIRECTORY_SETTINGS.into_iter().find_map(set).unwrap_or(DIRECTORY)
 }
 
-/// What there is of what was asked for; the rest has no place in the answer.
+/// Describes the requested partitions that exist. The response has no place for the others.
 fn describe_topics(
     kafka: &KafkaServer,
     asked: Vec<DescribableLogDirTopic>,
@@ -85,7 +85,7 @@ fn describe_topic(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> Describ
         .with_partitions(partitions.collect())
 }
 
-/// Bytes of payload that are kept; 0 if an index cannot be read.
+/// The bytes of payload in the partition; 0 if an index cannot be read.
 fn size(partition: &Partition) -> i64 {
     let bytes = partition.log.bytes().unwrap_or_else(|error| {
         tracing::error!(%error, "the size of a partition is not known");

@@ -1,4 +1,5 @@
-//! DescribeTopicPartitions (75): topics in order of their names, so many partitions at a time.
+//! DescribeTopicPartitions (75): topics in the order of their names, a page of partitions at a
+//! time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use crate::core::{KafkaServer, ReadableTopic};
 use crate::moment_cache::moment_topic_id;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// The most partitions in one answer (`max.request.partition.size.limit`).
+/// The most partitions in one response (`max.request.partition.size.limit`).
 const PARTITIONS_MAX: usize = 2000;
-/// What anybody may do to a topic where nobody is refused anything: Kafka's bits for read, write,
-/// create, delete, alter, describe, and the configs. The past can be read and described.
+/// The operations on a topic that anybody may do when there is no authorization. Kafka's bits for
+/// read, write, create, delete, alter, describe, and the configs. The past can be read and
+/// described.
 const OPERATIONS: i32 = 0x0df8;
 const MOMENT_OPERATIONS: i32 = 0x0508;
 
@@ -51,7 +53,7 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
             let from = if Some(&name) == page.first.as_ref() { page.from } else { 0 };
             let readable = match find_topic(kafka, &name).await {
                 Ok(readable) => readable,
-                // A topic that nobody named is gone by now.
+                // A topic that the request did not name was deleted meanwhile.
                 Err(ResponseError::UnknownTopicOrPartition) if page.all => continue,
                 Err(error) => {
                     response.topics.push(error_topic(name, error));
@@ -72,19 +74,19 @@ impl ApiHandler for DescribeTopicPartitionsRequest {
     }
 }
 
-/// What a request asks for.
+/// The topics that a request asks for.
 struct TopicPartitionPage {
-    /// In order, from the first that is answered.
+    /// In order, from the first one in the response.
     names: BTreeSet<TopicName>,
-    /// Whether they were not named, but are all there are.
+    /// Whether the request named none, and these are all topics.
     all: bool,
-    /// The topic that does not begin with its first partition, but with that one.
+    /// The topic that does not start at its first partition, and the partition where it starts.
     first: Option<TopicName>,
     from: usize,
     partitions_max: usize,
 }
 
-/// The cursor is none that an answer could have had.
+/// No response can have had this cursor.
 struct InvalidCursor;
 
 impl TopicPartitionPage {
@@ -101,7 +103,7 @@ impl TopicPartitionPage {
             request.topics.iter().map(|topic| topic.name.clone()).collect()
         };
         if let Some(first) = &first {
-            // A topic that was not named may have been deleted since the last answer.
+            // A topic that was not named may have been deleted since the last response.
             if !all && !names.contains(first) {
                 return Err(InvalidCursor);
             }

@@ -1,8 +1,8 @@
 //! Fetch (1): the same bytes that were produced, from memory or from the journal's files, without
 //! copying them together.
 //!
-//! The answer is written by hand, because the codec would copy the records into it. Fetch sessions
-//! (KIP-227) are refused, as the KIP allows: every answer names session 0.
+//! The response is encoded manually, because the codec would copy the records into it. Fetch
+//! sessions (KIP-227) are refused, as the KIP allows: every response has session 0.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,23 +33,23 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 
 const FLEXIBLE: i16 = 12;
 /// From here on topics are named by id.
 const BY_ID: i16 = 13;
-/// How many damaged batches an answer gets around before it is given up.
+/// How many corrupt batches one response works around before it fails.
 const CORRUPT_BATCHES_MAX: usize = 64;
-/// What an answer takes for each batch, beside the batch.
+/// The memory that a response takes for each batch, in addition to the batch.
 const PIECE_BYTES: usize = 256;
-/// What an answer takes at most for batches in files: what goes out, and what is loaded meanwhile.
+/// The most memory for batches in files: for what is being sent, and what is loaded meanwhile.
 const LOAD_BYTES_MAX: usize = 2 << 20;
-/// However little room there is for answers, one may have this many bytes of batches.
+/// A response may always have this many bytes of batches, however little room there is.
 const GUARANTEED_BYTES_MAX: usize = 1 << 20;
 
-/// What a partition is answered.
+/// The result for one partition.
 struct FetchPartitionResult {
     index: i32,
     error: Option<ResponseError>,
     high_watermark: i64,
     log_start: i64,
     pieces: Vec<EntryPayload>,
-    /// A batch cut short, behind the pieces.
+    /// A truncated batch, after the pieces.
     trimmed: Bytes,
 }
 
@@ -65,7 +65,7 @@ impl FetchPartitionResult {
         }
     }
 
-    /// Has nothing in it that is in files, which cannot be read now.
+    /// Removes the pieces in files, which cannot be read now.
     fn remove_file_pieces(&mut self) {
         let in_file = |piece: &EntryPayload| matches!(piece.location, PayloadLocation::File { .. });
         if self.pieces.iter().any(in_file) {
@@ -78,7 +78,7 @@ impl FetchPartitionResult {
         self.pieces.iter().map(length).sum::<usize>() + self.trimmed.len()
     }
 
-    /// How many bytes of batches it holds in memory, and how many lie in files.
+    /// The bytes of batches in memory, and the bytes in files.
     fn memory_and_file_bytes(&self) -> (usize, usize) {
         let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES, 0);
         for piece in &self.pieces {
@@ -126,10 +126,11 @@ pub(crate) async fn handle(
         if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
             return respond(&kafka, &context, &request, asked, fetched).await;
         }
-        // What is old by the time that there is more must not stay in memory for it.
+        // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if !watching {
-            // Looked at before it was watched: what came in between is seen by looking again.
+            // The partitions were read before the watch began. Reading again finds what came in
+            // between.
             watch_all(&asked, &watch);
             watching = true;
             continue;
@@ -142,7 +143,7 @@ pub(crate) async fn handle(
     }
 }
 
-/// A client that goes on with a session that we never opened.
+/// The error for a client that continues a session, because the server never opens one.
 fn session_error(request: &FetchRequest) -> Option<ResponseError> {
     match (request.session_id, request.session_epoch) {
         (0, -1 | 0) => None,
@@ -181,7 +182,7 @@ fn watch_all(asked: &[ResolvedFetchTopic], watch: &Arc<AppendWatch>) {
     }
 }
 
-/// Reads from each partition in turn, within the bounds of the request.
+/// Reads from each partition in turn, within the limits of the request.
 fn read(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -208,7 +209,7 @@ fn read(
         .collect()
 }
 
-/// Reads from a partition, unless what belongs to the moment was given up by then.
+/// Reads from a partition, then checks that retention removed nothing of its moment meanwhile.
 fn read_and_check(
     kafka: &KafkaServer,
     found: &ReadableTopic,
@@ -242,7 +243,7 @@ fn read_partition(
             ResponseError::UnknownLeaderEpoch,
         );
     }
-    // The first batch of an answer goes out whatever its size (KIP-74).
+    // The first batch of a response is sent whatever its size (KIP-74).
     let first = taken == 0;
     let room =
         usize::try_from(asked.partition_max_bytes).unwrap_or(0).min(limit.saturating_sub(taken));
@@ -292,7 +293,7 @@ fn read_partition(
     fetched
 }
 
-/// Takes the last piece away if the view ends inside of it, and returns what of it may be seen.
+/// Removes the last piece if the view ends inside it, and returns the visible part of it.
 fn trim_last(
     kafka: &KafkaServer,
     view: &PartitionView,
@@ -308,7 +309,7 @@ fn trim_last(
         Err(error) if is_data_loss(&error) => {
             tracing::error!(%error, "consumers get CORRUPT_MESSAGE for a corrupt batch");
             add(&kafka.metrics().corrupt_reads, 1);
-            // What stands before it can still be had.
+            // The pieces before it can still be sent.
             return if pieces.is_empty() {
                 Err(ResponseError::CorruptMessage)
             } else {
@@ -317,13 +318,13 @@ fn trim_last(
         }
         Err(error) => return Err(engine_error(&EngineError::Disk(error.to_string().into()))),
     };
-    // It is unpacked for that.
+    // The batch is decompressed for that.
     blocking::block_in_place(|| trim(&batch, end, kafka.format.decompression_limit()))
         .map_err(|error| engine_error(&EngineError::Corrupt(error.to_string())))
 }
 
-/// Writes the answer, with what of it is in the first file at hand; without what turns out to be
-/// rotten there.
+/// Encodes the response, and loads its first file run. If that run is corrupt, reads again without
+/// the corrupt batch.
 async fn respond(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -354,7 +355,7 @@ async fn respond(
         }
         fetched = read(kafka, context, request, &asked);
     }
-    // Whoever sends it finds what is wrong with it, and ends the connection.
+    // Sending it finds the error again, and ends the connection.
     fetched = read(kafka, context, request, &asked);
     (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
     let mut answer = write(context, None, zip(&asked, fetched))?;
@@ -362,8 +363,8 @@ async fn respond(
     Ok(Some(answer))
 }
 
-/// What was read, or is read again, with room for what of it is in memory. Batches that are held keep their memory even when
-/// the tail has let go of them; so nothing is held while room is waited for.
+/// Takes room for what was read. If it must wait for room, it releases what was read and reads
+/// again, because batches keep their memory even after the tail has released them.
 async fn acquire_permit(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -523,7 +524,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written by hand, the codec reads, in every version.
+    /// The codec decodes the manually encoded response in every version.
     #[test]
     fn every_version_of_the_answer_reads_as_what_it_says() {
         for version in SERVED_VERSIONS.min..=SERVED_VERSIONS.max {

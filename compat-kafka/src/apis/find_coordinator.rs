@@ -1,7 +1,7 @@
-//! FindCoordinator (10): who coordinates a group, or a transaction: this node does.
+//! FindCoordinator (10): the coordinator of a group or a transaction, which is always this node.
 //!
-//! Transactions themselves are not served; who begins one hears it from InitProducerId, in an error
-//! that its client does not retry.
+//! Transactions are not served. A client that begins one gets an error from InitProducerId that it
+//! does not retry.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl ApiHandler for FindCoordinatorRequest {
     }
 }
 
-/// Where to go; the same for every key.
+/// The coordinator, which is the same for every key.
 fn find(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -52,7 +52,7 @@ fn find(
         GROUP | TRANSACTION => {
             Ok((BrokerId(kafka.options.node_id), kafka.advertised_address(context.local)))
         }
-        // Of share groups (KIP-932) too: there are none.
+        // Share groups (KIP-932) too: there are none.
         _ => Err(ResponseError::InvalidRequest),
     }
 }

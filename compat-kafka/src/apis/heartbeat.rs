@@ -1,4 +1,4 @@
-//! Heartbeat (12): a member says that it lives, and hears whether to join again.
+//! Heartbeat (12): a member is alive, and learns whether it must join again.
 
 use std::sync::Arc;
 

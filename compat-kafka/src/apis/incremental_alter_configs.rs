@@ -1,5 +1,5 @@
-//! IncrementalAlterConfigs (44): each setting that is named changes by itself; all of a resource's
-//! do, or none.
+//! IncrementalAlterConfigs (44): changes single settings. For each resource, all of them change or
+//! none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,10 +49,10 @@ impl ApiHandler for IncrementalAlterConfigsRequest {
     }
 }
 
-/// What is done to a setting.
+/// The operation on a setting.
 enum AlterConfigOperation {
     Set(String),
-    /// Back to what the broker gives.
+    /// Restores the broker's value.
     Delete,
     Append(String),
     Subtract(String),
@@ -77,7 +77,7 @@ async fn change(
     let (kind, name) = (asked.resource_type, &*asked.resource_name);
     let operations = match kind {
         resource::TOPIC => asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?,
-        // Refused as a whole, whatever is asked.
+        // Refused as a whole, so no operation is decoded.
         _ => Vec::new(),
     };
     let defaults = kafka.engine.topic_defaults();
@@ -117,8 +117,8 @@ fn is_list(key: &str) -> bool {
 }
 
 impl AlterConfigOperation {
-    /// Words are added to, and taken from, the list in force. (Kafka takes its own default where the
-    /// topic has none, also where the operator has set another.)
+    /// Appends to or subtracts from the effective list. (If the topic has no value, Kafka starts
+    /// from its own default, even if the operator has set another one.)
     fn apply(self, key: &str, set: &mut BTreeMap<String, String>, defaults: &TopicDefaults) {
         let words = |set: &BTreeMap<String, String>| -> Vec<String> {
             let nothing = TopicConfig::default();

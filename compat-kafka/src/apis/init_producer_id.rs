@@ -1,4 +1,4 @@
-//! InitProducerId (22): an id for an idempotent producer, never given out twice (KIP-98).
+//! InitProducerId (22): a unique id for an idempotent producer (KIP-98).
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ impl ApiHandler for InitProducerIdRequest {
                 .with_producer_epoch(-1)
         };
         if self.transactional_id.is_some() {
-            // Final in every client: transactions are not served.
+            // Fatal in every client: transactions are not served.
             return refuse(ResponseError::TransactionalIdAuthorizationFailed);
         }
-        // A producer that lost its place (KIP-360) gets a new id, as in Kafka: its epoch is only
+        // A producer that lost its state (KIP-360) gets a new id, as in Kafka. Its epoch is only
         // raised where there are transactions.
         match kafka.engine.new_producer_id().await {
             Ok(id) => InitProducerIdResponse::default()

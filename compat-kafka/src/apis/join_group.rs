@@ -1,4 +1,4 @@
-//! JoinGroup (11): a member asks to be part of its group's next generation, and waits for it.
+//! JoinGroup (11): a member joins its group's next generation, and waits for it to begin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub(crate) mod test_kafka_api;
 #[cfg(test)]
 mod tests;
 
-/// From here on, a rebalance has a timeout of its own.
+/// From here on, a rebalance has its own timeout.
 const REBALANCE_TIMEOUT: i16 = 1;
-/// From here on, a member is given its id before it is let in (KIP-394).
+/// From here on, a member gets its id before it may join (KIP-394).
 const KNOWN_MEMBER_ID: i16 = 4;
-/// From here on, an answer without a protocol may say so.
+/// From here on, the protocol in a response may be null.
 const NULL_PROTOCOL: i16 = 7;
-/// From here on, a leader may be told to assign nothing anew (KIP-814).
+/// From here on, a leader may be told to skip the assignment (KIP-814).
 const SKIP_ASSIGNMENT: i16 = 9;
 
 impl ApiHandler for JoinGroupRequest {
@@ -47,7 +47,7 @@ fn to_join_request(request: JoinGroupRequest, context: &RequestContext) -> JoinR
         member_id: request.member_id.to_string(),
         group_instance_id: request.group_instance_id.map(|id| id.to_string()),
         client_id: context.client_id.clone(),
-        // Tools show it as Java writes an address: a name, of which there is none, and a slash.
+        // Tools show it as Java writes an address: a host name, which is empty here, and a slash.
         client_host: format!("/{}", context.peer.ip().to_canonical()),
         session_timeout,
         rebalance_timeout,

@@ -1,4 +1,4 @@
-//! LeaveGroup (13): members leave, of their own will or by an administrator's.
+//! LeaveGroup (13): members leave, or an administrator removes them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error_code::group_error;
 use crate::groups::{GroupError, LeaveMemberRequest, LeaveMemberResult};
 use crate::routes::{ApiHandler, RequestContext};
 
-/// From here on, several may leave at once, and each gets an answer of its own.
+/// From here on, several members may leave at once, and each gets its own result.
 const BATCHED: i16 = 3;
 
 impl ApiHandler for LeaveGroupRequest {

@@ -1,5 +1,5 @@
-//! ListConfigResources (74): what has settings. In version 0, client metrics only, of which there are
-//! none.
+//! ListConfigResources (74): the resources that have settings. In version 0 only client metrics, of
+//! which there are none.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ impl ApiHandler for ListGroupsRequest {
     }
 }
 
-/// An empty filter admits all. A name that nothing has is no error, as in Kafka.
+/// An empty filter matches all. An unknown name is no error, as in Kafka.
 fn matches_filter(filter: &[StrBytes], name: &str) -> bool {
     filter.is_empty() || filter.iter().any(|asked| asked.trim().eq_ignore_ascii_case(name))
 }

@@ -1,6 +1,6 @@
-//! ListOffsets (2): where a log begins and ends, and where a time begins in it.
+//! ListOffsets (2): the start and the end of a log, and the offset of a time.
 //!
-//! A time finds the first record at or after it, exactly, also where timestamps are out of order.
+//! A time finds the first record at or after it, exactly, even if timestamps are out of order.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl ApiHandler for ListOffsetsRequest {
         let partitions = self.topics.iter().flat_map(|topic| {
             topic.partitions.iter().map(|asked| (topic.name.clone(), asked.partition_index))
         });
-        // As Kafka: whoever asks twice is answered neither time.
+        // As in Kafka: a duplicate partition gets an error in both places.
         let repeated = duplicates(partitions);
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
@@ -71,7 +71,7 @@ impl ApiHandler for ListOffsetsRequest {
                     .with_partition_index(asked.partition_index);
                 partitions.push(match place {
                     Ok((offset, time, epoch)) => {
-                        // Answers had no epoch before version 4.
+                        // Responses have no epoch before version 4.
                         let epoch = if context.version >= 4 { epoch } else { -1 };
                         answer.with_offset(offset).with_timestamp(time).with_leader_epoch(epoch)
                     }
@@ -115,7 +115,7 @@ fn find_offset(
         LATEST => Ok((view.end().0 as i64, NONE, LEADER_EPOCH)),
         EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, LEADER_EPOCH)),
         LATEST_BY_TIME => found(kafka.engine.seek().latest_by_user_time(&view)),
-        // Nothing is kept elsewhere.
+        // There is no tiered storage.
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Ok((NONE, NONE, -1)),
         time if time < 0 => Err(ResponseError::UnsupportedVersion),
         time => found(kafka.engine.seek().first_at_or_after(&view, UserTime(time))),

@@ -1,4 +1,4 @@
-//! Metadata (3): the broker and the topics; a moment of a topic looks like a topic.
+//! Metadata (3): the broker and the topics. A moment of a topic looks like a topic.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::error_code::engine_error;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
 use crate::routes::{ApiHandler, RequestContext};
 
-/// What anybody may do to a topic or the cluster where nobody is refused anything: Kafka's bits for
-/// read, write, create, delete, alter, describe, and the configs.
+/// The operations on a topic or the cluster that anybody may do when there is no authorization.
+/// Kafka's bits for read, write, create, delete, alter, describe, and the configs.
 const TOPIC_OPERATIONS: i32 = 0x0df8;
 const CLUSTER_OPERATIONS: i32 = 0x1fa0;
 const NOT_REQUESTED: i32 = i32::MIN;
@@ -50,7 +50,7 @@ impl ApiHandler for MetadataRequest {
         }
         let (mut seen, mut past) = (HashSet::new(), MomentRowQuota::default());
         for asked in self.topics.iter().flatten() {
-            // Each topic once, as Kafka: it takes them for a set.
+            // Each topic once, as in Kafka, which takes them for a set.
             if !seen.insert(name_or_id(asked)) {
                 continue;
             }
@@ -74,7 +74,7 @@ impl ApiHandler for MetadataRequest {
     }
 }
 
-/// What a topic is asked for by. Clients that ask by id may send an empty name beside it.
+/// The name or id of a requested topic. Clients that ask by id may send an empty name too.
 fn name_or_id(asked: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
     match &asked.name {
         Some(name) if asked.topic_id.is_nil() => Ok(name),
@@ -99,7 +99,7 @@ fn error_topic(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataRe
         .with_topic_authorized_operations(NOT_REQUESTED)
 }
 
-/// A request's own words, beside the codec's.
+/// The meaning of a request's fields, apart from the codec.
 struct MetadataQuery<'a>(&'a MetadataRequest);
 
 impl MetadataQuery<'_> {
@@ -196,15 +196,16 @@ impl MetadataQuery<'_> {
         if !creates || split_moment_topic(name).is_some() {
             return error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
-        // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and clients retry. Here
-        // it exists at once. Only for a name that was deleted before we answer as Kafka does, so that a client that
-        // polls until its deletion is done sees it gone. Nobody polls for a topic that is long forgotten.
+        // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and
+        // clients retry. Here the topic exists at once. Only for a name that was deleted before,
+        // the answer is Kafka's, so that a client that polls until its deletion is done sees it.
+        // Nobody polls for a topic that was deleted long ago.
         let was_deleted = kafka.engine.topics().has_current_or_past(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
         let created =
             kafka.engine.topics().create(name, partitions, BTreeMap::new(), id, false).await;
-        // Somebody else may have been quicker: then it is there, which is what was asked for.
+        // Another request may have created it first: then it exists, as wanted.
         match kafka.engine.topics().named(name) {
             Some(topic) if was_deleted && topic.id == id => {
                 error_topic(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition)

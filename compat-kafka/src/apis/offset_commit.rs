@@ -1,4 +1,4 @@
-//! OffsetCommit (8): how far a group has read; all of a request's offsets, or none of them.
+//! OffsetCommit (8): commits all offsets of a request, or none of them.
 //!
 //! A moment of a topic has offsets of its own, under the name by which it was read.
 
@@ -24,16 +24,17 @@ use crate::routes::{ApiHandler, RequestContext};
 #[cfg(test)]
 mod tests;
 
-/// From here on, a client knows the error that says that there is no such group.
+/// From here on, clients know the error for a missing group.
 const REPORTS_MISSING_GROUP: i16 = 9;
-/// What versions up to 4 say for offsets that are kept as all of their group, and later ones cannot say otherwise.
+/// The value in versions up to 4 for offsets with the group's retention. Later versions have no
+/// other.
 const GROUP_RETENTION: i64 = -1;
 
-/// What is wrong with each partition of one topic, in order; `None` so far if nothing is.
+/// The error of each partition of one topic, in order; `None` if there is none so far.
 type PartitionErrors = Vec<Option<ResponseError>>;
 
 impl ApiHandler for OffsetCommitRequest {
-    // 10 names topics by id; the codec does not know how.
+    // Version 10 names topics by id, which the codec does not support.
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 9 };
 
     async fn handle(
@@ -53,7 +54,7 @@ impl ApiHandler for OffsetCommitRequest {
     }
 }
 
-/// Says of the partitions that are not there that they are not.
+/// Marks the partitions that do not exist.
 async fn check_partitions(
     kafka: &Arc<KafkaServer>,
     topic: &OffsetCommitRequestTopic,
@@ -72,7 +73,7 @@ async fn check_partitions(
     topic.partitions.iter().map(verdict).collect()
 }
 
-/// Commits what has no verdict yet. An error is one of all that it tried to commit.
+/// Commits the offsets that have no error yet. A failure applies to all of them.
 async fn commit(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -101,13 +102,13 @@ async fn commit(
     })
 }
 
-/// Those that have no verdict, and get none for what is to be remembered with them.
+/// The offsets without an error so far. Offsets with too much metadata get one.
 fn offsets(
     request: &OffsetCommitRequest,
     verdicts: &mut [PartitionErrors],
     metadata_max: usize,
 ) -> Vec<OffsetCommit> {
-    // As in Kafka one below 0 that is not this one is over at once.
+    // As in Kafka, another negative retention expires at once.
     let is_own = request.retention_time_ms != GROUP_RETENTION;
     let retention_ms = is_own.then(|| u64::try_from(request.retention_time_ms).unwrap_or(0));
     let mut offsets = Vec::new();
@@ -142,7 +143,8 @@ fn fence_error(error: GroupError, version: i16) -> ResponseError {
     }
 }
 
-/// Kafka counts UTF-16 units, whatever its setting is called, and so do we: what it takes, we take.
+/// Kafka counts UTF-16 units, whatever the setting is called. This does the same, to accept what
+/// Kafka accepts.
 fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
     // There are at most as many units as bytes.
@@ -176,8 +178,8 @@ fn to_response(
     OffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
 }
 
-/// What a coordinator says where a partition's leader would say that it is none, or cannot write: a
-/// client looks for the group's coordinator then, and tries once more.
+/// The coordinator's error in place of a partition leader's "not leader" or "cannot write". The
+/// client then looks up the group's coordinator, and retries.
 pub(super) fn coordinator_error(error: &EngineError) -> ResponseError {
     match engine_error(error) {
         ResponseError::NotLeaderOrFollower | ResponseError::KafkaStorageError => {

@@ -1,4 +1,4 @@
-//! OffsetDelete (47): a group forgets how far it has read, where no member of it reads on.
+//! OffsetDelete (47): deletes a group's offsets of topics that no member reads.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ async fn delete(
     Ok(topics)
 }
 
-/// Adds to `gone` what there is to delete, and says of each partition whether it may be.
+/// Adds the deletable offsets to `gone`, and a result for each partition.
 async fn collect_deletions(
     kafka: &Arc<KafkaServer>,
     group: &str,
@@ -82,7 +82,8 @@ async fn collect_deletions(
     Ok(OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions))
 }
 
-/// The offset's key, if there is one: also where the moment that was read cannot be any more.
+/// The key of the offset, if it is committed. Also found if the moment in its name is not readable
+/// any more.
 fn committed_key(
     kafka: &KafkaServer,
     group: &str,

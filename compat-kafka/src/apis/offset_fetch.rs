@@ -1,8 +1,8 @@
-//! OffsetFetch (9): how far groups have read.
+//! OffsetFetch (9): the committed offsets of groups.
 //!
-//! Nothing committed is an answer, not an error: offset -1. So is a group that is not there. What a
-//! member says of itself (KIP-848) is not looked at, as by Kafka for groups of the older kind; nor
-//! is whether offsets shall be stable, for without transactions all are.
+//! A partition without a committed offset gets offset -1, which is no error. So does a missing
+//! group. The member fields (KIP-848) are ignored, as Kafka does for classic groups. So is the flag
+//! for stable offsets: without transactions all offsets are stable.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
 use crate::routes::{ApiHandler, RequestContext};
 
-/// From here on, an answer has an error of its own, beside those of its partitions.
+/// From here on, a response has a top-level error in addition to those of its partitions.
 const TOP_LEVEL_ERROR: i16 = 2;
 /// From here on, a request asks for several groups.
 const BATCHED: i16 = 8;
 const NONE: i64 = -1;
 
 impl ApiHandler for OffsetFetchRequest {
-    // 10 names topics by id; the codec does not know how.
+    // Version 10 names topics by id, which the codec does not support.
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 9 };
 
     async fn handle(
@@ -53,18 +53,18 @@ impl ApiHandler for OffsetFetchRequest {
     }
 }
 
-/// What a request has asked already: it is answered once. Kafka repeats itself, but its clients ask for sets;
-/// and a few bytes can ask for all that a group has committed.
+/// The offsets that a request has named already: each gets one response. Kafka repeats them, but
+/// its clients send sets, and a few bytes can ask for all that a group has committed.
 #[derive(Default)]
 struct OffsetFetchDeduplicator {
     groups: HashSet<GroupId>,
-    /// Groups of which everything was asked.
+    /// Groups of which all offsets were requested.
     all_offsets: HashSet<GroupId>,
     partitions: HashSet<(GroupId, TopicName, i32)>,
 }
 
 impl OffsetFetchDeduplicator {
-    /// What of `asked` was not asked before; `None` if there is nothing.
+    /// The part of `asked` that is new; `None` if nothing is.
     fn remove_duplicates(
         &mut self,
         mut asked: OffsetFetchRequestGroup,
@@ -113,7 +113,7 @@ fn to_response(kafka: &KafkaServer, asked: OffsetFetchRequestGroup) -> OffsetFet
     .with_group_id(asked.group_id)
 }
 
-/// All that the group has committed, by topic.
+/// All committed offsets of the group, by topic.
 fn all_offsets(
     kafka: &KafkaServer,
     group: &str,
@@ -169,7 +169,7 @@ fn error_topic(
         .with_partitions(asked.partition_indexes.iter().map(refused).collect())
 }
 
-/// The answer about one group, as it was told before several could be asked for.
+/// The response for one group, in the format before requests had several.
 fn unbatched(group: OffsetFetchResponseGroup, version: i16) -> OffsetFetchResponse {
     let error = if version >= TOP_LEVEL_ERROR { group.error_code } else { 0 };
     OffsetFetchResponse::default()

@@ -1,5 +1,5 @@
-//! OffsetForLeaderEpoch (23): where an epoch ended, so that a client sees whether it was truncated
-//! (KIP-320). On one node nothing ever is: there is one epoch, and it ends where the log does.
+//! OffsetForLeaderEpoch (23): where an epoch ended, so that a client can detect truncation
+//! (KIP-320). On one node there is none: there is one epoch, and it ends where the log does.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn end_offset(
     }
     match asked {
         0 => Ok((0, view.end().0 as i64)),
-        // Neither an epoch that was, nor one that will be.
+        // Neither past nor future epochs exist.
         _ => Ok((-1, -1)),
     }
 }

@@ -1,9 +1,9 @@
-//! Produce (0): batches go to the journal as they came.
+//! Produce (0): batches go to the journal unchanged.
 //!
-//! Validated here is what a broker must: framing, checksum, size, count, times, and for a compacted
-//! topic that each record has a key. A compressed batch is unpacked for that, and stored as it came:
-//! what its header claims of its times is not believed, for the index would answer questions about
-//! the past from it.
+//! The validation is a broker's: framing, checksum, size, count, times, and for a compacted topic a
+//! key in each record. A compressed batch is decompressed for that, and stored unchanged. The times
+//! in its header are not trusted, because the index would answer questions about the past from
+//! them.
 
 use std::sync::Arc;
 
@@ -38,11 +38,12 @@ mod user_time;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 3, max: 13 };
 const NO_TIME: i64 = -1;
-/// How many of a batch's bad records an answer names: a small batch can hold millions.
+/// How many invalid records of a batch a response names: a small batch can hold millions.
 const RECORD_ERRORS_MAX: usize = 1000;
 
-/// How many bytes a batch may unpack to on the thread that answers many. Whatever is larger is unpacked anew where
-/// others need not wait for it; handing it over costs more than to unpack less.
+/// The most bytes that a batch may decompress to on an async worker thread. A larger one is
+/// decompressed again on a blocking thread. Moving it there costs more than decompressing less than
+/// this.
 const INLINE_DECOMPRESSION: DecompressionLimit =
     DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 
@@ -51,9 +52,9 @@ const INLINE_DECOMPRESSION: DecompressionLimit =
 struct PartitionProduceError {
     error: ResponseError,
     message: String,
-    /// The records that were to blame, where not the whole batch was.
+    /// The invalid records, if the fault is not the whole batch's.
     records: Vec<BatchIndexAndErrorMessage>,
-    /// It unpacks to more than was allowed at that try.
+    /// It decompresses to more than this attempt allowed.
     is_too_large: bool,
 }
 
@@ -82,7 +83,7 @@ impl PartitionProduceError {
 
 /// What the response needs of a batch that is on its way to the journal.
 struct PendingAppend {
-    /// Where in the response its result belongs.
+    /// The place of its result in the response.
     topic_index: usize,
     partition_index: usize,
     /// Whether the topic's timestamps are append times.
@@ -98,7 +99,7 @@ struct PendingAppend {
 struct PreparedProduce {
     /// One for each topic; those of refused batches are complete.
     responses: Vec<TopicProduceResponse>,
-    /// The batches to append, and beside each what its response needs.
+    /// The batches to append, each with what its response needs.
     batches: Vec<(Arc<Topic>, u32, RecordBatch)>,
     pending: Vec<PendingAppend>,
 }
@@ -126,7 +127,7 @@ pub(crate) async fn handle(
             return encode::<ProduceRequest>(&context, &response).map(Some);
         }
     };
-    // Taken before anything is waited for: a later request of the connection must not overtake this one.
+    // Taken before any wait: a later request of the connection must not overtake this one.
     let gate = context.produce_lock.lock().await;
     let prepared = prepare(&kafka, context.version, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
@@ -146,7 +147,7 @@ pub(crate) async fn handle(
     encode::<ProduceRequest>(&context, &response).map(Some)
 }
 
-/// Checks each batch of a request. One that is refused does not hold up the others.
+/// Checks each batch of a request. A refused batch does not hold up the others.
 async fn prepare(
     kafka: &KafkaServer,
     version: i16,
@@ -212,7 +213,7 @@ impl PreparedProduce {
 }
 
 impl PendingAppend {
-    /// Puts the result of the append into its response.
+    /// Writes the result of the append into its response.
     fn complete(
         self,
         kafka: &KafkaServer,
@@ -223,7 +224,7 @@ impl PendingAppend {
         response.log_append_time_ms = NO_TIME;
         let (base, time_ms) = match result {
             Ok(appended) => (appended.base, appended.stamp.time().0 as i64),
-            // The batch is there: the client did not get the first response.
+            // The batch is stored already: the client did not get the first response.
             Err(EngineError::Duplicate { base, time_ms }) => (base, time_ms),
             Err(error) => {
                 *response = self.refuse(kafka, error).into_response(std::mem::take(response));
@@ -246,7 +247,7 @@ impl PendingAppend {
     }
 }
 
-/// A client that wants no answer learns of an error from the end of its connection, as in Kafka.
+/// A client with acks=0 learns of an error from the end of its connection, as in Kafka.
 fn no_response(context: &RequestContext, responses: &[TopicProduceResponse]) -> ResponseResult {
     let failed = responses
         .iter()
@@ -327,7 +328,7 @@ fn read_only_error() -> PartitionProduceError {
     )
 }
 
-/// A batch of a request, and what of the request matters to it.
+/// A batch of a request, and the fields of the request that matter to it.
 #[derive(Clone, Copy)]
 struct PartitionBatchRequest<'a> {
     data: &'a PartitionProduceData,
@@ -335,7 +336,8 @@ struct PartitionBatchRequest<'a> {
     frame_bytes: usize,
 }
 
-/// Takes a batch in: here if it is small. Of large ones, a few at a time are unpacked, and not in the way of others.
+/// Validates a batch: in place if it is small. Large ones are decompressed on blocking threads, a
+/// few at a time.
 async fn prepare_batch(
     kafka: &KafkaServer,
     topic: &Topic,
@@ -356,7 +358,7 @@ async fn prepare_batch(
     }
 }
 
-/// Checks a partition's batch, and makes it ready for the engine.
+/// Checks a partition's batch, and prepares it for the engine.
 fn validate_batch(
     kafka: &KafkaServer,
     topic: &Topic,
@@ -401,7 +403,7 @@ fn validate_batch(
     Ok(ValidatedBatch { partition: data.index as u32, batch, strict_records })
 }
 
-/// Checks that there is exactly one batch, no larger than the topic takes, with the right checksum.
+/// Checks that there is exactly one batch, within the topic's size limit, with the right checksum.
 fn validate_frame(
     kafka: &KafkaServer,
     topic: &Topic,
@@ -429,7 +431,7 @@ fn validate_frame(
     check(records).map_err(bad)
 }
 
-/// Refuses what only a broker writes, and transactions.
+/// Refuses attributes that only a broker writes, and transactions.
 fn validate_attributes(
     header: &BatchHeader,
     is_transactional: bool,
@@ -446,9 +448,9 @@ fn validate_attributes(
     Err(PartitionProduceError::new(error, message))
 }
 
-/// A copy of `part` if it is less than half of the memory that it lies in: as the newest part of
-/// its log it outlives the request, and would keep all of that memory, uncounted. Small frames lie together
-/// in blocks that may be several times longer.
+/// A copy of `part` if it is less than half of the memory that it lies in. As the newest part of
+/// its log it outlives the request, and would keep all of that memory, uncounted. Small frames
+/// share blocks that may be several times longer.
 fn copy_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
     if frame_bytes < LARGE_BYTES_MIN || part.len() < frame_bytes / 2 {
         return Bytes::copy_from_slice(&part);
@@ -456,8 +458,8 @@ fn copy_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
     part
 }
 
-/// The smallest and the largest time of the records. Each record is looked at, so they are as many
-/// as the header says.
+/// The smallest and the largest time of the records. It reads each record, so it also checks that
+/// there are as many as the header says.
 fn record_time_range(
     records: &Bytes,
     limit: DecompressionLimit,
@@ -484,7 +486,7 @@ fn check_times(
     Ok(())
 }
 
-/// How far from now a topic takes times: of records, and of what is found in them.
+/// How far from now a topic accepts times: of records, and of what is found in them.
 struct TimestampBounds {
     now: i64,
     before: i64,
@@ -518,7 +520,7 @@ impl TimestampBounds {
     }
 }
 
-/// What is wrong with records of one batch: how much, and the first of it.
+/// The faults of one batch's records: their number, and the first of them.
 #[derive(Default)]
 struct RecordErrors {
     count: usize,
@@ -527,7 +529,7 @@ struct RecordErrors {
 }
 
 impl RecordErrors {
-    /// Remembers a fault of record `index`. The code of the first is the batch's.
+    /// Adds a fault of record `index`. The code of the first is the batch's.
     fn add(&mut self, index: usize, error: ResponseError, why: impl FnOnce() -> String) {
         self.count += 1;
         self.error.get_or_insert(error);

@@ -1,4 +1,4 @@
-//! SyncGroup (14): a member asks for its assignment; the leader brings it for all.
+//! SyncGroup (14): a member asks for its assignment. The leader sends it for all.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error_code::group_error;
 use crate::groups::{SyncRequest, SyncResult};
 use crate::routes::{ApiHandler, RequestContext};
 
-/// From here on, a member must say which protocol it knows of.
+/// From here on, a member must name the protocol that it knows.
 const PROTOCOL_REQUIRED: i16 = 5;
 
 impl ApiHandler for SyncGroupRequest {

@@ -1,4 +1,4 @@
-//! One moment across everything.
+//! Cuts: one moment across all partitions.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ pub(super) struct CutRequest {
     patience_ms: Option<u64>,
 }
 
-/// About how long the text of a partition is.
+/// The approximate length of a partition's text.
 const PARTITION_BYTES: usize = 80;
 
-/// The answer's document; its fields in the order of their names, as everywhere.
+/// The response document. Its fields are in the order of their names, as everywhere.
 #[derive(Serialize)]
 struct CutDocument<'a> {
     /// How far stamps run ahead of the wall clock.
     ahead_ms: u64,
     at: String,
-    /// How far the wall clock may be wrong: measured, and `skew_ms` at most.
+    /// The possible error of the wall clock: measured, and at most `skew_ms`.
     clock_error_ms: u64,
     clock_synchronised: bool,
     /// Whether it holds, with an event, all that happened before it.
@@ -39,7 +39,7 @@ struct CutDocument<'a> {
     durable: bool,
     frontier: String,
     hash: String,
-    /// Of each partition all up to an offset, and nothing behind it.
+    /// `prefix`: of each partition it has all up to an offset, and nothing after it.
     kind: &'static str,
     #[serde(serialize_with = "write_partitions")]
     partitions: &'a [CutPartition],
@@ -107,7 +107,7 @@ mod tests {
         let by_system = handle_json(&kafka, json!({"op": "cut", "at": at})).await;
         assert_eq!((&by_system["kind"], &by_system["closed"]), (&json!("prefix"), &json!(true)));
         assert_eq!(by_system["partitions"][0]["end"], 3);
-        // All of the batch's records claim to be of 1970.
+        // All records of the batch have a timestamp in 1970.
         let early = handle_json(&kafka, json!({"op": "cut", "at": "u0"})).await;
         assert_eq!((&early["kind"], &early["closed"]), (&json!("prefix"), &json!(false)));
         let early_at = early["at"].as_str().unwrap();

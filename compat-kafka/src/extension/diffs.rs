@@ -1,4 +1,4 @@
-//! What differs between two moments.
+//! The differences between two moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use super::moment::{MomentWaitPolicy, moment_text, parse_window, stamp_text, whe
 use super::{HistoryApiError, HistoryErrorCode};
 use crate::core::KafkaServer;
 
-/// How many differences are on a page, if the request does not say.
+/// The default number of differences on a page.
 const LIMIT: usize = 1000;
-/// How many there may be at the most.
+/// The most differences on a page.
 const LIMIT_MAX: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
@@ -33,14 +33,14 @@ pub(super) struct DiffRequest {
     when: MomentWaitPolicy,
     #[serde(default)]
     patience_ms: Option<u64>,
-    /// Where the page begins: `next` of the one before it.
+    /// Where the page begins: `next` of the previous one.
     #[serde(default)]
     after: Option<String>,
     #[serde(default)]
     limit: Option<usize>,
 }
 
-/// What a difference is about.
+/// The subject of a difference.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum DiffKind {

@@ -1,4 +1,4 @@
-//! Why a question is not answered: a code for programs, and a sentence for people.
+//! Why an operation failed: a code for programs, and a sentence for people.
 
 use engine::groups::GroupSetError;
 use engine::{EngineError, PinError, SeekError};
@@ -10,42 +10,39 @@ use super::error_code::HistoryErrorCode;
 use super::moment::stamp_text;
 use crate::groups::GroupError;
 
-/// When to ask again for what is being loaded from the journal.
+/// The retry delay while the catalog is loaded from the journal.
 const LOADING_RETRY_MS: u64 = 1000;
 
-/// Why a question is not answered.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryApiError {
     code: HistoryErrorCode,
     message: String,
     frontier: Option<String>,
-    /// When to ask again.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_ms: Option<u64>,
 }
 
 impl HistoryApiError {
-    /// A refusal of a kind.
     pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> HistoryApiError {
         HistoryApiError { code, message: message.into(), frontier: None, retry_ms: None }
     }
 
-    /// Its kind.
     pub fn code(&self) -> HistoryErrorCode {
         self.code
     }
 
-    /// When to ask again, in milliseconds, if that would help.
+    /// When to retry, in milliseconds, if that would help.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
     }
 
-    /// The same, to be asked again after so many milliseconds.
+    /// The same, with a retry after so many milliseconds.
     pub fn retry_in(self, retry_ms: u64) -> HistoryApiError {
         HistoryApiError { retry_ms: Some(retry_ms), ..self }
     }
 
-    /// The document that says so: one field, `error`.
+    /// The response document: one field, `error`.
     pub fn document(&self) -> String {
         json!({ "error": self }).to_string()
     }
@@ -93,7 +90,7 @@ impl From<EngineError> for HistoryApiError {
                 HistoryErrorCode::BadRequest
             }
             EngineError::Disk(_) | EngineError::Corrupt(_) => HistoryErrorCode::Internal,
-            // Only who appends or makes a topic is told of these, and no question does.
+            // Only appends and topic creation return these, and no operation here does.
             EngineError::TopicExists(_)
             | EngineError::TopicLimit(_)
             | EngineError::Duplicate { .. }
@@ -156,7 +153,7 @@ impl From<GroupError> for HistoryApiError {
             GroupError::GroupIdNotFound => {
                 HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
             }
-            // Only a member is told of these, and no question comes from one.
+            // Only group members get these, and no operation here is a member's.
             GroupError::UnknownMemberId
             | GroupError::IllegalGeneration
             | GroupError::RebalanceInProgress

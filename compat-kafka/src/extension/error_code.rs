@@ -1,5 +1,5 @@
-//! Every code that a refusal of the history API can have: one table, over Kafka's wire and over HTTP.
-//! `docs/KAFKA.md` lists them, and a test compares.
+//! Every error code of the history API: one table, for Kafka's wire and for HTTP. `docs/KAFKA.md`
+//! lists them, and a test compares.
 
 use std::fmt;
 
@@ -7,17 +7,15 @@ use serde::{Serialize, Serializer};
 
 macro_rules! history_error_codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)*) => {
-        /// The kind of a refusal.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum HistoryErrorCode {
             $($(#[$doc])* $code,)*
         }
 
         impl HistoryErrorCode {
-            /// All of them.
             pub const ALL: &[HistoryErrorCode] = &[$(HistoryErrorCode::$code),*];
 
-            /// Its name in a document.
+            /// The name in a document.
             pub fn name(self) -> &'static str {
                 match self {
                     $(HistoryErrorCode::$code => $name,)*
@@ -28,13 +26,13 @@ macro_rules! history_error_codes {
 }
 
 history_error_codes! {
-    /// The moment is not past yet.
+    /// The moment is not final yet.
     NotYet = "not_yet",
     /// The moment lies further ahead than the patience.
     FarFuture = "far_future",
-    /// What belongs to the moment is not kept any more.
+    /// History that belongs to the moment was removed.
     BeforeHistory = "before_history",
-    /// There is more to look through: the same question goes on with it.
+    /// The search is not complete: the same request continues it.
     Unfinished = "unfinished",
     /// There was no such topic.
     UnknownTopic = "unknown_topic",
@@ -44,63 +42,63 @@ history_error_codes! {
     GroupActive = "group_active",
     /// The group is being changed by another request.
     GroupBusy = "group_busy",
-    /// There are as many groups as there may be.
+    /// The limit on groups is reached.
     TooManyGroups = "too_many_groups",
-    /// No moment, or none that can be asked of this.
+    /// Not a moment, or not one that this operation accepts.
     BadMoment = "bad_moment",
-    /// The document does not read.
+    /// The document does not parse.
     BadRequest = "bad_request",
     /// The document is too long.
     TooLarge = "too_large",
-    /// A name or an expiry that a pin cannot have.
+    /// The name or the expiry of a pin is invalid.
     BadPin = "bad_pin",
-    /// The pin stands elsewhere.
+    /// A pin with this name exists at another moment.
     PinTaken = "pin_taken",
-    /// There are as many pins as there may be.
+    /// The limit on pins is reached.
     TooManyPins = "too_many_pins",
     /// There is no such pin.
     UnknownPin = "unknown_pin",
-    /// A module or a name that no plug-in can have.
+    /// The module or the name of a plug-in is invalid.
     BadPlugin = "bad_plugin",
     /// There is no such plug-in.
     UnknownPlugin = "unknown_plugin",
-    /// No value of `freezeframe.user.time`.
+    /// The value of `freezeframe.user.time` is invalid.
     BadSpec = "bad_spec",
     /// No user time can be read from the record.
     Unreadable = "unreadable",
     /// The partition has no such offset.
     OutOfRange = "out_of_range",
-    /// The tree has nothing of that name.
+    /// The tree has no such name.
     NotFound = "not_found",
-    /// Something on the way is no directory.
+    /// A name on the path is not a directory.
     NotDirectory = "not_directory",
     /// A directory has no bytes.
     IsDirectory = "is_directory",
-    /// No path.
+    /// The path is invalid.
     BadPath = "bad_path",
-    /// What was opened is not open any more, or not kept.
+    /// The handle is closed, or its data is not kept any more.
     Gone = "gone",
     /// The clock is fenced.
     Fenced = "fenced",
-    /// What the catalog keeps is being loaded from the journal.
+    /// The catalog is being rebuilt from the journal.
     Loading = "loading",
-    /// The server opens its data directory.
+    /// The server is opening its data directory.
     Starting = "starting",
-    /// The server ends.
+    /// The server is stopping.
     Stopping = "stopping",
-    /// HTTP: no question that GET can ask.
+    /// HTTP: GET does not serve this operation.
     UnknownOp = "unknown_op",
     /// HTTP: there is nothing at this path.
     UnknownPath = "unknown_path",
-    /// HTTP: the path is not for this method.
+    /// HTTP: the path does not have this method.
     MethodNotAllowed = "method_not_allowed",
     /// HTTP: the body is not JSON by its `Content-Type`.
     UnsupportedMediaType = "unsupported_media_type",
-    /// HTTP: a page of another origin asks for a change.
+    /// HTTP: a page of another origin requests a change.
     Forbidden = "forbidden",
     /// HTTP: the request names a host that is not this server.
     ForeignHost = "foreign_host",
-    /// The disk fails, or what is stored cannot be read.
+    /// The disk fails, or stored data cannot be read.
     Internal = "internal",
 }
 

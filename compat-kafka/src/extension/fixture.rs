@@ -1,4 +1,4 @@
-//! What the tests of the operations stand on: Kafka's face over an engine in memory.
+//! The fixture of the operations' tests: a server over an engine in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::format::KafkaFormat;
 
 pub(super) const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Kafka's face over an engine in memory with a topic `a` of one partition.
+/// A server over an engine in memory, with a topic `a` of one partition.
 pub(super) async fn kafka() -> Arc<KafkaServer> {
     kafka_with(EngineOptions::default()).await
 }
@@ -48,13 +48,13 @@ pub(super) async fn append_three(kafka: &KafkaServer) {
     assert!(appended[0].is_ok(), "{appended:?}");
 }
 
-/// The code of a refusal.
+/// The code of the error.
 pub(super) async fn code(kafka: &Arc<KafkaServer>, document: Value) -> String {
     let answer = handle_json(kafka, document).await;
     answer["error"]["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-/// The newest moment that is past.
+/// The newest final moment.
 pub(super) async fn moment(kafka: &Arc<KafkaServer>) -> String {
     let cut = json!({"op": "cut", "at": "s9999999999999", "when": "frontier"});
     handle_json(kafka, cut).await["at"].as_str().unwrap().to_owned()

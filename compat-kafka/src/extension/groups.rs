@@ -1,4 +1,4 @@
-//! Groups as they were: who was in them, and what they had committed.
+//! Groups at a moment: their members, and their committed offsets.
 
 use std::sync::Arc;
 

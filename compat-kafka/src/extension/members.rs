@@ -1,4 +1,4 @@
-//! Who was in a group: what the coordinator's snapshot says.
+//! The members of a group at a moment, from the coordinator's snapshot.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn member(member: &MemberSnapshot, kind: Option<&str>) -> Value {
         "instance": member.group_instance_id,
         "client_id": member.client_id,
         "host": member.client_host,
-        // Other kinds of groups write other things there.
+        // Other kinds of groups use another format.
         "reads": assigned(kind, &member.assignment),
     })
 }

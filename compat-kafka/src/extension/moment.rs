@@ -1,4 +1,4 @@
-//! Moments as documents spell them, and how long an answer may wait for one.
+//! Moments in documents, and how long a request may wait for one.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::{HistoryApiError, HistoryErrorCode};
 use crate::core::KafkaServer;
 
-/// The longest that anybody may wait for a moment.
+/// The longest wait for a moment that a request may ask for.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What to do about a moment that is not past yet.
+/// What to do about a moment that is not final yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum MomentWaitPolicy {
@@ -22,7 +22,7 @@ pub(super) enum MomentWaitPolicy {
     Frontier,
 }
 
-/// What a document says of a moment that is not past yet.
+/// The wait policy of a document.
 pub(super) fn when(
     kafka: &KafkaServer,
     patience: MomentWaitPolicy,
@@ -36,12 +36,12 @@ pub(super) fn when(
     }
 }
 
-/// Waits as long as one waits who does not say.
+/// The wait policy if the document has none.
 pub(super) fn default_wait(kafka: &KafkaServer) -> WaitPolicy {
     WaitPolicy::Wait(kafka.options.moment_patience)
 }
 
-/// A stamp, as a moment that can be given back.
+/// A stamp, as a moment that a later request can use.
 pub(super) fn stamp_text(stamp: Hlc) -> String {
     format!("sh{:016x}", stamp.bits())
 }
@@ -83,7 +83,7 @@ fn bad_moment(message: impl Into<String>) -> HistoryApiError {
     HistoryApiError::new(HistoryErrorCode::BadMoment, message)
 }
 
-/// What is asked, or the frontier.
+/// The cut in `text`, or the frontier.
 pub(super) fn parse_or_frontier(
     text: Option<&str>,
     wait: WaitPolicy,

@@ -1,4 +1,4 @@
-//! Moments that are kept.
+//! Pins: moments that are kept readable.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! Plug-ins that find user times: add, list, remove, and try out. And what was found in records.
+//! Plug-ins that find user times: add, list, remove, and test. Also the user times that were found
+//! in records.
 //!
-//! Bytes are spelled in hex: the longest module fits into a request so.
+//! Bytes are in hex: the longest module still fits into a request.
 
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use super::{HistoryApiError, HistoryErrorCode};
 use crate::core::KafkaServer;
 use crate::moment_cache::MomentTopicError;
 
-/// The most records that one answer tells of, if their first batch has no more.
+/// The most records in one response, if their first batch has no more.
 const RECORDS_MAX: usize = 10_000;
-/// How many bytes of batches are looked into for one answer.
+/// The most bytes of batches that are read for one response.
 const SCAN_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +40,7 @@ pub(super) struct RemovePluginRequest {
     name: String,
 }
 
-/// What would be found in a record.
+/// The user time that would be found in a record.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TestUserTimeRequest {
@@ -54,7 +55,7 @@ pub(super) struct TestUserTimeRequest {
     headers: Vec<(String, HexBytes)>,
 }
 
-/// The user times of records from an offset on. The topic may be a moment's name.
+/// The user times of records from an offset on. The topic may be a moment topic.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserTimesRequest {
@@ -202,7 +203,7 @@ mod tests {
     use super::super::handle_json;
     use super::*;
 
-    /// Says what it is built to say.
+    /// A plug-in that always returns this time.
     fn saying(ms: i64) -> String {
         let text = format!(
             "(module (memory (export \"memory\") 1) \

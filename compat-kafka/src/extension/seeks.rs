@@ -1,4 +1,4 @@
-//! Setting a group to a moment, and back to what it had committed at one.
+//! Resets a group's offsets to a moment, or to what it had committed at one.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::core::KafkaServer;
 pub(super) struct SeekRequest {
     group: String,
     at: String,
-    /// All that it has committed something for, if not said.
+    /// If not set, all topics with committed offsets of the group.
     #[serde(default)]
     topics: Option<Vec<String>>,
     #[serde(default)]
@@ -66,14 +66,14 @@ pub(super) async fn restore(
     set_group(kafka, &group, GroupSeekTarget::Restore(parse_cut(&at)?), when, dry_run).await
 }
 
-/// What a group is to be set to.
+/// The new offsets of a group.
 enum GroupSeekTarget {
     Seek { moment: Moment, topics: Option<Vec<String>> },
     Restore(Cut),
 }
 
 impl GroupSeekTarget {
-    /// The same at a moment that is absolute, and past.
+    /// The same with an absolute and final moment.
     fn at_moment(self, moment: Moment) -> GroupSeekTarget {
         match (self, moment) {
             (GroupSeekTarget::Seek { topics, .. }, moment) => {
@@ -102,8 +102,8 @@ impl GroupSeekTarget {
     }
 }
 
-/// Sets a group that has no members, and keeps them away meanwhile: a member that joined just before
-/// would have read what was committed before, and go on from there.
+/// Sets the offsets of a group without members, and keeps members away meanwhile. A member that
+/// joined just before would have read the old offsets, and continue from there.
 async fn set_group(
     kafka: &Arc<KafkaServer>,
     group: &str,
@@ -114,13 +114,13 @@ async fn set_group(
     if group.is_empty() {
         return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name"));
     }
-    // What cannot be done leaves no group behind that was not there.
+    // A failed request must not leave a group behind that did not exist.
     let planned = setting.apply(kafka, group, when, GroupSetMode::DryRun).await?;
     if dry_run {
         return Ok(group_set_json(group, &planned));
     }
     let setting = setting.at_moment(planned.at);
-    // In a task of its own: a client that goes away must not let members in before it is done.
+    // In a task of its own: when the client disconnects, members must stay out until it is done.
     let setting = commit(Arc::clone(kafka), group.to_owned(), setting);
     match tokio::spawn(setting).await {
         Ok(done) => Ok(group_set_json(group, &done?)),
@@ -137,7 +137,7 @@ async fn commit(
     setting: GroupSeekTarget,
 ) -> Result<GroupSetResult, HistoryApiError> {
     let held = kafka.groups.hold(&group)?;
-    // The plan has waited for it.
+    // The plan has waited for the moment already.
     let done = setting.apply(&kafka, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
     drop(held);
     tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(committed(&kafka), 0);
     }
 
-    /// Whoever holds the group next sees it as it was or as it was set, and nothing on its way.
+    /// The next user of the group sees it as it was or as it was set, and nothing in between.
     #[tokio::test]
     async fn a_group_is_held_until_it_is_set_also_when_the_caller_has_gone() {
         for polls in 1..12 {
@@ -250,7 +250,7 @@ mod tests {
             drop(seeking);
             if let Ok(held) = kafka.groups.hold("g") {
                 let before = committed(&kafka);
-                // Behind everything that was queued before it.
+                // After everything that was queued before it.
                 let (topic, metadata) = ("a".to_owned(), String::new());
                 let commit = OffsetCommit {
                     topic,

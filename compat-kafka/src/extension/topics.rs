@@ -1,4 +1,4 @@
-//! Topics as they were.
+//! Topics at a moment.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Which partitions a member was given: what the assignment of a "consumer" member says.
+//! The partitions that a member was assigned: it parses the assignment of a "consumer" member.
 //!
-//! Every version of it begins alike (a version, then topics with their partitions), so only this prefix
-//! is read. The bytes come from a client: a count is checked before anything is taken.
+//! Every version of the format begins with a version, then topics with their partitions, so only
+//! this prefix is read. The bytes come from a client: a count is checked before memory is reserved.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use bytes::{Buf, Bytes};
 
 use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, read_name};
 
-/// The partitions of an assignment, by topic; `None` if the group's members are no consumers, or the
-/// bytes are no assignment.
+/// The partitions of an assignment, by topic; `None` if the group's members are not consumers, or
+/// the bytes are not an assignment.
 pub fn assigned(
     protocol_type: Option<&str>,
     assignment: &[u8],
@@ -18,7 +18,7 @@ pub fn assigned(
     if protocol_type != Some(CONSUMER_PROTOCOL_TYPE) {
         return None;
     }
-    // One that was given nothing may have got no bytes at all.
+    // A member without partitions may have no bytes at all.
     if assignment.is_empty() {
         return Some(BTreeMap::new());
     }

@@ -1,11 +1,12 @@
-//! One group, as a state machine: requests and the passing of time go in, [`GroupEffect`]s come out.
+//! One group as a state machine: its inputs are requests and time, its outputs are
+//! [`GroupEffect`]s.
 //!
-//! The verbs are beside this file: `join`, `sync`, `heartbeat`, `leave`, `replace` (a static member
-//! comes back under a new id), `rebalance` (what moves the group from one generation to the next),
-//! `commit` and `describe_topic`. Here is what they share.
+//! The operations are in files beside this one: `join`, `sync`, `heartbeat`, `leave`, `replace` (a
+//! static member returns under a new id), `rebalance` (from one generation to the next), `commit`
+//! and `describe`. This file has what they share.
 //!
-//! Whatever waits is waited for by something: while a join waits there is a join timer or a write,
-//! and while a sync waits there is a timer or a write that ends the waiting.
+//! Every wait has something that ends it: while a join waits there is a join timer or a write, and
+//! while a sync waits there is a timer or a write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,11 +35,12 @@ mod test_classic_group;
 #[cfg(test)]
 mod tests;
 
-/// Names a join or sync request that waits. The caller chooses it, and uses none twice.
+/// Identifies a join or sync request that waits. The caller chooses it, and uses none twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestToken(pub u64);
 
-/// Names a snapshot on its way to the log, from [`GroupEffect::Persist`] to [`ClassicGroup::persisted`].
+/// Identifies a snapshot on its way to the log, from [`GroupEffect::Persist`] to
+/// [`ClassicGroup::persisted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub(super) u64);
 
@@ -58,38 +60,37 @@ pub enum GroupEffect {
     Join {
         /// The request.
         token: RequestToken,
-        /// Its answer.
+        /// The response.
         answer: JoinResult,
     },
     /// Answer a sync request.
     Sync {
         /// The request.
         token: RequestToken,
-        /// Its answer.
+        /// The response.
         answer: SyncResult,
     },
-    /// Write this to the group's log, after all earlier ones, and call [`ClassicGroup::persisted`]. It may
-    /// be left out if a later snapshot is written in its place.
+    /// Write this to the group's log, after all earlier ones, and call [`ClassicGroup::persisted`].
+    /// It may be skipped if a later snapshot is written instead.
     Persist {
-        /// What to call back with.
+        /// The id for the callback.
         write: WriteId,
-        /// What to write.
         snapshot: GroupSnapshot,
     },
 }
 
-/// What waits for a write to end.
+/// What happens when a write ends.
 #[derive(Debug, Clone)]
 pub(super) enum PendingWrite {
     /// The leader's assignment; the members' syncs are answered after it.
     Assignment { generation: i32, assignments: BTreeMap<String, Bytes> },
     /// A static member's new id; its join is answered after it.
     Replacement(Box<StaticMemberReplacement>),
-    /// The group has no members; nobody waits.
+    /// The group has no members, and no request waits.
     EmptyGroup,
 }
 
-/// What a deadline of the group is for.
+/// The purpose of a deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum GroupTimer {
     Join,
@@ -97,7 +98,7 @@ enum GroupTimer {
     Session(String),
 }
 
-/// One group. Times are those of a monotonic clock of the caller's; it must not go back.
+/// One group. Times are of a monotonic clock of the caller.
 #[derive(Debug, Clone)]
 pub struct ClassicGroup {
     pub(super) options: Arc<Options>,
@@ -106,19 +107,19 @@ pub struct ClassicGroup {
     pub(super) protocol_type: Option<String>,
     pub(super) protocol: Option<String>,
     pub(super) roster: MemberRoster,
-    /// Ids that were given out and not yet joined with (KIP-394). None is in `roster`.
+    /// Issued ids that have not joined yet (KIP-394). None is in `roster`.
     pub(super) pending: PendingMembers,
     /// Members of this generation that have not synced yet.
     pub(super) pending_sync: BTreeSet<String>,
     /// Of members, and of `pending`.
     pub(super) sessions: DeadlineQueue,
-    /// Set exactly in `PreparingRebalance`.
+    /// It is `Some` exactly in `PreparingRebalance`.
     pub(super) join_timer: Option<JoinTimer>,
     pub(super) sync_deadline: Option<Duration>,
     pub(super) subscriptions: GroupSubscriptions,
     pub(super) writes: BTreeMap<WriteId, PendingWrite>,
     pub(super) reason: &'static str,
-    /// When its last member went, if that was in this life.
+    /// When its last member left, if that was in this incarnation.
     pub(super) empty_since: Option<Duration>,
     next_write: u64,
     effects: Vec<GroupEffect>,
@@ -148,12 +149,11 @@ impl ClassicGroup {
         }
     }
 
-    /// Where the group stands.
     pub fn state(&self) -> ClassicGroupState {
         self.state
     }
 
-    /// Rises by one with every rebalance.
+    /// The generation. It rises by one with every rebalance.
     pub fn generation(&self) -> i32 {
         self.generation
     }
@@ -163,7 +163,7 @@ impl ClassicGroup {
         self.roster.len()
     }
 
-    /// How many bytes its members hold, and the ids that were given out.
+    /// The bytes that its members and the issued ids take.
     pub fn bytes(&self) -> usize {
         self.roster.bytes() + self.pending.bytes()
     }
@@ -173,17 +173,17 @@ impl ClassicGroup {
         self.reason
     }
 
-    /// Nothing would be lost but the generation if this group were forgotten.
+    /// Whether only the generation would be lost if this group were removed.
     pub fn is_idle(&self) -> bool {
         self.state == ClassicGroupState::Empty && self.pending.is_empty() && self.writes.is_empty()
     }
 
-    /// When [`ClassicGroup::tick`] has something to do next.
+    /// When [`ClassicGroup::tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.first_timer().map(|(at, _)| at)
     }
 
-    /// Does all that is due by `now`.
+    /// Runs all that is due by `now`.
     pub fn tick(&mut self, now: Duration) -> Vec<GroupEffect> {
         while let Some((at, timer)) = self.first_timer()
             && at <= now
@@ -193,7 +193,7 @@ impl ClassicGroup {
         self.take_effects()
     }
 
-    /// Hears how the write of an [`GroupEffect::Persist`] ended.
+    /// Handles the end of the write of a [`GroupEffect::Persist`].
     pub fn persisted(
         &mut self,
         now: Duration,
@@ -212,7 +212,7 @@ impl ClassicGroup {
         self.take_effects()
     }
 
-    /// Ends the group. All that wait are told to find a coordinator again.
+    /// Ends the group. All waiting requests are told to find the coordinator again.
     pub fn close(&mut self) -> Vec<GroupEffect> {
         for id in self.roster.ids() {
             self.fail_pending_requests(&id, GroupError::CoordinatorNotAvailable);
@@ -252,7 +252,7 @@ impl ClassicGroup {
         }
     }
 
-    /// Fails unless the member is one of the group, and still the one that its instance id means.
+    /// Fails unless the member is in the group, and its instance id still maps to it.
     pub(super) fn check_member(&self, id: &str, instance: Option<&str>) -> Result<(), GroupError> {
         if let Some(instance) = instance {
             let holder = self.roster.id_of_instance(instance);
@@ -267,14 +267,14 @@ impl ClassicGroup {
         if generation == self.generation { Ok(()) } else { Err(GroupError::IllegalGeneration) }
     }
 
-    /// Gives the member its session timeout anew.
+    /// Restarts the member's session timeout.
     pub(super) fn refresh_session(&mut self, now: Duration, id: &str) {
         if let Some(member) = self.roster.get(id) {
             self.sessions.set(id, now + member.session_timeout);
         }
     }
 
-    /// Takes a member out, and answers what it has in waiting.
+    /// Removes a member, and answers its waiting requests.
     pub(super) fn remove_member(
         &mut self,
         id: &str,
@@ -286,7 +286,7 @@ impl ClassicGroup {
         self.roster.remove(id)
     }
 
-    /// A member need no longer sync.
+    /// The member does not have to sync any more.
     pub(super) fn remove_pending_sync(&mut self, id: &str) {
         self.pending_sync.remove(id);
         if self.pending_sync.is_empty() {
@@ -328,7 +328,7 @@ impl ClassicGroup {
         std::mem::take(&mut self.effects)
     }
 
-    /// Checks what must hold between any two events.
+    /// Asserts what must hold between any two events.
     #[cfg(test)]
     pub(super) fn assert_sound(&self) {
         self.roster.assert_sound();

@@ -1,4 +1,4 @@
-//! The fence before committed offsets: may this client set them, or delete them, now? May they expire?
+//! The checks before offsets are committed, deleted, or expire.
 
 use std::time::Duration;
 
@@ -7,16 +7,15 @@ use super::error::GroupError;
 use super::state::ClassicGroupState;
 use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, GroupSubscriptions};
 
-/// Who commits.
+/// The identity of the client that commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitFence {
     /// The member's id; empty for a client that uses no group management.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The member's generation; -1 for a client that uses no group management.
     pub generation_id: i32,
-    /// Which request this is.
+    /// Which request commits.
     pub kind: CommitKind,
 }
 
@@ -32,18 +31,18 @@ pub enum CommitKind {
 /// Which of a group's offsets may expire (KIP-211).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OffsetExpirationCondition {
-    /// It has had no members for long, as far as it is known here: all of them.
+    /// All of them: as far as is known here, the group has had no members for long.
     Unused,
-    /// Its members went lately: those that were committed with a retention of their own.
+    /// Its members left recently: offsets that were committed with their own retention.
     RecentlyUsed,
-    /// Those of topics that its members do not read.
+    /// Offsets of topics that its members do not read.
     Subscribed(GroupSubscriptions),
-    /// None: what its members read cannot be told, or changes.
+    /// None: what its members read is unknown or changing.
     InUse,
 }
 
 impl ClassicGroup {
-    /// Which of its offsets may expire?
+    /// Which offsets of the group may expire.
     pub fn offset_expiration_condition(&self, now: Duration) -> OffsetExpirationCondition {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
         let retention = self.options.offsets_retention;
@@ -58,7 +57,7 @@ impl ClassicGroup {
         }
     }
 
-    /// May this client commit offsets? A member's commit is a sign of life.
+    /// Checks whether this client may commit offsets. A member's commit counts as a heartbeat.
     pub fn check_commit(&mut self, now: Duration, fence: &CommitFence) -> Result<(), GroupError> {
         self.fence_commit(fence)?;
         let is_alive =
@@ -89,8 +88,8 @@ impl ClassicGroup {
         Ok(())
     }
 
-    /// May offsets be deleted, and which topics' may not? Those that the answer includes are
-    /// [`GroupError::GroupSubscribedToTopic`].
+    /// Checks whether offsets may be deleted, and returns the topics whose offsets may not: those
+    /// in the result are [`GroupError::GroupSubscribedToTopic`].
     pub fn check_offset_delete(&self) -> Result<GroupSubscriptions, GroupError> {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
         match self.state {
@@ -101,7 +100,7 @@ impl ClassicGroup {
         }
     }
 
-    /// May the group be deleted?
+    /// Checks whether the group may be deleted.
     pub fn check_delete(&self) -> Result<(), GroupError> {
         match self.state {
             ClassicGroupState::Empty => Ok(()),

@@ -1,12 +1,11 @@
-//! All groups, with what one of them lacks: time, requests that wait, and a log.
+//! All groups, with what one of them lacks: time, waiting requests, and a log.
 //!
-//! Each group is a [`Slot`] behind a lock of its own; no lock is held over an await. The map's lock
-//! is taken before a slot's, never after. Writes of one group take turns, so the log hears of its
-//! generations in order. One task rings for all deadlines (`alarms`).
+//! Each group is a [`GroupSlot`] behind a lock of its own. No lock is held over an await. The map's
+//! lock is taken before a slot's, never after. Writes of one group take turns, so the log gets its
+//! generations in order. One task handles all deadlines (`timer_queue`).
 //!
-//! A request whose future is dropped takes its place among the waiters with it. Its member stays
-//! what it is, as in Kafka, until the group's timers say otherwise: the client may have only lost
-//! its connection.
+//! A request whose future is dropped stops waiting. Its member stays in the group, as in Kafka,
+//! until the group's timers remove it: the client may only have lost its connection.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -46,26 +45,26 @@ mod writes;
 
 pub use hold::HeldGroup;
 
-/// What a [`GroupLog`] answers with, later.
+/// The future of a [`GroupLog`] call.
 pub type GroupLogFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Where groups are kept over a restart. For one group there is one call at a time. A future that
-/// is dropped before it ends, for it took too long, counts as a failure.
+/// Storage for groups that survives a restart. For one group there is one call at a time. A future
+/// that is dropped before it ends, because it took too long, counts as a failure.
 pub trait GroupLog: Send + Sync + 'static {
-    /// Stores a snapshot in the place of the last one. Done when it survives a crash.
+    /// Replaces the group's snapshot. It is done when the snapshot survives a crash.
     fn put(&self, group: &str, snapshot: Vec<u8>) -> GroupLogFuture<Result<(), String>>;
 
-    /// Forgets the group's snapshot and offsets, if there are any.
+    /// Removes the group's snapshot and offsets, if there are any.
     fn delete(&self, group: &str) -> GroupLogFuture<Result<(), String>>;
 
-    /// Whether offsets are committed for the group: then it is remembered without members too.
+    /// Whether the group has committed offsets: then it is kept without members too.
     fn has_offsets(&self, group: &str) -> GroupLogFuture<bool>;
 }
 
-/// What a group costs beside its id and its members.
+/// The memory of a group without its id and its members.
 const SLOT_BYTES: usize = 1024;
 
-/// Where the chance part of member ids comes from: a seeded one makes runs replay.
+/// The source of the random part of member ids. A seeded one makes runs reproducible.
 type MemberIdGenerator = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
 
 /// All groups. Clones share them; the timer task ends with the last clone.
@@ -82,7 +81,7 @@ struct CoordinatorState {
     groups: Mutex<GroupMap>,
     timers: Arc<TimerQueue>,
     next_token: AtomicU64,
-    /// What the members of all groups hold.
+    /// The bytes of the members of all groups.
     bytes: AtomicUsize,
 }
 
@@ -92,7 +91,7 @@ struct GroupMap {
     is_closed: bool,
 }
 
-/// What to do about a group that is not there.
+/// What to do if a group does not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MissingGroupPolicy {
     Refuse,
@@ -120,8 +119,8 @@ impl GroupCoordinator {
         GroupCoordinator { shared }
     }
 
-    /// Brings a group back as it was stored, before it is asked for. Not bounded by `groups_max`:
-    /// what was accepted before the restart is not lost by it.
+    /// Restores a group from its snapshot, before any request for it. `groups_max` does not apply:
+    /// a restart loses no group that was accepted before.
     pub fn restore(&self, group: &str, snapshot: &[u8]) -> Result<(), GroupSnapshotError> {
         let snapshot = GroupSnapshot::decode(snapshot)?;
         let now = self.shared.now();
@@ -134,12 +133,12 @@ impl GroupCoordinator {
         Ok(())
     }
 
-    /// Brings a group back of which there are only offsets: nobody has ever joined it.
+    /// Restores a group that has only offsets: nobody has ever joined it.
     pub fn restore_without_members(&self, group: &str) {
         self.restore_empty(group, ClassicGroup::new(self.shared.options.clone()));
     }
 
-    /// Brings a group back of which it is not known who was in it: its members have time to join anew.
+    /// Restores a group whose members are unknown: they have time to join again.
     pub fn restore_unknown(&self, group: &str) {
         let mut machine = ClassicGroup::new(self.shared.options.clone());
         machine.empty_since = Some(self.shared.now());
@@ -157,7 +156,7 @@ impl GroupCoordinator {
         }
     }
 
-    /// A member joins; answered when the group's next generation begins.
+    /// Joins a member. It returns when the group's next generation begins.
     pub async fn join(&self, group: &str, request: JoinRequest) -> JoinResult {
         let member_id = request.member_id.clone();
         let refuse = |error| JoinResult::with_error(error, &member_id);
@@ -201,7 +200,7 @@ impl GroupCoordinator {
         })
     }
 
-    /// A member asks for its assignment; answered when the leader's is stored.
+    /// Returns a member's assignment when the leader's assignments are stored.
     pub async fn sync(&self, group: &str, request: SyncRequest) -> SyncResult {
         match self.begin_sync(group, request) {
             Ok(waiting) => waiting
@@ -238,7 +237,7 @@ impl GroupCoordinator {
         })
     }
 
-    /// A member says that it lives.
+    /// Records a heartbeat of a member.
     pub fn heartbeat(
         &self,
         group: &str,
@@ -251,7 +250,7 @@ impl GroupCoordinator {
         .map_err(as_unknown_member)?
     }
 
-    /// Takes members out of a group: one answer each, in order.
+    /// Removes members from a group: one result each, in order.
     pub fn leave(
         &self,
         group: &str,
@@ -269,12 +268,13 @@ impl GroupCoordinator {
         }
     }
 
-    /// May this client commit offsets? A client without group management makes the group, if there
-    /// is none; any other is told [`GroupError::GroupIdNotFound`], which is `GROUP_ID_NOT_FOUND`
-    /// from version 9 of `OffsetCommit` and `ILLEGAL_GENERATION` everywhere else.
+    /// Checks whether this client may commit offsets. A client without group management creates the
+    /// group, if there is none. Any other gets [`GroupError::GroupIdNotFound`], which is
+    /// `GROUP_ID_NOT_FOUND` from version 9 of `OffsetCommit` and `ILLEGAL_GENERATION` everywhere
+    /// else.
     ///
-    /// What `queue` puts into the log comes before all that is decided about the group later: before
-    /// its end, and before it is set to a moment.
+    /// What `queue` puts into the log precedes all later decisions about the group: its deletion,
+    /// and a reset to a moment.
     pub fn commit<T>(
         &self,
         group: &str,
@@ -293,14 +293,15 @@ impl GroupCoordinator {
         })?
     }
 
-    /// May offsets of the group be deleted, and which topics' may not?
+    /// Checks whether offsets of the group may be deleted, and returns the topics whose offsets may
+    /// not.
     pub fn check_offset_delete(&self, group: &str) -> Result<GroupSubscriptions, GroupError> {
         self.read_group(group, ClassicGroup::check_offset_delete)?
     }
 
-    /// Lets offsets of the group expire, if any may: `queue` is told which. What it puts into the log comes
-    /// before all that is decided about the group later, so whoever joins afterwards has not been told of them.
-    /// `None` for a group that is not there, or that somebody else acts on.
+    /// Lets offsets of the group expire, if any may: `queue` gets the condition. What it puts into
+    /// the log precedes all later decisions about the group, so members that join afterwards have
+    /// not seen those offsets. `None` if the group does not exist, or another request acts on it.
     pub fn expire<T>(
         &self,
         group: &str,
@@ -351,7 +352,7 @@ impl GroupCoordinator {
         done.await.unwrap_or(Err(GroupError::CoordinatorNotAvailable))
     }
 
-    /// Refuses all requests from now on, those that wait included. Writes under way go on.
+    /// Refuses all requests from now on, including those that wait. Writes in flight go on.
     pub fn close(&self) {
         let slots: Vec<Arc<GroupSlot>> = {
             let mut groups = self.shared.groups.lock();
@@ -365,8 +366,8 @@ impl GroupCoordinator {
         }
     }
 
-    /// Lets the group act, and sees to the effects. A group that died between being found and being
-    /// locked has left the map by then, so the search begins anew.
+    /// Runs `act` on the group, and applies the effects. A group that died between the lookup and
+    /// the lock has left the map by then, so the lookup is repeated.
     fn update_group<T>(
         &self,
         group: &str,
@@ -405,7 +406,7 @@ impl GroupCoordinator {
 }
 
 impl CoordinatorState {
-    /// Time since the start: what all groups reckon in.
+    /// Time since the start: the time base of all groups.
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -436,13 +437,13 @@ impl CoordinatorState {
         Ok(slot)
     }
 
-    /// Whether all groups together would hold more than they may. What each of a few requests at a time brings
-    /// may come on top.
+    /// Whether all groups together would exceed their byte limit. The bytes of a few concurrent
+    /// requests may come on top.
     fn exceeds_bytes_max(&self, growth: usize) -> bool {
         growth > 0 && self.bytes.load(Ordering::Relaxed) + growth > self.options.groups_bytes_max
     }
 
-    /// Counts the group anew in the sum over all: one that is gone, no more.
+    /// Updates the group's bytes in the sum over all groups. A group that is gone counts 0.
     fn update_bytes(&self, slot: &GroupSlot, inner: &mut GroupSlotState) {
         let is_gone = inner.group.state() == ClassicGroupState::Dead;
         let now = if is_gone { 0 } else { slot_bytes(&slot.id) + inner.group.bytes() };
@@ -451,7 +452,7 @@ impl CoordinatorState {
         self.bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Sees to what the group wants done, and to being woken for its next deadline.
+    /// Applies the effects, and schedules the group's next deadline.
     fn apply_effects(
         self: &Arc<Self>,
         slot: &Arc<GroupSlot>,
@@ -493,7 +494,7 @@ impl CoordinatorState {
     }
 }
 
-/// A request that waits. Dropped, it leaves no trace among the waiters.
+/// A request that waits. When it is dropped, it is removed from the waiting requests.
 struct PendingGroupRequest<T> {
     slot: Arc<GroupSlot>,
     token: RequestToken,
@@ -502,7 +503,7 @@ struct PendingGroupRequest<T> {
 }
 
 impl<T> PendingGroupRequest<T> {
-    /// `None` only if the group is gone without a word.
+    /// `None` only if the group ended without an answer.
     async fn answer(mut self) -> Option<T> {
         (&mut self.receiver).await.ok()
     }
@@ -531,7 +532,7 @@ impl Drop for CoordinatorState {
     }
 }
 
-/// What a group costs without members. Its id is a key, too.
+/// The memory of a group without members. Its id is a key, too.
 fn slot_bytes(id: &str) -> usize {
     SLOT_BYTES + 2 * id.len()
 }
@@ -540,7 +541,7 @@ fn check_group_id(group: &str) -> Result<(), GroupError> {
     if group.is_empty() { Err(GroupError::InvalidGroupId) } else { Ok(()) }
 }
 
-/// A member of a group that is not there is not known either, and is to join anew.
+/// A member of a missing group is unknown too, and has to join again.
 fn as_unknown_member(error: GroupError) -> GroupError {
     match error {
         GroupError::GroupIdNotFound => GroupError::UnknownMemberId,

@@ -1,9 +1,9 @@
-//! When each member, or each member id that was given out, is given up.
+//! The deadlines of members, and of issued member ids.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-/// One deadline a name. Every name in `at` is in `in_order` once, at the same moment.
+/// One deadline per name. Every name in `at` is in `in_order` once, at the same time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DeadlineQueue {
     at: HashMap<String, Duration>,

@@ -1,4 +1,4 @@
-//! What an administrator is shown of a group.
+//! What an administrator sees of a group.
 
 use bytes::Bytes;
 
@@ -9,7 +9,6 @@ use super::state::ClassicGroupState;
 /// One line in the list of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupOverview {
-    /// The group's id.
     pub group_id: String,
     /// `consumer`, `connect`, …; empty if nobody has ever joined.
     pub protocol_type: String,
@@ -18,7 +17,7 @@ pub struct GroupOverview {
 }
 
 impl GroupOverview {
-    /// What Kafka calls groups of this kind, beside its newer ones.
+    /// Kafka's name for groups of this kind, as opposed to newer ones.
     pub const GROUP_TYPE: &'static str = "classic";
 }
 
@@ -31,24 +30,20 @@ pub struct GroupSummary {
     pub protocol_type: String,
     /// The protocol that the members chose; empty unless the group is stable.
     pub protocol_data: String,
-    /// The members.
     pub members: Vec<MemberSummary>,
 }
 
-/// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSummary {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
-    /// What the client calls itself.
+    /// The name that the client gives itself.
     pub client_id: String,
     /// Where the client connects from.
     pub client_host: String,
-    /// What the member brought for the protocol chosen; empty unless the group is stable.
+    /// The member's metadata for the chosen protocol; empty unless the group is stable.
     pub metadata: Bytes,
-    /// What the leader last assigned to the member.
+    /// The member's last assignment from the leader.
     pub assignment: Bytes,
 }
 

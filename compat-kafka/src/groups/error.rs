@@ -1,22 +1,23 @@
-//! Why a group refuses a request. Each variant is an error code of its own on Kafka's wire, but for
-//! [`GroupError::TooManyGroups`], [`GroupError::TooManyBytes`] and [`GroupError::TooLarge`], which are our own bounds.
+//! Why a group refuses a request. Each variant is an error code of its own on Kafka's wire, except
+//! [`GroupError::TooManyGroups`], [`GroupError::TooManyBytes`] and [`GroupError::TooLarge`], which
+//! are our own limits.
 
 /// Why a group refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum GroupError {
-    /// The group has no such member: it must join anew, with an empty member id.
+    /// The group has no such member: it must join again, with an empty member id.
     #[error("the group has no such member")]
     UnknownMemberId,
-    /// The request speaks of another generation than the group's.
+    /// The request's generation is not the group's.
     #[error("not the group's generation")]
     IllegalGeneration,
-    /// The group is gathering its members: join again.
+    /// The group waits for its members to join: join again.
     #[error("the group is rebalancing")]
     RebalanceInProgress,
     /// The protocol type differs from the group's, or no protocol is supported by all members.
     #[error("no protocol in common with the group")]
     InconsistentGroupProtocol,
-    /// Join again with the member id that the answer carries (KIP-394).
+    /// Join again with the member id in the response (KIP-394).
     #[error("join again with the member id given")]
     MemberIdRequired,
     /// A newer member has taken over this instance id.
@@ -43,13 +44,14 @@ pub enum GroupError {
     /// An empty group id, where one is needed.
     #[error("the group id is empty")]
     InvalidGroupId,
-    /// The service holds as many groups as it may (`groups_max`). Retry once some are gone.
+    /// The limit on groups is reached (`groups_max`). Retry once some are gone.
     #[error("the service may have no more groups")]
     TooManyGroups,
-    /// The members of all groups hold as much as they may (`groups_bytes_max`). Retry once some are gone.
+    /// The byte limit for the members of all groups is reached (`groups_bytes_max`). Retry once
+    /// some are gone.
     #[error("the service's groups may hold no more")]
     TooManyBytes,
-    /// The metadata or the assignments in the request exceed their bound.
+    /// The metadata or the assignments in the request exceed their limit.
     #[error("metadata or assignments are too large")]
     TooLarge,
 }

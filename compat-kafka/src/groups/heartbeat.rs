@@ -1,4 +1,4 @@
-//! A member says that it lives, and hears whether to join again.
+//! A member's heartbeat, whose response says whether to join again.
 
 use std::time::Duration;
 
@@ -6,19 +6,17 @@ use super::classic_group::ClassicGroup;
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 
-/// A member says that it lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupHeartbeatRequest {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The generation that the member is part of.
     pub generation_id: i32,
 }
 
 impl ClassicGroup {
-    /// A member says that it lives. [`GroupError::RebalanceInProgress`] counts as a sign of life.
+    /// Records a heartbeat of a member. It counts even if the response is
+    /// [`GroupError::RebalanceInProgress`].
     pub fn heartbeat(
         &mut self,
         now: Duration,

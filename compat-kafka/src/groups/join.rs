@@ -1,4 +1,4 @@
-//! A member joins: as a new one, with an id that it was given, or once more.
+//! A member joins: as a new one, with an issued id, or again.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::member::{ClassicGroupMember, OVERHEAD_BYTES, protocols_bytes};
 use super::options::Options;
 use super::state::ClassicGroupState;
 
-/// A uuid as text, and the dash before it.
+/// A UUID as text, and the dash before it.
 const UUID_BYTES: usize = 37;
 
-/// A member asks to be part of the next generation.
+/// A request to be part of the next generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinRequest {
     /// Empty if the member has none yet.
     pub member_id: String,
-    /// Given by members that want to keep their assignment over a restart (KIP-345).
+    /// Set by members that keep their assignment over a restart (KIP-345).
     pub group_instance_id: Option<String>,
-    /// What the client calls itself.
+    /// The name that the client gives itself.
     pub client_id: String,
     /// Where the client connects from.
     pub client_host: String,
@@ -29,26 +29,26 @@ pub struct JoinRequest {
     pub session_timeout: Duration,
     /// How long the member may take to join a rebalance. Version 0 has none: it is the session's.
     pub rebalance_timeout: Duration,
-    /// What kind of members these are: `consumer`, `connect`, …
+    /// The kind of the members: `consumer`, `connect`, …
     pub protocol_type: String,
-    /// Ways to assign that the member supports, with its metadata for each; the best first.
+    /// The assignment protocols that the member supports, with its metadata for each; the best
+    /// first.
     pub protocols: Vec<(String, Bytes)>,
-    /// Versions 4 and up: a member without an id is first given one (KIP-394).
+    /// Versions 4 and up: a member without an id first gets one (KIP-394).
     pub require_known_member_id: bool,
-    /// Versions 9 and up: the answer may tell the leader to assign nothing anew (KIP-814).
+    /// Versions 9 and up: the response may tell the leader to skip the assignment (KIP-814).
     pub supports_skip_assignment: bool,
-    /// Why the client joins, in its words; for logs.
+    /// Why the client joins, in its own words; for logs.
     pub reason: Option<String>,
 }
 
-/// The answer to a [`JoinRequest`].
+/// The response to a [`JoinRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinResult {
     /// `None` if the member is part of the generation.
     pub error: Option<GroupError>,
     /// The generation, or -1 after most errors.
     pub generation_id: i32,
-    /// The group's protocol type.
     pub protocol_type: Option<String>,
     /// The protocol that the members chose.
     pub protocol_name: Option<String>,
@@ -58,29 +58,27 @@ pub struct JoinResult {
     pub member_id: String,
     /// All members, for the leader only.
     pub members: Vec<JoinedMember>,
-    /// The leader need not assign: the assignment that it syncs for stands.
+    /// The leader need not assign: the existing assignment stays in force.
     pub skip_assignment: bool,
 }
 
-/// What the leader is told of each member.
+/// What the leader gets about each member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedMember {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// The member's metadata for the protocol chosen.
     pub metadata: Bytes,
 }
 
-/// A join that is answered at once, and with nothing but this.
+/// A join that is refused at once, with only this.
 struct JoinRefusal {
     error: GroupError,
     member_id: String,
 }
 
 impl JoinResult {
-    /// An answer that says only what went wrong.
+    /// A response with only an error.
     pub fn with_error(error: GroupError, member_id: &str) -> JoinResult {
         JoinResult {
             error: Some(error),
@@ -96,7 +94,7 @@ impl JoinResult {
 }
 
 impl JoinRequest {
-    /// What can be refused without knowing the group.
+    /// Checks that do not need the group.
     pub(super) fn check(&self, options: &Options) -> Result<(), GroupError> {
         let allowed = options.session_timeout_min..=options.session_timeout_max;
         if !allowed.contains(&self.session_timeout) {
@@ -111,7 +109,8 @@ impl JoinRequest {
         Ok(())
     }
 
-    /// At least what the member will hold, its id included if that is yet to be made.
+    /// A lower limit of the bytes that the member will hold, including an id that is yet to be
+    /// made.
     fn bytes(&self) -> usize {
         let instance = self.group_instance_id.as_ref().map_or(0, String::len);
         let id = self.member_id.len().max(instance.max(self.client_id.len()) + UUID_BYTES);
@@ -119,14 +118,14 @@ impl JoinRequest {
         OVERHEAD_BYTES + names + protocols_bytes(&self.protocols)
     }
 
-    /// The id of a member that has none: told apart by chance, told by eye by who it is.
+    /// A new id for a member: a readable prefix from its names, and a random part.
     fn new_member_id(&self, uuid: Uuid) -> String {
         format!("{}-{uuid}", self.group_instance_id.as_ref().unwrap_or(&self.client_id))
     }
 }
 
 impl ClassicGroup {
-    /// A member asks to be part of the next generation. `ids` gives the chance part of new ids.
+    /// Handles a request to be part of the next generation. `ids` makes the random part of new ids.
     pub fn join(
         &mut self,
         now: Duration,
@@ -165,8 +164,8 @@ impl ClassicGroup {
         }
     }
 
-    /// While members gather, only those who have joined count: so the last to join again are
-    /// those that a lowered limit keeps out.
+    /// During a rebalance, only members that have joined count. So a lowered limit keeps out the
+    /// last ones to join again.
     fn has_room_for(&self, request: &JoinRequest) -> bool {
         let known = self.existing_member(request);
         let size_max = self.options.group_max_size;
@@ -184,14 +183,14 @@ impl ClassicGroup {
         counts && others + request.bytes() <= self.options.group_bytes_max
     }
 
-    /// How many bytes more the group holds once the request is granted.
+    /// The additional bytes of the group once the request is granted.
     pub(super) fn growth_by_join(&self, request: &JoinRequest) -> usize {
         request
             .bytes()
             .saturating_sub(self.existing_member(request).map_or(0, ClassicGroupMember::bytes))
     }
 
-    /// Who is there already for this request: by its id, or by the instance id that it takes over.
+    /// The member that this request means: by its id, or by the instance id that it takes over.
     fn existing_member(&self, request: &JoinRequest) -> Option<&ClassicGroupMember> {
         let instance = request.group_instance_id.as_deref();
         let holder = || instance.and_then(|instance| self.roster.id_of_instance(instance));
@@ -237,7 +236,8 @@ impl ClassicGroup {
         Ok(())
     }
 
-    /// The id counts only once the member joins with it: one that never heard it leaves no trace.
+    /// Issues an id. It counts only once the member joins with it: an id that was never received
+    /// has no effect.
     fn issue_member_id(&mut self, now: Duration, id: String, timeout: Duration) -> JoinRefusal {
         if self.pending.len() >= self.options.pending_members_max {
             let error = GroupError::GroupMaxSizeReached;
@@ -269,8 +269,9 @@ impl ClassicGroup {
         Ok(())
     }
 
-    /// `None` if the member may be told the generation that stands: it changes nothing, and may
-    /// just not have heard. A leader that joins a stable group asks for a new assignment by it.
+    /// Why the request starts a rebalance. `None` if the current generation can be the answer:
+    /// nothing has changed, and the member may have missed the response. A leader that joins a
+    /// stable group asks for a new assignment that way.
     fn rebalance_reason(&self, id: &str, request: &JoinRequest) -> Option<&'static str> {
         let is_same = self.roster.get(id).is_some_and(|m| m.has_protocols(&request.protocols));
         match self.state {
@@ -314,7 +315,7 @@ impl ClassicGroup {
         self.rebalance_or_complete_join(now, "a new member joins");
     }
 
-    /// What a member is told of the generation that stands.
+    /// The response with the current generation.
     pub(super) fn generation_for(&self, id: &str) -> JoinResult {
         let is_leader = self.roster.is_leader(id);
         JoinResult {

@@ -1,4 +1,4 @@
-//! Members leave, of their own will or by an administrator's.
+//! Members leave, or an administrator removes them.
 
 use std::time::Duration;
 
@@ -6,23 +6,18 @@ use super::classic_group::{ClassicGroup, GroupEffect};
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 
-/// Who shall leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveMemberRequest {
-    /// The member's id; empty to remove whoever holds the instance id.
+    /// The member's id; empty to remove the member with the instance id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
     /// Why, in the client's words; for logs.
     pub reason: Option<String>,
 }
 
-/// Whether one member has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveMemberResult {
-    /// The member's id, as it was asked for.
     pub member_id: String,
-    /// The member's instance id, as it was asked for.
     pub group_instance_id: Option<String>,
     /// `None` if the member has left.
     pub error: Option<GroupError>,
@@ -39,7 +34,7 @@ impl LeaveMemberRequest {
 }
 
 impl ClassicGroup {
-    /// Takes members out of the group: one answer each, in order.
+    /// Removes members from the group: one result each, in order.
     pub fn leave(
         &mut self,
         now: Duration,

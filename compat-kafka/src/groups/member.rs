@@ -8,12 +8,11 @@ use bytes::Bytes;
 use super::classic_group::RequestToken;
 use super::join::JoinRequest;
 
-/// What a member costs beside the bytes that it brought.
+/// The memory of a member, besides the bytes that it sent.
 pub(super) const OVERHEAD_BYTES: usize = 256;
-/// What a protocol costs beside its name and metadata.
+/// The memory of a protocol, besides its name and metadata.
 const PROTOCOL_OVERHEAD_BYTES: usize = 64;
 
-/// One member of a group.
 #[derive(Debug, Clone)]
 pub(super) struct ClassicGroupMember {
     pub(super) id: String,
@@ -24,13 +23,14 @@ pub(super) struct ClassicGroupMember {
     pub(super) rebalance_timeout: Duration,
     /// By the member's preference; each name once.
     pub(super) protocols: Vec<(String, Bytes)>,
-    /// `None` until the leader's assignment of some generation has come.
+    /// `None` until the leader's first assignment has arrived.
     pub(super) assignment: Option<Bytes>,
-    /// Added, and not yet part of a generation: it does not know its id, so it cannot heartbeat.
+    /// Added, and not yet part of a generation: it does not know its id, so it cannot send
+    /// heartbeats.
     pub(super) is_new: bool,
-    /// The join request that waits for this member's answer.
+    /// The join request that waits.
     pub(super) join: Option<RequestToken>,
-    /// The sync request that waits for this member's assignment.
+    /// The sync request that waits.
     pub(super) sync: Option<RequestToken>,
 }
 
@@ -51,7 +51,7 @@ impl ClassicGroupMember {
         }
     }
 
-    /// Takes over what a member may change by joining again.
+    /// Updates what a member may change by joining again.
     pub(super) fn update(&mut self, request: &JoinRequest) {
         self.protocols = own_protocols(&request.protocols);
         self.session_timeout = request.session_timeout;
@@ -62,8 +62,8 @@ impl ClassicGroupMember {
         self.group_instance_id.is_some()
     }
 
-    /// A member with a request of its own in waiting need not heartbeat, unless it is new: then it
-    /// may have gone and joined a second time, and this one would stay for ever.
+    /// A member with a waiting request need not send heartbeats, unless it is new. A new one may
+    /// have disconnected and joined a second time, and this one would stay for ever.
     pub(super) fn is_session_exempt(&self) -> bool {
         !self.is_new && (self.join.is_some() || self.sync.is_some())
     }
@@ -92,7 +92,7 @@ pub(super) fn protocols_bytes(protocols: &[(String, Bytes)]) -> usize {
     protocols.iter().map(|(name, data)| PROTOCOL_OVERHEAD_BYTES + name.len() + data.len()).sum()
 }
 
-/// A copy: a slice would keep the whole request in memory for as long as the member lives.
+/// A copy: a slice would keep the whole request in memory while the member exists.
 fn own_protocols(protocols: &[(String, Bytes)]) -> Vec<(String, Bytes)> {
     let mut seen = HashSet::new();
     let firsts = protocols.iter().filter(|(name, _)| seen.insert(name.as_str()));

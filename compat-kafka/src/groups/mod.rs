@@ -1,11 +1,12 @@
-//! Kafka's classic consumer groups: who is in a group, who leads it, and who was assigned what.
+//! Kafka's classic consumer groups: members, leaders, and assignments.
 //!
-//! [`ClassicGroup`] is one group as a pure state machine: it reads no clock, does no I/O, and says what is
-//! to be done as [`GroupEffect`]s. [`GroupCoordinator`] holds all groups, and brings time, waiting requests
-//! and a log to them. [`GroupSnapshot`] is what of a group survives a restart.
+//! [`ClassicGroup`] is one group as a pure state machine. It reads no clock and does no I/O; it
+//! returns what is to be done as [`GroupEffect`]s. [`GroupCoordinator`] holds all groups, and
+//! connects them to time, waiting requests and a log. [`GroupSnapshot`] is the state of a group
+//! that survives a restart.
 //!
-//! Absent on purpose: committed offsets (they live in the engine; here is only the fence that a
-//! commit must pass), the newer server-assigned protocol of KIP-848, and every wire format but the
+//! Absent on purpose: committed offsets (the engine has them; here is only the check that a commit
+//! must pass), the newer server-assigned protocol of KIP-848, and every wire format except the
 //! topic list inside a consumer's subscription.
 
 mod assignment;

@@ -1,8 +1,8 @@
-//! What an operator may set about groups.
+//! The options of groups.
 
 use std::time::Duration;
 
-/// Settings of all groups. The defaults are Kafka's where Kafka has the setting.
+/// Options of all groups. The defaults are Kafka's where Kafka has the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// How long an empty group waits for more members after the first has joined.
@@ -11,27 +11,26 @@ pub struct Options {
     pub session_timeout_min: Duration,
     /// The longest session timeout that a member may ask for.
     pub session_timeout_max: Duration,
-    /// How long a member that was just added may wait for its first answer before it is dropped.
+    /// How long a member that was just added may wait for its first response before it is dropped.
     pub new_member_join_timeout: Duration,
     /// The most members that one group may have.
     pub group_max_size: usize,
-    /// The most member ids of one group that were given out and not yet used (KIP-394).
+    /// The most issued member ids of one group that have not joined yet (KIP-394).
     pub pending_members_max: usize,
-    /// The most bytes of ids and protocol metadata that one member may bring.
+    /// The most bytes of ids and protocol metadata that one member may send.
     pub member_bytes_max: usize,
     /// The most bytes that one group's members may hold together, assignments included.
     pub group_bytes_max: usize,
-    /// The most groups.
     pub groups_max: usize,
-    /// The most bytes that the members of all groups may hold together, assignments and ids that were
-    /// given out included.
+    /// The most bytes that the members of all groups may hold together, including assignments and
+    /// issued ids.
     pub groups_bytes_max: usize,
-    /// How long a group without members and without offsets is remembered.
+    /// How long a group without members and without offsets is kept.
     pub empty_group_retention: Duration,
-    /// How long offsets are kept after a group's last member left, or, where it never had any or none reads
-    /// their topic, after they were committed (`offsets.retention.minutes`).
+    /// How long offsets are kept after a group's last member left. If the group never had members
+    /// or none reads their topic, the time counts from the commit (`offsets.retention.minutes`).
     pub offsets_retention: Duration,
-    /// How often is looked for those (`offsets.retention.check.interval.ms`).
+    /// The interval of checks for expired offsets (`offsets.retention.check.interval.ms`).
     pub offsets_check_interval: Duration,
     /// How long a write to the group log may take before it counts as failed.
     pub write_timeout: Duration,

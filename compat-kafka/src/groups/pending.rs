@@ -1,11 +1,11 @@
-//! Member ids that were given out and not yet joined with (KIP-394), and what they cost.
+//! Issued member ids that have not joined yet (KIP-394), and their memory.
 
 use std::collections::BTreeSet;
 
-/// What an id costs beside its bytes, which its deadline holds once more.
+/// The memory of an id, besides its bytes; the deadline holds another copy.
 const OVERHEAD_BYTES: usize = 128;
 
-/// Member ids that were given out and not yet joined with.
+/// Issued member ids that have not joined yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PendingMembers {
     ids: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! From one generation to the next: members are gathered, a protocol and a leader are chosen, and
-//! every join is answered.
+//! From one generation to the next: members join, a protocol and a leader are chosen, and every
+//! join is answered.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use super::member::ClassicGroupMember;
 use super::state::ClassicGroupState;
 use super::subscriptions::GroupSubscriptions;
 
-/// Before a rebalance in which nobody joins is tried again, whatever the members' timeouts say.
+/// The pause before the retry of a rebalance in which nobody joins, if the members' timeouts are
+/// shorter.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
-/// How long joins are waited for.
+/// How long the group waits for joins.
 #[derive(Debug, Clone)]
 pub(super) struct JoinTimer {
     pub(super) at: Duration,
     initial: Option<InitialDelay>,
 }
 
-/// The first members of an empty group are waited for in steps, for as long as more keep coming.
+/// An empty group waits for its first members in steps, while more keep joining.
 #[derive(Debug, Clone)]
 struct InitialDelay {
     step: Duration,
@@ -48,7 +49,7 @@ impl InitialDelay {
 }
 
 impl ClassicGroup {
-    /// Begins a rebalance, or ends the gathering of one that only waited for this.
+    /// Begins a rebalance, or ends the join phase if this was all it waited for.
     pub(super) fn rebalance_or_complete_join(&mut self, now: Duration, reason: &'static str) {
         if self.state.may_rebalance() {
             self.prepare_rebalance(now, reason);
@@ -57,7 +58,7 @@ impl ClassicGroup {
         }
     }
 
-    /// Asks all members to join again.
+    /// Starts a rebalance: all members must join again.
     pub(super) fn prepare_rebalance(&mut self, now: Duration, reason: &'static str) {
         self.reason = reason;
         if self.state == ClassicGroupState::CompletingRebalance {
@@ -84,7 +85,7 @@ impl ClassicGroup {
         JoinTimer { at: now + step, initial }
     }
 
-    /// Ends the gathering if all have joined; the first members of a group wait for their timer.
+    /// Ends the join phase if all have joined. For the first members of a group, the timer ends it.
     pub(super) fn complete_join_if_due(&mut self, now: Duration) {
         if self.join_timer.as_ref().is_some_and(|timer| timer.initial.is_none()) {
             self.complete_join_if_all_joined(now);
@@ -98,7 +99,7 @@ impl ClassicGroup {
         }
     }
 
-    /// A member is gone that others may have waited for, or that had a share.
+    /// A member is gone that others may have waited for, or that had partitions.
     pub(super) fn member_lost(&mut self, now: Duration, reason: &'static str) {
         match self.state {
             ClassicGroupState::CompletingRebalance | ClassicGroupState::Stable => {
@@ -119,8 +120,8 @@ impl ClassicGroup {
         }
     }
 
-    /// Ends the gathering. Dynamic members that have not joined are dropped; static ones stay for
-    /// as long as their session does.
+    /// Ends the join phase. Dynamic members that have not joined are dropped; static ones stay
+    /// until their session ends.
     fn complete_join(&mut self, now: Duration) {
         for id in self.roster.ids_where(|member| member.join.is_none() && !member.is_static()) {
             self.remove_member(&id, GroupError::UnknownMemberId);

@@ -1,5 +1,5 @@
-//! A static member comes back under a new id (KIP-345): it takes over what the old one had, and in
-//! a stable group nobody else needs to notice.
+//! A static member returns under a new id (KIP-345). It takes over the old one's state, and in a
+//! stable group no other member is affected.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::join::{JoinRequest, JoinResult};
 use super::member::ClassicGroupMember;
 use super::state::ClassicGroupState;
 
-/// A member's new id on its way to the log, and what brings the old one back.
+/// A member's new id on its way to the log, and the state to restore if that fails.
 #[derive(Debug, Clone)]
 pub(super) struct StaticMemberReplacement {
     token: RequestToken,
@@ -21,7 +21,7 @@ pub(super) struct StaticMemberReplacement {
 }
 
 impl ClassicGroup {
-    /// Gives the place of member `known` to a new id, and fences whoever still waits as the old.
+    /// Replaces the id of member `known`, and fences requests that still wait under the old one.
     pub(super) fn replace_static(
         &mut self,
         now: Duration,
@@ -35,7 +35,7 @@ impl ClassicGroup {
         let previous = self.swap(now, token, known, ClassicGroupMember::new(id.clone(), request));
         match self.state {
             ClassicGroupState::Stable if self.roster.select_protocol() == self.protocol => {
-                // What it reads may be other topics, and their offsets do not expire.
+                // It may read other topics, whose offsets do not expire.
                 self.subscriptions = self.read_subscriptions();
                 let replacement = StaticMemberReplacement {
                     token,
@@ -51,7 +51,7 @@ impl ClassicGroup {
             ClassicGroupState::Stable => {
                 self.prepare_rebalance(now, "a static member's return changes the protocol");
             }
-            // The leader may have been told the old id: its assignment would miss the new one.
+            // The leader may have the old id: its assignment would miss the new one.
             ClassicGroupState::CompletingRebalance => {
                 self.prepare_rebalance(now, "a static member returns while an assignment is due");
             }
@@ -89,7 +89,8 @@ impl ClassicGroup {
         }
     }
 
-    /// If a rebalance has begun since, the member's join is part of it and is answered by it.
+    /// If a rebalance has begun since, the member's join is part of it and gets its response from
+    /// it.
     pub(super) fn replacement_written(
         &mut self,
         now: Duration,

@@ -1,7 +1,7 @@
-//! The members of a group, and what follows from who they are: the leader, the instance ids, the
-//! protocols that all of them support, how many wait for a join.
+//! The members of a group, and what depends on all of them: the leader, the instance ids, the
+//! protocols that all of them support, and the number of waiting joins.
 //!
-//! Invariants, asserted by the tests: `tally` is the sum over `members`; `instances` maps each
+//! Invariants, asserted by the tests: `totals` is the sum over `members`; `instances` maps each
 //! instance id to the one member that has it; there is a leader exactly if there is a member, and
 //! it is one of them.
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::classic_group::RequestToken;
 use super::member::ClassicGroupMember;
 
-/// The members of a group. Ordered by id, so that runs replay.
+/// The members of a group. They are ordered by id, so that runs are reproducible.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MemberRoster {
     members: BTreeMap<String, ClassicGroupMember>,
@@ -22,10 +22,10 @@ pub(super) struct MemberRoster {
     totals: RosterTotals,
 }
 
-/// Sums over all members, kept so that no request has to walk them.
+/// Sums over all members, maintained so that no request has to iterate over them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RosterTotals {
-    /// How many members support each protocol. None is zero.
+    /// How many members support each protocol. No count is zero.
     support: BTreeMap<String, usize>,
     joining: usize,
     bytes: usize,
@@ -56,7 +56,7 @@ impl MemberRoster {
         self.members.keys().cloned().collect()
     }
 
-    /// Ids of the members of whom `claim` holds.
+    /// The ids of the members for which `claim` holds.
     pub(super) fn ids_where(&self, claim: impl Fn(&ClassicGroupMember) -> bool) -> Vec<String> {
         self.iter().filter(|member| claim(member)).map(|member| member.id.clone()).collect()
     }
@@ -73,7 +73,7 @@ impl MemberRoster {
         self.instances.get(instance).map(String::as_str)
     }
 
-    /// How many members have a join request in waiting.
+    /// How many members have a waiting join request.
     pub(super) fn joining(&self) -> usize {
         self.totals.joining
     }
@@ -82,7 +82,7 @@ impl MemberRoster {
         self.totals.bytes
     }
 
-    /// The longest rebalance timeout of any member: all are waited for that long.
+    /// The longest rebalance timeout of any member: the time for all to join.
     pub(super) fn rebalance_timeout(&self) -> Duration {
         self.iter().map(|member| member.rebalance_timeout).max().unwrap_or_default()
     }
@@ -110,7 +110,7 @@ impl MemberRoster {
         Some(member)
     }
 
-    /// Puts `next` in the place of `id`, as the leader too if `id` led. Answers with who was there.
+    /// Replaces member `id` by `next`, also as the leader if `id` led. Returns the old member.
     pub(super) fn replace(
         &mut self,
         id: &str,
@@ -125,7 +125,7 @@ impl MemberRoster {
         Some(previous)
     }
 
-    /// Changes a member in place, but for its ids.
+    /// Changes a member in place, except for its ids.
     pub(super) fn edit<T>(
         &mut self,
         id: &str,
@@ -138,14 +138,14 @@ impl MemberRoster {
         Some(changed)
     }
 
-    /// Takes the join request that waits for this member, to answer it.
+    /// Takes the member's waiting join request, to answer it.
     pub(super) fn take_join(&mut self, id: &str) -> Option<RequestToken> {
         let token = self.members.get_mut(id)?.join.take()?;
         self.totals.joining -= 1;
         Some(token)
     }
 
-    /// Takes the sync request that waits for this member, to answer it.
+    /// Takes the member's waiting sync request, to answer it.
     pub(super) fn take_sync(&mut self, id: &str) -> Option<RequestToken> {
         self.members.get_mut(id)?.sync.take()
     }
@@ -154,7 +154,7 @@ impl MemberRoster {
         self.leader = id;
     }
 
-    /// Makes one who joins the leader, if the leader does not join. False if nobody joins.
+    /// Makes a joining member the leader, unless the leader joins. False if no member joins.
     pub(super) fn elect_joined_leader(&mut self) -> bool {
         let joins = |member: &&ClassicGroupMember| member.join.is_some();
         if self.leader().and_then(|id| self.get(id)).filter(joins).is_some() {
@@ -166,7 +166,7 @@ impl MemberRoster {
         is_elected
     }
 
-    /// Whether at least one of these protocols is supported by every member.
+    /// Whether every member supports at least one of these protocols.
     pub(super) fn supports_any(&self, protocols: &[(String, Bytes)]) -> bool {
         protocols.iter().any(|(name, _)| self.totals.supporters(name) == self.len())
     }

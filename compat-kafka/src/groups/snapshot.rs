@@ -1,7 +1,7 @@
-//! What of a group survives a restart: the last generation that was stored, as one value.
+//! The state of a group that survives a restart: the last generation that was stored, as one value.
 //!
-//! A group that was between two generations comes back as the earlier one: members that know of the
-//! later are told `IllegalGeneration`, and join again. As bytes a snapshot is its version, then
+//! A group that was between two generations is restored as the earlier one. Members that know the
+//! later one get `IllegalGeneration`, and join again. An encoded snapshot is its version, then
 //! postcard.
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,10 +19,9 @@ use super::state::ClassicGroupState;
 /// The first byte of every snapshot that this code writes.
 const VERSION: u8 = 1;
 
-/// What of a group survives a restart.
+/// The state of a group that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSnapshot {
-    /// The generation.
     pub generation: i32,
     /// The protocol type, once anyone has joined.
     pub protocol_type: Option<String>,
@@ -34,54 +33,48 @@ pub struct GroupSnapshot {
     pub members: Vec<MemberSnapshot>,
 }
 
-/// What of a member survives a restart.
+/// The state of a member that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberSnapshot {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
-    /// What the client calls itself.
+    /// The name that the client gives itself.
     pub client_id: String,
-    /// Where the client connected from.
     pub client_host: String,
-    /// The session timeout.
     pub session_timeout_ms: u64,
-    /// The rebalance timeout.
     pub rebalance_timeout_ms: u64,
-    /// All that the member supports, with its metadata, by its preference.
+    /// All protocols of the member, with its metadata, by its preference.
     pub protocols: Vec<(String, Vec<u8>)>,
     /// What the leader assigned.
     pub assignment: Vec<u8>,
 }
 
-/// Bytes that are no snapshot, or a snapshot that no group can have written.
+/// Why bytes are not a snapshot that a group can have written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupSnapshotError {
-    /// Written by a later version, or not by us.
+    /// Written by a later version, or not by this software.
     #[error("unknown snapshot version. version={version:?}")]
     Version {
         /// The first byte, if there is one.
         version: Option<u8>,
     },
-    /// The bytes end early, or are not what the version says.
+    /// The bytes end early, or do not match the version's format.
     #[error("malformed snapshot")]
     Malformed(#[source] postcard::Error),
-    /// The parts contradict each other.
+    /// The fields contradict each other.
     #[error("inconsistent snapshot. claim={claim:?}")]
     Inconsistent {
-        /// What should hold.
+        /// The invariant that is violated.
         claim: &'static str,
     },
 }
 
 impl GroupSnapshot {
-    /// As bytes for the log.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_extend(self, vec![VERSION]).expect("plain values, into memory")
     }
 
-    /// From bytes of the log.
+    /// Decodes it from the log.
     pub fn decode(bytes: &[u8]) -> Result<GroupSnapshot, GroupSnapshotError> {
         match bytes.split_first() {
             Some((&VERSION, rest)) => {
@@ -119,8 +112,8 @@ fn ensure(holds: bool, claim: &'static str) -> Result<(), GroupSnapshotError> {
 }
 
 impl ClassicGroup {
-    /// A group as it was stored. Its members' sessions begin anew, and if there are more members
-    /// than there may be by now, so does the group: hence the effects.
+    /// Restores a group from its snapshot. Its members' sessions restart. If there are more members
+    /// than the limits allow now, a rebalance starts too: hence the effects.
     pub fn restore(
         options: Arc<Options>,
         snapshot: GroupSnapshot,
@@ -145,12 +138,12 @@ impl ClassicGroup {
         Ok((group, effects))
     }
 
-    /// The group as it stands.
+    /// A snapshot of the current state.
     pub(super) fn snapshot(&self) -> GroupSnapshot {
         self.snapshot_with(&BTreeMap::new())
     }
 
-    /// The group as it will stand with these assignments.
+    /// A snapshot with these assignments.
     pub(super) fn snapshot_with(&self, assignments: &BTreeMap<String, Bytes>) -> GroupSnapshot {
         let of = |member: &ClassicGroupMember| {
             let assignment = assignments.get(&member.id).or(member.assignment.as_ref());
@@ -201,7 +194,7 @@ impl From<MemberSnapshot> for ClassicGroupMember {
     }
 }
 
-/// Bounded: a moment that far ahead must still be one.
+/// Capped, so that adding it to the current time cannot overflow.
 fn millis(stored: u64) -> Duration {
     Duration::from_millis(stored.min(u64::from(u32::MAX)))
 }

@@ -8,14 +8,13 @@
 
 use std::fmt;
 
-/// Where a group stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassicGroupState {
-    /// No members. There may be offsets, and member ids that were given out.
+    /// No members. There may be offsets, and issued member ids.
     Empty,
-    /// Members are asked to join anew, and their joins wait for each other.
+    /// Members must join again, and their joins wait for each other.
     PreparingRebalance,
-    /// All know the new generation; the leader's assignment is awaited.
+    /// All know the new generation. The leader's assignment is awaited.
     CompletingRebalance,
     /// Every member has an assignment.
     Stable,
@@ -35,7 +34,7 @@ impl ClassicGroupState {
         }
     }
 
-    /// Whether a rebalance may begin here: not if one already gathers members.
+    /// Whether a rebalance may begin in this state: not if one already waits for joins.
     pub(super) fn may_rebalance(self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
-//! Which topics a group's members read: what the metadata of a "consumer" member says.
+//! The topics that a group's members read: it parses the metadata of a "consumer" member.
 //!
-//! Every version of that metadata begins alike (a version, then the topics), so only this prefix is
-//! read. The bytes come from a client: a length is checked before anything is taken.
+//! Every version of that metadata begins with a version, then the topics, so only this prefix is
+//! read. The bytes come from a client: a length is checked before memory is reserved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use bytes::{Buf, Bytes};
 /// The protocol type of Kafka's own consumers.
 pub(super) const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 
-/// Which topics a group's members read.
+/// The topics that a group's members read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupSubscriptions {
     /// The group's members are not consumers, or it has none and never had.
     NotConsumers,
     /// Exactly these topics.
     Topics(Arc<BTreeSet<String>>),
-    /// The members are consumers, and what they read cannot be told: it may be any topic.
+    /// The members are consumers, and their topics are unknown: it may be any topic.
     Unknown,
 }
 
@@ -32,7 +32,7 @@ impl GroupSubscriptions {
         }
     }
 
-    /// What members with this metadata read.
+    /// The topics of members with this metadata.
     pub(super) fn of(
         protocol_type: Option<&str>,
         metadata: impl Iterator<Item = Bytes>,

@@ -1,4 +1,4 @@
-//! A member asks for its assignment, and the leader brings it for all.
+//! A member asks for its assignment, and the leader sends it for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,14 +10,12 @@ use super::error::GroupError;
 use super::member::ClassicGroupMember;
 use super::state::ClassicGroupState;
 
-/// A member asks for its assignment.
+/// A request for the member's assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncRequest {
-    /// The member's id.
     pub member_id: String,
-    /// The member's instance id.
     pub group_instance_id: Option<String>,
-    /// The generation that the join was answered with.
+    /// The generation from the response to the join.
     pub generation_id: i32,
     /// Versions 5 and up: the protocol type that the member knows of.
     pub protocol_type: Option<String>,
@@ -27,21 +25,20 @@ pub struct SyncRequest {
     pub assignments: Vec<(String, Bytes)>,
 }
 
-/// The answer to a [`SyncRequest`].
+/// The response to a [`SyncRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncResult {
-    /// `None` if the assignment stands.
+    /// `None` if the assignment is valid.
     pub error: Option<GroupError>,
-    /// The group's protocol type.
     pub protocol_type: Option<String>,
     /// The protocol that the members chose.
     pub protocol_name: Option<String>,
-    /// What the leader assigned to the member; empty if nothing.
+    /// The member's assignment from the leader; may be empty.
     pub assignment: Bytes,
 }
 
 impl SyncResult {
-    /// An answer that says only what went wrong.
+    /// A response with only an error.
     pub fn with_error(error: GroupError) -> SyncResult {
         SyncResult {
             error: Some(error),
@@ -53,7 +50,7 @@ impl SyncResult {
 }
 
 impl ClassicGroup {
-    /// A member asks for its assignment.
+    /// Handles a request for the member's assignment.
     pub fn sync(
         &mut self,
         now: Duration,
@@ -117,7 +114,7 @@ impl ClassicGroup {
         }
     }
 
-    /// How many bytes more the group holds once what the leader brings is assigned.
+    /// The additional bytes of the group once the leader's assignments are stored.
     pub(super) fn growth_by_sync(&self, request: &SyncRequest) -> usize {
         if request.assignments.is_empty() {
             return 0;
@@ -128,7 +125,7 @@ impl ClassicGroup {
         brought.saturating_sub(self.roster.iter().map(assigned).sum())
     }
 
-    /// If the leader syncs twice, its first assignment counts, as it is on its way.
+    /// If the leader syncs twice, its first assignment counts, because its write is in flight.
     fn is_writing_assignment(&self) -> bool {
         self.writes.values().any(|write| {
             matches!(write, PendingWrite::Assignment { generation, .. }
@@ -136,7 +133,7 @@ impl ClassicGroup {
         })
     }
 
-    /// Members that the leader forgot are assigned nothing; those that it invented are ignored.
+    /// Members that the leader left out get an empty assignment. Unknown members are ignored.
     fn write_assignment(&mut self, now: Duration, given: Vec<(String, Bytes)>) {
         let given: HashMap<String, Bytes> = given.into_iter().collect();
         let of = |id: &str| given.get(id).map_or_else(Bytes::new, |a| Bytes::copy_from_slice(a));
@@ -152,7 +149,7 @@ impl ClassicGroup {
         self.persist(snapshot, PendingWrite::Assignment { generation, assignments });
     }
 
-    /// Nothing to do if the group has moved on: the members have been told to join again.
+    /// Does nothing if the group has moved on: the members have been told to join again.
     pub(super) fn assignment_written(
         &mut self,
         now: Duration,
@@ -192,7 +189,7 @@ impl ClassicGroup {
         self.transition_to(ClassicGroupState::Stable);
     }
 
-    /// Forgets all assignments, and tells those who wait for one why.
+    /// Clears all assignments, and answers the waiting syncs with an error.
     pub(super) fn reset_assignments(&mut self, now: Duration, why: GroupError) {
         for id in self.roster.ids() {
             self.roster.edit(&id, |member| member.assignment = None);
@@ -203,7 +200,7 @@ impl ClassicGroup {
         }
     }
 
-    /// Members that were told of the generation and never synced are dropped.
+    /// Drops the members that got the generation and never synced.
     pub(super) fn sync_timer_fired(&mut self, now: Duration) {
         self.sync_deadline = None;
         for id in std::mem::take(&mut self.pending_sync) {

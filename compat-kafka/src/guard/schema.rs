@@ -1,7 +1,7 @@
-//! What a schema is made of, and the words `table.rs` is written in.
+//! The types of schemas, and the functions that `table.rs` is written with.
 //!
-//! A schema has fixed depth: it holds other lists of fields, and never itself. So a walk along it
-//! is as deep as the table says, whatever the body says.
+//! A schema has a fixed depth: it contains other lists of fields, and never itself. So a walk along
+//! it is as deep as the table says, whatever the body contains.
 
 use kafka_protocol::protocol::StrBytes;
 
@@ -10,11 +10,11 @@ pub(super) type SchemaFields = &'static [FieldSchema];
 /// A request that is flexible (KIP-482) in no version.
 pub(super) const NEVER: i16 = i16::MAX;
 
-/// A request, or its header: what may stand on the wire in each version.
+/// A request or its header: the fields in each version.
 pub(super) struct RequestSchema {
     pub(super) api_key: i16,
     pub(super) name: &'static str,
-    /// The lowest and the highest, both known.
+    /// The lowest and the highest, both included.
     pub(super) versions: (i16, i16),
     /// From here on lengths are varints, and every struct ends with tagged fields.
     pub(super) flexible_since: i16,
@@ -37,7 +37,7 @@ pub(super) struct FieldSchema {
 }
 
 impl FieldSchema {
-    /// Stands in its place, without a tag, in this version.
+    /// Whether the field is in its place, without a tag, in this version.
     pub(super) fn is_plain_in(&self, version: i16) -> bool {
         self.tag.is_none() && self.is_in(version)
     }
@@ -66,7 +66,7 @@ impl FieldSchema {
     }
 }
 
-/// How a field is written.
+/// The encoding of a field.
 pub(super) enum FieldType {
     /// So many bytes.
     Fixed(usize),
@@ -74,12 +74,12 @@ pub(super) enum FieldType {
     String,
     /// A length of 16 bits, even where flexible: the client id in the header.
     ShortString,
-    /// A length of 32 bits, or a varint where flexible. A batch of records is one, too.
+    /// A length of 32 bits, or a varint where flexible. Record batches too.
     Bytes,
-    /// A count of 32 bits, or a varint where flexible; and what each element takes once decoded,
-    /// not counting what it points at.
+    /// A count of 32 bits, or a varint where flexible; and the size of each decoded element, not
+    /// counting what it points at.
     Array { of: ElementType, element_bytes: usize },
-    /// A struct where it stands.
+    /// A struct in place.
     Inline(SchemaFields),
     /// A byte that is 1 before a struct, and -1 for none.
     Nullable(SchemaFields),

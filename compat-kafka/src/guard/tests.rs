@@ -16,12 +16,12 @@ use codec::{MessageCodec, codec, encoded};
 use counting_allocator::allocated_bytes;
 use random_body::{BodyRng, LengthField, LengthWidth, RandomBody, random_body, varint};
 
-/// An error of the decoder's, with a backtrace where `RUST_BACKTRACE` asks for one.
+/// An error of the decoder, with a backtrace if `RUST_BACKTRACE` is set.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 /// The reference count of a body that is sliced for the first time.
 const SHARED_BYTES_MAX: usize = 32;
 
-/// No broker listener takes these: they are for KRaft's controllers.
+/// No broker listener accepts these: they are for KRaft's controllers.
 const CONTROLLERS_ONLY: [ApiKey; 12] = [
     ApiKey::Vote,
     ApiKey::BeginQuorumEpoch,
@@ -43,7 +43,7 @@ fn every_version() -> impl Iterator<Item = (&'static RequestSchema, i16)> {
     })
 }
 
-/// How many bytes of a body that passes are the body's own.
+/// The bytes of a valid body that belong to the body.
 fn walked(api_key: i16, version: i16, body: &[u8]) -> usize {
     let request = REQUESTS.iter().find(|request| request.api_key == api_key).unwrap();
     match SchemaWalker::through(request, version, body) {
@@ -308,7 +308,7 @@ fn a_known_tag_must_end_where_its_size_says() {
     }
 }
 
-// What a body may take.
+// The limits of a body.
 
 #[test]
 fn a_hundred_thousand_partitions_pass_in_every_api_that_lists_them() {
@@ -395,7 +395,7 @@ fn bodies() -> impl Strategy<Value = (&'static RequestSchema, i16, u64)> {
         .prop_map(|((request, version), seed)| (request, version, seed))
 }
 
-/// What a hostile client does to a body that was right.
+/// A hostile client's change to a valid body.
 #[derive(Debug, Clone)]
 enum BodyMutation {
     Byte(u8),
@@ -442,8 +442,8 @@ fn mutate_body(body: &mut Vec<u8>, harms: Vec<(prop::sample::Index, BodyMutation
     }
 }
 
-/// Whatever passes may be decoded: that asks for no more than the walk found, and the walk found no
-/// more than a body of that size may take.
+/// A body that passes may be decoded. That asks for no more memory than the walk found, and the
+/// walk found no more than a body of that size may take.
 fn assert_safe(request: &RequestSchema, version: i16, body: Vec<u8>) -> Result<(), TestCaseError> {
     let Ok(walk) = SchemaWalker::through(request, version, &body) else { return Ok(()) };
     let (memory, left) = (walk.memory_bytes, walk.left.len());

@@ -1,33 +1,34 @@
-//! The walk through a body along its schema: no further, and no deeper, than the schema goes.
+//! Walks through a body along its schema: no further, and no deeper, than the schema goes.
 
 use super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
 use super::{RequestBodyError, SchemaViolation, memory_bytes_max};
 
-/// A struct's first unknown tag makes a leaf of a `BTreeMap<i32, Bytes>`: 408 bytes.
+/// A struct's first unknown tag allocates a leaf of a `BTreeMap<i32, Bytes>`: 408 bytes.
 const FIRST_UNKNOWN_TAG_BYTES: usize = 512;
 /// Each further one takes at most a fifth of a leaf and a thirtieth of an inner node: 98 bytes.
 const UNKNOWN_TAG_BYTES: usize = 112;
-/// The count of tagged fields, where there are none.
+/// The count of tagged fields, if there are none.
 const NO_TAGS_BYTES: usize = 1;
 /// A tag and a size.
 const SMALLEST_TAGGED_BYTES: usize = 2;
 
-/// Where a walk is, and what it has found so far.
+/// The position of a walk, and what it has found so far.
 pub(super) struct SchemaWalker<'a> {
-    /// What has not been walked. At the end of the walk, what came after the body.
+    /// What has not been walked. At the end of the walk, the bytes after the body.
     pub(super) left: &'a [u8],
-    /// What decoding up to here asks for: the sum over all arrays, and over unknown tags.
+    /// The memory that decoding up to here asks for: the sum over all arrays, and over unknown
+    /// tags.
     pub(super) memory_bytes: usize,
     memory_bytes_max: usize,
     version: i16,
     is_flexible: bool,
 }
 
-/// What an element takes on the wire.
+/// The size of an element on the wire.
 pub(super) struct WireSize {
-    /// At least.
+    /// The minimum.
     pub(super) bytes: usize,
-    /// The least is also the most, but for the tagged fields that may end it.
+    /// Whether the minimum is also the maximum, not counting the tagged fields at the end.
     is_fixed: bool,
 }
 
@@ -130,7 +131,8 @@ impl<'a> SchemaWalker<'a> {
         }
     }
 
-    /// As deep as structs stand in structs: an array is at its smallest when it is empty.
+    /// The smallest size. The recursion is as deep as structs are nested: an array is smallest when
+    /// it is empty.
     fn smallest(&self, fields: SchemaFields) -> WireSize {
         let tags = if self.is_flexible { NO_TAGS_BYTES } else { 0 };
         let mut sum = WireSize { bytes: tags, is_fixed: true };
@@ -188,7 +190,7 @@ impl<'a> SchemaWalker<'a> {
         Ok(())
     }
 
-    /// A field that `kafka-protocol` decodes, not minding its size, must be just of that size.
+    /// A field that `kafka-protocol` decodes without checking its size must have just that size.
     fn known_tag(&mut self, field: &FieldSchema, size: usize) -> Result<(), RequestBodyError> {
         self.left = &self.left[..size];
         self.value(&field.kind)?;
@@ -217,7 +219,7 @@ impl<'a> SchemaWalker<'a> {
         Ok(i64::from(self.varint()?) - 1)
     }
 
-    /// What a length or count announces; `None` for a null, which is nothing.
+    /// The announced length or count; `None` for a null, which is nothing.
     fn announced(&self, length: i64) -> Result<Option<usize>, RequestBodyError> {
         match length {
             -1 => Ok(None),

@@ -24,7 +24,7 @@ fn client(budget: &Arc<MemoryBudget>, address: &str) -> BudgetClient {
     BudgetClient { quota: budget.quota(address.parse().unwrap(), handle.clone()), handle }
 }
 
-/// Takes room, and keeps it waiting for the client until that is ended.
+/// Takes room, and keeps it waiting for the client until the connection is ended.
 fn hold_stalled(client: &BudgetClient, units: u32) -> tokio::task::JoinHandle<()> {
     let permit = client.quota.try_take(units).expect("there is room");
     client.quota.mark_all_stalled();

@@ -37,7 +37,7 @@ fn offset(group: &str, topic: &str, partition: u32) -> (String, String, u32) {
     (group.to_owned(), topic.to_owned(), partition)
 }
 
-/// Time passes for stamps, and for groups.
+/// Moves time for stamps, and for groups.
 async fn pass(clock: &ManualClock, by: Duration) {
     clock.advance(by);
     tokio::time::pause();
@@ -84,7 +84,7 @@ async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
     clock.advance(DAY * 30);
     assert_eq!(expire(&bench).await, 0, "a member reads it");
     leave(&bench, "g", member).await;
-    // At once, whether the log has heard of it or not.
+    // At once, whether the log has the write or not.
     assert_eq!(expire(&bench).await, 0);
     let emptied = async {
         let left = bench.kafka.engine.wall_now();
@@ -101,7 +101,7 @@ async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
     assert!(held(&bench).is_empty());
 }
 
-/// The log may never hear that a group has no members any more; its coordinator knows.
+/// The log may never learn that a group has no members any more; its coordinator knows.
 #[tokio::test]
 async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_week() {
     let (bench, clock) = TestKafkaApi::with_clock();
@@ -145,7 +145,7 @@ async fn nothing_expires_by_a_clock_that_cannot_be_trusted() {
     assert_eq!(held(&bench), [offset("g", "a", 0)]);
 }
 
-/// While a server stops it has no groups any more, and so none has members.
+/// While a server stops it has no groups any more, so none has members.
 #[tokio::test]
 async fn nothing_expires_once_groups_are_closed() {
     let (bench, clock) = TestKafkaApi::with_clock();
@@ -196,7 +196,7 @@ async fn commit_for(bench: &TestKafkaApi, partition: i32, retention_ms: i64) {
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
-/// As clients before KIP-211 ask for it.
+/// As clients before KIP-211 request it.
 #[tokio::test]
 async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
     let (bench, clock) = TestKafkaApi::with_clock();

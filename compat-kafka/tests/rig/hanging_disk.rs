@@ -1,4 +1,4 @@
-//! A disk whose syncs of the journal wait until they are let go.
+//! A disk whose syncs of the journal wait until a gate opens.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct JournalSyncGate {
 }
 
 impl JournalSyncGate {
-    /// Until what this gives is dropped, also by a test that fails.
+    /// Until the returned guard is dropped, also by a test that fails.
     pub fn close(self: &Arc<Self>) -> JournalSyncGateGuard {
         *self.closed.lock() = true;
         JournalSyncGateGuard(Arc::clone(self))
@@ -50,7 +50,7 @@ struct HangingFile {
 
 impl HangingDisk {
     fn file(&self, name: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        // The clock's bound goes on being written.
+        // The clock's bound is still written.
         if !name.ends_with(".journal") {
             return file;
         }

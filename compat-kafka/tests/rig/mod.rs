@@ -1,5 +1,5 @@
-//! Kafka's face on a real engine, over a disk in memory, with a client that is as impolite as a
-//! test needs.
+//! The Kafka protocol server on a real engine, over a disk in memory, with a client that can break
+//! the rules of the protocol.
 
 #![allow(
     dead_code,
@@ -36,7 +36,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 pub const START: u64 = 1_795_252_948_000;
-/// How long anything may take before a test calls it stuck.
+/// The longest wait before a test fails as stuck.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct TestKafkaServer {
@@ -48,7 +48,7 @@ pub struct TestKafkaServer {
 }
 
 impl TestKafkaServer {
-    /// Serves on `disk`, with as much of the newest payloads in memory as `tail_bytes_max`.
+    /// Serves on `disk`, with up to `tail_bytes_max` of the newest payloads in memory.
     pub async fn start(
         disk: Arc<dyn Disk>,
         options: KafkaOptions,
@@ -88,10 +88,9 @@ impl TestKafkaServer {
     }
 }
 
-/// A connection to the rig.
+/// A connection to the fixture's server.
 pub struct TestKafkaConnection(pub TcpStream);
 
-/// A request's frame.
 pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     let mut body = BytesMut::new();
     RequestHeader::default()
@@ -104,7 +103,7 @@ pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     [&(body.len() as i32).to_be_bytes(), &body[..]].concat()
 }
 
-/// The answers that come over a connection, or a half of one.
+/// The responses on a connection, or on a half of one.
 pub struct TestKafkaResponses<S>(pub S);
 
 impl<S: AsyncRead + Unpin> TestKafkaResponses<S> {
@@ -140,14 +139,14 @@ impl TestKafkaConnection {
         self.response::<R>(version).await
     }
 
-    /// The error's code, and the offset.
+    /// The error code, and the offset.
     pub async fn produce(&mut self, topic: &str, batch: Bytes) -> (i16, i64) {
         let answer = self.ask(9, &produce(topic, batch)).await.unwrap();
         let answer = &answer.responses[0].partition_responses[0];
         (answer.error_code, answer.base_offset)
     }
 
-    /// The error's code, and the batches.
+    /// The error code, and the batches.
     pub async fn fetch(&mut self, topic: &str, offset: i64) -> io::Result<(i16, Bytes)> {
         let answer = self.ask(12, &fetch(topic, offset, Duration::ZERO)).await?;
         let answer = answer.responses[0].partitions[0].clone();
@@ -159,14 +158,14 @@ pub fn name(text: &str) -> TopicName {
     TopicName(StrBytes::from_string(text.to_owned()))
 }
 
-/// A request to produce, acknowledged once it is on disk.
+/// A produce request, acknowledged once it is on disk.
 pub fn produce(topic: &str, batch: Bytes) -> ProduceRequest {
     let data = PartitionProduceData::default().with_records(Some(batch));
     let topic = TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![data]);
     ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic])
 }
 
-/// A request to fetch that waits for one byte.
+/// A fetch request that waits for one byte.
 pub fn fetch(topic: &str, offset: i64, wait: Duration) -> FetchRequest {
     let partition =
         FetchPartition::default().with_fetch_offset(offset).with_partition_max_bytes(16 << 20);

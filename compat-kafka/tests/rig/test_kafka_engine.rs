@@ -1,4 +1,4 @@
-//! An engine whose housekeeping is done by hand, with Kafka's batches, over a disk in memory.
+//! An engine with manual maintenance and Kafka's batches, over a disk in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use super::START;
 
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 1 << 20 };
 
-/// Kafka's batches; counts how many were looked at when the journal was read back.
+/// Kafka's batches. It counts how many were parsed when the journal was replayed.
 #[derive(Debug)]
 pub struct CountingFormat {
     format: KafkaFormat,
     pub replayed: AtomicU64,
-    /// How many batches compaction has looked into.
+    /// How many batches compaction has parsed.
     pub compacted: AtomicU64,
-    /// Compaction says here that it looks into a batch, and waits there; once.
+    /// Compaction signals here that it parses a batch, and waits there; once.
     pub pause: Mutex<Option<(mpsc::UnboundedSender<()>, std::sync::mpsc::Receiver<()>)>>,
 }
 
@@ -94,7 +94,6 @@ impl BatchFormat for CountingFormat {
 /// A record: its key, its value, and its own time.
 pub type TestRecordInput = (Option<String>, Option<String>, i64);
 
-/// A record as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestReadRecord {
     pub offset: u64,
@@ -112,7 +111,7 @@ pub struct TestKafkaEngine {
 }
 
 impl TestKafkaEngine {
-    /// Next to nothing stays in memory: what is read, is read from files.
+    /// Almost nothing stays in memory, so that reads go to files.
     pub fn options() -> EngineOptions {
         let storage = storage::Options {
             manual_maintenance: true,
@@ -149,7 +148,7 @@ impl TestKafkaEngine {
         TestKafkaEngine { disk, clock, engine, format, options }
     }
 
-    /// Stops in order, and starts again.
+    /// Stops cleanly, and starts again.
     pub fn restart(self) -> TestKafkaEngine {
         let TestKafkaEngine { disk, clock, engine, options, .. } = self;
         engine.close();
@@ -157,11 +156,11 @@ impl TestKafkaEngine {
         TestKafkaEngine::on(disk, clock, options)
     }
 
-    /// Starts again on what a crash leaves, of which the least was written that may have been.
+    /// Starts again on what a crash leaves, with the fewest writes that may have reached the disk.
     pub fn crash(self) -> TestKafkaEngine {
         let left = self.disk.after_crash(|_| 0);
         let (clock, options) = (Arc::clone(&self.clock), self.options.clone());
-        // Behind the clock's bound.
+        // Past the clock's bound.
         clock.advance(Duration::from_secs(3));
         drop(self.engine);
         TestKafkaEngine::on(left, clock, options)
@@ -213,8 +212,8 @@ impl TestKafkaEngine {
         self.engine.append(vec![(topic, partition, batch)], Durability::Synced).await.remove(0)
     }
 
-    /// Has compaction wait in the midst of the next log: it says when it is there, and goes on when it
-    /// is told to, or when what tells it is dropped.
+    /// Makes compaction wait in the middle of the next log. It signals when it is there, and goes
+    /// on when it is told to, or when the sender is dropped.
     pub fn pause_compaction(&self) -> (mpsc::UnboundedReceiver<()>, std::sync::mpsc::Sender<()>) {
         let (here, arrived) = mpsc::unbounded_channel();
         let (go, on) = std::sync::mpsc::channel();
@@ -222,13 +221,13 @@ impl TestKafkaEngine {
         (arrived, go)
     }
 
-    /// Seals the open segment, indexes and files.
+    /// Rolls the open segment, indexes and sorts it.
     pub async fn roll_and_index(&self) {
         self.engine.maintenance().roll_segment().await.unwrap();
         self.engine.maintenance().index_and_sort().await.unwrap();
     }
 
-    /// Gives back the space of all that was given up.
+    /// Reclaims the space of everything that was removed.
     pub async fn reclaim(&self) {
         for _ in 0..2 {
             self.engine.maintenance().reclaim().await.unwrap();
@@ -239,7 +238,7 @@ impl TestKafkaEngine {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    /// The moment now, closed.
+    /// The current moment, closed.
     pub fn now(&self) -> Cut {
         Cut::through(self.engine.frontier())
     }
@@ -268,7 +267,7 @@ impl TestKafkaEngine {
     }
 }
 
-/// All that a view shows.
+/// All records in a view.
 pub fn read_all(view: &PartitionView) -> Vec<TestReadRecord> {
     let (mut next, end) = (view.start().0, view.end().0);
     let mut found = Vec::new();

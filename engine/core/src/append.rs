@@ -90,7 +90,6 @@ pub trait BatchFormat: Send + Sync + 'static {
 /// A stored record, as compaction sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedRecord<'a> {
-    /// Its offset in the log.
     pub offset: Offset,
     /// Null and empty differ.
     pub key: Option<&'a [u8]>,

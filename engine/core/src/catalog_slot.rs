@@ -41,7 +41,6 @@ impl RebuildRequest {
 }
 
 impl CatalogSlot {
-    /// An empty slot.
     pub(crate) fn new(directory: CatalogDirectory) -> CatalogSlot {
         let (current, wish, rebuilds) = Default::default();
         CatalogSlot { directory, current, rebuild_request: wish, rebuilds }
@@ -91,7 +90,6 @@ impl CatalogSlot {
         self.rebuilds.load(Ordering::Relaxed)
     }
 
-    /// Counts a rebuild.
     pub(crate) fn count_rebuild(&self) {
         self.rebuilds.fetch_add(1, Ordering::Relaxed);
     }
@@ -107,7 +105,6 @@ impl CatalogSlot {
         self.directory.is_on_disk() && current.as_ref().is_some_and(|held| held.is_in_memory())
     }
 
-    /// Whether a rebuild is wanted.
     pub(crate) fn wants_rebuild(&self) -> bool {
         self.rebuild_request.state.lock().is_wanted || !self.is_filled()
     }

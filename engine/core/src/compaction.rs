@@ -52,7 +52,6 @@ pub struct SourceBatch<E> {
     pub end: Offset,
     /// When it was accepted.
     pub stamp: Hlc,
-    /// Its bytes.
     pub batch: Bytes,
     /// What else the source knows of it.
     pub entry: E,
@@ -104,7 +103,6 @@ pub struct CompactionOutcome {
     /// From this bound on, cuts read as before. [`Hlc::ZERO`] if no record and no batch was
     /// dropped: then all cuts read as before.
     pub compacted_to: Hlc,
-    /// Batches that stay.
     pub batches_kept: u64,
     /// Batches that stay with other bytes.
     pub batches_changed: u64,
@@ -112,7 +110,6 @@ pub struct CompactionOutcome {
     pub batches_dropped: u64,
     /// Records that stay, except those in batches that cannot be read.
     pub records_kept: u64,
-    /// Records that were dropped.
     pub records_dropped: u64,
     /// Bytes that the run read and replaces.
     pub bytes_before: u64,

@@ -29,9 +29,7 @@ pub enum ConfigError {
     /// The value is not valid for this setting.
     #[error("invalid value {value} for configuration {key}: {expected}")]
     Value {
-        /// The setting.
         key: String,
-        /// The rejected value.
         value: String,
         /// What a valid value looks like.
         expected: Cow<'static, str>,
@@ -43,7 +41,6 @@ pub enum ConfigError {
 pub enum ConfigType {
     /// True or false.
     Boolean,
-    /// Text.
     String,
     /// 32 bits.
     Int,
@@ -150,7 +147,6 @@ fn value_error(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -
 /// under the topic-level names.
 pub type TopicDefaults = BTreeMap<String, String>;
 
-/// A topic's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TopicConfig {
     set: BTreeMap<String, String>,

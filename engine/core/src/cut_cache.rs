@@ -70,7 +70,6 @@ struct CutCacheMaps {
     snapshots: Cache<u128, Arc<CutSnapshot>, SnapshotWeighter>,
 }
 
-/// Counters of the cut cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutCacheStats {
     /// Cuts that were answered without reading the logs.

@@ -19,7 +19,6 @@ pub enum EngineError {
         /// The partition.
         partition: i32,
     },
-    /// A topic of that name exists.
     #[error("topic exists already. topic={0}")]
     TopicExists(String),
     /// The name is not a valid topic name.
@@ -49,7 +48,6 @@ pub enum EngineError {
     OutOfOrderSequence {
         /// The producer's id.
         producer: i64,
-        /// Its epoch.
         epoch: i16,
         /// The sequence number that would follow.
         expected: i32,
@@ -82,13 +80,10 @@ pub enum EngineError {
         Moment::Sys(*.at)
     )]
     Pinned {
-        /// The pin.
         pin: Arc<str>,
         /// The moment that it holds.
         at: Cut,
-        /// The topic.
         topic: Arc<str>,
-        /// The partition.
         partition: u32,
     },
     /// The topic's user time was changed between a batch's check and its append.
@@ -120,7 +115,6 @@ pub enum EngineError {
     /// A stored batch cannot be read.
     #[error("stored batch cannot be read: {0}")]
     Corrupt(String),
-    /// The service is stopping.
     #[error("the service is stopping: {0}")]
     Stopping(Arc<str>),
 }

@@ -36,9 +36,7 @@ pub type TopicId = [u8; 16];
 /// One version of a topic: its state from one change to the next.
 #[derive(Debug)]
 pub struct Topic {
-    /// Its name.
     pub name: Arc<str>,
-    /// Its id.
     pub id: TopicId,
     /// When it was created.
     pub created: Hlc,
@@ -52,7 +50,6 @@ pub struct Topic {
     rules: Arc<UserTimeRules>,
 }
 
-/// A partition.
 #[derive(Debug)]
 pub struct Partition {
     /// Its index in its topic.

@@ -21,7 +21,6 @@ use crate::config::{TopicConfig, TopicDefaults};
 
 /// What retention needs to know about a partition's log.
 pub trait RetentionLog {
-    /// The log start.
     fn start(&self) -> Offset;
 
     /// The offset after the last visible record.
@@ -66,7 +65,6 @@ pub struct RetentionDecision {
     pub reason: RetentionReason,
 }
 
-/// The retention rules of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionRules {
     /// The age from which records are removed.

@@ -20,7 +20,6 @@ impl From<u32> for FilePermissions {
     }
 }
 
-/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileAttributes {
     /// Its number.

@@ -46,7 +46,6 @@ pub struct FileCounters {
     pub indexes_rebuilt: AtomicU64,
     /// Checkpoints written.
     pub checkpoints: AtomicU64,
-    /// Bytes of checkpoints.
     pub checkpoint_bytes: AtomicU64,
 }
 

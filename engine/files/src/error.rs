@@ -29,7 +29,6 @@ pub enum FileError {
     /// The operation is not permitted to anybody.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
-    /// The request is invalid.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// The file or the write would be too large.

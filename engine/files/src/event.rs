@@ -13,13 +13,11 @@ const FIRST_CONTENTS_LOG: u64 = 1 << 48;
 
 /// An entry of [`FILES_LOG`].
 pub(crate) const KIND_FILE_EVENT: u8 = 32;
-/// A write to a file.
 pub(crate) const KIND_FILE_WRITE: u8 = 33;
 /// A new length of a file.
 pub(crate) const KIND_FILE_TRUNCATE: u8 = 34;
 /// A checkpoint of a file's index up to that entry.
 pub(crate) const KIND_FILE_CHECKPOINT: u8 = 35;
-/// A hole in a file.
 pub(crate) const KIND_FILE_PUNCH_HOLE: u8 = 36;
 
 // A start refuses entries of kinds that the spine does not know.
@@ -48,7 +46,6 @@ impl Inode {
     }
 }
 
-/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     /// Bytes.
@@ -59,11 +56,8 @@ pub enum FileKind {
     Symlink,
     /// A named pipe.
     Fifo,
-    /// A socket.
     Socket,
-    /// A character device.
     CharacterDevice,
-    /// A block device.
     BlockDevice,
 }
 

@@ -94,7 +94,6 @@ pub enum ExtentSource {
     Hole,
     /// An entry of the file's log.
     Entry {
-        /// The entry.
         offset: Offset,
         /// How many bytes of its data precede them.
         skip: u32,
@@ -157,7 +156,6 @@ pub struct FileIntervalTree {
 }
 
 impl FileIntervalTree {
-    /// An empty file.
     pub fn new() -> FileIntervalTree {
         FileIntervalTree::with_fanout(FANOUT)
     }

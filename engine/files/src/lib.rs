@@ -59,7 +59,6 @@ use engine_core::{AppendBudget, EngineCore, EngineStore};
 use names::FileNames;
 use open_files::OpenFileTable;
 
-/// Options of files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
     /// After how many entries of a file its index is saved.
@@ -94,7 +93,6 @@ struct FileSystemInner {
     closing: AtomicBool,
 }
 
-/// All files.
 #[derive(Clone)]
 pub struct FileSystem(Arc<FileSystemInner>);
 

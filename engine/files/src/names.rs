@@ -115,13 +115,10 @@ impl InodeRecord {
 pub struct DirectoryEntry {
     /// The name; POSIX knows no encoding.
     pub name: Vec<u8>,
-    /// The inode that it refers to.
     pub inode: Inode,
-    /// The kind of the inode.
     pub kind: FileKind,
 }
 
-/// The names of all files.
 pub(crate) struct FileNames {
     log: Arc<Log>,
     catalog: Arc<CatalogSlot>,
@@ -192,7 +189,6 @@ impl FileNames {
         Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
     }
 
-    /// The target of a symbolic link.
     pub(crate) fn link_target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
         Ok(self.catalog()?.get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
     }
@@ -316,7 +312,6 @@ fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), FileError> {
     Ok(catalog.apply_in(changes, FILES_LOG, AppliedOffset { offset, stamp })?)
 }
 
-/// Clears everything of files.
 fn clear_files(catalog: &Catalog) -> Result<(), FileError> {
     catalog.remove_log(&[PREFIX], FILES_LOG)?;
     let mut layout = CatalogWriteBatch::default();

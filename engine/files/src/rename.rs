@@ -20,7 +20,6 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// The source of a rename.
 struct RenameSource {
     inode: Inode,
     is_directory: bool,

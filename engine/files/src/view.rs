@@ -70,7 +70,6 @@ impl FileView {
         }
     }
 
-    /// The inode of the file.
     pub fn inode(&self) -> Inode {
         self.contents.inode
     }

@@ -18,7 +18,6 @@ use crate::event::{GroupEvent, LATER_PARTITIONS, OffsetCommit};
 pub use comparison::{GroupDifference, KeyComparison};
 pub use expiry::{ExpiredOffset, ExpiredOffsets, OffsetExpiry};
 
-/// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommittedOffset {
     /// The next offset to read.
@@ -42,11 +41,8 @@ impl CommittedOffset {
 /// A committed offset with its group and partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOffset {
-    /// The group.
     pub group: String,
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// What was committed.
     pub committed: CommittedOffset,
@@ -57,11 +53,8 @@ pub struct GroupOffset {
 /// The committed offsets of a group for a partition, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetDifference {
-    /// The group.
     pub group: String,
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// What was committed before.
     pub before: Option<CommittedOffset>,
@@ -374,7 +367,6 @@ impl GroupCatalog {
         Ok(found.into_iter().map(named).collect())
     }
 
-    /// The snapshots of all groups.
     pub(crate) fn snapshots(&self, cut: Cut) -> Result<Vec<(String, Vec<u8>)>, CatalogError> {
         let found = self.snapshots_with_stamps(cut)?;
         Ok(found.into_iter().map(|(group, _, snapshot)| (group, snapshot)).collect())

@@ -36,9 +36,7 @@ pub enum GroupSetMode {
 /// The committed offset of one partition before and after the group was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetChange {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// What was committed.
     pub before: Option<i64>,
@@ -49,15 +47,12 @@ pub struct OffsetChange {
 /// An offset that could not be set, because its topic does not exist any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedPartition {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// The offset that was committed for it.
     pub offset: i64,
 }
 
-/// The result of setting a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSetResult {
     /// The moment, as an absolute moment.

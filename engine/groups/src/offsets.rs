@@ -8,15 +8,12 @@ use crate::event::LATER_PARTITIONS;
 use crate::group_catalog::{CommittedOffset, GroupOffset};
 use crate::groups::Groups;
 
-/// A group as of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupAtCut {
-    /// The group.
     pub group: String,
     /// Its coordinator's last snapshot, and when it was saved. A group without members may have
     /// none.
     pub snapshot: Option<(Hlc, Vec<u8>)>,
-    /// Its committed offsets.
     pub offsets: Vec<GroupOffset>,
     /// The topics in which it was set to a moment, with the text of the moment. Partitions that
     /// such a topic got later are read from their beginning, not from their end.

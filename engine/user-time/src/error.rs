@@ -11,21 +11,17 @@ pub enum SpecError {
     /// The argument is not valid for this kind.
     #[error("{kind} {wants}. given={given:?}")]
     Argument {
-        /// The kind.
         kind: &'static str,
         /// What a valid argument is.
         wants: &'static str,
-        /// The given argument.
         given: String,
     },
     /// The option is unknown or invalid for this kind.
     #[error("{kind} {wants}. option={option:?}")]
     Option {
-        /// The kind.
         kind: &'static str,
         /// What a valid option is.
         wants: &'static str,
-        /// The given option.
         option: String,
     },
     /// It is longer than any valid specification.
@@ -50,7 +46,6 @@ pub enum ExtractError {
     /// The part of the record that should hold it is missing.
     #[error("it has no {0}")]
     Missing(&'static str),
-    /// The value is not a time.
     #[error("{why}. found={found:?}")]
     NotATime {
         /// What was expected.
@@ -88,7 +83,6 @@ pub enum ExtractError {
     /// The plug-in failed.
     #[error("the plug-in {plugin} {why}")]
     Plugin {
-        /// The plug-in.
         plugin: String,
         /// How it failed.
         why: String,

@@ -44,7 +44,6 @@ pub struct RecordParts<'a, H> {
     pub key: Option<&'a [u8]>,
     /// Null and empty differ.
     pub value: Option<&'a [u8]>,
-    /// Its headers.
     pub headers: H,
 }
 
@@ -89,12 +88,10 @@ impl UserTimeExtractor {
         Ok(UserTimeExtractor { spec, plugin })
     }
 
-    /// An extractor that uses `plugin`.
     pub fn with_plugin(spec: UserTimeSpec, plugin: Plugin) -> UserTimeExtractor {
         UserTimeExtractor { spec, plugin: Some(plugin) }
     }
 
-    /// Its specification.
     pub fn spec(&self) -> &UserTimeSpec {
         &self.spec
     }
@@ -128,7 +125,6 @@ impl UserTimeExtractor {
 pub struct ExtractorSession<'a> {
     extractor: &'a UserTimeExtractor,
     instance: Option<plugin::PluginInstance<'a>>,
-    /// The first failure of a plug-in.
     first_failure: Option<ExtractError>,
     /// The fuel that the plug-in has consumed, in units of about one instruction.
     fuel_spent: u64,

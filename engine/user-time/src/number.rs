@@ -10,14 +10,10 @@ const POWER_MAX: u32 = 38;
 /// The unit of a number since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeUnit {
-    /// Seconds.
     Seconds,
-    /// Milliseconds.
     #[default]
     Millis,
-    /// Microseconds.
     Micros,
-    /// Nanoseconds.
     Nanos,
 }
 

@@ -54,12 +54,10 @@ const NO_TIME: i64 = i64::MIN;
 /// Why a module is not a valid plug-in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginError {
-    /// The name is invalid.
     #[error(
         "a plug-in's name has 1 to 64 letters, digits, '.', '_' and '-', and does not begin with a dot. name={0:?}"
     )]
     Name(String),
-    /// The module is too long.
     #[error("the module is too long: strip it. bytes={0}, most={MODULE_BYTES_MAX}")]
     TooLong(usize),
     /// It is not a usable WebAssembly module.
@@ -67,7 +65,6 @@ pub enum PluginError {
         "it is no WebAssembly module that can be used: build it for wasm32-unknown-unknown. {0}"
     )]
     Invalid(String),
-    /// It has an import.
     #[error(
         "the module imports {0}, and plug-ins are given nothing: build it for wasm32-unknown-unknown"
     )]
@@ -228,7 +225,6 @@ fn one_line(error: &wasmi::Error) -> String {
 
 /// Why a call of a plug-in failed.
 enum PluginFailure {
-    /// It exceeded its fuel.
     OutOfFuel,
     /// It failed for another reason.
     Failed(String),
@@ -252,7 +248,6 @@ fn into_failure(error: &wasmi::Error) -> PluginFailure {
     }
 }
 
-/// A permit for one instance.
 struct InstancePermit;
 
 static INSTANCE_COUNT: Mutex<usize> = Mutex::new(0);

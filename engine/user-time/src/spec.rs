@@ -47,9 +47,7 @@ pub struct UserTimeSpec {
 pub enum UserTimeKind {
     /// The record's own timestamp.
     Timestamp,
-    /// A header.
     Header {
-        /// Its name.
         name: String,
         /// How its value encodes the time.
         form: HeaderEncoding,
@@ -63,7 +61,6 @@ pub enum UserTimeKind {
     Csv {
         /// The column, counted from 1.
         column: usize,
-        /// The separator of fields.
         separator: u8,
     },
     /// 8 bytes of the value.
@@ -131,7 +128,6 @@ impl UserTimeSpec {
 }
 
 impl UserTimeKind {
-    /// The name of the kind.
     pub fn name(&self) -> &'static str {
         match self {
             UserTimeKind::Timestamp => "timestamp",

@@ -384,7 +384,6 @@ impl MountedTree {
     }
 }
 
-/// A write request.
 pub(super) struct WriteRequest {
     pub(super) offset: u64,
     pub(super) data: Bytes,

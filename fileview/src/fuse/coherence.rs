@@ -27,7 +27,6 @@ pub(super) enum CacheInvalidation {
     Entry(u64, OsString),
 }
 
-/// Identifies a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MountId(u64);
 
@@ -105,7 +104,6 @@ impl CacheInvalidator {
         MountRegistration { invalidator: Arc::clone(self), id }
     }
 
-    /// Starts to notify a mount.
     pub(super) fn start_notifying(
         &self,
         mount: MountId,

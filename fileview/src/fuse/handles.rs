@@ -21,11 +21,9 @@ pub(super) enum FuseHandle {
     File(OpenFile),
     /// Any other node that has bytes.
     Node(OpenNode),
-    /// A directory.
     Directory(DirectoryHandle),
 }
 
-/// An open directory.
 pub(super) struct DirectoryHandle {
     pub(super) node: MountNode,
     /// Only for a directory of files: its names when the reader began.

@@ -62,7 +62,6 @@ impl MountNode {
         }
     }
 
-    /// The node in the tree.
     pub(super) fn view_node(&self) -> ViewNode {
         match self {
             MountNode::File(inode) => ViewNode::File { inode: *inode, cut: None },

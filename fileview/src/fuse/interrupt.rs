@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The interval of that poll.
 const PROC_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// SIGKILL as one bit of a signal mask. The kernel raises it for every other signal that ends a
 /// program, such as that of Ctrl-C.

@@ -25,7 +25,6 @@ pub(super) struct MountEntry {
     device: String,
     path: PathBuf,
     file_system: String,
-    /// The mount source.
     source: Vec<u8>,
 }
 

@@ -200,7 +200,6 @@ impl MountedTree {
         Ok(())
     }
 
-    /// The attributes of a node.
     pub(super) fn attributes(
         &self,
         number: u64,

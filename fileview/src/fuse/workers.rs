@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-/// The capacity of the pool.
 const POOL_MAX: usize = 64;
 /// How many slow requests are served at a time.
 const SLOW_MAX: usize = 16;

@@ -279,7 +279,6 @@ type TableKey = (TopicId, Option<MomentSelector>);
 /// A topic, its moment, and the name of a key.
 type SearchKey = (TableKey, Box<[u8]>);
 
-/// The cached tables.
 pub(crate) struct KeyTableCache {
     by_topic: WeightedLruCache<TableKey, KeyTableSlot>,
     /// The tables of single keys.

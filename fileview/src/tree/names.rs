@@ -11,9 +11,7 @@ use hlc::MomentSelector;
 use super::TreeError;
 use crate::{PARTITION_MAX, ViewFormat};
 
-/// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// The name of the empty key.
 const EMPTY: &[u8] = b"%";
@@ -26,7 +24,6 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 /// The key that a name encodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DecodedKey {
-    /// The whole key.
     Whole(Vec<u8>),
     /// The key is longer than a name. To find it, compare the name with those of all keys.
     Long,
@@ -108,7 +105,6 @@ pub(crate) fn extension(format: ViewFormat) -> &'static str {
     }
 }
 
-/// All formats.
 pub(crate) const FORMATS: [ViewFormat; 3] =
     [ViewFormat::Raw, ViewFormat::Values, ViewFormat::Jsonl];
 
@@ -137,7 +133,6 @@ pub(crate) fn split_moments(
     places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], parse_moment(&name[at + 1..])))
 }
 
-/// Parses a moment in a name.
 pub(crate) fn parse_moment(name: &[u8]) -> Result<MomentSelector, TreeError> {
     let text = std::str::from_utf8(name)
         .map_err(|_| TreeError::Moment("a moment is plain text".to_owned()))?;

@@ -14,9 +14,7 @@ use crate::ViewFormat;
 /// The id tells apart topics that had the same name. A moment in a node is absolute and final.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TopicNode {
-    /// Its name.
     pub name: Arc<str>,
-    /// Its id.
     pub id: TopicId,
     /// The moment; `None` is the present.
     pub at: Option<MomentSelector>,
@@ -57,27 +55,21 @@ pub enum ViewNode {
     Groups(Option<MomentSelector>),
     /// `offsets/GROUP`.
     Group {
-        /// Its name.
         group: Arc<str>,
         /// The moment; `None` is the present.
         at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC`.
     GroupTopic {
-        /// The group.
         group: Arc<str>,
-        /// The topic.
         topic: Arc<str>,
         /// The moment; `None` is the present.
         at: Option<MomentSelector>,
     },
     /// `offsets/GROUP/TOPIC/PARTITION`.
     Committed {
-        /// The group.
         group: Arc<str>,
-        /// The topic.
         topic: Arc<str>,
-        /// The partition.
         partition: u32,
         /// The moment; `None` is the present.
         at: Option<MomentSelector>,
@@ -91,10 +83,8 @@ pub enum ViewNode {
     },
 }
 
-/// The type of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ViewNodeKind {
-    /// A directory.
     Directory,
     /// A node with bytes.
     File,
@@ -118,7 +108,6 @@ impl From<FileKind> for ViewNodeKind {
 /// The attributes of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViewStat {
-    /// The type.
     pub kind: ViewNodeKind,
     /// The size in bytes; exact.
     pub size: u64,

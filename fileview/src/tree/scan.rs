@@ -107,7 +107,6 @@ pub(crate) struct ScanStep {
     pub(crate) next: Offset,
 }
 
-/// A stored batch.
 pub(crate) struct StoredBatch {
     piece: EntryPayload,
     pub(crate) bytes: Bytes,

@@ -45,7 +45,6 @@ pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
 /// Identifies a text: a log, a format, a range of user times, and the generation of the log.
 pub(crate) type TextKey = (u64, ViewFormat, Option<Range<UserTime>>, LogGeneration);
-/// The cached texts.
 pub(crate) type TextCache = Arc<WeightedLruCache<TextKey, PartitionText>>;
 
 /// The records before `offset` take `at` bytes.
@@ -70,7 +69,6 @@ struct TextIndex {
     recent: VecDeque<TextMark>,
 }
 
-/// The text of one partition.
 pub(crate) struct PartitionText {
     partition: Arc<Partition>,
     renderer: RecordRenderer,
@@ -388,7 +386,6 @@ struct TextChunk {
     next: Option<Offset>,
 }
 
-/// The text of a partition, open.
 pub(crate) struct OpenText {
     text: Arc<PartitionText>,
     texts: TextCache,

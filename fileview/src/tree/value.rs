@@ -24,7 +24,6 @@ pub(crate) type LastValue = Arc<Mutex<Option<(ValuePosition, Bytes)>>>;
 /// The position of a record: its log and its offset.
 type ValuePosition = (u64, Offset);
 
-/// A value, open.
 pub(crate) struct OpenValue {
     partition: Arc<Partition>,
     offset: Offset,

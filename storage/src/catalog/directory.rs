@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Catalog, CatalogError, CatalogFaults, remove};
 
-/// The directory that holds catalogs.
 #[derive(Debug)]
 pub struct CatalogDirectory {
     /// `None`: in memory.
@@ -27,7 +26,6 @@ impl CatalogDirectory {
         CatalogDirectory { path, faults, last: AtomicU64::new(0) }
     }
 
-    /// Whether catalogs are on disk.
     pub fn is_on_disk(&self) -> bool {
         self.path.is_some()
     }

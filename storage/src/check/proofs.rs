@@ -33,14 +33,11 @@ pub enum FrameChange {
     Missing,
 }
 
-/// A frame that was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedFrame {
     /// The file that holds it, or should.
     pub file: String,
-    /// Its position.
     pub position: u64,
-    /// The kind of change.
     pub change: FrameChange,
     /// The current header: log, first offset, stamp.
     pub current_header: Option<(LogId, Offset, Hlc)>,
@@ -379,7 +376,6 @@ impl<'a> ProofSet<'a> {
 /// A file that should be proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvableFile {
-    /// Its name.
     pub file: String,
     /// The range of the journal that it holds, or held.
     pub span: Range<u64>,

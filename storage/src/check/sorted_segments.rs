@@ -69,7 +69,6 @@ pub(super) fn expected_files(manifest: &Manifest) -> Vec<ExpectedSortedFile> {
     parts.chain(bases).collect()
 }
 
-/// The state of checking sorted segments.
 #[derive(Default)]
 pub(super) struct SortedSegmentCheck {
     files: usize,

@@ -48,7 +48,6 @@ pub fn descriptors_max(limit: Option<u64>) -> u64 {
     open_max(limit) as u64 * DESCRIPTORS_PER_FILE
 }
 
-/// An open file.
 #[derive(Debug)]
 pub(super) struct OpenDescriptor {
     pub(super) file: File,

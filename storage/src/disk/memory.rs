@@ -69,7 +69,6 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// Arms a fault.
     pub fn arm(&self, fault: DiskFault) {
         let mut state = self.0.lock();
         match fault {
@@ -79,7 +78,6 @@ impl MemoryDisk {
         }
     }
 
-    /// Removes the capacity limit.
     pub fn remove_capacity_limit(&self) {
         self.0.lock().capacity = None;
     }
@@ -184,7 +182,6 @@ impl MemoryDisk {
         self.0.lock().used_bytes()
     }
 
-    /// The names of its files.
     pub fn names(&self) -> Vec<String> {
         self.0.lock().names.keys().cloned().collect()
     }

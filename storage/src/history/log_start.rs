@@ -18,7 +18,6 @@ use crate::sorted_segment::{SORTED_PREFIX_BYTES, index_name};
 /// The result of a round of reclaiming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimStats {
-    /// Data files removed.
     pub removed_files: u64,
     /// Bytes reclaimed inside files that stay.
     pub reclaimed_bytes: u64,

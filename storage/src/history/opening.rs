@@ -52,7 +52,6 @@ pub enum HistoryError {
         /// The index.
         file: String,
     },
-    /// The disk failed.
     #[error("open journal: {0}")]
     Disk(#[from] io::Error),
 }

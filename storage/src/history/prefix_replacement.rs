@@ -30,7 +30,6 @@ const THROTTLE_BYTES: usize = 1 << 20;
 pub struct CompactedEntry {
     /// The entry as it was.
     pub entry: Entry,
-    /// Its new payload.
     pub payload: Bytes,
 }
 

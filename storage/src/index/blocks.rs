@@ -11,9 +11,7 @@ use quick_cache::sync::Cache;
 
 use crate::disk::{Disk, DiskFile, create_or_replace, read_exact_at};
 
-/// The length of a block.
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
-/// The length of a block's header.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
 /// The length of a block's content.
 pub(crate) const CONTENT_BYTES: usize = INDEX_BLOCK_BYTES - BLOCK_HEADER_BYTES;

@@ -29,7 +29,6 @@ const SUFFIX: &str = ".latest";
 /// The location of a log's newest run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestRun {
-    /// The log.
     pub log: LogId,
     /// The position at which the segment begins.
     pub segment: u64,
@@ -40,7 +39,6 @@ pub struct LatestRun {
 }
 
 impl LatestRun {
-    /// The location of the run.
     pub fn location(&self) -> RunLocation {
         RunLocation { segment: self.segment, number: self.number }
     }
@@ -75,7 +73,6 @@ pub fn latest_runs_range(name: &str) -> Option<Range<u64>> {
     (latest_runs_name(&stretch) == name).then_some(stretch)
 }
 
-/// An open table.
 pub struct LatestRunTable {
     /// The range of positions that its segments cover.
     pub range: Range<u64>,

@@ -147,7 +147,6 @@ impl RunLocation {
 /// A link may lead to a run that was removed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLinks {
-    /// The previous run.
     pub previous: Option<RunLocation>,
     /// A run far before.
     pub jump: Option<RunLocation>,
@@ -186,7 +185,6 @@ impl RunLinks {
 /// The run of a log in an indexed segment: its entries there, and the log's tip after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRun {
-    /// The log.
     pub log: LogId,
     /// The number of its first entry, among those of the index.
     pub first: u64,

@@ -14,7 +14,6 @@ pub const PAYLOAD_ALIGN: u64 = 8;
 /// No payload is longer than this: a longer length is corruption, not a reason to allocate.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 
-/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Length of the payload in bytes.
@@ -23,7 +22,6 @@ pub struct FrameHeader {
     pub payload_crc: u32,
     /// When the service accepted it.
     pub stamp: Hlc,
-    /// The log that it belongs to.
     pub log: LogId,
     /// The first offset that it takes in its log.
     pub base: Offset,

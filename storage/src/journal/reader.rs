@@ -17,7 +17,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// How many of a payload's first bytes are kept for display.
 pub const PAYLOAD_PREVIEW_BYTES_MAX: usize = 256;
 
-/// An item at a position of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalScanItem {
     /// A frame whose header is intact.
@@ -38,7 +37,6 @@ pub enum JournalScanItem {
 pub struct ScannedFrame {
     /// Where in the journal it begins.
     pub position: u64,
-    /// The bytes of its header.
     pub header: [u8; FRAME_BYTES],
     /// The decoded header.
     pub frame: FrameHeader,

@@ -24,7 +24,6 @@ const PEEK_BYTES: usize = 4 << 10;
 /// A place of the journal that was on stable storage and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalCorruption {
-    /// The file.
     pub file: String,
     /// The journal position of the first bad frame.
     pub position: u64,
@@ -63,9 +62,7 @@ pub enum RecoverError {
     /// Stamps do not rise.
     #[error("stamps do not rise in the journal. position={position}, stamp={stamp}, last={last}")]
     Order {
-        /// The position.
         position: u64,
-        /// The stamp there.
         stamp: Hlc,
         /// The stamp before it.
         last: Hlc,
@@ -78,14 +75,12 @@ pub enum RecoverError {
     Offsets {
         /// The position of the entry that does not follow.
         position: u64,
-        /// Its log.
         log: LogId,
         /// The offset after the last one before it.
         expected: Offset,
         /// Its first offset.
         found: Offset,
     },
-    /// The disk failed.
     #[error("read journal: {0}")]
     Disk(#[from] io::Error),
 }
@@ -113,7 +108,6 @@ pub struct RecoveredJournal {
     pub segments: Vec<Arc<Segment>>,
     /// The position after the last good frame.
     pub end: u64,
-    /// The last stamp in the journal.
     pub last: Hlc,
     /// How many bytes of torn tail were truncated.
     pub torn_bytes: u64,
@@ -128,7 +122,6 @@ pub struct JournalWalk {
     pub headerless: Vec<String>,
     /// The position after the last good frame.
     pub end: u64,
-    /// The last stamp.
     pub last: Hlc,
     /// The bad frame that ended the walk before the last file's end, if one did.
     pub bad_frame: Option<(Arc<Segment>, FrameError)>,

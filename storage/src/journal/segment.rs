@@ -27,7 +27,6 @@ pub fn segment_start(name: &str) -> Option<u64> {
     is_number.then(|| digits.parse().ok()).flatten()
 }
 
-/// The header of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The position of its first frame.
@@ -45,7 +44,6 @@ impl SegmentHeader {
         SegmentHeader { start, salt }
     }
 
-    /// The bytes.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
         bytes[..8].copy_from_slice(MAGIC);
@@ -74,7 +72,6 @@ impl SegmentHeader {
 pub struct Segment {
     /// The position of its first frame.
     pub start: u64,
-    /// The file.
     pub data: Arc<DataFile>,
     salt: u64,
     /// Why its sync failed, if it did: it is never synced again.
@@ -208,7 +205,6 @@ impl JournalSegments {
         Arc::clone(&segments[after - 1])
     }
 
-    /// The newest segment.
     pub(crate) fn last(&self) -> Option<Arc<Segment>> {
         self.0.read().last().cloned()
     }

@@ -70,7 +70,6 @@ pub(crate) struct JournalWriter {
     leaves: Option<FrameLeaves>,
 }
 
-/// A segment that was rolled.
 pub(crate) struct RolledSegment {
     pub(crate) segment: Arc<Segment>,
     /// The position after its last frame.

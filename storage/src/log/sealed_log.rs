@@ -55,7 +55,6 @@ pub(crate) struct SealedLog {
     pub(super) released_tip: LogTip,
     /// The tip of the log where its sealed part ends.
     pub(super) tip: LogTip,
-    /// Its newest run.
     pub(super) latest_run: Option<RunLocation>,
 }
 
@@ -78,7 +77,6 @@ impl SegmentRun {
         SegmentRun { segment: Arc::clone(part), index, run }
     }
 
-    /// The location of its first entry.
     fn first_entry(self) -> EntryLocation {
         let first = self.run.first;
         self.entry_at(first)
@@ -150,7 +148,6 @@ impl SealedLog {
         }
     }
 
-    /// The newest run.
     pub(crate) fn latest_run(&self) -> io::Result<Option<SegmentRun>> {
         match self.latest_run {
             Some(head) => self.run_that_ends(head, self.tip.end),
@@ -207,7 +204,6 @@ impl SealedLog {
         self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
     }
 
-    /// The tip of the log before a run.
     fn tip_before_run(&self, run: &IndexRun) -> io::Result<LogTip> {
         Ok(self.previous(run)?.map_or(self.released_tip, |previous| previous.run.tip))
     }
@@ -311,7 +307,6 @@ impl SealedLog {
         self.at_offset(offset)?.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
     }
 
-    /// The tip of the log before a location.
     fn tip_before(&self, spot: &EntryLocation) -> io::Result<LogTip> {
         if spot.number > spot.run.first {
             let entry = spot.entry(spot.number - 1)?.entry;

@@ -10,7 +10,6 @@ use super::{
 use super::{LogHorizon, encode_log, encode_segment};
 use crate::entry::LogId;
 
-/// The length of a page.
 pub(super) const PAGE_BYTES: usize = 512;
 const PAGE_HEADER_BYTES: usize = 16;
 const CONTENT_BYTES: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
@@ -26,7 +25,6 @@ pub(crate) enum ManifestChange {
     Segment(ManifestSegment),
     /// The sealed segment that begins there is not listed any more.
     SegmentRemoved(u64),
-    /// The horizon of a log.
     Log(LogId, LogHorizon),
     /// The log is not listed any more.
     LogRemoved(LogId),

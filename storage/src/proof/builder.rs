@@ -73,7 +73,6 @@ pub struct ProofBuilder {
 /// The rest of a proof.
 #[derive(Clone, Debug)]
 pub struct EncodedProof {
-    /// Its header.
     pub header: ProofHeader,
     /// Blocks that were not taken yet.
     pub blocks: Vec<u8>,

@@ -14,7 +14,6 @@ pub(crate) struct FrameLeaves {
     entries: Vec<FrameLeaf>,
 }
 
-/// The leaf of one frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameLeaf {
     pub(crate) position: u64,
@@ -34,7 +33,6 @@ impl FrameLeaves {
         self.entries.truncate(kept);
     }
 
-    /// The leaves.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &FrameLeaf> {
         self.entries.iter()
     }

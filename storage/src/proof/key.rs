@@ -18,7 +18,6 @@ pub enum KeyError {
     /// It cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Disk {
-        /// The file.
         path: PathBuf,
         /// What happened.
         source: io::Error,

@@ -6,7 +6,6 @@ use hlc::Hlc;
 use super::Digest;
 use super::tree::Subtree;
 
-/// The length of a proof's header.
 pub const PROOF_HEADER_BYTES: usize = 256;
 /// Where the first block begins.
 pub(super) const BLOCKS_AT: u64 = PROOF_HEADER_BYTES as u64;
@@ -76,12 +75,10 @@ pub struct ProofSignature {
     pub bytes: [u8; 64],
 }
 
-/// The header of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofHeader {
     /// Where the segment begins.
     pub start: u64,
-    /// Where it ends.
     pub end: u64,
     /// How many frames it has.
     pub count: u64,
@@ -102,7 +99,6 @@ pub struct ProofHeader {
 }
 
 impl ProofHeader {
-    /// Signs it.
     pub fn sign(&mut self, key: &SigningKey) {
         // Whether it is signed is covered by the signature.
         let placeholder = ProofSignature { key: Digest::default(), bytes: [0; 64] };
@@ -128,7 +124,6 @@ impl ProofHeader {
         bytes
     }
 
-    /// The bytes.
     pub fn encode(&self) -> [u8; PROOF_HEADER_BYTES] {
         let mut bytes = [0; PROOF_HEADER_BYTES];
         bytes[..SIGNED_BYTES].copy_from_slice(&self.signed_bytes());

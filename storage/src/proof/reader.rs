@@ -74,7 +74,6 @@ pub enum ProofError {
         /// The position of the first such entry.
         position: u64,
     },
-    /// The disk failed.
     #[error("read proof: {0}")]
     Disk(#[from] io::Error),
 }
@@ -116,14 +115,11 @@ pub enum ProofMismatch {
     },
 }
 
-/// A leaf of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofLeaf {
     /// The number of the hash in the proof, from 0.
     pub index: u64,
-    /// The position of its frame.
     pub position: u64,
-    /// The hash.
     pub digest: Digest,
 }
 
@@ -151,7 +147,6 @@ impl std::fmt::Debug for Proof {
 pub struct ProofLocation {
     /// Where in the file it begins.
     pub at: u64,
-    /// Its header.
     pub header: ProofHeader,
 }
 
@@ -279,7 +274,6 @@ impl Proof {
             .ok_or(ProofError::Block { index })
     }
 
-    /// Its header.
     pub fn header(&self) -> &ProofHeader {
         &self.header
     }

@@ -15,7 +15,6 @@ use crate::disk::{Disk, DiskFile, create_or_replace};
 pub(crate) enum LeafRetention<'a> {
     /// Those of the frames at these positions, in ascending order.
     At(&'a [u64]),
-    /// None.
     None,
 }
 

@@ -137,7 +137,6 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
     assert!(matches!(open(&bad), Err(ProofError::Block { index: 0 })));
 }
 
-/// The proofs in a file.
 fn proofs_in(disk: &MemoryDisk, name: &str) -> Vec<Proof> {
     let file = disk.open(name).unwrap();
     let placed = ProofLocation::read_all(&*file).unwrap();

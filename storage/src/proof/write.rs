@@ -24,9 +24,7 @@ pub enum WriteProofError {
     /// The segment holds something that is not an intact frame: there is nothing to vouch for.
     #[error("the segment is corrupt: {reason}. file={file}, position={position}")]
     Corrupt {
-        /// The segment.
         file: String,
-        /// The position.
         position: u64,
         /// What is wrong there.
         reason: FrameError,
@@ -34,7 +32,6 @@ pub enum WriteProofError {
     /// The progress callback ended it. Nothing of it remains.
     #[error("writing the proof was interrupted")]
     Interrupted,
-    /// The disk failed.
     #[error("write proof: {0}")]
     Disk(#[from] io::Error),
 }

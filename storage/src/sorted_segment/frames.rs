@@ -17,7 +17,6 @@ use crate::journal::{FRAME_BYTES, FrameChunkReader, PAYLOAD_ALIGN, ScannedFrame,
 pub enum SortedScanItem {
     /// A frame whose header is intact.
     Frame {
-        /// The frame.
         found: ScannedFrame,
         /// Where in the file its payload begins.
         at: u64,

@@ -56,7 +56,6 @@ pub enum OpenError {
     /// The bound file cannot be read.
     #[error(transparent)]
     Bound(#[from] BoundError),
-    /// The disk failed.
     #[error("open store: {0}")]
     Disk(#[from] io::Error),
 }

@@ -21,7 +21,6 @@ use crate::sealed_segment::{SealedSegment, SegmentFiles};
 
 /// An entry that was read back at start.
 pub struct ReplayedEntry<'a> {
-    /// Its log.
     pub log: LogId,
     /// The entry; its `user_time_max` and chain are not filled in.
     pub entry: &'a Entry,

@@ -26,10 +26,8 @@ pub enum Durability {
     Synced,
 }
 
-/// Something to append.
 #[derive(Debug)]
 pub struct LogAppend<N> {
-    /// The log.
     pub log: LogId,
     /// A kind of entry, defined by the store's user.
     pub kind: u8,
@@ -39,7 +37,6 @@ pub struct LogAppend<N> {
     pub count: u32,
     /// The smallest and the largest user time in it.
     pub user: (UserTime, UserTime),
-    /// Its bytes.
     pub payload: Payload,
     /// The CRC-32C of the payload's bytes from an index on, if the caller knows it: then these bytes are not
     /// read again.
@@ -96,7 +93,6 @@ pub trait AppendStage: Send + 'static {
 pub struct AppendReceipt {
     /// Its first offset.
     pub base: Offset,
-    /// Its stamp.
     pub stamp: Hlc,
     /// The position after it in the journal.
     pub journal_end: u64,

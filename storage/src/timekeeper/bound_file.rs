@@ -68,7 +68,6 @@ impl BoundRecord {
     }
 }
 
-/// The bound file.
 pub struct BoundFile {
     file: Arc<dyn DiskFile>,
     newest: BoundRecord,
@@ -86,7 +85,6 @@ pub enum BoundError {
         /// Where in the file the slot lies.
         position: u64,
     },
-    /// The disk failed.
     #[error("read journal/bound: {0}")]
     Disk(#[from] io::Error),
 }
@@ -189,7 +187,6 @@ impl BoundFile {
 pub enum BoundSlot {
     /// Never written.
     Empty,
-    /// A bound.
     Whole(BoundRecord),
     /// Something else.
     Corrupt,

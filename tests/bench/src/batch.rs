@@ -1,16 +1,17 @@
-//! Record batches (format v2), made once and sent many times, and checked when they come back.
+//! Record batches (format v2), built once and sent many times, and checked when they are fetched.
 //!
-//! A batch is a header of 61 bytes and the records. The check sum covers what follows itself, from
-//! the attributes on; the base offset, which the broker rewrites, lies outside it. So the same bytes
-//! may be sent again and again, except by an idempotent producer, whose sequence numbers lie within:
-//! for it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay as they are.
+//! A batch is a header of 61 bytes and the records. The checksum covers the bytes after itself,
+//! from the attributes on. The base offset, which the broker rewrites, is outside it. So the same
+//! bytes may be sent again and again, except by an idempotent producer, whose sequence numbers are
+//! inside. For it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay
+//! unchanged.
 
 use anyhow::{Result, bail, ensure};
 
 pub(crate) const HEADER_BYTES: usize = 61;
 
 const LENGTH_AT: usize = 8;
-/// What the length field does not count: the base offset and itself.
+/// The bytes that the length field does not count: the base offset and itself.
 const LENGTH_SKIPS: usize = 12;
 const MAGIC_AT: usize = 16;
 const CRC_AT: usize = 17;
@@ -28,7 +29,7 @@ pub(crate) struct BenchBatch {
     pub(crate) header: BatchHeaderBytes,
     pub(crate) records: Vec<u8>,
     pub(crate) record_count: u32,
-    /// The bytes of the values: what an application would say it has sent.
+    /// The bytes of the values: what an application counts as sent.
     pub(crate) payload_bytes: u64,
 }
 
@@ -36,7 +37,8 @@ pub(crate) struct BenchBatch {
 #[derive(Clone)]
 pub(crate) struct BatchHeaderBytes(pub(crate) [u8; HEADER_BYTES]);
 
-/// Who wrote a batch, and the place of its first record among all that it wrote to the partition.
+/// The producer of a batch, and the index of the batch's first record among all that it wrote to
+/// the partition.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchProducer {
     pub(crate) id: i64,
@@ -45,7 +47,7 @@ pub(crate) struct BatchProducer {
 }
 
 impl BenchBatch {
-    /// As many records of `record_bytes` as `batch_bytes_max` admits, but one at least.
+    /// As many records of `record_bytes` as fit `batch_bytes_max`, but at least one.
     pub(crate) fn filled(record_bytes: usize, batch_bytes_max: usize, now_ms: i64) -> BenchBatch {
         let mut noise = XorShiftRng(0x9e37_79b9_7f4a_7c15);
         let (mut records, mut count) = (Vec::with_capacity(batch_bytes_max), 0_u32);
@@ -101,7 +103,7 @@ impl BatchHeaderBytes {
         self.put(MAX_TIMESTAMP_AT, now_ms.to_be_bytes());
     }
 
-    /// Writes who sends this, and the check sum over it and `records`.
+    /// Writes the producer, and the checksum over the header and `records`.
     pub(crate) fn set_producer(&mut self, producer: BatchProducer, records: &[u8]) {
         self.put(PRODUCER_ID_AT, producer.id.to_be_bytes());
         self.put(PRODUCER_EPOCH_AT, producer.epoch.to_be_bytes());
@@ -109,7 +111,7 @@ impl BatchHeaderBytes {
         self.write_checksum(records);
     }
 
-    /// Writes the time of the records, and the check sum over it and `records`.
+    /// Writes the time of the records, and the checksum over the header and `records`.
     pub(crate) fn set_time(&mut self, now_ms: i64, records: &[u8]) {
         self.put_times(now_ms);
         self.write_checksum(records);
@@ -142,7 +144,7 @@ fn put_varint(out: &mut Vec<u8>, value: i64) {
     out.push(rest as u8);
 }
 
-/// xorshift64*: bytes that no compression shortens, the same in each run.
+/// xorshift64*: incompressible bytes, the same in each run.
 struct XorShiftRng(u64);
 
 impl XorShiftRng {
@@ -159,7 +161,6 @@ impl XorShiftRng {
     }
 }
 
-/// A batch as it came back.
 #[derive(Debug)]
 pub(crate) struct FetchedBatch<'a> {
     pub(crate) base_offset: i64,
@@ -168,15 +169,15 @@ pub(crate) struct FetchedBatch<'a> {
     bytes: &'a [u8],
 }
 
-/// Whether the check sum of each batch is computed as well.
+/// Whether the checksum of each batch is computed as well.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchCheck {
     Framing,
     FramingAndCrc,
 }
 
-/// Takes the next batch off `rest`. `None` at the end, or before a batch that the broker cut short
-/// to keep to the bytes asked for.
+/// Takes the next batch from `rest`. `None` at the end, or before an incomplete batch, which the
+/// broker cut at the requested bytes.
 pub(crate) fn take_batch<'a>(
     rest: &mut &'a [u8],
     check: BatchCheck,

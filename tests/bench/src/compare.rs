@@ -1,7 +1,7 @@
 //! Two brokers, the same measurement, in turn: A B A B …; then the medians, and their ratios.
 //!
-//! This machine changes from minute to minute, and so do numbers taken an hour apart. Taken in turn,
-//! both brokers see the same weather.
+//! This machine's speed changes from minute to minute, and so do numbers taken an hour apart.
+//! Measured in turn, both brokers see the same conditions.
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
@@ -70,7 +70,7 @@ impl CompareMeasurement {
     }
 }
 
-/// Measures both in turn, and shows it.
+/// Measures both in turn, and prints the comparison.
 pub(crate) fn run(work: &CompareWork, format: ReportFormat) -> Result<()> {
     let find = |bootstrap: &str, pid| {
         BrokerTarget::find(&TargetArgs { bootstrap: bootstrap.to_owned(), pid })
@@ -129,8 +129,8 @@ fn compare(ours: &[BenchReport], theirs: &[BenchReport]) -> Vec<FigureComparison
     median_ours.figures.iter().filter_map(compared).collect()
 }
 
-/// Whose it is if the worst run of one is better than the best of the other. Else chance may have
-/// decided, and nobody's.
+/// The side whose worst run is better than the best run of the other. Otherwise chance may have
+/// decided, and there is no winner.
 fn verdict(better: FigureDirection, ours: &[f64], theirs: &[f64]) -> &'static str {
     let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,8 +1,8 @@
-//! One connection to a broker: frames out, frames in, and the versions both sides speak.
+//! One connection to a broker: it writes requests, reads responses, and negotiates versions.
 //!
-//! It blocks, and the caller's thread does all the work; so the CPU time a run costs us is that of
-//! the socket and little more. [`ResponseReader`] reads each frame into the same buffer, once the last frame
-//! read has been dropped. Every wait ends after [`TIMEOUT`].
+//! It blocks, and the caller's thread does all the work. So the CPU time of a run on our side is
+//! that of the socket and little more. [`ResponseReader`] reads each frame into the same buffer,
+//! once the last frame read has been dropped. Every wait ends after [`TIMEOUT`].
 
 use std::{
     collections::BTreeMap,
@@ -20,14 +20,14 @@ use kafka_protocol::{
     protocol::{Decodable, HeaderVersion, Request, StrBytes, encode_request_header_into_buffer},
 };
 
-/// How long a broker may keep us waiting, on a connection, before the run fails.
+/// How long a broker may keep a connection waiting before the run fails.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 const FRAME_BYTES_MAX: usize = 256 << 20;
 const CORRELATION_AT: usize = 8;
 const CLIENT_NAME: &str = "freezeframe-bench";
 
-/// Fails with the name of the error if `code` is one.
+/// Fails with the name of the error, unless `code` is 0.
 pub(crate) fn check_error_code(code: i16) -> Result<()> {
     match ResponseError::try_from_code(code) {
         None => Ok(()),
@@ -50,7 +50,7 @@ pub(crate) struct BenchConnection {
 }
 
 impl BenchConnection {
-    /// Connects, and asks which versions the broker speaks.
+    /// Connects, and requests the versions that the broker supports.
     pub(crate) fn open(address: SocketAddr) -> Result<BenchConnection> {
         let open = || -> Result<BenchConnection> {
             let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
@@ -75,7 +75,7 @@ impl BenchConnection {
         let mut frame = self.reader.next_frame()?;
         let correlation_id = ResponseHeader::decode(&mut frame, 0)?.correlation_id;
         ensure!(correlation_id == self.writer.correlation_id, "answers are out of order");
-        // A broker that does not know version 3 says so in version 0.
+        // A broker that does not know version 3 answers in version 0.
         let too_new = frame.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
         let response = ApiVersionsResponse::decode(&mut frame, if too_new { 0 } else { 3 })?;
         if !too_new {
@@ -100,7 +100,7 @@ impl BenchConnection {
         Ok(newest)
     }
 
-    /// Sends one request and waits for its answer.
+    /// Sends one request and waits for its response.
     pub(crate) fn call<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
         let sent = self.writer.send(&mut encode_frame(request, version)?)?;
         let (correlation_id, response) = self.reader.next_response::<R>(version)?;
@@ -109,7 +109,8 @@ impl BenchConnection {
     }
 }
 
-/// A request with its length and header, all but the correlation id, which is written when sent.
+/// A request with its length and header, without the correlation id, which is written when it is
+/// sent.
 pub(crate) fn encode_frame<R: Request>(request: &R, version: i16) -> Result<Vec<u8>> {
     let header = RequestHeader::default()
         .with_request_api_key(R::KEY)
@@ -130,7 +131,7 @@ pub(crate) struct RequestWriter {
 }
 
 impl RequestWriter {
-    /// Gives the request that starts in `frame` the next correlation id.
+    /// Writes the next correlation id into the request at the start of `frame`.
     pub(crate) fn set_correlation_id(&mut self, frame: &mut [u8]) -> i32 {
         self.correlation_id = self.correlation_id.wrapping_add(1);
         let id = self.correlation_id.to_be_bytes();
@@ -144,7 +145,7 @@ impl RequestWriter {
         Ok(id)
     }
 
-    /// Writes the slices one after the other, in as few system calls as the kernel admits.
+    /// Writes the slices one after the other, in as few system calls as the kernel allows.
     pub(crate) fn send_slices(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<()> {
         while !slices.is_empty() {
             let sent = self.stream.write_vectored(slices).context("send a request")?;
@@ -163,12 +164,12 @@ pub(crate) struct ResponseReader {
 
 impl ResponseReader {
     fn new(stream: TcpStream) -> ResponseReader {
-        // Larger reads go past this into `buffer`; it saves a system call where answers are small.
+        // Larger reads bypass this into `buffer`. It saves a system call for small responses.
         ResponseReader { stream: BufReader::with_capacity(4096, stream), buffer: Bytes::new() }
     }
 
-    /// The next frame, without its length. Drop it, and what was cut from it, before the next call:
-    /// else that one needs a new buffer.
+    /// The next frame, without its length. Drop it, and all slices of it, before the next call.
+    /// Otherwise that call allocates a new buffer.
     pub(crate) fn next_frame(&mut self) -> Result<Bytes> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length).context("wait for an answer")?;
@@ -183,7 +184,7 @@ impl ResponseReader {
         Ok(self.buffer.slice(..length))
     }
 
-    /// The next answer, which must be to an `R` of `version`, and whose answer it is.
+    /// The next response, which must be to an `R` of `version`, and its correlation id.
     pub(crate) fn next_response<R: Request>(&mut self, version: i16) -> Result<(i32, R::Response)> {
         let mut frame = self.next_frame()?;
         let header = ResponseHeader::decode(&mut frame, R::Response::header_version(version))?;
@@ -199,7 +200,7 @@ mod tests {
     use kafka_protocol::messages::MetadataRequest;
     use std::{net::TcpListener, thread};
 
-    /// A listener that sends `answers` whatever it is asked, one after each read.
+    /// A listener that sends `answers` whatever it receives, one after each read.
     fn broker_with_responses(answers: Vec<Vec<u8>>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,8 +1,8 @@
-//! How fast a broker gives back what it holds, and at what cost.
+//! How fast a broker returns stored records, and at what cost.
 //!
-//! Each connection has one Fetch under way, as librdkafka and Java have for each broker, and asks for
-//! all its partitions each time, beginning with another one. What comes is checked: each batch whole,
-//! and each offset once.
+//! Each connection has one Fetch in flight, as librdkafka and Java have for each broker. It asks
+//! for all its partitions each time, and rotates the first one. The records are checked: each batch
+//! whole, and each offset once.
 
 use std::{collections::BTreeMap, net::SocketAddr, thread, time::Instant};
 
@@ -62,7 +62,7 @@ pub(crate) struct BenchFetcher {
     version: i16,
     topic: TopicName,
     fetching: FetchArgs,
-    /// The next offset wanted of each partition, the first to be asked for first.
+    /// The next offset of each partition; the first entry is asked for first.
     next_offsets: Vec<(i32, i64)>,
 }
 
@@ -97,7 +97,7 @@ impl BenchFetcher {
         self.next_offsets.iter_mut().for_each(|(_, offset)| *offset = 0);
     }
 
-    /// Asks for every partition once.
+    /// Fetches every partition once.
     pub(crate) fn fetch(&mut self) -> Result<FetchResponse> {
         let partition_max_bytes = i32::try_from(self.fetching.partition_max.0)?;
         let partitions = self.next_offsets.iter().map(|(partition, offset)| {
@@ -120,7 +120,7 @@ impl BenchFetcher {
         Ok(response)
     }
 
-    /// Checks the batches of one partition, and moves past them. Gives each batch to `see`.
+    /// Checks the batches of one partition, and moves past them. Passes each batch to `see`.
     pub(crate) fn check_partition(
         &mut self,
         data: &PartitionData,
@@ -175,7 +175,7 @@ impl BenchFetcher {
         Ok(fetched)
     }
 
-    /// Reads up to the ends of all partitions; how many records that was.
+    /// Reads up to the ends of all partitions; returns the number of records.
     pub(crate) fn read_to(&mut self, ends: &BTreeMap<i32, i64>, deadline: Instant) -> Result<u64> {
         Ok(self.read(ends, u64::MAX, deadline)?.records)
     }

@@ -1,7 +1,8 @@
-//! `freezeframe-bench files`: a mounted directory beside one of an ordinary file system, in one run.
+//! `freezeframe-bench files`: a mounted directory compared with one of an ordinary file system, in
+//! one run.
 //!
-//! Programs and calls that know nothing of what they work on, on both in turn, round by round; each
-//! figure is the median of its rounds. The loads are those of the papers on PostMark (`M11`) and GDPFS
+//! Ordinary programs and system calls run on both in turn, round by round. Each figure is the
+//! median of its rounds. The loads are those of the papers on PostMark (`M11`) and GDPFS
 //! (`G17`–`G23`), and reading the bytes of a partition or a moment through the mount.
 
 mod calls;
@@ -55,7 +56,7 @@ enum FileLoad {
     All,
 }
 
-/// What one round found on one side.
+/// The result of one round on one side.
 pub(super) struct FileMeasurement {
     pub(super) name: String,
     pub(super) unit: &'static str,
@@ -81,14 +82,14 @@ struct FileFigure {
     theirs: Vec<f64>,
 }
 
-/// How long it takes.
+/// The result of `act` and its duration.
 pub(super) fn timed<T>(act: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     let begun = Instant::now();
     let done = act()?;
     Ok((done, begun.elapsed()))
 }
 
-/// Runs what was asked for.
+/// Runs the selected loads.
 pub(crate) fn run(work: &FilesWork, format: ReportFormat) -> Result<()> {
     ensure!(work.load != FileLoad::Read || !work.read.is_empty(), "name a file to --read");
     let asked = |load| work.load == load || work.load == FileLoad::All;
@@ -116,7 +117,7 @@ pub(crate) fn run(work: &FilesWork, format: ReportFormat) -> Result<()> {
     Ok(())
 }
 
-/// A load in an empty directory on each side, which is removed afterwards.
+/// Runs a load in an empty directory on each side, which is removed afterwards.
 fn run_in_both(
     work: &FilesWork,
     run: impl Fn(&Path) -> Result<Vec<FileMeasurement>>,

@@ -1,12 +1,13 @@
 //! The floor: the least that a broker can do for a record, as a broker of its own.
 //!
-//! It receives requests into aligned memory, checks the CRC-32C of each batch once, writes the bytes once
-//! to the disk from where they were received, and answers. To a consumer it sends the same batch again and
-//! again out of memory. It keeps no index, no offsets of its own beyond a count, and no history; a second
-//! life of it knows nothing of the first. So what a real broker costs above it is what its promises cost.
+//! It receives requests into aligned memory, checks the CRC-32C of each batch once, writes the
+//! bytes once to the disk from where they were received, and responds. To a consumer it sends the
+//! same batch again and again out of memory. It keeps no index, no offsets except a count, and no
+//! history; after a restart it has nothing. So the additional cost of a real broker is the cost of
+//! its promises.
 //!
-//! It speaks as much of Kafka's protocol as the measurements here need, so that `compare` runs it in turn
-//! with a server.
+//! It supports as much of Kafka's protocol as the measurements here need, so that `compare` runs it
+//! in turn with a server.
 
 mod connection;
 mod file;
@@ -42,7 +43,7 @@ pub(crate) struct FloorWork {
     durability: FloorDurability,
 }
 
-/// What has happened to bytes before they are answered.
+/// The durability of bytes before they are acknowledged.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FloorDurability {
     /// The disk has them
@@ -60,7 +61,7 @@ pub(crate) struct FloorBroker {
     topics: Mutex<HashMap<String, FloorTopic>>,
 }
 
-/// What is known of a topic: how many records each partition holds, and one batch of them.
+/// The state of a topic: the number of records of each partition, and one batch of them.
 struct FloorTopic {
     ends: Vec<i64>,
     sample: Option<responses::SampleBatches>,

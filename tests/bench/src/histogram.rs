@@ -1,8 +1,8 @@
 //! Counts of durations, precise to one part in 128, from 1 ns to 584 years, in 60 KiB.
 //!
-//! As in HdrHistogram, a value's bucket is its highest 8 bits and where they stand; so each power of
-//! two is cut into 128 equal parts. A percentile is the upper end of its bucket, but never more than
-//! the greatest value seen: it may be up to 0.8 % too large and is never too small.
+//! As in HdrHistogram, a value's bucket is its highest 8 bits and their position, so each power of
+//! two has 128 equal parts. A percentile is the upper end of its bucket, but never more than the
+//! greatest value seen. It may be up to 0.8 % too large and is never too small.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Histogram {
 
     /// The least value such that `percent` of all values are no greater. Zero if there are none.
     pub(crate) fn percentile(&self, percent: f64) -> Duration {
-        // What a product of fractions is too large by must not make the rank the next one.
+        // The rounding error of a product of fractions must not increase the rank.
         let rank = (percent * self.total as f64 / 100.0 - 1e-6).ceil() as u64;
         let rank = rank.clamp(1, self.total.max(1));
         let mut seen = 0;

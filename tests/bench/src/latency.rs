@@ -1,12 +1,12 @@
 //! How long a record takes, at a fixed rate, from when it should have been sent to when it arrives.
 //!
-//! The loop is open: record *i* is due at start + *i*/rate whatever became of those before it, and its
-//! latency counts from then. A broker that stalls for a second is thus charged for every record that
-//! was due in that second, not for the one that happened to be under way (coordinated omission).
-//! How late we ourselves were to send is reported beside; where that is large, the numbers tell of
-//! this machine and not of the broker.
+//! The loop is open: record *i* is due at start + *i*/rate whatever became of those before it, and
+//! its latency counts from then. A broker that stalls for a second is thus charged for every record
+//! that was due in that second, not for the one that happened to be in flight (coordinated
+//! omission). Our own delay in sending is reported too. If that is large, the numbers describe this
+//! machine and not the broker.
 //!
-//! Three threads: one sends at the due times, one takes the answers, one consumes.
+//! Three threads: one sends at the due times, one reads the responses, one consumes.
 
 use std::{
     num::NonZeroU64,
@@ -75,14 +75,14 @@ impl SendSchedule {
         self.start + Duration::from_nanos(self.interval.as_nanos() as u64 * index)
     }
 
-    /// Records how long after its due time record `index` got somewhere.
+    /// Adds the time from the due time of record `index` to `now`.
     fn record(&self, histogram: &mut Histogram, index: u64, now: Instant) {
         if index >= self.warmup_count {
             histogram.record(now.saturating_duration_since(self.due(index)));
         }
     }
 
-    /// Nothing is waited for after this.
+    /// Every wait ends here.
     fn end(&self) -> Instant {
         self.due(self.count) + TIMEOUT
     }
@@ -130,7 +130,7 @@ fn send(
     mut template: RequestTemplate,
     schedule: SendSchedule,
 ) -> Result<Histogram> {
-    // The kernel may else wake a sleeper 50 µs late.
+    // Otherwise the kernel may wake a sleeper 50 µs late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut lateness = Histogram::new();
     for index in 0..schedule.count {
@@ -164,7 +164,7 @@ fn take_answers(
     Ok(latencies)
 }
 
-/// Consumes until the last record is there, or `stop` is set.
+/// Consumes until the last record has arrived, or `stop` is set.
 fn consume(
     mut fetcher: BenchFetcher,
     schedule: SendSchedule,
@@ -247,7 +247,7 @@ fn measure(
     let stop = Arc::new(AtomicBool::new(false));
     let BenchConnection { writer: outbox, reader: inbox, .. } = connection;
 
-    // Each thread says on this when it is done, so that the first failure is seen at once.
+    // Each thread reports its end on this channel, so that the first failure is seen at once.
     let (done, dones) = mpsc::channel();
     let sending = spawn(&done, move || send(outbox, template, schedule));
     let answering = spawn(&done, move || take_answers(inbox, version, schedule));
@@ -260,7 +260,8 @@ fn measure(
     let usage = meter.stop(Duration::ZERO)?;
     stop.store(true, Ordering::Relaxed);
     if failed {
-        // The others may wait long for what will not come: hear the one that knows why.
+        // The others may wait long for records that never arrive, so the thread that knows the
+        // cause reports first.
         thread::sleep(Duration::from_millis(100));
         let ended = [answering, sending, consuming].into_iter().filter(|it| it.is_finished());
         for thread in ended {

@@ -1,14 +1,15 @@
-//! `freezeframe-bench` measures any broker that speaks Kafka's protocol: how fast it takes records and
-//! gives them back, how long one record takes, how long a start takes, and what of CPU and memory each
-//! costs. It knows the wire and `/proc`, and nothing of what is inside the broker; so Apache Kafka is
-//! measured by the same means as Freezeframe, and beside it.
+//! `freezeframe-bench` measures any broker that speaks Kafka's protocol: how fast it accepts and
+//! returns records, how long one record takes, how long a start takes, and the CPU and memory that
+//! each costs. It uses only the wire protocol and `/proc`, so Apache Kafka is measured in the same
+//! way as Freezeframe.
 //!
-//! One command is of another kind: `storage` measures the storage crate itself, beside plain files on
-//! the same disk ([`store`]).
+//! The command `storage` is different: it measures the storage crate itself, compared with plain
+//! files on the same disk ([`store`]).
 //!
-//! It must not be what limits the run. Requests are made beforehand ([`sender`]), and answers are read
-//! into the same buffer ([`connection`]); what it uses of CPU is reported with every result, and where
-//! that is near one core a thread, the number is ours and not the broker's.
+//! The program must not be what limits the run. Requests are prepared in advance ([`sender`]), and
+//! responses are read into the same buffer ([`connection`]). Its own CPU time is reported with
+//! every result. If that is near one core per thread, the number is the program's limit and not the
+//! broker's.
 
 mod batch;
 mod compare;

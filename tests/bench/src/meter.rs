@@ -1,7 +1,8 @@
-//! What a run costs: wall time, the CPU time of the broker and of ourselves, the broker's memory.
+//! The cost of a run: wall time, the CPU time of the broker and of this program, the broker's
+//! memory.
 //!
-//! A broker may put work off until after it has answered. So its CPU time is read twice: at the last
-//! answer, and again once it has been left alone for a moment ([`BrokerUsage::settled`]).
+//! A broker may defer work until after its response. So its CPU time is read twice: at the last
+//! response, and again after an idle moment ([`BrokerUsage::settled`]).
 
 use std::{
     net::SocketAddr,
@@ -17,7 +18,7 @@ use crate::process::{CpuTime, Process};
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The process behind an address: `pid` if given, else the one that listens there. `None`, with a
-/// warning, if it cannot be known: then only times are measured.
+/// warning, if it is unknown: then only times are measured.
 pub(crate) fn broker_behind(address: SocketAddr, pid: Option<u32>) -> Option<Process> {
     let found = match pid {
         Some(pid) => Ok(Process { pid }),
@@ -49,7 +50,7 @@ struct UsageReading {
     read_bytes: Option<u64>,
 }
 
-/// What was used in a run. Nothing of the broker if its process is not known.
+/// The usage of a run. The broker's is empty if its process is unknown.
 pub(crate) struct RunUsage {
     pub(crate) wall: Duration,
     pub(crate) client: CpuTime,
@@ -58,7 +59,7 @@ pub(crate) struct RunUsage {
 
 pub(crate) struct BrokerUsage {
     pub(crate) cpu: CpuTime,
-    /// As `cpu`, but read after the broker was left alone for a moment.
+    /// As `cpu`, but read after the broker was idle for a moment.
     pub(crate) settled: CpuTime,
     pub(crate) resident_peak_bytes: u64,
     pub(crate) resident_after_bytes: u64,
@@ -111,7 +112,7 @@ fn read(process: Process) -> Result<UsageReading> {
     Ok(UsageReading { cpu: process.cpu()?, written_bytes, read_bytes })
 }
 
-/// The most memory seen, until the sender of `stopped` is gone.
+/// The peak of memory, until the sender of `stopped` is dropped.
 fn peak_resident(process: Process, stopped: &mpsc::Receiver<()>) -> u64 {
     let mut peak = 0;
     loop {

@@ -1,17 +1,19 @@
-//! Memory held ready for the kernel's page cache, so that a broker is not charged for the hypervisor.
+//! Memory held ready for the kernel's page cache, so that a broker is not charged for the
+//! hypervisor.
 //!
-//! A virtual machine with free page reporting gives memory that has been free for two seconds back to
-//! its host; and the first touch of each such page afterwards costs a fault in the host, which the
-//! guest counts as system time of whoever wrote. Here that was 2 s of CPU for each GB written to new
-//! files, against 0.2 s once the pages were there: ten times what is to be measured. So the memory
-//! that a run will fill is touched before it, and released piece by piece just ahead of the writing.
+//! A virtual machine with free page reporting returns memory that has been free for two seconds to
+//! its host. The first access to each such page afterwards costs a fault in the host, which the
+//! guest counts as system time of the writing process. Here that was 2 s of CPU for each GB written
+//! to new files, against 0.2 s once the pages were there: ten times what is to be measured. So the
+//! memory that a run will fill is touched before it, and released piece by piece just ahead of the
+//! writes.
 
 use std::{
     fs,
     sync::{Mutex, PoisonError},
 };
 
-/// Larger than what the allocator ever keeps for itself: dropping one gives it back to the kernel.
+/// Larger than what the allocator ever caches: dropping one returns it to the kernel.
 const PIECE_BYTES: usize = 64 << 20;
 const PAGE_BYTES: usize = 4096;
 /// Released before the first byte is sent.
@@ -26,7 +28,7 @@ struct PretouchState {
 }
 
 impl PretouchedMemory {
-    /// Touches memory for `bytes`, but for half of what is available at most.
+    /// Touches memory for `bytes`, but at most half of what is available.
     pub(crate) fn touch(bytes: u64) -> PretouchedMemory {
         let available =
             fs::read_to_string("/proc/meminfo").ok().and_then(|it| available_bytes(&it));
@@ -39,7 +41,7 @@ impl PretouchedMemory {
         ballast
     }
 
-    /// Touches nothing: for runs that write nothing, and to see what memory costs here.
+    /// Touches nothing: for runs that write nothing, and to measure the cost of memory here.
     pub(crate) fn empty() -> PretouchedMemory {
         PretouchedMemory(Mutex::new(PretouchState {
             pieces: Vec::new(),

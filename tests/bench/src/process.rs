@@ -1,8 +1,8 @@
-//! What the kernel says of a process under `/proc`: CPU time, memory, and which one listens where.
+//! What the kernel reports about a process under `/proc`: CPU time, memory, and listening ports.
 //!
-//! CPU time comes in ticks of 10 ms; a process shorter than that is read from its threads' scheduler
-//! statistics, in nanoseconds, which however forget threads that have ended. [`Process::cpu_fine`]
-//! takes the larger of both.
+//! CPU time is in ticks of 10 ms. A process shorter than that is read from its threads' scheduler
+//! statistics, in nanoseconds, which however lose threads that have ended. [`Process::cpu_fine`]
+//! returns the larger of both.
 
 use std::{collections::BTreeMap, fs, io, time::Duration};
 
@@ -98,12 +98,12 @@ impl Process {
         kib_field(&text, "VmRSS").map(|kib| kib * 1024).context("find VmRSS in status")
     }
 
-    /// Bytes this process has caused to be written to disks, if we may know.
+    /// Bytes that this process has written to disks, if readable.
     pub(crate) fn written_bytes(self) -> Option<u64> {
         self.io_field("write_bytes: ")
     }
 
-    /// Bytes this process has caused to be read from disks, if we may know.
+    /// Bytes that this process has read from disks, if readable.
     pub(crate) fn read_bytes(self) -> Option<u64> {
         self.io_field("read_bytes: ")
     }
@@ -113,7 +113,7 @@ impl Process {
         text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
     }
 
-    /// This process and all that descend from it.
+    /// This process and all its descendants.
     pub(crate) fn tree(self) -> Vec<Process> {
         let pids = pids().unwrap_or_default();
         let parents: BTreeMap<u32, u32> = pids
@@ -168,8 +168,8 @@ struct ProcessStat {
 }
 
 impl ProcessStat {
-    /// The command's name is in parentheses and may itself hold spaces and parentheses: what counts
-    /// is the last one.
+    /// The command's name is in parentheses and may itself contain spaces and parentheses, so the
+    /// last one counts.
     fn parse(text: &str) -> Option<ProcessStat> {
         let (_, after_name) = text.rsplit_once(')')?;
         let fields: Vec<&str> = after_name.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! How fast a broker takes records, and at what cost.
+//! How fast a broker accepts records, and at what cost.
 
 use std::{
     collections::BTreeMap,
@@ -99,7 +99,7 @@ impl BenchProducers {
         Ok(BenchProducers { senders, memory: PretouchedMemory::empty(), deadline: load.deadline() })
     }
 
-    /// Sends `payload_bytes`, each connection its share, and waits for every answer.
+    /// Sends `payload_bytes`, each connection its share, and waits for every response.
     pub(crate) fn send(&mut self, payload_bytes: u64) -> Result<SendTotals> {
         let share = payload_bytes.div_ceil(self.senders.len() as u64);
         let (deadline, ballast) = (self.deadline, &self.memory);
@@ -120,7 +120,7 @@ impl BenchProducers {
         })
     }
 
-    /// Where each partition ends, if nobody else has written to it.
+    /// The end of each partition, if there are no other writers.
     pub(crate) fn ends(&self) -> BTreeMap<i32, i64> {
         let mut ends = BTreeMap::new();
         for (partition, records) in self.senders.iter().flat_map(BatchSender::records_sent) {
@@ -151,7 +151,7 @@ pub(crate) fn now_ms() -> Result<i64> {
     Ok(i64::try_from(since.as_millis())?)
 }
 
-/// A topic for `load`, which admits its batches.
+/// Creates a topic for `load`, which accepts its batches.
 pub(crate) fn topic_for(target: &BrokerTarget, load: &TopicLoad) -> Result<BenchTopic> {
     let batch_bytes = usize::try_from(load.batch_bytes().max(load.size.0 + 128))?;
     BenchTopic::create(target.address, load.partitions, batch_bytes)
@@ -163,7 +163,7 @@ pub(crate) fn run(target: &BrokerTarget, work: &ProduceWork) -> Result<BenchRepo
     run_in(&topic, target, work).map(|(report, _)| report)
 }
 
-/// Measures it in `topic`, and says where each partition ends then.
+/// Measures it in `topic`, and returns the end of each partition.
 pub(crate) fn run_in(
     topic: &BenchTopic,
     target: &BrokerTarget,

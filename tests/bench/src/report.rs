@@ -1,4 +1,5 @@
-//! What a run found: a list of named figures, as a table for people or a line of JSON for scripts.
+//! The results of a run: a list of named figures, as a table for people or a line of JSON for
+//! scripts.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::{histogram::Histogram, meter::RunUsage};
 pub(crate) enum FigureDirection {
     Higher,
     Lower,
-    /// It describes the run, and is no merit.
+    /// It describes the run, and neither direction is better.
     Neither,
 }
 
@@ -118,7 +119,7 @@ impl BenchReport {
     }
 }
 
-/// A figure's name as a script would like it: `broker CPU s/GB` is `broker_cpu_s_per_gb`.
+/// A figure's name for scripts: `broker CPU s/GB` is `broker_cpu_s_per_gb`.
 pub(crate) fn key(name: &str) -> String {
     name.to_lowercase().replace('/', "_per_").replace('%', "percent").replace([' ', '.', '-'], "_")
 }
@@ -193,7 +194,7 @@ pub(crate) fn align_right(table: &mut Table, columns: std::ops::RangeFrom<usize>
     }
 }
 
-/// Three figures that count: `1234`, `12.3`, `0.0123`.
+/// Three significant figures: `1234`, `12.3`, `0.0123`.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -205,7 +206,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// One report of the medians, figure by figure; of those figures that every report has.
+/// One report of the medians, for those figures that every report has.
 pub(crate) fn median_of(reports: &[BenchReport]) -> Option<BenchReport> {
     let first = reports.first()?;
     let mut median = BenchReport::new(first.kind, first.workload.clone(), &first.target);

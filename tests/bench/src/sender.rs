@@ -1,9 +1,10 @@
-//! A producer on one connection: requests made beforehand, a bounded number of them unanswered.
+//! A producer on one connection: requests are prepared in advance, and a bounded number of them is
+//! unanswered.
 //!
-//! A request is encoded once, and then cut at its batches: what lies between them is kept a request,
-//! the header of each batch a partition, and the records once for all. Sending it again is a vectored
-//! write of these pieces, after the correlation id and, for an idempotent producer, the batch headers
-//! have been written anew.
+//! A request is encoded once, and then split at its batches. The bytes between them are kept per
+//! request, the header of each batch per partition, and the records once for all. Sending it again
+//! is a vectored write of these pieces, after the correlation id and, for an idempotent producer,
+//! the batch headers have been rewritten.
 
 use std::{
     collections::VecDeque,
@@ -71,7 +72,7 @@ pub(crate) struct SendOptions {
     pub(crate) idempotent: bool,
 }
 
-/// What one call of [`BatchSender::send`] has moved.
+/// What one call of [`BatchSender::send`] has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendTotals {
     pub(crate) payload_bytes: u64,
@@ -88,11 +89,11 @@ pub(crate) struct BatchSender {
     inflight_max: usize,
     unanswered: VecDeque<(i32, Instant)>,
     producer: Option<(i64, i16)>,
-    /// From handing a request to the socket to its answer.
+    /// From handing a request to the socket to its response.
     pub(crate) response_times: Histogram,
 }
 
-/// A request cut into pieces: `glue`, a batch, `glue`, a batch, … and `glue` at the end.
+/// A request split into pieces: `glue`, a batch, `glue`, a batch, … and `glue` at the end.
 struct PreparedRequest {
     framing: Vec<Vec<u8>>,
     batches: Vec<PreparedBatch>,
@@ -133,7 +134,7 @@ impl BatchSender {
         })
     }
 
-    /// Sends requests in turn until they hold `payload_bytes`, and waits for every answer.
+    /// Sends requests in turn until they hold `payload_bytes`, and waits for every response.
     pub(crate) fn send(
         &mut self,
         payload_bytes: u64,
@@ -164,7 +165,7 @@ impl BatchSender {
         parts.map(|part| (part.partition, part.records_sent))
     }
 
-    /// Sends the next request, and says how many batches are in it.
+    /// Sends the next request, and returns how many batches are in it.
     fn send_next(&mut self) -> Result<u64> {
         let request_count = self.requests.len();
         let request = &mut self.requests[self.next];
@@ -210,7 +211,7 @@ fn producer_id(connection: &mut BenchConnection) -> Result<(i64, i16)> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let response = connection.call(&request, version)?;
-        // A broker that has only just started may ask us to come again.
+        // A broker that has only just started may ask for a retry.
         let refused = ResponseError::try_from_code(response.error_code);
         if !refused.is_some_and(|error| error.is_retriable()) || Instant::now() > deadline {
             check_error_code(response.error_code).context("ask for a producer id")?;
@@ -241,7 +242,7 @@ pub(crate) fn produce_frame(
     encode_frame(&request, version)
 }
 
-/// Where `batch` begins in `bytes`: it is found by its header, whose check sum nothing else shares.
+/// Where `batch` begins in `bytes`: it is found by its header, whose checksum nothing else shares.
 pub(crate) fn find_batch(batch_header: &BatchHeaderBytes, bytes: &[u8]) -> Result<usize> {
     bytes
         .windows(HEADER_BYTES)

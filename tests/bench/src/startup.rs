@@ -1,7 +1,8 @@
-//! How long a server takes to start, and what it costs to have one that does nothing.
+//! How long a server takes to start, and what an idle one costs.
 //!
-//! A start ends with the first answer to Metadata that names a broker: from then on a stock client
-//! gets on. CPU and memory are those of the whole process tree, for a server may be begun by a script.
+//! A start ends with the first response to Metadata that names a broker: from then on a stock
+//! client can work. CPU and memory are those of the whole process tree, because a script may start
+//! the server.
 
 use std::{
     fs::File,
@@ -58,7 +59,7 @@ pub(crate) struct StartupWork {
     output: String,
 }
 
-/// A server that is stopped, and its tree with it, when this is dropped.
+/// A server process, stopped with its tree when this is dropped.
 struct ServerProcess {
     child: Child,
 }
@@ -106,7 +107,7 @@ impl ServerProcess {
 
     fn has_ended(&mut self, tree: &[Process]) -> bool {
         let root_ended = !matches!(self.child.try_wait(), Ok(None));
-        // Memory of a process that is only waited for is not listed.
+        // A zombie has no resident memory.
         root_ended && tree.iter().all(|process| process.resident_bytes().is_err())
     }
 }
@@ -121,12 +122,12 @@ impl Drop for ServerProcess {
 
 fn signal(process: Process, signal: Signal) {
     if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) {
-        // One that has ended meanwhile is what we want.
+        // A process that has ended meanwhile is no error.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Starts and stops it as often as asked: one report a start.
+/// Starts and stops it as often as requested: one report per start.
 pub(crate) fn run(work: &StartupWork) -> Result<Vec<BenchReport>> {
     let address = resolve(&work.bootstrap)?;
     (0..work.rounds).map(|_| measure(work, address)).collect()

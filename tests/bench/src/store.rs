@@ -1,8 +1,9 @@
-//! `freezeframe-bench storage`: the storage crate beside plain files on the same disk, in one run.
+//! `freezeframe-bench storage`: the storage crate compared with plain files on the same disk, in
+//! one run.
 //!
-//! The experiments are those of the paper on FFFS (Song et al., "The Freeze-Frame File System", SoCC
-//! 2016), by the rows that name them (`f28` is its figure 7a), and a few of our own. What is compared is
-//! measured in turn ([`rounds`]), and each point is the median of its rounds.
+//! The experiments are those of the paper on FFFS (Song et al., "The Freeze-Frame File System",
+//! SoCC 2016), by the rows that name them (`f28` is its figure 7a), and a few of our own. Compared
+//! sides are measured in turn ([`rounds`]), and each point is the median of its rounds.
 
 mod append_cost;
 mod append_rate;
@@ -153,8 +154,8 @@ impl StorageContext {
         BenchDirectory::new(&self.directory, name)
     }
 
-    /// Touches memory that the page cache will want ([`crate::pretouch`]), unless that is so little
-    /// that nobody will measure it.
+    /// Touches memory that the page cache will need ([`crate::pretouch`]), unless it is too little
+    /// to matter.
     fn pretouch(&self, bytes: u64) -> PretouchedMemory {
         if bytes < WARM_BYTES_MIN {
             PretouchedMemory::empty()
@@ -163,15 +164,14 @@ impl StorageContext {
         }
     }
 
-    /// Touches memory and gives it back at once: a run that begins within two seconds is not charged
-    /// for the hypervisor's work.
+    /// Touches memory and frees it at once: a run that begins within two seconds is not charged for
+    /// the hypervisor's work.
     fn warm_memory(&self, bytes: u64) {
         drop(self.pretouch(bytes));
     }
 }
 
-/// Runs the experiments that were asked for. What was found so far is in the file of results after
-/// each of them.
+/// Runs the selected experiments. After each of them, the file of results has the results so far.
 pub(crate) fn run(work: &StorageWork, format: ReportFormat) -> Result<()> {
     let bench = StorageContext {
         directory: work.dir.clone(),
@@ -182,7 +182,7 @@ pub(crate) fn run(work: &StorageWork, format: ReportFormat) -> Result<()> {
         source: ByteSource::new(),
     };
     let mut results = Map::new();
-    // Before anything is measured: a path that cannot be written is better known now.
+    // Before any measurement: fail early if the path cannot be written.
     if let Some(path) = &work.results {
         write_results(path, work, &results)?;
     }
@@ -226,7 +226,7 @@ fn size_label(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// At the smallest scale: that they run to their end and find numbers.
+    /// At the smallest scale: checks that they run to their end and find numbers.
     #[test]
     fn every_experiment_finds_figures_above_zero() {
         let scratch = BenchDirectory::new(&std::env::temp_dir(), "test").unwrap();
@@ -238,7 +238,7 @@ mod tests {
             entries: 3_000,
             source: ByteSource::new(),
         };
-        // Some are measured in a process of its own, which a test has not.
+        // Some run in a process of their own, which a test cannot start.
         let alone = [StorageChoice::Start, StorageChoice::F35, StorageChoice::Logs];
         for experiment in EXPERIMENTS.iter().filter(|it| !alone.contains(&it.choice)) {
             let findings = (experiment.run)(&bench).unwrap();

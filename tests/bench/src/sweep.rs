@@ -83,7 +83,7 @@ fn run_load(
     Ok(())
 }
 
-/// Has the kernel write what the last run left, so that the next does not pay for it.
+/// Makes the kernel write what the last run left, so that the next does not pay for it.
 pub(crate) fn write_back() {
     rustix::fs::sync();
 }

@@ -1,4 +1,4 @@
-//! The broker to measure, and how its answers are to be shown: what every measurement is told.
+//! The broker to measure, and the output format: options of every measurement.
 
 use std::{
     net::SocketAddr,
@@ -142,8 +142,8 @@ impl TopicLoad {
         })
     }
 
-    /// As much as was asked for, but a batch for each partition at least: a broker's first append to
-    /// a partition creates files and syncs them, and is not like those that follow.
+    /// As much as was requested, but at least a batch for each partition: a broker's first append
+    /// to a partition creates files and syncs them, and is not like those that follow.
     pub(crate) fn warmup_bytes(&self) -> u64 {
         let asked = self.volume.warmup.0.min(self.volume.bytes.0);
         let every_partition = self.batch_bytes().max(self.size.0) * u64::from(self.partitions);
@@ -163,7 +163,7 @@ impl TopicLoad {
         TopicLoad { volume: TransferVolume { connections, ..self.volume.clone() }, ..self.clone() }
     }
 
-    /// The partitions that each connection looks after; shared ones where connections outnumber them.
+    /// The partitions of each connection; they are shared if there are more connections.
     pub(crate) fn deal_partitions(&self) -> Vec<Vec<i32>> {
         let (connections, partitions) = (self.volume.connections as i32, self.partitions as i32);
         (0..connections)

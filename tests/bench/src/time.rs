@@ -1,8 +1,8 @@
-//! `freezeframe-bench time`: what it costs to go back in time.
+//! `freezeframe-bench time`: the cost of going back in time.
 //!
-//! Cuts across many partitions, seeks in long histories, reading a moment beside reading the present,
-//! and many readers at as many moments (figure 2 of the paper on FFFS). Two of them use the engine
-//! itself, the others a running server.
+//! Cuts across many partitions, seeks in long histories, reading a moment compared with reading the
+//! present, and many readers at as many moments (figure 2 of the paper on FFFS). Two of them use
+//! the engine itself, the others a running server.
 
 mod cut;
 mod engine_driver;
@@ -106,8 +106,7 @@ impl TimeContext {
     }
 }
 
-/// Runs the experiments that were asked for. What was found so far is in the file of results after
-/// each of them.
+/// Runs the selected experiments. After each of them, the file of results has the results so far.
 pub(crate) fn run(work: &TimeWork, format: ReportFormat) -> Result<()> {
     let bench = TimeContext {
         directory: work.dir.clone(),
@@ -145,7 +144,8 @@ pub(crate) fn run(work: &TimeWork, format: ReportFormat) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// At the smallest scale, against the real server: that they run to their end and find numbers.
+    /// At the smallest scale, against the real server: checks that they run to their end and find
+    /// numbers.
     #[test]
     fn every_experiment_finds_figures_above_zero() {
         let scratch = BenchDirectory::new(&std::env::temp_dir(), "time").unwrap();

@@ -1,4 +1,4 @@
-//! The topic of one run: made for it, led by the one broker measured, and deleted after it.
+//! The topic of one run: created for it, led by the one broker measured, and deleted after it.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use kafka_protocol::{
 
 use crate::connection::{BenchConnection, TIMEOUT, check_error_code};
 
-/// Kafka's default `message.max.bytes`; a topic for larger batches says so.
+/// Kafka's default `message.max.bytes`; a topic for larger batches sets it.
 const MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
 const TIMEOUT_MS: i32 = 30_000;
 
@@ -33,7 +33,8 @@ pub(crate) struct BenchTopic {
 }
 
 impl BenchTopic {
-    /// Creates a topic that admits batches of `batch_bytes`, and waits until all of it is led.
+    /// Creates a topic that accepts batches of `batch_bytes`, and waits until all partitions have a
+    /// leader.
     pub(crate) fn create(
         address: SocketAddr,
         partition_count: u32,
@@ -48,7 +49,8 @@ impl BenchTopic {
         )
     }
 
-    /// Creates a topic of this name, which must be new, and waits until all of it is led.
+    /// Creates a topic of this name, which must be new, and waits until all partitions have a
+    /// leader.
     pub(crate) fn named(
         address: SocketAddr,
         name: &str,
@@ -67,7 +69,7 @@ impl BenchTopic {
         let name = TopicName(StrBytes::from_string(name.to_owned()));
         create_topic(&mut connection, &name, partition_count, batch_bytes)
             .with_context(|| format!("create the topic {}", name.0))?;
-        // From here on it is ours, and is deleted with this.
+        // From here on the topic exists, and is deleted when this is dropped.
         let topic = BenchTopic { name, partition_count, address };
         topic.wait_until_led(&mut connection)?;
         Ok(topic)

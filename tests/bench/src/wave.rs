@@ -1,9 +1,9 @@
-//! `freezeframe-bench wave`: figure 1 of the paper on FFFS, made again.
+//! `freezeframe-bench wave`: reproduces figure 1 of the paper on FFFS.
 //!
-//! A wave runs through a tank. A hundred cameras look at ten by ten cells each, twenty times a second,
-//! and send what they see over connections of their own. Then movies are put together from what the
-//! broker has: one picture every 100 ms, each of the newest that there was to be had, or as of a
-//! moment of system time, or of user time. How wrong each picture is, is counted.
+//! A wave runs through a tank. A hundred cameras look at ten by ten cells each, twenty times a
+//! second, and send what they see over connections of their own. Then movies are assembled from
+//! what the broker has: one picture every 100 ms, from the newest records at that time, or as of a
+//! moment of system time, or of user time. The errors of each picture are counted.
 
 mod canvas;
 mod draw;
@@ -79,7 +79,7 @@ pub(crate) struct WaveWork {
     all_frames: Option<PathBuf>,
 }
 
-/// A number in [0, 1) that depends on the seed and on what is asked about, and on nothing else.
+/// A number in [0, 1) that depends only on the seed and `about`.
 fn chance(seed: u64, about: &[u64]) -> f64 {
     let mix = |mut state: u64| {
         state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -117,11 +117,12 @@ impl WaveWork {
     }
 }
 
-/// Runs it, and says how wrong each movie is.
+/// Runs it, and prints how wrong each movie is.
 ///
 /// # Errors
-/// Also if the movie by user time is not without fault, or the one by system time differs by more
-/// than delay: that is what this program is there to find.
+///
+/// Also if the movie by user time has an error, or the one by system time differs by more than
+/// delay: this program exists to find that.
 pub(crate) fn run(work: &WaveWork, format: ReportFormat) -> Result<()> {
     let brokers = [Some(&work.bootstrap), work.kafka.as_ref()];
     let addresses: Vec<SocketAddr> =
@@ -152,7 +153,7 @@ pub(crate) fn run(work: &WaveWork, format: ReportFormat) -> Result<()> {
     check(&ours)
 }
 
-/// What must hold, whatever the machine does meanwhile.
+/// Checks what must hold, whatever else the machine does.
 fn check(ours: &WaveRun) -> Result<()> {
     let by_user = ours.movie("c");
     ensure!(

@@ -1,5 +1,5 @@
-//! All that a node has stored, read from the beginning of each log to its end: no index over time, and no
-//! path that answers clients, is asked.
+//! Everything that a node has stored, read from the beginning of each log to its end. It uses no
+//! time index, and no path that serves clients.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ const READ_BYTES: usize = 64 << 10;
 /// The header that names the batch that a tombstone was sent in.
 pub(crate) const BATCH_HEADER: &str = "batch";
 
-/// A record as it is stored. Its value names the batch that it was sent in, or a header, if it has no value.
+/// A stored record. Its value names the batch that it was sent in, or a header does, if it has no
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuditRecord {
     pub(crate) offset: u64,
@@ -23,7 +24,6 @@ pub(crate) struct AuditRecord {
     pub(crate) batch: u64,
 }
 
-/// A batch as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuditBatch {
     pub(crate) base: u64,
@@ -33,16 +33,15 @@ pub(crate) struct AuditBatch {
 }
 
 impl AuditBatch {
-    /// Which batch of the ledger it is; none if compaction left nothing of it.
+    /// The number of its batch in the ledger; `None` if compaction left nothing of it.
     pub(crate) fn batch(&self) -> Option<u64> {
         self.records.first().map(|record| record.batch)
     }
 }
 
-/// A partition: one is told from all others by its topic's id.
+/// A partition, identified by its topic's id.
 pub(crate) type PartitionKey = (TopicId, u32);
 
-/// A partition as it is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditPartition {
     pub(crate) place: PartitionKey,
@@ -52,34 +51,35 @@ pub(crate) struct AuditPartition {
     pub(crate) deleted: Option<Hlc>,
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// A bound of system time below which records may be missing, since they were compacted.
+    /// A bound of system time below which compaction may have removed records.
     pub(crate) compacted_to: Hlc,
-    /// Its topic was deleted, nothing of it is kept, and the node does not know of it any more.
+    /// Its topic was deleted, nothing of it is kept, and the node has forgotten it.
     pub(crate) is_removed: bool,
     pub(crate) entries: Vec<AuditBatch>,
 }
 
 impl AuditPartition {
-    /// Whether it is the one that had its topic's name in the cut with this bound.
+    /// Whether its topic had that name in the cut with this bound.
     pub(crate) fn exists_at(&self, bound: Hlc) -> bool {
         self.created < bound && self.deleted.is_none_or(|deleted| bound <= deleted)
     }
 }
 
-/// Why the node was audited.
+/// Why the node is audited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuditOccasion {
-    /// Only what was appended since the last audit is looked at.
+    /// Reads only what was appended since the last audit.
     NewEntries,
-    /// All of it, in the middle of a life.
+    /// Reads everything, in the middle of an incarnation.
     AllEntries,
-    /// All of it, as clients could see it when the node died.
+    /// Reads everything, as clients could see it when the node exited.
     NodeExit,
-    /// All of it, at the begin of a life. What was not on stable storage may be gone, if so.
+    /// Reads everything, at the start of an incarnation. After a power loss, what was not on stable
+    /// storage may be gone.
     Start { lost_power: bool },
 }
 
-/// All that a node has stored.
+/// Everything that a node has stored.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeAudit {
     pub(crate) occasion: AuditOccasion,
@@ -89,7 +89,7 @@ pub(crate) struct NodeAudit {
 }
 
 impl NodeAudit {
-    /// Reads what `engine` has from the offset on that `from` names for a partition.
+    /// Reads what `engine` has, for each partition from the offset in `from` on.
     pub(crate) fn read(
         engine: &Engine,
         occasion: AuditOccasion,
@@ -122,7 +122,7 @@ impl NodeAudit {
         Ok(NodeAudit { occasion, shown_ms, partitions })
     }
 
-    /// Adds the partitions that the node has forgotten, of those that were seen before: as they were seen
+    /// Adds the partitions that were seen before and that the node has forgotten: as they were seen
     /// last.
     pub(crate) fn add_removed_partitions<'a>(
         &mut self,
@@ -136,7 +136,7 @@ impl NodeAudit {
             .extend(forgotten.map(|held| AuditPartition { is_removed: true, ..held.clone() }));
     }
 
-    /// Whether every entry that is kept is in it.
+    /// Whether it has every entry that is kept.
     pub(crate) fn has_all_entries(&self) -> bool {
         self.occasion != AuditOccasion::NewEntries
     }

@@ -1,6 +1,6 @@
-//! The node's catalog, which outlives it: on a real directory, since sled knows no other. A life finds what
-//! the last one left, which after a loss of power knows of more than the journal has; or what an earlier
-//! one left; or nothing.
+//! The node's catalog, which outlives it: on a real directory, because sled needs one. An
+//! incarnation finds what the previous one left, which after a power loss may be ahead of the
+//! journal; or what an earlier one left; or nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,23 +8,22 @@ use std::{env, fs, io, process};
 
 use crate::rng::SimRng;
 
-/// How many catalogs of earlier lives are kept.
+/// How many catalogs of earlier incarnations are kept.
 const KEPT_MAX: u64 = 5;
-/// Tells worlds of one process apart.
+/// Distinguishes the worlds of one process.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
-/// What a life finds of the catalog.
+/// What an incarnation finds of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CatalogAge {
-    /// What the last life left.
+    /// What the previous incarnation left.
     Latest,
-    /// What an earlier life left.
+    /// What an earlier incarnation left.
     Stale,
-    /// Nothing.
     Missing,
 }
 
-/// The catalogs of all lives in a world, each in a directory of its own.
+/// The catalogs of all incarnations of a world, each in a directory of its own.
 #[derive(Debug)]
 pub(crate) struct CatalogDirectories {
     root: PathBuf,
@@ -42,10 +41,11 @@ impl CatalogDirectories {
         self.root.join(life.to_string())
     }
 
-    /// The directory for the next life, and what is in it.
+    /// The directory for the next incarnation, and what is in it.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    ///
+    /// The directory cannot be created.
     pub(crate) fn next(&mut self, chance: &mut SimRng) -> io::Result<(PathBuf, CatalogAge)> {
         let (left, back) = match chance.below(6) {
             0 => (CatalogAge::Missing, None),
@@ -66,10 +66,11 @@ impl CatalogDirectories {
     }
 }
 
-/// The last life may have it open still: it is copied as it is. A catalog that failed may be on its way out.
+/// Copies a catalog. The previous incarnation may still have it open, and a failed catalog may be
+/// in removal.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    // A life may have ended before it had one.
+    // An incarnation may have ended before it had one.
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,

@@ -1,4 +1,5 @@
-//! The node's clocks. Steady time is the simulation's own; the wall clock is steps away from it.
+//! The node's clocks. Steady time is the simulation's own; the wall clock differs from it by the
+//! steps that were made.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,20 +7,21 @@ use std::time::Duration;
 use hlc::{ClockDiscipline, ClockSample, SysTime, WallClock};
 use tokio::time::Instant;
 
-/// Where wall clocks begin.
+/// The start of wall clocks.
 pub(crate) const START_MS: u64 = 1_795_252_948_000;
 
-/// A clock that people set, over the paused time of tokio.
+/// A clock that can be set, over the paused time of tokio.
 #[derive(Debug)]
 pub(crate) struct SimClock {
     began: Instant,
-    /// What [`WallClock::pause`] has let pass, beyond tokio's time: nothing else could happen meanwhile.
+    /// The time that [`WallClock::sleep`] has let pass, in addition to tokio's time: nothing else
+    /// could happen meanwhile.
     paused_ms: AtomicU64,
-    /// How far people have set the wall clock from the right time.
+    /// The deviation of the wall clock from the right time.
     offset_ms: AtomicI64,
-    /// The latest time that it ever showed anybody.
+    /// The latest time that it ever showed.
     shown_ms: AtomicU64,
-    /// What it shows now nobody should go by.
+    /// Whether its present readings do not count for `shown_ms`.
     is_doubtful: AtomicBool,
 }
 
@@ -34,17 +36,17 @@ impl SimClock {
         }
     }
 
-    /// Somebody sets the wall clock; no time passes.
+    /// Steps the wall clock; no time passes.
     pub(crate) fn step(&self, by_ms: i64) {
         self.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
 
-    /// How far the wall clock is from the right time.
+    /// The deviation of the wall clock from the right time.
     pub(crate) fn offset_ms(&self) -> i64 {
         self.offset_ms.load(Ordering::SeqCst)
     }
 
-    /// From now on nobody should go by it, or that is over.
+    /// Sets whether its readings count from now on.
     pub(crate) fn set_doubtful(&self, is_doubtful: bool) {
         self.is_doubtful.store(is_doubtful, Ordering::SeqCst);
     }
@@ -53,12 +55,11 @@ impl SimClock {
         self.is_doubtful.load(Ordering::SeqCst)
     }
 
-    /// The latest time that anybody has read off it and could go by.
+    /// The latest reading that counts.
     pub(crate) fn shown_ms(&self) -> u64 {
         self.shown_ms.load(Ordering::SeqCst)
     }
 
-    /// The wall clock, in milliseconds.
     pub(crate) fn wall_ms(&self) -> u64 {
         self.read().wall.0
     }
@@ -80,7 +81,7 @@ impl WallClock for SimClock {
         self.paused_ms.fetch_add(for_how_long.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// As in a container: nobody says that it is synchronised.
+    /// As in a container: the kernel never reports that it is synchronised.
     fn discipline(&self) -> ClockDiscipline {
         ClockDiscipline::default()
     }

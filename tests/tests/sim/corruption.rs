@@ -1,6 +1,7 @@
-//! A disk that rots: at the end of a world bits of sealed files flip, and everything that the sound node was
-//! asked is asked again of one that starts on that disk. It may refuse to start, and it may say that something
-//! cannot be read; what it does answer is what the sound one answered.
+//! A corrupt disk: at the end of a world bits of sealed files flip, and every query that the intact
+//! node answered is repeated on a node that starts on that disk. It may refuse to start, and it may
+//! report that something cannot be read. Whatever it does answer equals the answer of the intact
+//! node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +18,19 @@ use crate::audit::{PartitionKey, read_records};
 use crate::ledger::SimLedger;
 use crate::rng::SimRng;
 
-/// How many moments are asked for.
+/// How many moments are queried.
 const MOMENTS: u64 = 5;
-/// How many of very many files.
+/// How many of very many files are queried.
 const SMALL_FILES: u64 = 20;
 const READ_BYTES: usize = 64 << 10;
 
-/// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CorruptionQuery {
-    /// Which partitions there are or were, and where each begins and ends.
+    /// The present and past partitions, each with its start and end.
     Partitions,
     /// The batch that holds an offset.
     Batch(PartitionKey, u64),
-    /// Where a partition ends in the cut with a bound.
+    /// The end of a partition in the cut with a bound.
     End(PartitionKey, Hlc),
     /// The cut with a bound.
     Cut(Hlc),
@@ -40,11 +40,11 @@ pub(crate) enum CorruptionQuery {
     SmallFile(u64, Hlc),
 }
 
-/// Questions, with what a sound node answers; `None` where it does not.
+/// Queries, with the answers of an intact node; `None` if it has none.
 pub(crate) struct BaselineAnswers(BTreeMap<CorruptionQuery, Option<String>>);
 
 impl BaselineAnswers {
-    /// Asks a node whose disk is sound.
+    /// Queries a node whose disk is intact.
     pub(crate) async fn collect(
         engine: &Engine,
         questions: Vec<CorruptionQuery>,
@@ -57,10 +57,11 @@ impl BaselineAnswers {
         BaselineAnswers(answers)
     }
 
-    /// Asks all of it again; how much was answered as before, and how much not at all.
+    /// Repeats all queries. Returns how many have the same answer, and how many have none.
     ///
     /// # Errors
-    /// An answer is another than before.
+    ///
+    /// An answer differs.
     pub(crate) async fn compare(&self, engine: &Engine) -> Result<(usize, usize), String> {
         let (mut same, mut refused) = (0, 0);
         for (question, sound) in &self.0 {
@@ -77,7 +78,7 @@ impl BaselineAnswers {
     }
 }
 
-/// What to ask a node of which so much is known.
+/// The queries for a node of which so much is known.
 pub(crate) fn corruption_queries(
     engine: &Engine,
     ledger: &SimLedger,
@@ -164,7 +165,7 @@ fn find_partition(engine: &Engine, place: &PartitionKey) -> Result<Arc<Partition
     partition.ok_or_else(|| format!("there is no partition {place:?}"))
 }
 
-/// Flips bits of sealed files; which, in words. Nothing if nothing is sealed.
+/// Flips bits of sealed files; returns a description. Does nothing if no file is sealed.
 pub(crate) fn flip_bits(disk: &MemoryDisk, chance: &mut SimRng) -> Vec<String> {
     let names = disk.names();
     let open = names.iter().filter_map(|name| segment_start(name)).max();

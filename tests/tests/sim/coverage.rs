@@ -1,5 +1,5 @@
-//! What a run has come upon. A simulation that never gets to where a fault could be proves nothing: some
-//! run of each set must have come upon each of these.
+//! The coverage of a run. A simulation that never gets to where a fault could be proves nothing:
+//! some run of each set must have reached each of these points.
 
 use std::collections::BTreeMap;
 
@@ -11,84 +11,80 @@ use crate::facts::{MomentContents, MomentRefusal, NodeExitKind, SimFact};
 use crate::ledger::{AckMode, SimLedger};
 use crate::model_tree::first_difference;
 
-/// Something that not every run comes upon.
+/// A point that not every run reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CoveragePoint {
     /// A batch of an idempotent producer was acknowledged.
     IdempotentBatch,
-    /// One was acknowledged that had been sent more than once.
+    /// A batch was acknowledged that had been sent more than once.
     RetriedBatch,
     /// A batch was acknowledged that a crash may take back.
     LeaderAck,
-    /// A cut had something in it that was not durable.
+    /// A cut contained something that was not durable.
     CutNotDurable,
-    /// A cut lay in front of what is kept.
+    /// A cut was before the log start.
     CutBeforeHistory,
     /// A cut lay in the far future.
     CutInFuture,
-    /// A cut was not past yet.
+    /// A cut was not final yet.
     CutNotYet,
-    /// A moment of a partition was read from which the front is missing.
+    /// A moment of a partition was read whose first records are missing.
     MomentTruncated,
-    /// A moment of a partition that is compacted.
+    /// A moment of a compacted partition was read.
     MomentCompacted,
-    /// A moment of a topic that was deleted since.
+    /// A moment of a topic was read that was deleted since.
     MomentOfDeleted,
-    /// A user time was found.
     UserTimeFound,
-    /// A partition was shown as of a user time.
+    /// The end of a partition was read as of a user time.
     UserTimeEnd,
     /// A cut was answered at a moment that a pin keeps.
     PinnedCut,
-    /// Records were not deleted since a pin keeps them.
+    /// Records were not deleted, because a pin keeps them.
     PinBlockedDelete,
-    /// A pin was listed no more.
+    /// An expired pin was no longer listed.
     PinExpired,
-    /// No pin stood, and what was old went.
+    /// No pin stood, and retention removed old records.
     RetentionApplied,
-    /// The state by key was read in which a key's tombstone is.
+    /// The state by key was read with a key's tombstone in it.
     MomentWithTombstone,
-    /// And one in which it is not any more, nor anything of the key.
+    /// The state by key was read with neither a deleted key nor its tombstone in it.
     MomentWithoutTombstone,
-    /// All tombstones have had their time.
+    /// All tombstones have expired and were removed.
     TombstonesCleaned,
-    /// Files were seen as they are not any more.
+    /// Files were read as of a moment at which they were different.
     FilesInPast,
     /// A file was written that has no name any more.
     UnlinkedFileWrite,
-    /// A change to files that was not synced went with the machine.
+    /// A change to files that was not synced was lost with the machine.
     FilesLost,
-    /// A file was read that was written long before, in a log that little was said of since.
+    /// A file was read that was written long before, in a log with few later entries.
     SmallFileRead,
-    /// There were more than a hundred stretches of history.
+    /// There were more than a hundred segments.
     ManySegments,
-    /// Stretches of history were merged.
     SegmentsMerged,
-    /// What was committed long ago was given up.
+    /// Old committed offsets were removed from the log.
     OffsetsLogStartAdvanced,
-    /// Committed offsets expired.
     OffsetsExpired,
-    /// Topics were forgotten that had been deleted.
+    /// Deleted topics were forgotten.
     TopicsRemoved,
-    /// A life of the node found this of its catalog.
+    /// An incarnation found this of its catalog.
     Catalog(CatalogAge),
-    /// A catalog failed, and another one was made while the node lived.
+    /// A catalog failed, and was rebuilt while the node ran.
     CatalogRebuilt,
-    /// A catalog was made in memory, for its disk was full.
+    /// A catalog was created in memory, because its disk was full.
     CatalogInMemory,
-    /// On a rotten disk the node did not start.
+    /// On a corrupt disk the node did not start.
     CorruptionRefused,
-    /// On a rotten disk something could not be read, and all else could.
+    /// On a corrupt disk something could not be read, and all else could.
     CorruptionFound,
-    /// On a rotten disk everything was answered.
+    /// On a corrupt disk everything was answered.
     CorruptionHarmless,
-    /// The node died in this way.
+    /// The node exited in this way.
     NodeExited(NodeExitKind),
-    /// The machine stopped while the node started.
+    /// The machine lost power while the node started.
     PowerLossAtStart,
     /// The store stopped by itself.
     StoreStopped,
-    /// A clock had jumped.
     ClockJumped,
     /// A node started under a clock that was far ahead.
     ClockUnconfirmed,
@@ -96,13 +92,12 @@ pub(crate) enum CoveragePoint {
     StampsAhead,
     /// A client that sent its request a byte at a time was ended.
     SlowSenderClosed,
-    /// One that took its answers a byte at a time was ended.
+    /// A client that read its responses a byte at a time was ended.
     SlowReaderClosed,
-    /// A file could not be opened, for there was no descriptor.
+    /// A file could not be opened, because there was no descriptor.
     DescriptorsExhausted,
 }
 
-/// All of them.
 pub(crate) const ALL: [CoveragePoint; 47] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
@@ -154,7 +149,7 @@ pub(crate) const ALL: [CoveragePoint; 47] = [
 ];
 
 impl CoveragePoint {
-    /// What a fact shows.
+    /// The points that a fact reaches.
     pub(crate) fn of_fact(fact: &SimFact, ledger: &SimLedger) -> Vec<CoveragePoint> {
         match fact {
             SimFact::Acked { batch } => {
@@ -218,7 +213,7 @@ impl CoveragePoint {
     }
 }
 
-/// What a moment shows of keys that were deleted.
+/// The points that a moment with deleted keys reaches.
 fn tombstone_points(moment: &MomentContents, ledger: &SimLedger) -> Vec<CoveragePoint> {
     let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
     let Some(seen) = seen.filter(|seen| seen.now.compacted_to > Hlc::ZERO) else {

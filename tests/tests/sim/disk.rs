@@ -1,11 +1,13 @@
-//! The node's disk: [`MemoryDisk`], with everything in the page cache, and somebody who looks at the node
-//! whenever it syncs its journal.
+//! The node's disk: [`MemoryDisk`], with everything in the page cache, and a hook that runs
+//! whenever the node syncs its journal.
 //!
-//! It can run out of descriptors: then no file is opened, and one that is neither held open nor has anything to be synced
-//! may have been closed, so that it cannot be written. (It can still be read: what becomes of readers is no matter of crashes.)
+//! It can run out of descriptors: then no file is opened, and one that is neither held open nor has
+//! anything to be synced may have been closed, so that it cannot be written. (It can still be read,
+//! because readers do not matter for crashes.)
 //!
-//! A group is written on one thread that nothing interrupts. Readers of a real node come in between:
-//! here they come from the disk, when the group is written and not yet known to be on stable storage.
+//! A group is written on one thread that nothing interrupts. Readers of a real node come in
+//! between. Here the disk's hook reads, when the group is written and not yet known to be on stable
+//! storage.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +20,7 @@ use storage::disk::{Disk, DiskFile, MemoryDisk};
 /// Called in the middle of a group.
 pub(crate) type SyncHook = Box<dyn FnMut() + Send>;
 
-/// A disk of one life of a node.
+/// The disk of one incarnation of a node.
 #[derive(Clone)]
 pub(crate) struct SimDisk {
     pub(crate) memory: MemoryDisk,
@@ -26,7 +28,6 @@ pub(crate) struct SimDisk {
     descriptors: Arc<DescriptorLimit>,
 }
 
-/// What of the process's descriptors is left.
 #[derive(Default)]
 struct DescriptorLimit {
     is_exhausted: AtomicBool,
@@ -49,7 +50,7 @@ impl SimDisk {
         SimDisk { memory, sync_hook: Arc::default(), descriptors: Arc::default() }
     }
 
-    /// From now on no descriptor is left, or there are some again.
+    /// Sets whether descriptors are exhausted.
     pub(crate) fn exhaust_descriptors(&self, are_used_up: bool) {
         self.descriptors.is_exhausted.store(are_used_up, Ordering::Relaxed);
     }
@@ -86,7 +87,7 @@ struct SimFile {
 }
 
 impl SimFile {
-    /// Opens the file again, where it may have been closed.
+    /// Opens the file again, if it may have been closed.
     fn acquire_descriptor(&self) -> io::Result<()> {
         let stays =
             self.is_held_open.load(Ordering::Relaxed) || self.is_dirty.load(Ordering::Relaxed);
@@ -102,7 +103,7 @@ impl SimFile {
 
     fn run_sync_hook(&self) {
         let Some(held) = &self.sync_hook else { return };
-        // Taken out meanwhile: what it does may sync.
+        // Taken out during the call, because the hook may sync.
         let peek = held.lock().take();
         if let Some(mut peek) = peek {
             peek();
@@ -188,7 +189,7 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    /// All of it is in the page cache, so that no thread is asked to wait for the disk.
+    /// All of it is in the page cache, so that no thread has to wait for the disk.
     fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
         self.file.read_at(buffer, position).map(Some)
     }

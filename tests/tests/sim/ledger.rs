@@ -1,4 +1,5 @@
-//! What the clients know, and what the node was ever seen to have: plain maps, beside the real thing.
+//! What the clients know, and everything that the node was ever seen to hold: plain maps beside the
+//! real node.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +9,20 @@ use crate::audit::{AuditBatch, AuditOccasion, AuditPartition, NodeAudit, Partiti
 use crate::small_files::SmallFile;
 use crate::tree_versions::TreeVersions;
 
-/// A moment of the run, in which order facts became known. Whatever was answered at an earlier step than
-/// another thing was sent, happened before it.
+/// A step of the run, in which order facts became known. What was answered at an earlier step than
+/// another thing was sent happened before it.
 pub(crate) type LedgerStep = u64;
 
-/// Whose word a producer takes for it that its batch is there.
+/// Which acknowledgement a producer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckMode {
-    /// Nobody's.
     None,
-    /// The node's; the batch may go with the machine.
+    /// The node's; the batch may be lost with the machine.
     Leader,
     /// The disk's.
     All,
 }
 
-/// A batch that a client sent.
 #[derive(Clone, Debug)]
 pub(crate) struct SentBatch {
     pub(crate) topic: String,
@@ -33,28 +32,28 @@ pub(crate) struct SentBatch {
     pub(crate) sequence: Option<(i64, i32)>,
     /// When it was first sent.
     pub(crate) sent: LedgerStep,
-    /// The wall clock was set so often before that.
+    /// How often the wall clock had been set before that.
     pub(crate) clock_steps: u64,
-    /// When its producer was told where it is.
+    /// The acknowledgement with its offset.
     pub(crate) acked: Option<BatchAck>,
 }
 
-/// An answer that says that a batch is there.
+/// A response that acknowledges a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchAck {
     pub(crate) step: LedgerStep,
     pub(crate) base: u64,
-    /// What the wall clock showed, and how often it had been set.
+    /// The wall clock at that time, and how often it had been set.
     pub(crate) wall_ms: u64,
     pub(crate) clock_steps: u64,
 }
 
-/// A partition as it was ever seen.
+/// Everything that was ever seen of a partition.
 #[derive(Clone, Debug)]
 pub(crate) struct PartitionRecord {
-    /// As it is now, without entries.
+    /// Its present state, without entries.
     pub(crate) now: AuditPartition,
-    /// All entries that it ever had, by offset, as they were at first: what was given up is here too.
+    /// All entries that it ever had, by offset, as first seen: including removed ones.
     pub(crate) entries: BTreeMap<u64, AuditBatch>,
 }
 
@@ -69,31 +68,31 @@ impl PartitionRecord {
         self.entries.values().take_while(move |entry| entry.stamp < bound)
     }
 
-    /// The stamp of the last entry of which something was given up at the front.
+    /// The stamp of the last entry of which retention removed something.
     pub(crate) fn deleted_up_to(&self) -> Option<Hlc> {
         let lost = self.entries.range(..self.now.start).next_back();
         lost.map(|(_, entry)| entry.stamp)
     }
 }
 
-/// A pin that somebody was told was set.
+/// A pin whose setting was acknowledged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LedgerPin {
     pub(crate) name: String,
     pub(crate) at: Hlc,
     pub(crate) expires_ms: u64,
-    /// Those that it is about; `None` for all.
+    /// Its topics; `None` for all.
     pub(crate) topics: Option<Vec<String>>,
-    /// Where the partitions that it is about began.
+    /// The log starts of the partitions that it covers.
     pub(crate) starts: BTreeMap<PartitionKey, u64>,
-    /// The wall clock has shown its expiry since, be it right or wrong; or somebody wants it gone.
+    /// The wall clock has shown its expiry since, right or wrong; or its removal was requested.
     pub(crate) is_over: bool,
-    /// Somebody was told that it is gone.
+    /// Its removal was acknowledged.
     pub(crate) is_removed: bool,
 }
 
 impl LedgerPin {
-    /// Whether it keeps a partition.
+    /// Whether it covers a partition.
     pub(crate) fn covers(&self, held: &AuditPartition) -> bool {
         let is_named = self.topics.as_ref().is_none_or(|topics| topics.contains(&held.topic));
         is_named && held.exists_at(self.at)
@@ -109,12 +108,11 @@ pub(crate) struct SimLedger {
     pub(crate) small_files: Vec<SmallFile>,
     pub(crate) pins: Vec<LedgerPin>,
     pub(crate) files: TreeVersions,
-    /// The life of the node in which it is known what files are.
+    /// The incarnation of the node in which the files were last read.
     pub(crate) files_incarnation: Option<u64>,
 }
 
 impl SimLedger {
-    /// The next step.
     pub(crate) fn next_step(&mut self) -> LedgerStep {
         self.step += 1;
         self.step
@@ -136,10 +134,10 @@ impl SimLedger {
         })
     }
 
-    /// Enters what an audit found.
+    /// Records the result of an audit.
     pub(crate) fn record_audit(&mut self, audit: &NodeAudit) {
         if audit.occasion == (AuditOccasion::Start { lost_power: true }) {
-            // A topic whose creation was not on stable storage is gone with all that it had.
+            // A topic whose creation was not on stable storage is lost with everything in it.
             let places: Vec<PartitionKey> = audit.partitions.iter().map(|p| p.place).collect();
             self.partitions.retain(|place, _| places.contains(place));
         }
@@ -150,7 +148,7 @@ impl SimLedger {
                 .entry(partition.place)
                 .or_insert_with(|| PartitionRecord { now: now.clone(), entries: BTreeMap::new() });
             seen.now = now;
-            // Offsets that a crash took back are given out again.
+            // Offsets that a crash took back are assigned again.
             seen.entries.split_off(&partition.end);
             for entry in &partition.entries {
                 seen.entries.entry(entry.base).or_insert_with(|| entry.clone());

@@ -27,7 +27,7 @@ mod world;
 use std::collections::BTreeSet;
 use std::env;
 
-/// How many worlds are tried if nobody says.
+/// The default number of worlds.
 const SEEDS: u64 = 24;
 
 fn env_number(variable: &str) -> Option<u64> {
@@ -38,7 +38,8 @@ fn env_number(variable: &str) -> Option<u64> {
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// What did not hold, and how to see it again.
+///
+/// What did not hold, and how to reproduce it.
 fn run_seed(seed: u64, prints: bool) -> Result<world::SimOutcome, String> {
     let again = format!("FREEZEFRAME_SIM_SEED={seed} cargo test -p tests --test sim");
     let why = match std::panic::catch_unwind(|| world::run(seed, prints)) {

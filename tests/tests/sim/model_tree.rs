@@ -1,4 +1,4 @@
-//! A tree of files as POSIX has it, in plain maps: what names lead to, and what becomes of them.
+//! A tree of files under POSIX rules, in plain maps: what names lead to, and how they change.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,12 +6,11 @@ use std::ops::Range;
 use bytes::Bytes;
 use hlc::Hlc;
 
-/// The number of an inode that is made by a change of which nobody was told.
+/// The number of an inode that was created by a change without a response.
 pub(crate) const UNKNOWN_INODE: u64 = 0;
 /// The stamp of such a change.
 pub(crate) const UNKNOWN_STAMP: Hlc = Hlc::MAX;
 
-/// A change to files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelChange {
     Create { name: String, mode: u32 },
@@ -26,7 +25,7 @@ pub(crate) enum ModelChange {
     SetMode { inode: u64, mode: u32 },
 }
 
-/// What an inode is, without its names.
+/// The state of an inode, without its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelInode {
     pub(crate) inode: u64,
@@ -41,18 +40,18 @@ pub(crate) struct ModelInode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelEntry {
     pub(crate) node: ModelInode,
-    /// How many names it has; of a directory it is not said.
+    /// The number of names; not counted for a directory.
     pub(crate) links: u32,
 }
 
-/// All names with what they lead to: what somebody who looks at the whole tree sees.
+/// All names with what they lead to: the result of a read of the whole tree.
 pub(crate) type TreeSnapshot = BTreeMap<String, ModelEntry>;
 
 /// Files, and names for them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelTree {
     names: BTreeMap<String, u64>,
-    /// Also those that have no name any more, but somebody has open.
+    /// Including open files without a name.
     inodes: BTreeMap<u64, ModelInode>,
 }
 
@@ -62,7 +61,7 @@ fn parent(name: &str) -> &str {
 }
 
 impl ModelTree {
-    /// What is to be seen of it.
+    /// The visible state.
     pub(crate) fn snapshot(&self) -> TreeSnapshot {
         let found = |(name, inode): (&String, &u64)| {
             let node = self.inodes[inode].clone();
@@ -73,7 +72,7 @@ impl ModelTree {
         self.names.iter().map(found).collect()
     }
 
-    /// The names that there are, of directories or of files.
+    /// All names, of directories or of files.
     pub(crate) fn names(&self, of_directories: bool) -> Vec<String> {
         let is_one = |inode: &u64| self.inodes[inode].is_directory == of_directories;
         let names = self.names.iter().filter(|(_, inode)| is_one(inode));
@@ -84,7 +83,7 @@ impl ModelTree {
         self.names.get(name).copied()
     }
 
-    /// What an inode is, whether it has a name or not.
+    /// The state of an inode, whether it has a name or not.
     pub(crate) fn node(&self, inode: u64) -> Option<&ModelInode> {
         self.inodes.get(&inode)
     }
@@ -93,8 +92,8 @@ impl ModelTree {
         self.names.values().any(|named| *named == inode)
     }
 
-    /// The tree after a change; `None` if that is refused. What it makes gets the number `made`, and the
-    /// bytes that it changes the stamp `stamp`.
+    /// The tree after a change; `None` if the change is refused. What it creates gets the number
+    /// `made`, and the bytes that it changes get the stamp `stamp`.
     pub(crate) fn after(&self, change: &ModelChange, made: u64, stamp: Hlc) -> Option<ModelTree> {
         let mut tree = self.clone();
         let is_done = match change {
@@ -126,7 +125,7 @@ impl ModelTree {
         is_done.then_some(tree)
     }
 
-    /// Whether a change that is allowed changes nothing: a file is given a name that it has.
+    /// Whether an allowed change changes nothing: a file gets a name that it has.
     pub(crate) fn is_no_op(&self, change: &ModelChange) -> bool {
         match change {
             ModelChange::Rename { from, to } => self.inode(from) == self.inode(to),
@@ -146,7 +145,7 @@ impl ModelTree {
         self.is_directory(name) && !self.names.keys().any(|other| parent(other) == name)
     }
 
-    /// Whether a new name can be made.
+    /// Whether a new name can be created.
     fn can_create(&self, name: &str) -> bool {
         !self.names.contains_key(name) && self.is_directory(parent(name))
     }
@@ -207,14 +206,14 @@ impl ModelTree {
 }
 
 impl ModelTree {
-    /// Forgets nodes without a name that `earlier` does not have: whether they were ever made is not known,
-    /// and nobody has them open.
+    /// Forgets nodes without a name that `earlier` does not have: it is unknown whether they were
+    /// ever created, and nothing has them open.
     pub(crate) fn drop_unlinked_since(&mut self, earlier: &ModelTree) {
         let named: Vec<u64> = self.names.values().copied().collect();
         self.inodes.retain(|inode, _| named.contains(inode) || earlier.inodes.contains_key(inode));
     }
 
-    /// What was not known of it is as it is seen to be.
+    /// Fills in what was unknown from what is seen.
     pub(crate) fn fill_unknowns(&mut self, sight: &TreeSnapshot) {
         for (name, inode) in &mut self.names {
             let Some(found) = sight.get(name) else { continue };
@@ -228,7 +227,7 @@ impl ModelTree {
     }
 }
 
-/// What differs first between what should be seen and what is, in words.
+/// The first difference between what should be seen and what is, as text.
 pub(crate) fn first_difference(expected: &TreeSnapshot, seen: &TreeSnapshot) -> Option<String> {
     let added = seen.keys().find(|name| !expected.contains_key(*name));
     if let Some(name) = added {

@@ -1,8 +1,9 @@
-//! The network between a client and the node: two lanes of chunks, each of which arrives when its time
-//! has come.
+//! The network between a client and the node: two lanes of chunks, each of which arrives when its
+//! time has come.
 //!
-//! Chunks of one lane arrive in order, those of two connections in any. A lane takes as many bytes at
-//! once as it likes, holds only so many, and can be cut at any moment: then what was on its way is lost.
+//! Chunks of one lane arrive in order, those of two connections in any order. A lane accepts any
+//! number of bytes at once up to its capacity, and can be cut at any moment: then what was in
+//! flight is lost.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,9 +18,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::rng::SimRng;
 
-/// How many bytes may be on their way in one lane.
+/// The most bytes in flight in one lane.
 const WINDOW: usize = 16 << 10;
-/// How long a chunk may take.
+/// The longest delay of a chunk.
 const DELAY_MS_MAX: u64 = 6;
 
 struct Lane {
@@ -67,7 +68,7 @@ impl Lane {
         self.chunks.push_back((before.max(Instant::now() + delay), bytes));
     }
 
-    /// Whether a read has something to say now; else when it will, if that is known.
+    /// Whether a read can return now; if not, when it can, if that is known.
     fn is_readable(&self) -> Result<(), Option<Instant>> {
         match self.chunks.front() {
             _ if self.is_reset => Ok(()),
@@ -139,7 +140,7 @@ impl SharedLane {
 }
 
 impl SimSocket {
-    /// Cuts the connection: both sides see it broken, and what was on its way is lost.
+    /// Cuts the connection: both sides see it broken, and what was in flight is lost.
     pub(crate) fn reset(&self) {
         for lane in [&self.inbound, &self.outbound] {
             lane.change(|lane| {
@@ -211,7 +212,7 @@ impl ByteStream for SimSocket {
 }
 
 impl Drop for SimSocket {
-    /// The other side reads what is on its way, then the end; what it writes is lost.
+    /// The other side reads what is in flight, then the end; what it writes is lost.
     fn drop(&mut self) {
         self.outbound.change(|lane| lane.is_closed = true);
         self.inbound.change(|lane| lane.is_closed = true);

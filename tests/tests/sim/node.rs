@@ -1,4 +1,4 @@
-//! One life of a node: the engine and Kafka's face, on a simulated disk and clock.
+//! One incarnation of a node: the engine and the Kafka server, on a simulated disk and clock.
 
 use std::cell::Cell;
 use std::io;
@@ -26,16 +26,16 @@ use crate::rng::SimRng;
 /// How long a group may gather before it is written: the disk's time.
 const STEP_MS_MAX: u64 = 4;
 
-/// How long records of deleted topics and old offsets stay: not long, so that a run sees them go.
+/// The retention of deleted topics' records and old offsets: short, so that a run sees it.
 const RETENTION: Duration = Duration::from_secs(6);
 const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
-/// How long offsets that nobody commits again stay committed.
+/// How long offsets stay committed without another commit.
 pub(crate) const COMMITTED_OFFSETS_RETENTION: Duration = Duration::from_secs(2);
 
-/// What the history of a world is like.
+/// The shape of a world's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorldShape {
-    /// Some dozens of stretches.
+    /// Some dozens of segments.
     Short,
     /// More than a hundred, of very many logs.
     Long,
@@ -44,7 +44,7 @@ pub(crate) enum WorldShape {
 }
 
 impl WorldShape {
-    /// That of the world of a seed.
+    /// The shape for a seed.
     pub(crate) fn of(seed: u64) -> WorldShape {
         match seed % 24 {
             6 => WorldShape::Long,
@@ -54,9 +54,9 @@ impl WorldShape {
     }
 }
 
-/// How long a client may pause in a request or an answer.
+/// How long a client may pause in a request or a response.
 pub(crate) const STALL_MAX: Duration = Duration::from_millis(1500);
-/// How many bytes of batches may be on their way to the disk: some batches.
+/// The most bytes of batches on their way to the disk: some batches.
 const IN_FLIGHT_BYTES: usize = 8 << 10;
 
 fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
@@ -96,16 +96,16 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
 }
 
 thread_local! {
-    /// How many ids were given out in this world, above its seed.
+    /// The number of ids issued in this world, above its seed.
     static ID_COUNTER: Cell<u128> = const { Cell::new(0) };
 }
 
-/// Begins to give out the ids of a world.
+/// Starts to issue the ids of a world.
 pub(crate) fn seed_ids(seed: u64) {
     ID_COUNTER.set(u128::from(seed) << 64);
 }
 
-/// An id that nobody has had in this world, and that is the same in each run of it.
+/// An id that is new in this world, and the same in each run of it.
 fn new_id() -> [u8; 16] {
     ID_COUNTER.set(ID_COUNTER.get() + 1);
     // In no order, as ids are.
@@ -162,7 +162,7 @@ impl SimNode {
         Ok(SimNode { disk, engine, kafka, catalog_faults, stop, tasks, rng: chance })
     }
 
-    /// A client's end of a new connection, unless it stops.
+    /// A client's end of a new connection, unless the node is stopping.
     pub(crate) fn connect(&self) -> Option<SimSocket> {
         if self.is_stopping() {
             return None;
@@ -179,17 +179,16 @@ impl SimNode {
         *self.stop.borrow()
     }
 
-    /// What goes wrong with its catalog.
     pub(crate) fn catalog_faults(&self) -> &CatalogFaults {
         &self.catalog_faults
     }
 
-    /// The operator says that the wall clock is right. Why nothing is accepted all the same, if so.
+    /// Confirms the wall clock, as an operator does. Returns the fence that remains, if any.
     pub(crate) fn confirm_clock(&self) -> Option<ClockFence> {
         self.engine.timekeeper().confirm()
     }
 
-    /// Takes no more connections, and lets requests end.
+    /// Accepts no more connections, and lets requests end.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
         self.kafka.close();
@@ -205,9 +204,10 @@ impl SimNode {
         self.abort().await
     }
 
-    /// The process dies.
+    /// Kills the process.
     ///
     /// # Errors
+    ///
     /// One of its tasks had panicked.
     pub(crate) async fn abort(self) -> Result<(), String> {
         self.disk.set_sync_hook(None);
@@ -227,7 +227,7 @@ impl SimNode {
     }
 }
 
-/// Does what the node's threads would do, now and then.
+/// Does the work of the node's threads, now and then.
 async fn step_engine(engine: Arc<Engine>, mut chance: SimRng) {
     loop {
         tokio::time::sleep(Duration::from_millis(chance.between(0, STEP_MS_MAX))).await;

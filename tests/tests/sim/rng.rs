@@ -1,4 +1,4 @@
-//! Randomness that replays: SplitMix64 (Steele, Lea and Flood 2014).
+//! Reproducible randomness: SplitMix64 (Steele, Lea and Flood 2014).
 
 /// A stream of choices that its seed determines.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ impl SimRng {
         SimRng(seed)
     }
 
-    /// A stream of its own: what one actor draws does not move what another does.
+    /// An independent stream: what one actor draws does not affect another.
     pub(crate) fn fork(&mut self) -> SimRng {
         SimRng(self.next())
     }
@@ -33,12 +33,12 @@ impl SimRng {
         least + self.below(most - least + 1)
     }
 
-    /// Yes, once in `times`.
+    /// True, once in `times`.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of some.
+    /// One of the choices.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! What happened, in order: for people, and as one number by which two runs are compared.
+//! The events of a run in order: as text for people, and as one number to compare two runs.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +17,7 @@ pub(crate) struct SimTrace {
 }
 
 impl SimTrace {
-    /// `prints` every line at once, too.
+    /// `prints` also prints every line at once.
     pub(crate) fn new(prints: bool) -> SimTrace {
         SimTrace { lines: VecDeque::new(), count: 0, hasher: DefaultHasher::new(), prints }
     }
@@ -35,7 +35,7 @@ impl SimTrace {
         self.lines.push_back(line);
     }
 
-    /// The same for two runs in which the same happened.
+    /// Equal for two runs with the same events.
     pub(crate) fn fingerprint(&self) -> (u64, u64) {
         (self.count, self.hasher.finish())
     }

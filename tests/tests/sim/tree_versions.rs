@@ -1,4 +1,4 @@
-//! All that files ever were, one version after each change, and when each change happened, as far as that
+//! All versions of the files, one after each change, and when each change happened, as far as that
 //! is known.
 
 use hlc::Hlc;
@@ -25,13 +25,13 @@ impl TreeVersion {
     }
 }
 
-/// What files were, in order.
+/// The versions, in order.
 #[derive(Debug)]
 pub(crate) struct TreeVersions {
     all: Vec<TreeVersion>,
-    /// Whether the last one is of a change that was sent, and of which it is not known that it happened.
+    /// Whether the last version is of a change that was sent, and may not have happened.
     is_pending: bool,
-    /// The last one that is on stable storage for certain.
+    /// The last version that is certainly on stable storage.
     synced_index: usize,
 }
 
@@ -47,22 +47,20 @@ impl Default for TreeVersions {
 }
 
 impl TreeVersions {
-    /// The last one that is certain.
     pub(crate) fn last_certain(&self) -> &TreeVersion {
         &self.all[self.last_certain_index()]
     }
 
-    /// The last one, certain or not.
+    /// The last version, certain or not.
     pub(crate) fn newest(&self) -> &TreeVersion {
         self.all.last().expect("there is always the empty one")
     }
 
-    /// The one at a place.
     pub(crate) fn at(&self, nth: usize) -> &TreeVersion {
         &self.all[nth]
     }
 
-    /// One of those that are kept in mind, counted from the newest.
+    /// One of the retained versions, counted from the newest.
     pub(crate) fn nth_newest(&self, count: usize) -> &TreeVersion {
         &self.all[self.all.len().saturating_sub(count + 1)]
     }
@@ -71,19 +69,18 @@ impl TreeVersions {
         self.is_pending
     }
 
-    /// The place of the last one that is certain.
     pub(crate) fn last_certain_index(&self) -> usize {
         self.all.len() - 1 - usize::from(self.is_pending)
     }
 
-    /// A change is sent, which makes `tree` and is stamped above `after`.
+    /// Records that a change is sent, which makes `tree` and is stamped above `after`.
     pub(crate) fn begin_change(&mut self, tree: ModelTree, after: Hlc) {
         assert!(!self.is_pending, "one change is on its way at a time");
         self.all.push(TreeVersion { tree, stamp_above: after, stamp_at_most: Hlc::MAX });
         self.is_pending = true;
     }
 
-    /// It has happened: the tree is as said, and its stamp between those said.
+    /// Records that it has happened, with this tree, and a stamp between these.
     pub(crate) fn complete_change(&mut self, tree: ModelTree, after: Hlc, by: Hlc) {
         assert!(self.is_pending, "a change was sent");
         self.is_pending = false;
@@ -93,19 +90,19 @@ impl TreeVersions {
         newest.stamp_at_most = newest.stamp_at_most.min(by);
     }
 
-    /// It has not.
+    /// Records that it has not happened.
     pub(crate) fn cancel_change(&mut self) {
         assert!(self.is_pending, "a change was sent");
         self.is_pending = false;
         self.all.pop();
     }
 
-    /// All that has happened is on stable storage.
+    /// Records that all that has happened is on stable storage.
     pub(crate) fn mark_synced(&mut self) {
         self.synced_index = self.last_certain_index();
     }
 
-    /// What may be seen in the cut with this bound, earliest first: each by its place.
+    /// The versions that may be seen in the cut with this bound, earliest first, by index.
     pub(crate) fn within(&self, bound: Hlc) -> impl Iterator<Item = (usize, &TreeVersion)> {
         let may_be = move |(nth, version): &(usize, &TreeVersion)| {
             let next = self.all.get(nth + 1);
@@ -114,7 +111,7 @@ impl TreeVersions {
         self.all.iter().enumerate().filter(may_be)
     }
 
-    /// What may be there when a life begins, latest first.
+    /// The versions that may be there at the start of an incarnation, latest first.
     pub(crate) fn at_start(&self, lost_power: bool) -> impl Iterator<Item = (usize, &TreeVersion)> {
         let least = match lost_power {
             true => self.synced_index,
@@ -123,7 +120,8 @@ impl TreeVersions {
         self.all.iter().enumerate().skip(least).rev()
     }
 
-    /// In the cut with this bound one was seen: so its change is in it, and the next one's is not.
+    /// A version was seen in the cut with this bound: so its change is in it, and the next one's is
+    /// not.
     pub(crate) fn narrow_stamps(&mut self, nth: usize, bound: Hlc) {
         let last = bound.previous();
         for version in &mut self.all[..=nth] {
@@ -134,9 +132,9 @@ impl TreeVersions {
         }
     }
 
-    /// A life begins with one of them: what came after it never happened. Those from `first` on look the
-    /// same, and then whether it and what lies between happened is not known: what was made there and has no
-    /// name may be made again, and at a moment from then on it may not be seen.
+    /// An incarnation starts with one of them: what came after it never happened. Those from
+    /// `first` on look the same, so it is unknown whether the changes between them happened. What
+    /// they created without a name may be created again, and at a later moment it may not be seen.
     pub(crate) fn restart_from(
         &mut self,
         (first, nth): (usize, usize),
@@ -163,8 +161,8 @@ mod tests {
     use super::*;
     use crate::model_tree::ModelChange;
 
-    /// A directory was made and removed, neither was synced, and the machine lost its power: files look as
-    /// they did before, and as they did after.
+    /// A directory was created and removed, neither was synced, and the machine lost its power: the
+    /// files look the same before and after.
     #[test]
     fn what_may_have_been_lost_unseen_may_be_made_again_and_may_not_be_seen() {
         let stamp = |ms| Hlc::at(SysTime(ms));

@@ -1,4 +1,4 @@
-//! A client's connection: requests as bytes, answers as messages.
+//! A client's connection: requests as bytes, responses as messages.
 
 use std::io;
 use std::rc::Rc;
@@ -13,12 +13,11 @@ use tests::wire::{encode_frame, length_prefixed};
 use crate::network::SimSocket;
 use crate::world::SimWorld;
 
-/// How long a client waits for an answer.
+/// How long a client waits for a response.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// The key of our own API.
 const EXTENSION_API_KEY: i16 = 17990;
 
-/// A connection, made when it is needed and given up when anything goes wrong.
+/// A connection that is opened when needed and closed after any error.
 pub(crate) struct SimClient {
     world: Rc<SimWorld>,
     socket: Option<Rc<SimSocket>>,
@@ -29,10 +28,11 @@ impl SimClient {
         SimClient { world: Rc::clone(world), socket: None }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the response.
     ///
     /// # Errors
-    /// Whether it was done is not known.
+    ///
+    /// It is unknown whether the request was executed.
     pub(crate) async fn call<R: Request>(
         &mut self,
         version: i16,
@@ -42,10 +42,11 @@ impl SimClient {
         self.receive_response::<R>(version).await
     }
 
-    /// Asks what Kafka's protocol has no words for.
+    /// Sends a request of the extension API.
     ///
     /// # Errors
-    /// As [`SimClient::ask`].
+    ///
+    /// As [`SimClient::call`].
     pub(crate) async fn call_extension(&mut self, document: &Value) -> io::Result<Value> {
         let mut body = BytesMut::new();
         RequestHeader::default()
@@ -62,17 +63,19 @@ impl SimClient {
     /// Sends a request, and does not wait.
     ///
     /// # Errors
-    /// As [`SimClient::ask`].
+    ///
+    /// As [`SimClient::call`].
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let end = self.connected_socket()?;
         let sent = with_timeout(end.send(bytes)).await;
         self.disconnect_on_error(sent)
     }
 
-    /// The answer to the first request that has none.
+    /// The response to the first request that has none.
     ///
     /// # Errors
-    /// As [`SimClient::ask`].
+    ///
+    /// As [`SimClient::call`].
     pub(crate) async fn receive_response<R: Request>(
         &mut self,
         version: i16,

@@ -1,8 +1,9 @@
-//! One world: a node that lives and dies, clients, people who set its clock, all from one seed.
+//! One world: a node with its incarnations, clients, and operators that set its clock, all from one
+//! seed.
 //!
-//! Everything runs on one thread, in tokio's paused time: its timers are the queue of events. No thread
-//! of the node's own takes part ([`storage::Options::manual_stepping`]), so what comes when is decided by
-//! the seed alone.
+//! Everything runs on one thread, in tokio's paused time: its timers are the queue of events. No
+//! thread of the node takes part ([`storage::Options::manual_stepping`]), so the seed alone decides
+//! the order of events.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -32,7 +33,7 @@ use crate::trace::SimTrace;
 /// How long a world lasts, in its own time.
 const WORLD_DURATION: Duration = Duration::from_secs(20);
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct SimOutcome {
     pub(crate) fingerprint: (u64, u64),
@@ -46,13 +47,13 @@ pub(crate) struct SimWorld {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) ledger: RefCell<SimLedger>,
     pub(crate) node: RefCell<Option<SimNode>>,
-    /// How often somebody has set the wall clock.
+    /// How often the wall clock was set.
     pub(crate) clock_steps: Cell<u64>,
-    /// How many lives of the node have ended.
+    /// How many incarnations of the node have ended.
     pub(crate) incarnation: Cell<u64>,
     /// In how many of them the machine lost its power.
     pub(crate) power_losses: Cell<u64>,
-    /// What lives leave beside the disk.
+    /// What incarnations leave besides the disk.
     pub(crate) catalogs: RefCell<CatalogDirectories>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<SimTrace>,
@@ -123,17 +124,17 @@ impl SimWorld {
         self.started.elapsed() >= WORLD_DURATION || self.has_failed()
     }
 
-    /// The engine of the node that lives.
+    /// The engine of the running node.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
         self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
     }
 
-    /// Whether the disk of the node that lives can be read.
+    /// Whether the disk of the running node can be read.
     pub(crate) fn has_disk(&self) -> bool {
         self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.has_crashed())
     }
 
-    /// Whether clients of the node that lives can expect answers.
+    /// Whether clients of the running node can expect responses.
     pub(crate) fn is_serving(&self) -> bool {
         let is_taken = self.node.borrow().as_ref().is_some_and(|node| !node.is_stopping());
         is_taken
@@ -145,7 +146,7 @@ impl SimWorld {
         self.failure.borrow().is_some()
     }
 
-    /// A client's end of a new connection; `None` while nobody answers.
+    /// A client's end of a new connection; `None` while nothing serves.
     pub(crate) fn connect(&self) -> Option<SimSocket> {
         self.node.borrow().as_ref().and_then(SimNode::connect)
     }
@@ -154,13 +155,13 @@ impl SimWorld {
         self.trace.borrow_mut().note(self.started.elapsed(), who, what);
     }
 
-    /// What should hold does not. The first failure is the one that is reported.
+    /// Records a violation. The first failure is the one that is reported.
     pub(crate) fn fail(&self, who: &str, why: &str) {
         self.note(who, &format!("FAILED: {why}"));
         self.failure.borrow_mut().get_or_insert_with(|| format!("{who}: {why}"));
     }
 
-    /// Something happened that not every run sees.
+    /// Records that something happened that not every run sees.
     pub(crate) fn cover(&self, what: CoveragePoint) {
         self.coverage.borrow_mut().insert(what);
     }
@@ -170,9 +171,9 @@ impl SimWorld {
         self.ledger.borrow_mut().next_step()
     }
 
-    /// The wall clock has come to what it shows now: pins may be over by that.
+    /// Marks the pins that have expired by the wall clock's present reading.
     pub(crate) fn expire_pins(&self) {
-        // By a clock that nobody should go by none is.
+        // No pin expires by a clock whose readings do not count.
         if self.clock.is_doubtful() {
             return;
         }
@@ -182,14 +183,14 @@ impl SimWorld {
         }
     }
 
-    /// Tells all invariants of a fact.
+    /// Passes a fact to all invariants.
     pub(crate) fn report(&self, fact: &SimFact) {
         self.expire_pins();
         self.report_sync_observations();
         self.report_one(fact);
     }
 
-    /// What was seen in the middle of groups, since this was last asked.
+    /// Reports the observations in the middle of groups since the last call.
     fn report_sync_observations(&self) {
         let glimpses = std::mem::take(&mut *self.sync_observations.lock());
         for glimpse in &glimpses {
@@ -213,7 +214,7 @@ impl SimWorld {
         }
     }
 
-    /// Audits the node that lives, and tells all invariants. Nothing if none does.
+    /// Audits the running node, and passes the audit to all invariants. Does nothing if none runs.
     pub(crate) fn audit(&self, occasion: AuditOccasion) {
         let Some(engine) = self.engine() else { return };
         self.expire_pins();
@@ -255,7 +256,7 @@ impl SimWorld {
         }
     }
 
-    /// Has the disk look at the node in the middle of groups.
+    /// Makes the disk observe the node in the middle of groups.
     pub(crate) fn install_sync_hook(&self, disk: &SimDisk, node: &SimNode) {
         let (engine, glimpses) =
             (Arc::downgrade(&node.engine), Arc::clone(&self.sync_observations));

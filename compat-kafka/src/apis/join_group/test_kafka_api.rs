@@ -1,5 +1,5 @@
-//! What the tests of the group APIs work on: the real engine over a disk in memory, and requests that
-//! go the way of those from a socket, encoded and decoded in the version that is tested.
+//! The fixture of the tests of the group APIs: the real engine over a disk in memory. Requests take
+//! the path of those from a socket: they are encoded and decoded in the version under test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::response::ResponseChunk;
 use crate::routes::{ApiHandler, RequestContext, route};
 
 const CORRELATION_ID: i32 = 9;
-/// How a consumer names its one protocol.
+/// The name of a consumer's only protocol.
 pub(crate) const PROTOCOL: &str = "range";
 
 pub(crate) struct TestKafkaApi {
@@ -32,7 +32,7 @@ pub(crate) struct TestKafkaApi {
     pub(crate) disk: MemoryDisk,
 }
 
-/// Who a member is, once it has joined.
+/// The identity of a member that has joined.
 pub(crate) struct TestGroupMember {
     pub(crate) id: StrBytes,
     pub(crate) generation: i32,
@@ -43,7 +43,7 @@ impl TestKafkaApi {
         TestKafkaApi::with_disk(MemoryDisk::new(), Arc::new(hlc::OsClock), GroupOptions::default())
     }
 
-    /// One whose time passes when the test says so, and that soon forgets groups of which nothing is left.
+    /// A fixture with a manual clock, which forgets empty groups soon.
     pub(crate) fn with_clock() -> (TestKafkaApi, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::at(hlc::SysTime(1_700_000_000_000)));
         let groups =
@@ -70,7 +70,7 @@ impl TestKafkaApi {
         TestKafkaApi { kafka: KafkaServer::new(Arc::new(engine), options).unwrap(), disk }
     }
 
-    /// Another life of the server, on the same disk.
+    /// Restarts the server on the same disk.
     pub(crate) fn restart(self) -> TestKafkaApi {
         self.kafka.close();
         self.kafka.engine.close();
@@ -81,7 +81,7 @@ impl TestKafkaApi {
         )
     }
 
-    /// The same, by a clock that goes on.
+    /// The same, with a clock that continues.
     pub(crate) fn restart_with_clock(self, clock: &Arc<ManualClock>) -> TestKafkaApi {
         self.kafka.close();
         self.kafka.engine.close();
@@ -95,7 +95,7 @@ impl TestKafkaApi {
         made.await.unwrap();
     }
 
-    /// Asks in a version, and reads the answer back.
+    /// Sends a request in a version, and decodes the response.
     pub(crate) async fn ask<R: ApiHandler>(&self, version: i16, request: R) -> R::Response {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).unwrap();
@@ -116,7 +116,7 @@ impl TestKafkaApi {
         response
     }
 
-    /// Joins with a new member, whatever it takes in that version.
+    /// Joins a new member, with all the requests that the version needs.
     pub(crate) async fn join(&self, version: i16, group: &str) -> JoinGroupResponse {
         let request = join_request(group, version);
         let answer = self.ask(version, request.clone()).await;

@@ -183,7 +183,7 @@ async fn who_waits_is_answered_when_the_server_closes() {
         let bench = Arc::clone(&bench);
         async move { bench.join(9, "g").await }
     });
-    // Until the group knows of the one who waits.
+    // Until the group has the waiting member.
     let gathers = async {
         while bench.kafka.groups.describe("g").unwrap().state.name() == "Stable" {
             tokio::task::yield_now().await;

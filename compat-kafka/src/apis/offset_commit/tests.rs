@@ -38,7 +38,7 @@ fn codes(response: &OffsetCommitResponse) -> Vec<i16> {
     topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
 }
 
-/// All that is asked of one group, or all that there is: topic, partition, offset, metadata.
+/// The requested offsets of one group, or all of them: topic, partition, offset, metadata.
 async fn fetch(
     bench: &TestKafkaApi,
     version: i16,
@@ -188,7 +188,7 @@ async fn metadata_that_is_too_long_is_refused_alone() {
     bench.topic("a", 3).await;
     let request = commit_request(&[(
         "a",
-        // Eight are allowed, and counted as Java counts them.
+        // Eight are allowed, counted as Java counts them.
         vec![partition(0, 1, "123456789"), partition(1, 2, "12345678"), partition(2, 3, "ööööööö")],
     )]);
     let too_large = ResponseError::OffsetMetadataTooLarge.code();

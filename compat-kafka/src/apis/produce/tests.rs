@@ -28,7 +28,7 @@ fn batch(codec: CompressionType, keys: &[Option<&str>]) -> Bytes {
     builder.build()
 }
 
-/// What a batch is answered, as a client of that version reads it.
+/// The response for a batch, as a client of that version decodes it.
 async fn produce(
     kafka: &Arc<KafkaServer>,
     version: i16,
@@ -97,7 +97,7 @@ async fn a_compacted_topic_takes_no_record_without_a_key_and_names_each() {
             );
         }
     }
-    // What was refused has left no trace.
+    // A refused batch has no effect.
     assert_eq!(kafka.engine.topics().named("compact").unwrap().partitions[0].end().0, 0);
 }
 
@@ -170,7 +170,7 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
         (1 << 20, (512 << 10) - 1, true),
         (1 << 20, 512 << 10, false),
         (1 << 20, 1 << 20, false),
-        // Small frames lie together in a block.
+        // Small frames share a block.
         (200, 100, true),
         (LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN - 1, true),
         (LARGE_BYTES_MIN, LARGE_BYTES_MIN, false),
@@ -183,7 +183,7 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
     }
 }
 
-/// Whether it would wait, asked once.
+/// Whether it would wait, polled once.
 async fn waits<T>(mut task: std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await
 }

@@ -1,7 +1,7 @@
-//! The user times of a produced batch, where its topic says where they are.
+//! The user times of a produced batch, if its topic has a rule for them.
 //!
-//! What is wrong with a record's time is told of that record, by its number in the batch: Kafka's clients then
-//! fail that record, and say of the others that they were in bad company.
+//! An error of a record's time names that record by its number in the batch. Kafka's clients then
+//! fail that record, and report the others as failed because of it.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,7 @@ use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::format::{BatchTimestampType, RecordUserTime, extract};
 
-/// What was found in a batch.
+/// The times that were found in a batch.
 pub(super) struct BatchUserTimes {
     /// The smallest and the largest user time.
     pub(super) user_times: (UserTime, UserTime),
@@ -27,7 +27,7 @@ pub(super) struct BatchUserTimes {
     pub(super) timestamps: (UserTime, UserTime),
 }
 
-/// Finds the user time of each record, and holds it against what the topic takes.
+/// Finds the user time of each record, and checks it against the topic's limits.
 pub(super) fn extract_user_times(
     kafka: &KafkaServer,
     topic: &Topic,
@@ -64,7 +64,7 @@ pub(super) fn extract_user_times(
         index += 1;
         ControlFlow::Continue(())
     })?;
-    // What is wrong with single records is told first: it is why the plug-in worked so long.
+    // Errors of single records come first: they are why the plug-in used so much fuel.
     errors.into_result()?;
     if let Some(why) = overworked {
         return Err(PartitionProduceError::new(
@@ -75,7 +75,7 @@ pub(super) fn extract_user_times(
     Ok(found)
 }
 
-/// Names the records that made a batch fall below what its partition has.
+/// Names the records because of which a batch is older than its partition's newest time.
 pub(super) fn out_of_order_error(
     kafka: &KafkaServer,
     rule: &UserTimeRule,
@@ -125,13 +125,13 @@ fn extract_each(
         BatchTimestampType::CreateTime
     };
     let act = || extract(records, limit, extractor, timestamps, visit);
-    // A plug-in may take its time.
+    // A plug-in may be slow.
     let is_plugin = matches!(extractor.spec().kind(), UserTimeKind::Wasm { .. });
     let done = if is_plugin { block_in_place(act) } else { act() };
     done.map_err(|error| PartitionProduceError::unreadable(&error))
 }
 
-/// What a topic takes.
+/// The limits of a topic.
 struct UserTimeValidator {
     bounds: Option<TimestampBounds>,
     rises: bool,

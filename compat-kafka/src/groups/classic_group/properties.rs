@@ -1,7 +1,7 @@
-//! Whatever clients, time and the log do, in whatever order: what must hold, holds.
+//! Property tests: the invariants hold for any order of requests, time and log results.
 //!
-//! The bench checks `assert_sound` after every event, and that nothing is answered twice. Here is
-//! what spans events.
+//! The fixture checks `assert_sound` after every event, and that nothing is answered twice. Here
+//! are the invariants that span events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::super::{
 use super::test_classic_group::{TestClassicGroup, consumer, protocols, s};
 use super::{ClassicGroup, RequestToken, WriteResult};
 
-/// Who acts: one of the ids that were ever answered, or nobody the group knows.
+/// The acting member: one of the ids in earlier responses, or an unknown one.
 type ActorIndex = usize;
 
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ enum GroupEvent {
     Pass {
         ms: u64,
     },
-    /// All but one go on as they should, until each has an assignment that may not be stored yet.
+    /// All but one proceed normally, until each has an assignment that may not be stored yet.
     SyncAllButOne {
         absent: ActorIndex,
     },
@@ -81,7 +81,7 @@ fn event() -> impl Strategy<Value = GroupEvent> {
     ]
 }
 
-/// A bench, and what the clients of the group know.
+/// A fixture, and what the clients of the group know.
 struct GroupModel {
     bench: TestClassicGroup,
     options: Options,
@@ -196,7 +196,7 @@ impl GroupModel {
         }
     }
 
-    /// All connections are lost, and the group is what the log has.
+    /// All connections are lost, and the group is restored from the log.
     fn restart(&mut self) {
         let (held_options, now) = (Arc::new(self.options.clone()), self.bench.now);
         let group = match self.bench.stored.take() {
@@ -246,7 +246,7 @@ impl GroupModel {
         assert_eq!(waiting.len(), self.joining.len(), "each waiting join is one member's");
     }
 
-    /// With no more requests, and a log that works again, everything comes to its end.
+    /// Without more requests, and with a working log, everything ends.
     fn wind_down(&mut self) {
         let mut rounds = 0..100;
         while !self.bench.group.is_idle() && rounds.next().is_some() {

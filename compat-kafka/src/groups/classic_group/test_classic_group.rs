@@ -1,4 +1,4 @@
-//! A group on a bench: time passes by hand, answers are collected, writes end when told.
+//! A fixture with one group: the test moves time, collects responses, and ends writes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::{
 };
 use super::{ClassicGroup, GroupEffect, RequestToken, WriteId, WriteResult};
 
-/// Seconds, for short.
+/// Seconds.
 pub(super) fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -50,7 +50,7 @@ pub(super) fn protocols(names: &[&str]) -> Vec<(String, Bytes)> {
     names.iter().map(named).collect()
 }
 
-/// A group, and all that came out of it.
+/// A group, and all its outputs.
 pub(super) struct TestClassicGroup {
     pub(super) group: ClassicGroup,
     pub(super) now: Duration,
@@ -124,7 +124,7 @@ impl TestClassicGroup {
         token
     }
 
-    /// As a client does: with the id that it is told to use, if it is told.
+    /// As a client does: if the response has an id to use, joins again with it.
     pub(super) fn join_fully(&mut self, request: JoinRequest) -> RequestToken {
         let token = self.join(request.clone());
         match self.joins.get(&token) {
@@ -194,7 +194,7 @@ impl TestClassicGroup {
         self.apply_effects(effects);
     }
 
-    /// Time passes, and every deadline is met on its moment.
+    /// Moves time, and ticks at every deadline.
     pub(super) fn advance_clock(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(at) = self.group.next_deadline().filter(|at| *at <= until) {
@@ -205,7 +205,7 @@ impl TestClassicGroup {
         self.now = until;
     }
 
-    /// Time passes until the members are gathered.
+    /// Moves time until the members have joined.
     pub(super) fn gather(&mut self) {
         while self.group.state() == ClassicGroupState::PreparingRebalance {
             let at = self.group.next_deadline().expect("joins are not waited for for ever");

@@ -1,4 +1,4 @@
-//! One group, told step by step.
+//! One group, step by step.
 
 use super::super::{
     ClassicGroupState, CommitFence, CommitKind, GroupError, GroupHeartbeatRequest, GroupSnapshot,

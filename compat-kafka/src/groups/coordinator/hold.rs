@@ -1,6 +1,6 @@
-//! Keeping everybody away from a group for a moment, while its offsets are set.
+//! Keeps clients away from a group for a moment, while its offsets are set.
 //!
-//! Whoever wants to act on it meanwhile is told to come again, as while a coordinator is moved.
+//! Requests for it are told to retry meanwhile, as while a coordinator moves.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use super::super::state::ClassicGroupState;
 use super::slot::GroupSlot;
 use super::{CoordinatorState, GroupCoordinator, MissingGroupPolicy, check_group_id};
 
-/// A group that nobody joins, and no client commits for, until this is dropped.
+/// A group that nobody can join or commit for until this is dropped.
 pub struct HeldGroup {
     shared: Arc<CoordinatorState>,
     slot: Arc<GroupSlot>,
 }
 
 impl GroupCoordinator {
-    /// Holds a group without members. One that is not there is made.
+    /// Holds a group without members, and creates it if it does not exist.
     ///
     /// # Errors
+    ///
     /// It has members, or is held or being deleted.
     pub fn hold(&self, group: &str) -> Result<HeldGroup, GroupError> {
         check_group_id(group)?;
@@ -33,7 +34,7 @@ impl GroupCoordinator {
             }
             inner.group.check_delete()?;
             inner.is_held = true;
-            // Whoever holds it sets its offsets.
+            // The holder sets its offsets.
             inner.is_stored = true;
             drop(inner);
             return Ok(HeldGroup { shared: Arc::clone(&self.shared), slot });
@@ -45,7 +46,7 @@ impl Drop for HeldGroup {
     fn drop(&mut self) {
         let mut inner = self.slot.inner.lock();
         inner.is_held = false;
-        // It counts as used: its time without members begins anew.
+        // It counts as used: its time without members restarts.
         inner.idle_until = None;
         self.shared.apply_effects(&self.slot, &mut inner, self.shared.now(), Vec::new());
     }

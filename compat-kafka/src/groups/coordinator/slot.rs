@@ -1,5 +1,4 @@
-//! One group's place in the coordinator: the group, who waits for it, and when it wants to be
-//! woken.
+//! One group's slot in the coordinator: the group, its waiting requests, and its next deadline.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +14,11 @@ use super::super::sync::SyncResult;
 use super::timer_queue::TimerKey;
 use super::writes::QueuedSnapshot;
 
-/// One group's place in the coordinator.
+/// One group's slot in the coordinator.
 pub(super) struct GroupSlot {
     pub(super) id: String,
     pub(super) inner: Mutex<GroupSlotState>,
-    /// Held by the one write to the log that is under way.
+    /// Held by the one write to the log that is in flight.
     pub(super) writing: tokio::sync::Mutex<()>,
 }
 
@@ -27,18 +26,18 @@ pub(super) struct GroupSlotState {
     pub(super) group: ClassicGroup,
     pub(super) joins: HashMap<RequestToken, oneshot::Sender<JoinResult>>,
     pub(super) syncs: HashMap<RequestToken, oneshot::Sender<SyncResult>>,
-    /// The newest snapshot that no write has taken up yet.
+    /// The newest snapshot that no write has taken yet.
     pub(super) queued: Option<QueuedSnapshot>,
     /// The log has, or may have, a snapshot of the group, or offsets.
     pub(super) is_stored: bool,
-    /// From the decision to delete until the log has answered, nobody may act on the group.
+    /// From the decision to delete until the log has answered, no request may act on the group.
     pub(super) is_being_deleted: bool,
-    /// Somebody sees to it that nobody acts on the group.
+    /// A `HeldGroup` keeps all requests away from the group.
     pub(super) is_held: bool,
-    /// When a group that has been idle since is forgotten.
+    /// When the group is deleted, if it stays idle.
     pub(super) idle_until: Option<Duration>,
     pub(super) timer: Option<TimerKey>,
-    /// The bytes that the sum over all groups has of this one.
+    /// The bytes of this group in the sum over all groups.
     pub(super) counted_bytes: usize,
     logged: (ClassicGroupState, i32),
 }
@@ -64,7 +63,7 @@ impl GroupSlot {
 }
 
 impl GroupSlotState {
-    /// A request whose future is gone has no sender any more: its answer is for nobody.
+    /// A request whose future was dropped has no sender any more, and gets no response.
     pub(super) fn answer_join(&mut self, token: RequestToken, answer: JoinResult) {
         if let Some(sender) = self.joins.remove(&token) {
             let _ = sender.send(answer);
@@ -88,13 +87,12 @@ impl GroupSlotState {
         }
     }
 
-    /// Keeps the time since when the group is idle, if it has been.
+    /// Sets the deadline of a group that becomes idle, and clears it if the group is not idle.
     pub(super) fn update_idle_deadline(&mut self, now: Duration, retention: Duration) {
         let until = self.idle_until.unwrap_or(now + retention);
         self.idle_until = self.group.is_idle().then_some(until);
     }
 
-    /// When this group wants to be woken.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         [self.group.next_deadline(), self.idle_until].into_iter().flatten().min()
     }

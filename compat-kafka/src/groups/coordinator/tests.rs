@@ -1,4 +1,4 @@
-//! The runtime, under tokio's paused clock: time passes when all wait.
+//! The coordinator, under tokio's paused clock: time passes when all tasks wait.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tokio::time::{advance, sleep};
 use super::super::commit::CommitKind;
 use super::*;
 
-/// A log in memory, that can be told to fail or to hang.
+/// A log in memory that can be made to fail or to hang.
 #[derive(Default)]
 struct MemoryGroupLog {
     snapshots: Mutex<HashMap<String, Vec<u8>>>,
@@ -137,7 +137,7 @@ fn spawn_join(coordinator: &GroupCoordinator, group: &'static str) -> JoinHandle
     tokio::spawn(async move { join(&coordinator, group).await })
 }
 
-/// A stable group of one member, which is the answer.
+/// A stable group of one member, which it returns.
 async fn stable(coordinator: &GroupCoordinator, group: &str) -> String {
     let joined = join(coordinator, group).await;
     let id = joined.member_id;
@@ -377,7 +377,7 @@ async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
         break group;
     };
     assert!((4..16).contains(&members.len()), "{members:?}");
-    // Whoever is there may join again, but bring no more than there is room for.
+    // Members may join again, but with no more bytes than there is room for.
     let again = coordinator.join("g0", consumer(&members[0])).await;
     assert_eq!(again.error, None);
     let large = "x".repeat(16 << 10);
@@ -467,8 +467,8 @@ async fn many_clients_of_many_groups_at_once_all_get_an_assignment() {
     assert_eq!(waiters(&coordinator), 0);
 }
 
-/// Joins and syncs, over and over, until there is an assignment; then leaves, so that nobody waits
-/// for a member that has what it came for.
+/// Joins and syncs, over and over, until there is an assignment. Then it leaves, so that no request
+/// waits for a member that is done.
 async fn take_part(coordinator: &GroupCoordinator, group: &str) {
     let mut id = coordinator.join(group, consumer("")).await.member_id;
     loop {

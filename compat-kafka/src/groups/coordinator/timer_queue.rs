@@ -1,7 +1,7 @@
-//! When which group is to be woken: one alarm a group, one task for all.
+//! The deadlines of all groups: one timer per group, one task for all.
 //!
-//! A deadline that moves away leaves its alarm where it is: the group is woken, finds nothing due,
-//! and sets its alarm anew. So a heartbeat, which only moves a deadline away, costs nothing here.
+//! A deadline that moves later leaves its timer in place: the group wakes, finds nothing due, and
+//! sets its timer again. So a heartbeat, which only moves a deadline later, costs nothing here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::slot::{GroupSlot, GroupSlotState};
 
-/// When, and a number that no other alarm has.
+/// The time, and a number that no other timer has.
 pub(super) type TimerKey = (Duration, u64);
 
 pub(super) struct TimerQueue {
@@ -33,7 +33,7 @@ impl TimerQueue {
         TimerQueue { state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Sees to it that the group is woken by its next deadline.
+    /// Sets the group's timer to its next deadline.
     pub(super) fn schedule(&self, slot: &Arc<GroupSlot>, inner: &mut GroupSlotState) {
         let Some(at) = inner.next_deadline() else { return };
         if inner.timer.is_some_and(|(armed, _)| armed <= at) {
@@ -58,13 +58,13 @@ impl TimerQueue {
         }
     }
 
-    /// Ends the wait in [`TimerQueue::due`], for good.
+    /// Ends the wait in [`TimerQueue::next_due`], for good.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits for the next alarms, and takes them off; none if they were closed.
+    /// Waits for the next timers, and removes them; empty if the queue was closed.
     pub(super) async fn next_due(&self, started: Instant) -> Vec<(TimerKey, Arc<GroupSlot>)> {
         loop {
             let (slots, next) = self.take_due(started.elapsed());

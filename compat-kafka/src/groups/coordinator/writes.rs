@@ -1,7 +1,7 @@
-//! What goes to the log: snapshots, and the end of a group.
+//! Writes to the log: snapshots, and the deletion of a group.
 //!
-//! Each runs in a task of its own, so that a client which goes away takes no write with it. The
-//! slot's `writing` lock is fair: writes run in the order in which they were queued.
+//! Each runs in a task of its own, so that a write goes on when its client disconnects. The slot's
+//! `writing` lock is fair: writes run in the order in which they were queued.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::super::snapshot::GroupSnapshot;
 use super::CoordinatorState;
 use super::slot::{GroupSlot, GroupSlotState};
 
-/// A snapshot that waits for its turn, in the place of any that waited before it: the log keeps
-/// only the last anyway, and a slow log cannot pile them up.
+/// A snapshot that waits for its turn. It replaces any that waited before it: the log keeps only
+/// the last anyway, and a slow log cannot pile them up.
 pub(super) struct QueuedSnapshot {
     writes: Vec<WriteId>,
     snapshot: GroupSnapshot,
@@ -59,8 +59,8 @@ impl CoordinatorState {
         }
     }
 
-    /// Forgets a group that has been idle, unless there are offsets, or anyone has acted on it since
-    /// (then `idle_until` has moved): that may have been a commit.
+    /// Deletes a group that has been idle, unless it has offsets, or was used since (then
+    /// `idle_until` has moved): that may have been a commit.
     pub(super) async fn delete_if_idle(
         self: Arc<Self>,
         slot: Arc<GroupSlot>,
@@ -137,8 +137,8 @@ impl CoordinatorState {
 }
 
 impl GroupSlotState {
-    /// A snapshot that has not been written must not be, once the group is to be forgotten. Nobody
-    /// waits for it, as the group has no members.
+    /// Drops the queued snapshot, because the group is about to be deleted. Nothing waits for it,
+    /// because the group has no members.
     fn drop_queued(&mut self, now: Duration) {
         for write in self.queued.take().into_iter().flat_map(|queued| queued.writes) {
             let effects = self.group.persisted(now, write, WriteResult::Failed);

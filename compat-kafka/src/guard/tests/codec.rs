@@ -6,13 +6,13 @@ use kafka_protocol::protocol::{Encodable, Request, VersionRange};
 
 pub(super) struct MessageCodec {
     pub(super) api_key: i16,
-    /// Those that the decoder takes.
+    /// The versions that the decoder accepts.
     pub(super) versions: VersionRange,
     /// The type's `Default`, encoded.
     pub(super) default: fn(version: i16) -> Vec<u8>,
-    /// Takes a body off the front, and encodes it anew; `None` where the decoder refuses.
+    /// Decodes a body at the front, and encodes it again; `None` if the decoder refuses it.
     pub(super) reencode: fn(&mut Bytes, version: i16) -> Option<Vec<u8>>,
-    /// Takes a body off the front and drops it; false where the decoder refuses.
+    /// Decodes a body at the front and drops it; false if the decoder refuses it.
     pub(super) decodes: fn(&mut Bytes, version: i16) -> bool,
 }
 

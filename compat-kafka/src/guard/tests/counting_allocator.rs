@@ -1,5 +1,5 @@
-//! An allocator that counts what each thread asks of it, so that a test can bound it. It stands in
-//! the binary of this crate's unit tests, and nowhere else.
+//! An allocator that counts the allocations of each thread, so that a test can limit them. Only the
+//! binary of this crate's unit tests has it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ struct CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// What `act` asks for, in all: what it gives back in between is not taken off.
+/// The total that `act` allocates. What it frees in between is not subtracted.
 pub(super) fn allocated_bytes<T>(act: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATED_BYTES.get();
     let done = act();
@@ -21,16 +21,16 @@ pub(super) fn allocated_bytes<T>(act: impl FnOnce() -> T) -> (T, usize) {
 }
 
 fn count(bytes: usize) {
-    // Not there any more while the thread ends, when nothing is measured.
+    // It does not exist any more while the thread ends, when nothing is measured.
     let _ = ALLOCATED_BYTES.try_with(|asked| asked.set(asked.get() + bytes));
 }
 
-// SAFETY: all is handed to `System` as it came, which keeps the contract; counting allocates
+// SAFETY: every call is passed to `System` unchanged, which keeps the contract; counting allocates
 // nothing.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are those that `System` asks for.
+        // SAFETY: the caller's promises are those that `System` requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,5 +1,5 @@
-//! Bodies filled at random along a schema. That they are what clients send is for the decoder to
-//! say: it must read each to its last byte.
+//! Bodies filled at random along a schema. The decoder checks that clients could send them: it must
+//! read each to its last byte.
 
 use super::super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
 
@@ -8,7 +8,7 @@ const FULL_BYTES: usize = 4 << 10;
 
 pub(super) struct RandomBody {
     pub(super) body: Vec<u8>,
-    /// Where a length or a count stands.
+    /// The place of a length or a count.
     pub(super) length_fields: Vec<LengthField>,
 }
 
@@ -118,7 +118,7 @@ impl RandomBodyBuilder {
         }
     }
 
-    /// A known tag's value, behind its size.
+    /// The value of a known tag, after its size.
     fn sized(&mut self, fill: impl FnOnce(&mut RandomBodyBuilder)) {
         let outer = std::mem::replace(
             &mut self.out,

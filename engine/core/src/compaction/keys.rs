@@ -47,7 +47,6 @@ impl KeyOffsetMap {
         true
     }
 
-    /// The last offset of a key.
     pub(super) fn last_offset(&self, key: &[u8]) -> Option<Offset> {
         let at = self.find_slot(xxh3_128_with_seed(key, self.seed))?;
         self.slots[at][2].checked_sub(1).map(Offset)

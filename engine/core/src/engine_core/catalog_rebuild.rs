@@ -29,7 +29,6 @@ const REMAINING_EVENTS_MAX: u64 = 64;
 /// How many attempts are made to come that close.
 const CATCH_UPS_MAX: u32 = 100;
 
-/// Rebuilds catalogs.
 #[derive(Clone)]
 pub(super) struct CatalogRebuild {
     store: Arc<EngineStore>,

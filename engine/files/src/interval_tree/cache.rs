@@ -48,7 +48,6 @@ impl NodeCache {
         Some(Arc::clone(&slot.node))
     }
 
-    /// Caches a node.
     pub fn put(&self, log: LogId, id: NodeId, node: Arc<TreeNode>) {
         let bytes = node.memory_bytes() + SLOT_BYTES;
         let mut state = self.state.lock();
@@ -68,7 +67,6 @@ impl NodeCache {
         }
     }
 
-    /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.state.lock().bytes
     }

@@ -33,7 +33,6 @@ pub struct TreeNode {
 /// A link to a subtree.
 #[derive(Clone, Debug)]
 pub(super) enum NodeLink {
-    /// Nothing.
     Empty,
     /// A node that a checkpoint holds.
     Saved(NodeId),
@@ -60,7 +59,6 @@ impl TreeNode {
         let _ = self.saved.set(id);
     }
 
-    /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<TreeNode>()
             + self.extents.capacity() * size_of::<Extent>()
@@ -69,7 +67,6 @@ impl TreeNode {
 }
 
 impl NodeLink {
-    /// Loads the node that it leads to.
     pub(super) fn load(
         &self,
         nodes: &dyn NodeSource,

@@ -12,11 +12,8 @@ use super::{
 /// A group's snapshot before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDifference {
-    /// The group.
     pub group: String,
-    /// The snapshot before.
     pub before: Option<Vec<u8>>,
-    /// The snapshot after.
     pub after: Option<Vec<u8>>,
 }
 

@@ -25,12 +25,9 @@ pub struct OffsetExpiry {
     pub now: SysTime,
 }
 
-/// An expired committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredOffset {
-    /// The topic.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// Whether it was committed with its own retention. Always false where the group was set to a
     /// moment: all offsets of the topic expire together then.

@@ -5,7 +5,6 @@ use super::super::segment::{SegmentHeader, segment_name};
 use super::*;
 use crate::disk::{DiskFault, MemoryDisk};
 
-/// The frames that a walk visited.
 #[derive(Default)]
 struct VisitedFrames(Vec<(String, u64, FrameHeader, Vec<u8>)>);
 

@@ -1,4 +1,4 @@
-//! Single calls, one after the other: making files (`G21`), and appending to one (`G22`).
+//! Single calls, one after the other: creating files (`G21`), and appending to one (`G22`).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,6 +1,6 @@
-//! A load of many small files as PostMark has it (`M11`): 500 files of 8 to 32 KiB, then 2000
-//! transactions, each of which reads a file or appends to one, and makes a file or removes one; calls of
-//! 4 KiB.
+//! A load of many small files like PostMark's (`M11`): 500 files of 8 to 32 KiB, then 2000
+//! transactions. Each transaction reads a file or appends to one, and creates a file or removes
+//! one; calls are of 4 KiB.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ fn write(file: &mut File, length: usize) -> Result<()> {
     Ok(())
 }
 
-/// Transactions a second.
+/// Transactions per second.
 pub(super) fn run(directory: &Path) -> Result<Vec<FileMeasurement>> {
     let mut pool = PostmarkPool { directory, numbers: PostmarkRng(1), files: Vec::new(), made: 0 };
     let ((), made) = timed(|| (0..FILES).try_for_each(|_| pool.create()))?;

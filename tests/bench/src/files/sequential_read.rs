@@ -1,4 +1,4 @@
-//! Reading a file from its beginning to its end: first, and again.
+//! Sequential reads of a file: the first, and a second one.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,9 +20,9 @@ pub(super) fn copy(file: &Path, beside: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Megabytes a second of a first and of a second read. The kernel is asked to forget what it has of
-/// the file before the first; what it keeps for the server it does not forget, and so neither what it
-/// keeps of the copy's blocks: both are told apart by the page cache alone.
+/// Megabytes per second of a first and of a second read. Before the first read, the kernel drops
+/// the file from its page cache. It does not drop what it caches for the server, nor the blocks of
+/// the copy: the two reads differ only in the page cache.
 pub(super) fn read(file: &Path, path: &Path) -> Result<Vec<FileMeasurement>> {
     let (name, shown) = (file.display(), path.display());
     let open = File::open(path).with_context(|| format!("open {shown}"))?;

@@ -1,4 +1,5 @@
-//! A connection of the floor: bytes are received, checked, and written from where they were received.
+//! A connection of the floor: bytes are received, checked, and written from where they were
+//! received.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,11 +12,10 @@ use super::wire::{FloorHeader, RequestCursor, walk_batches};
 use super::{FloorBroker, FloorDurability};
 use crate::batch::{BatchCheck, take_batch};
 
-/// As much is received before it begins again at the front.
+/// The receive buffer; after so many bytes it starts again at the front.
 const MEMORY_BYTES: usize = 16 << 20;
-/// No frame is longer.
 const FRAME_BYTES_MAX: usize = MEMORY_BYTES / 4;
-/// How much is read at once.
+/// The bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
 pub(super) struct FloorConnection<'a> {
@@ -24,14 +24,14 @@ pub(super) struct FloorConnection<'a> {
     file: Option<FloorFile>,
     number: u64,
     buffer: Vec<u8>,
-    /// Where the first whole block of memory begins.
+    /// Where the first aligned block of the buffer begins.
     aligned_start: usize,
-    /// Where the first block begins that is not written: it may hold bytes that are.
+    /// Where the first block begins that is not written completely.
     unwritten: usize,
-    /// Where the first frame begins that was not looked at.
+    /// Where the first unread frame begins.
     unread: usize,
     filled: usize,
-    /// Answers to what is not written yet.
+    /// Responses for batches that are not written yet.
     answers: Vec<u8>,
     is_write_pending: bool,
 }
@@ -60,7 +60,7 @@ impl<'a> FloorConnection<'a> {
         })
     }
 
-    /// Serves until the client ends the connection.
+    /// Serves until the client closes the connection.
     pub(super) fn run(mut self) -> Result<()> {
         loop {
             while let Some((from, to)) = self.whole_frame()? {
@@ -80,7 +80,7 @@ impl<'a> FloorConnection<'a> {
         }
     }
 
-    /// Where the next frame begins and ends, if all of it is here.
+    /// The range of the next frame, if all of it has arrived.
     fn whole_frame(&self) -> Result<Option<(usize, usize)>> {
         let held = &self.buffer[self.aligned_start + self.unread..self.aligned_start + self.filled];
         let Some(length) = held.first_chunk::<4>() else { return Ok(None) };
@@ -108,7 +108,7 @@ impl<'a> FloorConnection<'a> {
         Ok(())
     }
 
-    /// Writes what was checked, and answers it.
+    /// Writes the checked batches, and sends their responses.
     fn answer(&mut self) -> Result<()> {
         let next = self.unread - self.unread % BLOCK_BYTES;
         if std::mem::take(&mut self.is_write_pending) {
@@ -120,7 +120,7 @@ impl<'a> FloorConnection<'a> {
         Ok(())
     }
 
-    /// Writes the blocks up to what was read; the last of them is written once more with what follows
+    /// Writes the blocks up to what was read. The last of them is written again with what follows
     /// `next`.
     fn write(&mut self, next: usize) -> Result<()> {
         let (from, to) = (self.unwritten, self.unread.next_multiple_of(BLOCK_BYTES));
@@ -139,7 +139,7 @@ impl<'a> FloorConnection<'a> {
         )
     }
 
-    /// Begins again at the front when a long frame might not fit any more.
+    /// Moves to the front when a long frame might not fit any more.
     fn make_room(&mut self) {
         if self.filled + FRAME_BYTES_MAX <= MEMORY_BYTES || self.unwritten == 0 {
             return;
@@ -152,7 +152,7 @@ impl<'a> FloorConnection<'a> {
     }
 }
 
-/// Checks the batches of a produce request once, counts their records, and makes the answer.
+/// Checks the batches of a produce request once, counts their records, and encodes the response.
 fn accept_batches(
     floor: &FloorBroker,
     header: FloorHeader,

@@ -1,4 +1,4 @@
-//! The file that bytes are written to, around the page cache, in whole blocks.
+//! The file that bytes are written to, bypassing the page cache, in whole blocks.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// A new file is begun when one is this long, as a server begins segments; the one before is removed.
+/// At this length a new file begins, as a server rolls segments; the previous one is removed.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 pub(super) struct FloorFile {
@@ -22,7 +22,7 @@ impl FloorFile {
         Ok(FloorFile { path, file, end: 0 })
     }
 
-    /// Writes whole blocks, of which the last `again` bytes are written once more by the next call.
+    /// Writes whole blocks. The next call writes the last `again` bytes again.
     pub(super) fn write(&mut self, blocks: &[u8], again: usize, sync: bool) -> Result<()> {
         self.file.write_all_at(blocks, self.end).context("write what was received")?;
         if sync {

@@ -1,4 +1,4 @@
-//! What the floor answers.
+//! The floor's responses.
 
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 use super::wire::FloorHeader;
 use super::{FloorBroker, FloorTopic};
 
-/// What is served: API and version, one of each but for ApiVersions.
+/// The supported APIs and versions: one version each, except ApiVersions.
 const SERVED: [(ApiKey, i16, i16); 7] = [
     (ApiKey::Produce, 3, 7),
     (ApiKey::Fetch, 4, 4),
@@ -34,11 +34,11 @@ const SERVED: [(ApiKey, i16, i16); 7] = [
     (ApiKey::CreateTopics, 2, 2),
     (ApiKey::DeleteTopics, 1, 1),
 ];
-/// Batches are sent out of so many bytes, in turn: a processor's caches do not hold them.
+/// Batches are sent from this much memory, in turn, which exceeds a processor's caches.
 const POOL_BYTES: usize = 64 << 20;
 const BASE_OFFSET_BYTES: usize = 8;
 
-/// Equal batches in memory of their own each.
+/// Equal batches, each in its own memory.
 pub(super) struct SampleBatches {
     pool: Bytes,
     batch_bytes: usize,
@@ -77,8 +77,8 @@ struct FloorFetchResponse {
 }
 
 impl FloorFetchResponse {
-    /// Puts a partition's batches from `offset` on: as many as `limit` bytes hold, but `at_least` so many
-    /// if they are there. Returns how many bytes of batches it put.
+    /// Appends a partition's batches from `offset` on: as many as fit `limit` bytes, but `at_least`
+    /// so many if they exist. Returns the bytes of the batches.
     fn put(
         &mut self,
         topic: &mut FloorTopic,
@@ -119,7 +119,7 @@ impl FloorFetchResponse {
 }
 
 impl FloorBroker {
-    /// Counts what was taken, and answers it: topic, partition, batch and records of each.
+    /// Counts the accepted batches, and responds: topic, partition, batch and records of each.
     pub(super) fn answer_produce(
         &self,
         header: FloorHeader,
@@ -167,7 +167,7 @@ impl FloorBroker {
         Ok(())
     }
 
-    /// The answer in pieces: what lies between batches, and batches behind their first offset.
+    /// The response in pieces: the bytes between batches, and batches without their first offset.
     fn fetch_response(&self, header: FloorHeader, request: &FetchRequest) -> Result<Vec<Bytes>> {
         let mut topics = self.topics.lock().expect("no holder of the lock panics");
         let mut answer = FloorFetchResponse { pieces: vec![Bytes::new()], framing: vec![0; 4] };
@@ -187,7 +187,7 @@ impl FloorBroker {
         Ok(answer.finish(header.correlation_id))
     }
 
-    /// Answers what is asked once a run.
+    /// Responds to requests that occur once a run.
     pub(super) fn answer_other(&self, header: FloorHeader, body: &[u8]) -> Result<Vec<u8>> {
         let (mut body, version) = (Bytes::copy_from_slice(body), header.version);
         let mut out = BytesMut::new();

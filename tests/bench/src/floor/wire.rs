@@ -1,8 +1,9 @@
-//! The parts of requests that are read for every batch, without a copy: a produce request, version 3 to 7.
+//! The parts of requests that are parsed for every batch, without a copy: a produce request,
+//! version 3 to 7.
 
 use anyhow::{Context, Result, ensure};
 
-/// What stands in front of a request, version 0 or 1.
+/// A request header, version 0 or 1.
 #[derive(Clone, Copy)]
 pub(super) struct FloorHeader {
     pub(super) api: i16,
@@ -10,7 +11,7 @@ pub(super) struct FloorHeader {
     pub(super) correlation_id: i32,
 }
 
-/// Bytes that are taken from their front.
+/// Bytes that are read from their front.
 #[derive(Clone, Copy)]
 pub(super) struct RequestCursor<'a>(pub(super) &'a [u8]);
 

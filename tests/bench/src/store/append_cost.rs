@@ -1,4 +1,4 @@
-//! F14: what an append costs, by how many entries its log has. It must not grow.
+//! F14: the cost of an append, by the number of entries in its log. It must not grow.
 //!
 //! Each length has as many logs as it takes to append the same number of entries everywhere while
 //! none grows by more than a tenth.
@@ -51,7 +51,6 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     Ok(found)
 }
 
-/// Logs of one length.
 struct SameLengthLogs {
     length: u64,
     logs: u64,

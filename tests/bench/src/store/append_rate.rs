@@ -1,8 +1,8 @@
-//! F28: how fast bytes are appended, by the size of an append, beside plain files.
+//! F28: how fast bytes are appended, by the size of an append, compared with plain files.
 //!
-//! Two times are taken: when the last append (or `write(2)`) is answered, and when all of it is on
-//! stable storage. The second compares like with like: large groups go around the page cache, and
-//! are on the disk when they are answered, while plain writes are in memory then.
+//! Two times are taken: when the last append (or `write(2)`) returns, and when all of it is on
+//! stable storage. The second compares like with like: large groups bypass the page cache, and are
+//! on the disk when they are acknowledged, while plain writes are only in memory then.
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ use super::{StorageContext, size_label};
 
 const SIZES: [u64; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SUSTAINED_SIZES: [u64; 1] = [1 << 20];
-/// What may be on its way to the writer: two groups.
+/// The most bytes on their way to the writer: two groups.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
 const IN_FLIGHT_MAX: u64 = 4096;
 const TAIL_BYTES: usize = 64 << 20;
@@ -39,8 +39,8 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     Ok(found)
 }
 
-/// The same with more bytes than the kernel lets a writer be ahead of the disk: what `write(2)` gives
-/// when it cannot leave the work for later.
+/// The same with more bytes than the kernel lets a writer be ahead of the disk: the rate of
+/// `write(2)` when it cannot defer the work.
 pub(super) fn run_sustained(bench: &StorageContext) -> Result<ExperimentResults> {
     let long = StorageContext { bytes: bench.sustained_bytes, ..bench.clone() };
     let mut found = ExperimentResults::default();
@@ -98,7 +98,7 @@ fn store(bench: &StorageContext, size: u64, how: Durability) -> Result<RoundFigu
     append_and_close(bench, StoreDriver::open(scratch.path(), TAIL_BYTES)?, size, how)
 }
 
-/// Appends to one log, from one thread, with many on their way.
+/// Appends to one log, from one thread, with many appends in flight.
 pub(super) fn append_and_close(
     bench: &StorageContext,
     rig: StoreDriver,

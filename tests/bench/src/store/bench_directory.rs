@@ -1,4 +1,4 @@
-//! A directory that goes away again.
+//! A directory that is removed when it is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -60,7 +60,7 @@ pub(super) enum ChildAction {
     Gather,
 }
 
-/// Does the work, and says what it found as one line of JSON.
+/// Does the work, and prints the results as one line of JSON.
 pub(crate) fn run(work: &ChildWork) -> Result<()> {
     match work.act {
         ChildAction::Write => write(&work.dir, work.job.entries),
@@ -76,7 +76,7 @@ fn print_json(found: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Has a child do it.
+/// Runs it in a child process.
 pub(super) fn spawn(act: ChildAction, directory: &Path, job: ChildJob) -> Result<Value> {
     let act = match act {
         ChildAction::Write => "write",

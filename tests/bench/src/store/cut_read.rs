@@ -1,8 +1,8 @@
-//! F29: all logs are read at a cut that nobody asked for before, and again at the same cut; from
-//! memory beside `memcpy`, and from the disk, as the journal has it (*unfiled*) and sorted by log
-//! (*filed*), beside O_DIRECT reads of the same files.
+//! F29: all logs are read at a cut that was not read before, and again at the same cut. From memory
+//! this is compared with `memcpy`. From the disk, in the journal's order (*unsorted*) and sorted by
+//! log (*sorted*), it is compared with O_DIRECT reads of the same files.
 //!
-//! "Read" is: find where the cut lies in each log, read up to there, and copy the bytes out.
+//! A "read" finds where the cut lies in each log, reads up to there, and copies the bytes out.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,12 +20,12 @@ use super::{StorageContext, size_label};
 
 const SIZES: [u64; 4] = [1 << 10, 16 << 10, 64 << 10, 256 << 10];
 const LOGS: u64 = 100;
-/// What a reader of memory asks for at once, and what `memcpy` copies.
+/// What a reader of memory reads at once, and what `memcpy` copies.
 const MEMORY_READ_BYTES: usize = 64 << 10;
-/// What a consumer asks for at once by default.
+/// What a consumer fetches at once by default.
 const DISK_READ_BYTES: usize = 1 << 20;
-/// Entries of one log lie apart in the journal until they are filed: small ones far apart for their
-/// size, so fewer of them are read.
+/// Entries of one log are apart in the journal until they are sorted. Small ones are far apart for
+/// their size, so fewer of them are read.
 const DISK_ENTRIES_MAX: u64 = 64 << 10;
 const SMALL_TAIL_BYTES: usize = 1 << 20;
 
@@ -43,7 +43,7 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     Ok(found)
 }
 
-/// Of memory by CPU time too: on a busy machine that says more.
+/// For memory the CPU time counts too: on a busy machine it is more reliable.
 fn goals(name: &str, sides: &[SideFigures], size: u64) -> Vec<PerformanceGoal> {
     let all = |figure| [0, 1, 2].map(|nth| sides[nth].figure(figure));
     let [Some(first), Some(second), Some(beside)] = all("MB/s") else { return Vec::new() };
@@ -64,13 +64,13 @@ fn goals(name: &str, sides: &[SideFigures], size: u64) -> Vec<PerformanceGoal> {
     goals
 }
 
-/// What was appended, and cuts of it: none admits less than four fifths.
+/// The appended entries, and cuts of them: none admits less than four fifths.
 struct CutHistory {
     cuts: Vec<Cut>,
 }
 
 impl CutHistory {
-    /// Every payload has memory of its own, as those that come over the network.
+    /// Every payload has its own memory, as those from the network.
     fn write(
         bench: &StorageContext,
         rig: &StoreDriver,
@@ -92,7 +92,7 @@ impl CutHistory {
         Ok(CutHistory { cuts })
     }
 
-    /// Another one for every round.
+    /// A different one for every round.
     fn cut(&self, round: usize) -> Cut {
         self.cuts[round % self.cuts.len()]
     }
@@ -150,8 +150,8 @@ fn from_disk(bench: &StorageContext, size: u64, name: &str) -> Result<Vec<SideFi
         rig.sort_segments()?;
     }
     rig.close();
-    // Every first pass is that of a store which was just opened; the second follows it. The page cache
-    // helps neither: what the store itself has learned is the difference.
+    // Every first pass is that of a store that was just opened; the second follows it. The page
+    // cache helps neither, so the difference is what the store itself has cached.
     let opened = std::cell::RefCell::new(None);
     let sides = vec![
         ComparisonSide::new(&format!("{name}, first pass"), |nth| {
@@ -175,7 +175,7 @@ fn from_disk(bench: &StorageContext, size: u64, name: &str) -> Result<Vec<SideFi
     run_interleaved(bench.rounds, sides)
 }
 
-/// The store's files from their starts to their ends, around the page cache.
+/// The store's files from start to end, bypassing the page cache.
 fn read_files(directory: &Path) -> Result<RoundFigures> {
     let block = BLOCK_BYTES as usize;
     let mut memory = vec![0; DISK_READ_BYTES + block];

@@ -1,4 +1,4 @@
-//! What experiments found, as tables for people and as JSON for plots; and what was to be reached.
+//! The results of experiments, as tables for people and as JSON for plots; and the goals.
 
 use serde_json::{Map, Value, json};
 
@@ -13,18 +13,17 @@ pub(crate) struct SeriesPoint {
     pub(crate) series: String,
     /// Where on the plot's x axis.
     pub(crate) at: f64,
-    /// `at` as a person says it.
+    /// `at` for people.
     pub(crate) label: String,
     pub(crate) figures: Vec<(&'static str, ValueSpread)>,
 }
 
-/// Something to reach.
 #[derive(Clone, Debug)]
 pub(crate) struct PerformanceGoal {
     pub(crate) what: String,
     pub(crate) found: ValueSpread,
     pub(crate) bound: f64,
-    /// Whether `bound` is the least that will do, or the most.
+    /// Whether `bound` is a minimum or a maximum.
     pub(crate) is_least: bool,
 }
 
@@ -51,7 +50,6 @@ impl PerformanceGoal {
     }
 }
 
-/// All that an experiment found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExperimentResults {
     pub(crate) points: Vec<SeriesPoint>,
@@ -61,7 +59,7 @@ pub(crate) struct ExperimentResults {
 }
 
 impl ExperimentResults {
-    /// Adds what was measured at one place of the x axis, a series for each side.
+    /// Adds the measurements at one place of the x axis, a series for each side.
     pub(crate) fn add(&mut self, at: f64, label: &str, measured: &[SideFigures]) {
         self.points.extend(measured.iter().map(|side| SeriesPoint {
             series: side.name.clone(),

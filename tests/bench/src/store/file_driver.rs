@@ -1,4 +1,4 @@
-//! An engine with one file: the only file here that knows the calls of `engine::files`.
+//! An engine with one file: the only file here that uses the calls of `engine::files`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use storage::disk::RealDisk;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// What a reader asks for at once.
+/// What a reader reads at once.
 const READ_BYTES: u64 = 1 << 20;
 const IN_FLIGHT: usize = 128;
 const PATH: &str = "/file";
@@ -61,7 +61,7 @@ pub(crate) struct FileDriver {
 }
 
 impl FileDriver {
-    /// Opens the engine in `directory`, and the file in it, which is made if it is not there.
+    /// Opens the engine in `directory`, and the file in it, which is created if it does not exist.
     pub(crate) fn open(directory: &Path, tail_bytes: usize) -> Result<FileDriver> {
         let disk = RealDisk::open(directory)?;
         let storage = storage::Options { tail_bytes_max: tail_bytes, ..Default::default() };
@@ -81,7 +81,7 @@ impl FileDriver {
         Ok(FileDriver { engine, runtime, file })
     }
 
-    /// Writes all, in their order, not synced; returns the newest moment.
+    /// Writes all, in order, not synced; returns the newest moment.
     pub(crate) fn write(&self, writes: impl Iterator<Item = (u64, Bytes)>) -> Result<Hlc> {
         self.runtime.block_on(async {
             let mut newest = Hlc::ZERO;
@@ -111,7 +111,7 @@ impl FileDriver {
         Ok(())
     }
 
-    /// Reads the whole file as it was, and copies it out; how many bytes that was.
+    /// Reads the whole file at the cut, and copies it out; returns the number of bytes.
     pub(crate) fn read_at(&self, cut: Cut, out: &mut Vec<u8>) -> Result<u64> {
         let view: FileView = self.file.view_at(cut)?;
         let mut next = 0;

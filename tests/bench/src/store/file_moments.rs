@@ -1,12 +1,12 @@
-//! F34: random writes of 32 KiB to one file of 64 MiB, which is then read whole at 500 moments. What a
-//! read costs must not depend on how much was written since, or before. The moments are asked for in
-//! no order: else what the page cache has gathered by then would favour the last of them.
+//! F34: random writes of 32 KiB to one file of 64 MiB, which is then read whole at 500 moments. The
+//! cost of a read must not depend on how much was written since, or before. The moments are read in
+//! random order: otherwise what the page cache has gathered by then would favour the last of them.
 //!
-//! The history is sixteen times longer than what is kept in memory of it, so this reads from the disk;
-//! the second pass finds in the page cache what fits there.
+//! The history is sixteen times longer than what is kept of it in memory, so this reads from the
+//! disk. The second pass finds in the page cache what fits there.
 //!
-//! `fragments` is the same with writes of 100 bytes at any byte of a file of 4 MiB, which is read in tens of
-//! thousands of pieces then.
+//! `fragments` is the same with writes of 100 bytes at any byte of a file of 4 MiB, which is then
+//! read in tens of thousands of pieces.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! F35: what a file's history costs in memory and on the disk beyond the bytes written, by the size of
-//! a write. In a process of its own, which counts its memory before and after.
+//! F35: the cost of a file's history in memory and on the disk beyond the bytes written, by the
+//! size of a write. It runs in a process of its own, which counts its memory before and after.
 //!
-//! The paper's files have pages: of 512, 1024 or 4096 bytes, and a write takes whole ones. Ours have
-//! none, so there is one line where the paper has three.
+//! The paper's files have pages: of 512, 1024 or 4096 bytes, and a write takes whole ones. Ours
+//! have none, so there is one line where the paper has three.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const SIZES: [u64; 6] = [100, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 /// As much as in the paper.
 const WRITTEN_BYTES: u64 = 128 << 20;
 const FILE_BYTES: u64 = 64 << 20;
-/// Payloads are not overhead; so hardly any are kept.
+/// Payloads are not overhead, so hardly any are kept.
 const TAIL_BYTES: usize = 1 << 20;
 /// The smallest page in the paper: what a write of 100 bytes costs there.
 const PAGE_BYTES: f64 = 512.0;
@@ -58,7 +58,7 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     Ok(found)
 }
 
-/// Writes to one file in this process, and says what is left in memory and on the disk.
+/// Writes to one file in this process, and prints what is left in memory and on the disk.
 pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
     let source = ByteSource::new();
     let count = (job.bytes / job.size).max(1);
@@ -68,7 +68,7 @@ pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
         false => nth * job.size,
     };
     let rig = FileDriver::open(directory, TAIL_BYTES)?;
-    // What the process takes once is not what a write costs.
+    // One-time costs of the process are not the cost of a write.
     rig.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
     let this = Process::this();
     let (memory, disk) = (this.resident_bytes()?, bytes_of(directory)?);

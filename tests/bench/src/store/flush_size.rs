@@ -1,5 +1,5 @@
-//! F33: what the disk itself gives by the size of a flush, beside group commit, which makes large
-//! flushes of small appends when enough of them wait.
+//! F33: the rate of the disk itself by the size of a flush, compared with group commit, which makes
+//! large flushes of small appends when enough of them wait.
 
 use anyhow::Result;
 

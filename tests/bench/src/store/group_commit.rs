@@ -1,5 +1,5 @@
-//! Durable group commit with 1,000 logs beside one: a group is one write and one sync, whichever logs
-//! it is of.
+//! Durable group commit with 1,000 logs compared with one: a group is one write and one sync,
+//! whatever logs it contains.
 
 use anyhow::Result;
 
@@ -38,7 +38,7 @@ fn append(bench: &StorageContext, size: u64, logs: u64) -> Result<RoundFigures> 
     let append = |nth: u64| {
         rig.append(nth % logs, bench.source.piece(nth, size), Durability::Synced, IN_FLIGHT);
     };
-    // Logs are made at their first append; that is not what is measured here.
+    // Logs are created at their first append, which is not measured here.
     (0..logs).for_each(append);
     rig.drain()?;
     bench.warm_memory(bytes);

@@ -1,5 +1,5 @@
-//! M5: what it costs that there were very many logs, as general files make them: each is written to once.
-//! A start, memory, and the index of a segment must not grow with how many there ever were.
+//! M5: the cost of very many logs in the history, as general files create them: each is written to
+//! once. A start, memory, and the index of a segment must not grow with how many there ever were.
 
 use std::path::Path;
 
@@ -115,7 +115,7 @@ pub(super) fn scatter(directory: &Path, logs: u64) -> Result<Value> {
     }))
 }
 
-/// Opens them, and looks for some.
+/// Opens them, and looks some up.
 pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
     let this = Process::this();
     let before = this.resident_bytes()?;

@@ -1,5 +1,5 @@
-//! A disk that takes the journal and keeps nothing of it: what persistence costs is what lies between
-//! this and a real one. Small files beside the journal are kept in memory.
+//! A disk that accepts the journal and stores nothing of it. The difference between this and a real
+//! disk is the cost of persistence. Small files beside the journal are kept in memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -79,7 +79,7 @@ impl DiskFile for NullFile {
         Ok(())
     }
 
-    /// As a real one, so that the way through the journal's code is the same.
+    /// As a real one, so that the journal takes the same code path.
     fn supports_direct_write(&self) -> bool {
         true
     }

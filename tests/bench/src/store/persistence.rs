@@ -1,6 +1,6 @@
-//! F32: the same appends with a disk that does nothing, with the page cache, and with a sync of each
-//! group. Five runs each, as in the paper. Its authors found no difference, with a network that was
-//! slower than the disk; here nothing lies before the disk, and so it shows.
+//! F32: the same appends with a disk that does nothing, with the page cache, and with a sync of
+//! each group. Five runs each, as in the paper. Its authors found no difference, with a network
+//! that was slower than the disk. Here no network hides the disk, so there is one.
 
 use std::sync::Arc;
 use std::time::Duration;

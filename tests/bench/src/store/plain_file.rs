@@ -1,4 +1,4 @@
-//! What there is to compare with: bytes that do not compress, and a plain file that takes them.
+//! The baseline: incompressible bytes, and a plain file that they are written to.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -10,8 +10,8 @@ use bytes::Bytes;
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 const SOURCE_BYTES: usize = 64 << 20;
 
-/// More bytes than a processor's caches hold, to be written piece by piece. They begin at a multiple
-/// of a block in memory, so that they can go around the page cache.
+/// More bytes than a processor's caches hold, to be written piece by piece. They are aligned to a
+/// block in memory, so that they can bypass the page cache.
 #[derive(Clone)]
 pub(crate) struct ByteSource(Bytes);
 
@@ -25,7 +25,7 @@ impl ByteSource {
         ByteSource(Bytes::from(bytes).slice(from..from + SOURCE_BYTES))
     }
 
-    /// The `nth` piece of `size` bytes; begins anew when all have been given.
+    /// The `nth` piece of `size` bytes. It starts again at the front after the last piece.
     pub(crate) fn piece(&self, nth: u64, size: u64) -> Bytes {
         let pieces = SOURCE_BYTES as u64 / size;
         let from = (nth % pieces * size) as usize;
@@ -37,7 +37,7 @@ impl ByteSource {
     }
 }
 
-/// Random numbers that replay (SplitMix64).
+/// Reproducible random numbers (SplitMix64).
 pub(crate) struct BenchRng(pub(crate) u64);
 
 impl BenchRng {
@@ -59,7 +59,7 @@ impl BenchRng {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritePath {
     PageCache,
-    /// Around it, with O_DIRECT: whole blocks only.
+    /// Bypassing it, with O_DIRECT: whole blocks only.
     Direct,
 }
 
@@ -91,7 +91,7 @@ impl PlainFile {
     }
 }
 
-/// Has the page cache forget the files of a directory; what is not on the disk yet goes there first.
+/// Drops the files of a directory from the page cache, after writing what is not on the disk yet.
 pub(crate) fn drop_page_cache(directory: &Path) -> Result<()> {
     rustix::fs::sync();
     for entry in std::fs::read_dir(directory)? {

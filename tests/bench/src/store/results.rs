@@ -1,11 +1,11 @@
-//! The file of results: what was found, with the machine and the parameters.
+//! The file of results, with the machine and the parameters.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-/// Writes `path` anew.
+/// Rewrites `path`.
 pub(crate) fn write(path: &Path, parameters: &Value, found: &Map<String, Value>) -> Result<()> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");

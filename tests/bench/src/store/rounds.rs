@@ -1,4 +1,5 @@
-//! Measuring several ways of doing the same in turn, A B A B …, so that the weather hits all.
+//! Measures several ways of doing the same in turn, A B A B …, so that changes of the machine
+//! affect all.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ impl Stopwatch {
     }
 }
 
-/// What all threads of this process have used. What the kernel writes back later is not in it.
+/// The CPU time of all threads of this process. What the kernel writes back later is not included.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -74,7 +75,7 @@ pub(crate) struct ComparisonSide<'a> {
 }
 
 impl<'a> ComparisonSide<'a> {
-    /// `run` is told the number of the round.
+    /// `run` gets the number of the round.
     pub(crate) fn new(
         name: &str,
         run: impl FnMut(usize) -> Result<RoundFigures> + 'a,
@@ -93,7 +94,7 @@ pub(crate) struct RoundLimits {
     pub(crate) time: Duration,
 }
 
-/// What a side's rounds found.
+/// The results of a side's rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct SideFigures {
     pub(crate) name: String,
@@ -116,7 +117,7 @@ impl SideFigures {
     }
 }
 
-/// Measures every side in every round. Before each, what was written earlier goes to the disk.
+/// Measures every side in every round. Before each, earlier writes go to the disk.
 pub(crate) fn run_interleaved(
     turns: RoundLimits,
     mut sides: Vec<ComparisonSide<'_>>,

@@ -1,4 +1,4 @@
-//! F17, M5: what it takes to open a long history of small batches: after a crash and after a clean
+//! F17, M5: the cost of opening a long history of small batches: after a crash and after a clean
 //! stop, with the files in the page cache and without.
 
 use anyhow::{Context, Result, ensure};

@@ -1,8 +1,9 @@
-//! A store whose every append is accepted: the only file here that knows the `storage` crate's calls.
+//! A store whose every append is accepted: the only file here that uses the `storage` crate's
+//! calls.
 //!
-//! One thread appends, with a bounded number of appends on their way, and waits for all of them at the
-//! end. How a cut is read follows what the broker does: payloads in memory as they are, and runs of a
-//! file in one load.
+//! One thread appends, with a bounded number of appends in flight, and waits for all of them at the
+//! end. A cut is read as the broker does: payloads in memory directly, and runs of a file in one
+//! load.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -60,10 +61,9 @@ impl ReplayHandler for NullReplay {
     }
 }
 
-/// The appends on their way.
 struct InFlightAppends {
     count: AtomicI64,
-    /// The appender is to be woken when no more than so many are on their way.
+    /// The appender wakes when no more than this many are in flight.
     wake_at: AtomicI64,
     appender: Thread,
     /// The newest stamp that was given out.
@@ -99,14 +99,14 @@ impl InFlightAppends {
     }
 }
 
-/// How many groups and syncs there were.
+/// The number of groups and syncs.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupCounts {
     pub(crate) groups: u64,
     pub(crate) syncs: u64,
 }
 
-/// A store, and its appender: used by the thread that made it.
+/// A store, and its appender: used by the thread that created it.
 pub(crate) struct StoreDriver {
     store: Store<AcceptAllStage>,
     in_flight: Arc<InFlightAppends>,
@@ -121,7 +121,7 @@ impl StoreDriver {
         StoreDriver::open_on(Arc::new(disk), options)
     }
 
-    /// [`StoreDriver::open`], of a store that files nothing until it is told to.
+    /// [`StoreDriver::open`], of a store that sorts nothing until it is told to.
     pub(crate) fn open_unsorted(directory: &Path, tail_bytes: usize) -> Result<StoreDriver> {
         let disk = RealDisk::open(directory)?;
         let options =
@@ -129,7 +129,7 @@ impl StoreDriver {
         StoreDriver::open_on(Arc::new(disk), options)
     }
 
-    /// A store whose files no one reads: its segments are never sealed.
+    /// A store whose files are never read: its segments are never rolled.
     pub(crate) fn open_unsealed(disk: Arc<dyn Disk>, tail_bytes: usize) -> Result<StoreDriver> {
         let options = Options {
             tail_bytes_max: tail_bytes,
@@ -160,7 +160,8 @@ impl StoreDriver {
         Ok(StoreDriver { store, in_flight: Arc::new(flight) })
     }
 
-    /// Appends one payload; waits first while `in_flight` are on their way, until half of them are.
+    /// Appends one payload. If `in_flight` appends are in flight, it first waits until half of them
+    /// are done.
     pub(crate) fn append(&self, log: u64, payload: Bytes, how: Durability, in_flight: usize) {
         self.request(vec![append(log, payload)], how, in_flight);
     }
@@ -185,7 +186,7 @@ impl StoreDriver {
         self.store.append(appends, how, move |results| flight.complete(results));
     }
 
-    /// Waits for all that is on its way.
+    /// Waits for all appends in flight.
     pub(crate) fn drain(&self) -> Result<()> {
         self.in_flight.wait_until(0);
         match self.in_flight.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -194,14 +195,14 @@ impl StoreDriver {
         }
     }
 
-    /// Ends the segment that is being written, and indexes and files all there is.
+    /// Rolls the open segment, then indexes and sorts everything.
     pub(crate) fn sort_segments(&self) -> Result<()> {
         self.store.roll_segment();
         self.store.sync()?;
         Ok(self.store.run_maintenance()?)
     }
 
-    /// Syncs and closes; nothing may be on its way.
+    /// Syncs and closes; nothing may be in flight.
     pub(crate) fn close(self) {
         self.store.close();
     }
@@ -212,7 +213,7 @@ impl StoreDriver {
         GroupCounts { groups: load(&stats.groups), syncs: load(&stats.syncs) }
     }
 
-    /// The newest stamp that this life of the store gave out.
+    /// The newest stamp that this incarnation of the store issued.
     pub(crate) fn newest(&self) -> Hlc {
         Hlc::from_bits(self.in_flight.newest.load(Ordering::Relaxed))
     }
@@ -229,7 +230,8 @@ impl StoreDriver {
         Ok(self.store.log(LogId(log))?.offset_at(cut)?.0)
     }
 
-    /// Reads a log from its start up to `cut`, `request_bytes` at once; how many bytes that was.
+    /// Reads a log from its start up to `cut`, `request_bytes` at once; returns the number of
+    /// bytes.
     pub(crate) fn read_cut(
         &self,
         log: u64,
@@ -263,7 +265,7 @@ fn append(log: u64, payload: Bytes) -> LogAppend<()> {
     }
 }
 
-/// Where read bytes are copied to: what a socket's buffer is for the broker.
+/// The buffer that payloads are copied to: like a socket's buffer for the broker.
 #[derive(Default)]
 pub(crate) struct PayloadReader {
     out: Vec<u8>,
@@ -271,7 +273,7 @@ pub(crate) struct PayloadReader {
 }
 
 impl PayloadReader {
-    /// Copies the payloads of one read out, one behind the other.
+    /// Copies the payloads of one read out, one after the other.
     fn take(&mut self, pieces: &[EntryPayload]) -> Result<u64> {
         self.out.clear();
         let mut left = pieces;
@@ -293,7 +295,7 @@ impl PayloadReader {
         Ok(self.out.len() as u64)
     }
 
-    /// As the broker does it: what comes from a file is checked.
+    /// As the broker does it: payloads from a file are verified.
     fn load(
         &mut self,
         file: &DataFile,
@@ -315,8 +317,8 @@ impl PayloadReader {
     }
 }
 
-/// The first pieces, as far as they lie in one file and close together from `start` on; and the
-/// length of what has to be read for them.
+/// The leading pieces that lie in one file and close together from `start` on, and the length to
+/// read for them.
 fn adjacent_pieces<'a>(
     pieces: &'a [EntryPayload],
     file: &Arc<DataFile>,

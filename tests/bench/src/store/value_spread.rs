@@ -1,4 +1,4 @@
-//! What several rounds found of one figure: median, extremes, mean and how sure it is.
+//! The values of one figure over several rounds: median, extremes, mean and confidence.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ impl ValueSpread {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
 
-    /// How far to both sides of the mean the true one lies, with 95 % confidence; `None` of one value.
+    /// The half width of the 95 % confidence interval around the mean; `None` for one value.
     pub(crate) fn confidence(&self) -> Option<f64> {
         let freedom = self.0.len().checked_sub(2)? + 1;
         let mean = self.mean();

@@ -1,4 +1,4 @@
-//! A cut across many partitions: at a moment that nobody has asked for yet, and at the same again.
+//! A cut across many partitions: at a moment that was not read yet, and at the same again.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ fn inside(bench: &TimeContext, partitions: u64, found: &mut ExperimentResults) -
     Ok(())
 }
 
-/// Topics whose partitions all have some batches, written round by round; the moments between which
-/// that was.
+/// Creates topics whose partitions all have some batches, written round by round; returns the
+/// moments before and after.
 fn fill(rig: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
     let mut topics = Vec::new();
     for nth in 0..partitions.div_ceil(TOPIC_PARTITIONS) {
@@ -92,7 +92,7 @@ fn fill(rig: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
     Ok((first, rig.now()))
 }
 
-/// Random moments that nobody has asked for.
+/// Random moments that were not read yet.
 fn moments(first: Hlc, last: Hlc, seed: u64) -> impl Iterator<Item = Cut> {
     let mut random = BenchRng(seed);
     let moment =
@@ -141,7 +141,7 @@ pub(crate) fn run_server(bench: &TimeContext) -> Result<ExperimentResults> {
         BenchTopic::create(target.address, rest as u32, 0)
     });
     let topics: Vec<BenchTopic> = topics.collect::<Result<_>>()?;
-    // The topics themselves must be in each cut: moments lie behind the last creation.
+    // The topics themselves must be in each cut: moments are after the last creation.
     let first = now_ms()? + 1;
     let batch = Arc::new(BenchBatch::filled(16, 128, first));
     let manner = SendOptions {

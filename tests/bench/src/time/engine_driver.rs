@@ -1,4 +1,4 @@
-//! An engine with small Kafka batches in it: the only file here that knows the engine's calls.
+//! An engine with small Kafka batches in it: the only file here that uses the engine's calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Reading a topic as of a moment: beside reading it as it is, and with many readers, each at a moment
-//! of its own.
+//! Reading a topic as of a moment: compared with reading the present, and with many readers, each
+//! at a moment of its own.
 
 use std::sync::Arc;
 use std::thread;
@@ -57,7 +57,7 @@ fn create_history_topic(target: &BrokerTarget, bytes: u64) -> Result<HistoryTopi
     for _ in 0..STEPS {
         sender.send(bytes / STEPS, &PretouchedMemory::empty(), deadline)?;
         let moment = now_ms()? + 1;
-        // What is written in this millisecond belongs to it too: the next step begins after it.
+        // Writes in this millisecond belong to it too: the next step begins after it.
         while now_ms()? <= moment {
             thread::yield_now();
         }
@@ -76,7 +76,7 @@ impl HistoryTopic {
     }
 }
 
-/// Reads a topic from its start to its end on one connection; how many bytes of values that was.
+/// Reads a topic from its start to its end on one connection; returns the bytes of values.
 fn read(target: &BrokerTarget, topic: &TopicName) -> Result<u64> {
     let mut connection = BenchConnection::open(target.address)?;
     let ends = offsets(&mut connection, topic, PARTITIONS, LATEST)?;
@@ -93,7 +93,7 @@ fn read(target: &BrokerTarget, topic: &TopicName) -> Result<u64> {
     Ok(records * RECORD_BYTES as u64)
 }
 
-/// Reads all topics at once, each with a reader of its own, as often as is said.
+/// Reads all topics at once, each with its own reader, `passes` times.
 fn read_at_once(
     target: &BrokerTarget,
     topics: &[TopicName],
@@ -119,7 +119,7 @@ fn read_at_once(
     Ok(round.with("client CPU s/GB", stopwatch.cpu().as_secs_f64() / gigabytes))
 }
 
-/// The same bytes as they are, as of a moment of system time, and as of one of user time.
+/// The same bytes at present, as of a moment of system time, and as of one of user time.
 pub(crate) fn run(bench: &TimeContext) -> Result<ExperimentResults> {
     let target = bench.target()?;
     let filled = create_history_topic(&target, bench.bytes)?;

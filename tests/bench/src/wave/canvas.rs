@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::font;
 
-/// What a pixel's number means.
+/// The meaning of a pixel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ink(u8);
 
@@ -16,7 +16,7 @@ impl Ink {
     pub(crate) const BAD: Ink = Ink(4);
     pub(crate) const NOTHING: Ink = Ink(5);
 
-    /// Water that stands so high, where −1 is the deepest and 1 the highest.
+    /// Water of this height, where −1 is the deepest and 1 the highest.
     pub(crate) fn water(height: f32) -> Ink {
         WATER.at((height + 1.0) / 2.0)
     }
@@ -27,7 +27,7 @@ impl Ink {
     }
 }
 
-/// The colours that stand for themselves.
+/// The colours with a fixed meaning.
 const PLAIN: [[u8; 3]; 6] =
     [[10, 14, 20], [231, 237, 243], [125, 140, 156], [94, 214, 150], [255, 122, 89], [58, 62, 70]];
 
@@ -94,7 +94,7 @@ impl Canvas {
         Canvas { width, height, pixels: vec![Ink::BACKGROUND.0; width * height] }
     }
 
-    /// Colours a rectangle; what lies outside of the canvas is nothing.
+    /// Colours a rectangle; parts outside the canvas are ignored.
     pub(crate) fn fill(
         &mut self,
         (x, y): (usize, usize),
@@ -109,7 +109,7 @@ impl Canvas {
         }
     }
 
-    /// Writes a line of text; how wide it is.
+    /// Writes a line of text; returns its width.
     pub(crate) fn write(&mut self, (x, y): (usize, usize), text: &str, ink: Ink) -> usize {
         let (dots, width) = font::dots(text);
         dots.into_iter().for_each(|(right, down)| self.fill((x + right, y + down), (1, 1), ink));

@@ -18,7 +18,7 @@ const SHOWN: usize = 37;
 /// What is animated, in order; the last if there is a Kafka to compare with.
 const ANIMATED: [&str; 5] = ["a", "a2", "b", "c", "kafka-a"];
 
-/// What is drawn of one movie at one frame.
+/// The drawing of one movie at one frame.
 struct MoviePanel<'a> {
     title: &'a str,
     frame: Option<&'a MovieFrame>,
@@ -121,7 +121,7 @@ fn head(plan: &WavePlan, frame: usize) -> String {
     format!("frame {} of {} | {seconds:.1} s | {pixel}", frame + 1, plan.frames)
 }
 
-/// One frame of all movies, and below each picture where it is wrong.
+/// One frame of all movies, and the errors of each picture below it.
 pub(crate) fn strip(plan: &WavePlan, movies: &[&WaveMovie]) -> Result<Vec<u8>> {
     let frame = SHOWN.min(plan.frames) - 1;
     let (style, truth) = (DrawStyle::of(plan, true), &plan.film[plan.expected(frame)]);

@@ -1,5 +1,5 @@
-//! Letters for labels: five by seven dots, two more rows for what hangs below the line, only those
-//! that labels use. Drawn twice as large with rounded corners, and as wide as each letter is.
+//! Letters for labels: five by seven dots, and two more rows for descenders; only the letters that
+//! labels use. They are drawn twice as large with rounded corners, in proportional width.
 
 const ROWS: usize = 9;
 const COLUMNS: usize = 5;
@@ -68,7 +68,7 @@ const LETTERS: [(char, [u8; ROWS]); 54] = [
     ('|', [0x04, 0x04, 0x04, 0x04, 0x04, 0x04, 0x04, 0x04, 0x04]),
 ];
 
-/// A letter of the original size: a dot is asked for by row and column, and there is none outside.
+/// A letter in its original size, with access to dots by row and column. There are none outside.
 struct Glyph([u8; ROWS]);
 
 impl Glyph {
@@ -81,7 +81,7 @@ impl Glyph {
         inside && self.0[row as usize] >> (COLUMNS as isize - 1 - column) & 1 == 1
     }
 
-    /// Twice as large: of the four dots that one becomes, a corner takes its neighbours' colour where
+    /// Doubled size: of the four dots that one becomes, a corner takes its neighbours' colour if
     /// both have the same and the opposite ones have not.
     fn has_doubled(&self, row: isize, column: isize) -> bool {
         let (r, c) = (row >> 1, column >> 1);
@@ -102,8 +102,8 @@ impl Glyph {
     }
 }
 
-/// The dots of a text, as pixels right and down of its upper left corner; and how wide it is. What is
-/// no letter of ours leaves a space.
+/// The dots of a text, as pixels right and down of its upper left corner; and its width. An unknown
+/// letter leaves a space.
 pub(crate) fn dots(text: &str) -> (Vec<(usize, usize)>, usize) {
     let (mut dots, mut at) = (Vec::new(), 0);
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! The mesh of cameras above the tank: each sees ten by ten cells, and says which sample it sent.
+//! The mesh of cameras above the tank: each sees ten by ten cells, and numbers its samples.
 
 use anyhow::{Result, ensure};
 
@@ -17,13 +17,13 @@ pub(crate) struct CameraMesh {
 /// What one camera sent at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CameraTile {
-    /// Which sample of the stream.
+    /// The number of the sample in its stream.
     pub(crate) sample: usize,
     /// The heights that it saw, row by row.
     pub(crate) cells: Vec<f32>,
 }
 
-/// A picture put together from the tiles of all cameras; `None` where there is none yet.
+/// A picture assembled from the tiles of all cameras; `None` for a camera without a tile yet.
 pub(crate) type MeshPhoto = Vec<Option<CameraTile>>;
 
 impl CameraMesh {

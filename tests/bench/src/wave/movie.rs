@@ -1,4 +1,4 @@
-//! Photos compared with the truth, and with what is known of each sample's way.
+//! Photos compared with the truth, and with the timings of each sample.
 
 use std::time::Instant;
 
@@ -25,7 +25,8 @@ pub(crate) struct MovieFrame {
     pub(crate) rmse_mm: f64,
     /// How many samples each camera is behind what it should show; ahead if below 0.
     pub(crate) behind: Vec<Option<i64>>,
-    /// Cameras of which a sample is missing that was answered before another was sent that is there.
+    /// Cameras that lack a sample although it was answered before another one was sent that is
+    /// there.
     pub(crate) unclosed: usize,
 }
 
@@ -51,7 +52,7 @@ impl MovieFrame {
         MovieFrame { wrong_cells, rmse_mm, behind, unclosed: unclosed(photo, journeys), surface }
     }
 
-    /// From how many moments its tiles are.
+    /// The number of different moments of its tiles.
     pub(crate) fn moments(&self) -> usize {
         let mut behind: Vec<Option<i64>> = self.behind.clone();
         behind.sort_unstable();
@@ -60,7 +61,7 @@ impl MovieFrame {
     }
 }
 
-/// Whether each tile is what its camera saw at the moment that it says.
+/// Whether each tile is what its camera saw at the tile's moment.
 pub(crate) fn is_genuine(mesh: CameraMesh, photo: &MeshPhoto, film: &[Vec<f32>]) -> bool {
     let mut tiles = photo.iter().enumerate().filter_map(|(nth, tile)| Some((nth, tile.as_ref()?)));
     tiles.all(|(camera, tile)| {
@@ -95,7 +96,7 @@ pub(crate) fn beyond_delay(photo: &MeshPhoto, bound_ms: u64, journeys: &SampleTi
     photo.iter().zip(journeys).filter(|pair| is_beyond(*pair)).count()
 }
 
-/// The longest that a sample was on its way, in milliseconds from the moment at which it was true.
+/// The longest delay of a sample, in milliseconds from the moment at which it was true.
 pub(crate) fn longest_way_ms(journeys: &SampleTimings, first_ms: u64, interval_ms: u64) -> u64 {
     let way = |(sample, journey): (usize, &super::stream::SampleTiming)| {
         journey.answered_ms.saturating_sub(first_ms + sample as u64 * interval_ms)
@@ -110,7 +111,7 @@ pub(crate) fn late_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     crate::report::millis(histogram.percentile(percent))
 }
 
-/// How long samples were waiting for their answers, at a percentile of all.
+/// How long samples waited for their responses, at a percentile of all.
 pub(crate) fn answer_ms(journeys: &SampleTimings, percent: f64) -> f64 {
     let wait = |from: Instant, to: Instant| to.saturating_duration_since(from);
     let mut histogram = crate::histogram::Histogram::new();

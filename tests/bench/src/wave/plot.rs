@@ -1,4 +1,4 @@
-//! How wrong each frame of each movie is, as an SVG.
+//! The errors of each frame of each movie, as an SVG.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const GAP: f64 = 56.0;
 const TOP: f64 = 34.0;
-/// Colours that those who see red and green alike can tell apart.
+/// Colours that people with red-green colour blindness can tell apart.
 const COLOURS: [&str; 9] = [
     "#d55e00", "#e69f00", "#0072b2", "#009e73", "#aa4499", "#882255", "#666666", "#44aa99",
     "#ddcc77",

@@ -1,8 +1,9 @@
-//! How photos are read: with requests that every Kafka client has, from any broker that speaks them.
+//! How photos are read: with requests that every Kafka client has, from any broker that supports
+//! them.
 //!
-//! A photo of the past is the last record of each partition of the topic of a moment; by Kafka's own
-//! means it is the record before the offset that ListOffsets finds for a time. While cameras send, a
-//! reader has what it got last ([`LiveScreen`]), from as far away as the cameras are.
+//! A photo of the past is the last record of each partition of a moment topic. By Kafka's own means
+//! it is the record before the offset that ListOffsets finds for a time. While cameras send, a
+//! reader shows what it got last ([`LiveScreen`]), over a network delay like the cameras'.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -105,8 +106,8 @@ impl PhotoReader {
         self.before(topic, &ends)
     }
 
-    /// The last record of each camera before `time_ms`, as far as is known, by ListOffsets: what Java
-    /// has as `offsetsForTimes`. `pause` is made before each request.
+    /// The last record of each camera before `time_ms`, as far as is known, by ListOffsets: Java's
+    /// `offsetsForTimes`. `pause` is called before each request.
     pub(crate) fn before_time(
         &mut self,
         topic: &str,
@@ -131,7 +132,8 @@ fn topic_name(topic: &str) -> TopicName {
     TopicName(StrBytes::from_string(topic.to_owned()))
 }
 
-/// How far away a reader is: half of each delay lies before its request, half before the answer.
+/// The network delay of a reader: half of each delay is before its request, half before the
+/// response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkDelay {
     pub(crate) delay_ms: u64,
@@ -145,7 +147,7 @@ impl NetworkDelay {
     }
 }
 
-/// What readers that poll have got of each camera until now.
+/// What polling readers have got of each camera so far.
 pub(crate) struct LiveScreen(Mutex<MeshPhoto>);
 
 impl LiveScreen {
@@ -157,7 +159,8 @@ impl LiveScreen {
         Ok(self.0.lock().map_err(|_| anyhow!("a reader panicked"))?.clone())
     }
 
-    /// Polls `cameras`, `together` at a time, again and again until `is_over`, and shows the newest.
+    /// Polls `cameras`, `together` at a time, again and again until `is_over`, and shows the
+    /// newest.
     pub(crate) fn poll_until(
         &self,
         reader: &mut PhotoReader,
@@ -196,7 +199,7 @@ impl LiveScreen {
     }
 }
 
-/// Asks by time at each moment, while cameras send: what is known then of what was before it.
+/// Queries by time at each moment, while cameras send: what is known then of what was before it.
 pub(crate) fn before_each(
     reader: &mut PhotoReader,
     topic: &str,

@@ -1,8 +1,8 @@
-//! The cameras: each a producer on a connection of its own, to a partition of its own.
+//! The cameras: each is a producer on a connection of its own, to a partition of its own.
 //!
-//! A sample is true at one moment, which is its record's timestamp, and is sent a jittered moment
-//! later, as over a network. When it was sent and when it was answered is noted for each, by the clock
-//! that the server goes by too: from that it can be said what a cut must hold and what it cannot.
+//! A sample is true at one moment, which is its record's timestamp, and is sent with a random
+//! delay, as over a network. The times of its sending and its response are recorded, by the clock
+//! that the server uses too. They determine what a cut must contain and what it cannot.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
@@ -22,9 +22,9 @@ use crate::sender::{BenchAcks, produce_frame};
 pub(crate) struct SamplePace {
     /// Milliseconds between two samples.
     pub(crate) interval_ms: u64,
-    /// The mean of the delays in milliseconds; they lie evenly between none and twice of it.
+    /// The mean of the delays in milliseconds; they are uniform between zero and twice that.
     pub(crate) delay_ms: u64,
-    /// Where delays come from.
+    /// The seed of the delays.
     pub(crate) seed: u64,
     /// Whether samples wait for the moment at which they are due, or go out one after the other.
     pub(crate) is_real: bool,
@@ -60,7 +60,6 @@ fn wall() -> Result<Duration> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
 }
 
-/// What is known of one sample's way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleTiming {
     /// When it was due, if it had to wait for that.
@@ -73,16 +72,16 @@ pub(crate) struct SampleTiming {
 }
 
 impl SampleTiming {
-    /// By how much it was sent too late.
+    /// How late it was sent.
     pub(crate) fn late(&self) -> Duration {
         self.due.map_or(Duration::ZERO, |due| self.sent.saturating_duration_since(due))
     }
 }
 
-/// The ways of all samples, camera by camera.
+/// The timings of all samples, camera by camera.
 pub(crate) type SampleTimings = Vec<Vec<SampleTiming>>;
 
-/// One camera, with all that it will send.
+/// One camera, with everything that it will send.
 pub(crate) struct Camera {
     connection: BenchConnection,
     version: i16,
@@ -144,7 +143,7 @@ impl Camera {
     }
 }
 
-/// Lets all cameras send, until each has sent everything.
+/// Runs all cameras until each has sent everything.
 pub(crate) fn run(
     cameras: Vec<Camera>,
     origin: RunOrigin,

@@ -1,5 +1,5 @@
-//! A small wave against the real server, at no pace at all: samples go out one after the other, as
-//! fast as they are answered, and their timestamps say what they always say. What must hold does not
+//! A small wave against the real server, without pacing: samples go out one after the other, as
+//! fast as they are answered, and their timestamps are the same as always. What must hold does not
 //! depend on when anything happens.
 
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_dela
     assert_eq!(beyond_delay(&torn, last + 1, &journeys), 1);
     assert_eq!(beyond_delay(&torn, first, &journeys), mesh.cameras());
 
-    // Kafka's own way finds the same, once everything is there.
+    // Kafka's own means find the same, once everything is there.
     let afterwards = reader.before_time("mesh", origin.wall_ms + 151, mesh.cameras(), || ());
     let afterwards = MovieFrame::of(mesh, &afterwards.unwrap(), &film, 3, &journeys);
     assert_eq!(afterwards.wrong_cells, 0);

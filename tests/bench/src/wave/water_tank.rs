@@ -1,8 +1,8 @@
 //! Water in a square tank: the shallow-water equations, solved by the two-step scheme of Lax and
-//! Wendroff, with walls that reflect.
+//! Wendroff, with reflecting walls.
 //!
-//! A cell holds the height of the water and its momentum along both axes. It begins at rest, and drops
-//! fall into it. What it does depends on nothing but the seed, so a film of it can be made again.
+//! A cell has the height of the water and its momentum along both axes. It begins at rest, and
+//! drops fall into it. The result depends only on the seed, so a film of it is reproducible.
 
 /// Height, and momentum along x and y.
 type CellState = [f64; 3];
@@ -14,8 +14,8 @@ const DEPTH: f64 = 1.0;
 const CELL: f64 = 0.05;
 /// Seconds: far enough below what the scheme's stability asks for.
 const STEP: f64 = 0.005;
-/// How much of the difference to its neighbours a cell loses in a step: it keeps ripples of two cells,
-/// which the scheme makes and water does not, from growing.
+/// The part of the difference to its neighbours that a cell loses in a step. It keeps ripples of
+/// two cells, which the scheme produces and water does not, from growing.
 const DAMPING: f64 = 0.002;
 /// Metres: a drop is as high as that, and as wide.
 const DROP_HEIGHT: f64 = 0.22;
@@ -56,8 +56,8 @@ impl WaterTank {
         }
     }
 
-    /// The next [`STEP`] seconds: along one axis and then the other, in turn another one first. Both at
-    /// once would lack what goes across, and grow ripples from that.
+    /// The next [`STEP`] seconds: along one axis and then the other, alternating which is first.
+    /// Both at once would lack the cross terms, and grow ripples from that.
     pub(crate) fn step(&mut self) {
         let width = self.side + 2;
         let mut axes = [(1, 1), (2, width)];
@@ -86,7 +86,7 @@ impl WaterTank {
         }
     }
 
-    /// Walls reflect: behind them stands the same water, and moves against it.
+    /// Walls reflect: behind them is the same water, moving the other way.
     fn mirror(&mut self) {
         let (side, last) = (self.side, self.side + 1);
         for nth in 0..=last {
@@ -135,7 +135,7 @@ fn through_face(here: &CellState, there: &CellState, axis: usize) -> CellState {
 }
 
 /// Films the surface: a picture every `interval_ms`, the first when the first drop has just fallen.
-/// More drops fall later, where `seed` says, so that it goes on.
+/// More drops fall later, at random by `seed`, so that the water keeps moving.
 pub(crate) fn film(side: usize, pictures: usize, interval_ms: u64, seed: u64) -> Vec<Vec<f32>> {
     let steps = (interval_ms as f64 / 1000.0 / STEP).round() as usize;
     let mut water = WaterTank::at_rest(side);

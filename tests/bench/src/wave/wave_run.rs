@@ -1,5 +1,5 @@
-//! One run of the wave against one broker: the cameras send, readers keep up with them, and then the
-//! past is read.
+//! One run of the wave against one broker: the cameras send, readers keep up with them, and then
+//! the past is read.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ impl WavePlan {
     }
 }
 
-/// What one broker made of the wave.
+/// The results with one broker.
 pub(crate) struct WaveRun {
     broker: &'static str,
     pub(crate) movies: Vec<WaveMovie>,
@@ -86,7 +86,7 @@ struct LivePhotos {
 
 /// The cameras' topic, with all that they sent.
 struct WaveRecording {
-    /// Until it has been read: it is deleted with this.
+    /// Kept until it has been read: dropping it deletes the topic.
     _topic: BenchTopic,
     origin: RunOrigin,
     journeys: SampleTimings,
@@ -96,10 +96,11 @@ struct WaveRecording {
 fn record(plan: &WavePlan, address: SocketAddr) -> Result<WaveRecording> {
     let cameras = plan.mesh.cameras();
     let topic = BenchTopic::named(address, plan.topic, cameras as u32)?;
-    // Made before the clock starts: what takes time here must not make the first samples late.
+    // Created before the clock starts: this must not delay the first samples.
     let mut readers: Vec<PhotoReader> =
         (0..plan.loops + 2).map(|_| PhotoReader::connect(address)).collect::<Result<_>>()?;
-    // Encoding takes a while, so a moment is fixed for it that is surely ahead, and then waited for.
+    // Encoding takes a while, so a moment is chosen that is surely ahead of it, and then waited
+    // for.
     let origin = RunOrigin::ahead(HEAD_START + Duration::from_millis(20 * cameras as u64))?;
     let prepare = |camera| {
         let what = (plan.mesh, camera);
@@ -186,14 +187,14 @@ impl WaveRecording {
         movies: Vec<WaveMovie>,
         beyond_delay: usize,
     ) -> WaveRun {
-        // How the pace was kept is asked of what was filmed.
+        // The pace counts only for what was filmed.
         let journeys = self.journeys.iter().map(|ways| ways[LEAD..].to_vec()).collect();
         let first_ms = self.origin.wall_ms + LEAD as u64 * SAMPLE_MS;
         WaveRun { broker, movies, journeys, first_ms, beyond_delay }
     }
 }
 
-/// The last record of each camera as of each moment, by the names of moments.
+/// The last record of each camera as of each moment, by moment topics.
 ///
 /// A bound is exclusive: what holds millisecond t is the moment t + 1.
 pub(crate) fn photos_of_the_past(

@@ -1,5 +1,5 @@
-//! Whoever runs the node: starts it, has it look after what it keeps, sets its clock, breaks its disk, and
-//! ends its lives.
+//! The operator of the node: starts it, runs its maintenance, sets its clock, breaks its disk, and
+//! ends its incarnations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,34 +33,34 @@ use crate::world::SimWorld;
 const POLICY_VIOLATION: i16 = 44;
 const APPLY_RETENTION: &str = "apply retention";
 const ADVANCE_OFFSETS_LOG_START: &str = "advance the offsets log start";
-/// That many stretches of history are many.
+/// From this number on, a history has many segments.
 const MANY_SEGMENTS: usize = 100;
 const WHO: &str = "admin";
-/// How long a fault that was armed is waited for.
+/// How long to wait for a fault that was armed.
 const FAULT_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How far a clock that is looked after is from the right time.
+/// The deviation of a maintained clock from the right time.
 const SLEW_MS: i64 = 100;
-/// `clock.skew-max`, as it is if nobody sets it.
+/// The default of `clock.skew-max`.
 const SKEW_MAX_MS: i64 = 500;
-/// How far ahead of the wall clock the bound is put that is persisted.
+/// How far ahead of the wall clock the bound is persisted.
 const BOUND_AHEAD_MS: i64 = 1000;
-/// By how much a clock is far off.
+/// The deviations of a clock that is far off.
 const WRONG_CLOCK_MS: [i64; 4] = [2 * HOUR_MS, 20 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
 const HOUR_MS: i64 = 60 * 60 * 1000;
 /// When that happens, at the latest.
 const WRONG_CLOCK_AFTER_MS_MAX: u64 = 17_000;
 /// How often a write is tried.
 const WRITE_TRIES: u32 = 5;
-/// How long requests have to end when the node stops in order.
+/// How long requests may take to end when the node stops cleanly.
 const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) struct SimAdmin {
     world: Rc<SimWorld>,
     client: SimClient,
     rng: SimRng,
-    /// How far ahead a wrong clock was ever believed, at most.
+    /// The most by which a wrong clock was ever confirmed ahead.
     confirmed_ahead_ms: i64,
-    /// When the node is to start under a clock that is far off, if it is.
+    /// When the node is to start under a clock that is far off, if at all.
     wrong_clock_from: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl SimAdmin {
         }
     }
 
-    /// Starts the first life, and makes the topics that stay.
+    /// Starts the first incarnation, and creates the standing topics.
     pub(crate) async fn begin(&mut self) {
         self.start(MemoryDisk::new(), false).await;
         let Some(engine) = self.world.engine() else { return };
@@ -127,7 +127,7 @@ impl SimAdmin {
         }
     }
 
-    /// The world ends well: one more life, in which everything is still there.
+    /// Ends the world: one more incarnation, in which everything is still there.
     pub(crate) async fn end(&mut self) {
         self.disk().remove_capacity_limit();
         self.world.audit(AuditOccasion::AllEntries);
@@ -149,7 +149,7 @@ impl SimAdmin {
         }
     }
 
-    /// Starts on a disk of which bits have flipped, and asks again what was asked when it was sound.
+    /// Starts on a disk with flipped bits, and repeats the queries that the intact node answered.
     async fn start_corrupted(&mut self, memory: MemoryDisk, sound: &BaselineAnswers) {
         let flipped = flip_bits(&memory, &mut self.rng);
         self.world.note(WHO, &format!("flips {}", flipped.join(", ")));
@@ -195,7 +195,6 @@ impl SimAdmin {
         self.world.node.borrow_mut().take()
     }
 
-    /// The disk of this life.
     fn disk(&self) -> MemoryDisk {
         let node = self.world.node.borrow();
         node.as_ref().map_or_else(MemoryDisk::new, |node| node.disk.memory.clone())
@@ -207,9 +206,9 @@ impl SimAdmin {
         }
     }
 
-    // ---- Lives ----
+    // ---- Incarnations ----
 
-    /// Ends this life, and begins the next after a while.
+    /// Ends this incarnation, and begins the next after a while.
     async fn restart(&mut self, death: NodeExitKind) {
         self.restart_with_clock_step(death, 0).await;
     }
@@ -273,7 +272,7 @@ impl SimAdmin {
         self.restart(NodeExitKind::PowerLoss).await;
     }
 
-    /// Begins a life, through further crashes if need be.
+    /// Begins an incarnation, through further crashes if need be.
     async fn start(&mut self, memory: MemoryDisk, lost_power: bool) {
         let (mut memory, mut lost_power) = (memory, lost_power);
         if self.rng.one_in(4) {
@@ -319,7 +318,8 @@ impl SimAdmin {
         self.world.note(WHO, "the disk has room");
     }
 
-    /// The process has no descriptor left for a while: writes may be refused, and the store goes on.
+    /// The process has no descriptor left for a while: writes may be refused, and the store goes
+    /// on.
     async fn exhaust_descriptors(&mut self) {
         let Some(disk) = self.world.node.borrow().as_ref().map(|node| node.disk.clone()) else {
             return;
@@ -353,7 +353,7 @@ impl SimAdmin {
         pause(&mut self.rng, 0, 50).await;
     }
 
-    /// One of the next steps of the catalog fails. It is made anew.
+    /// One of the next steps of the catalog fails. It is rebuilt.
     async fn fail_catalog(&mut self) {
         let after = self.rng.below(12);
         self.world.note(WHO, &format!("the catalog will fail after {after} writes"));
@@ -364,7 +364,7 @@ impl SimAdmin {
         .await;
     }
 
-    /// The catalog finds no room on its disk for a while: one in memory takes its place.
+    /// The catalog's disk is full for a while: one in memory replaces it.
     async fn fill_catalog_disk(&mut self) {
         self.world.note(WHO, "the catalog's disk is full");
         let in_memory = CoveragePoint::CatalogInMemory;
@@ -408,7 +408,7 @@ impl SimAdmin {
         }
     }
 
-    /// As NTP does: within what is accepted, and never far from the right time.
+    /// As NTP does: within the accepted skew, and never far from the right time.
     fn slew_clock(&mut self) {
         let to = self.rng.below(2 * SLEW_MS as u64 + 1) as i64 - SLEW_MS;
         self.set_clock(to - self.world.clock.offset_ms());
@@ -419,7 +419,8 @@ impl SimAdmin {
         self.set_clock(-by);
         pause(&mut self.rng, 50, 1500).await;
         self.maybe_restart().await;
-        // Back to the right time: that is a jump ahead for those who have lived through the other.
+        // Back to the right time: that is a jump ahead for incarnations that ran under the wrong
+        // one.
         let is_trusted = self.rng.one_in(2);
         self.set_clock(-self.world.clock.offset_ms());
         self.confirm_clock(is_trusted).await;
@@ -427,7 +428,8 @@ impl SimAdmin {
 
     async fn set_forward_clock(&mut self) {
         let by = self.rng.between(2000, 6000) as i64;
-        // A life that began behind knows the right time only by the bound of the one before, which was ahead.
+        // An incarnation that began behind knows the right time only by the previous incarnation's
+        // bound, which was ahead.
         let fence = self.world.engine().and_then(|engine| engine.timekeeper().fence());
         let is_behind = matches!(fence, Some(ClockFence::Behind { .. }));
         let known_to_ms = if is_behind { BOUND_AHEAD_MS } else { 0 };
@@ -439,7 +441,7 @@ impl SimAdmin {
         pause(&mut self.rng, 50, 1500).await;
         self.world.report(&SimFact::ClockJumped(false));
         match self.rng.one_in(4) {
-            // Somebody believes it; and is wrong, as will be seen.
+            // The wrong clock is confirmed, as an operator's mistake.
             true => {
                 self.confirmed_ahead_ms = self.confirmed_ahead_ms.max(self.world.clock.offset_ms());
                 self.confirm_clock(true).await;
@@ -448,7 +450,7 @@ impl SimAdmin {
         }
     }
 
-    /// The clock's jump is confirmed, now or a little later.
+    /// Confirms the clock's jump, now or a little later.
     async fn confirm_clock(&mut self, at_once: bool) {
         if !at_once {
             pause(&mut self.rng, 50, 800).await;
@@ -477,7 +479,7 @@ impl SimAdmin {
     async fn start_under_wrong_clock(&mut self) {
         let by_ms = *self.rng.pick(&WRONG_CLOCK_MS);
         self.world.report(&SimFact::StampsAhead);
-        // Right, but for this.
+        // The clock is right, except for the deviation.
         self.set_clock(-self.world.clock.offset_ms());
         self.confirm_clock(true).await;
         self.wait_for_bound().await;
@@ -487,14 +489,15 @@ impl SimAdmin {
         }
     }
 
-    /// Far ahead: nothing goes. Once it is right again, and somebody says so, writes are taken.
+    /// Starts far ahead: nothing is removed. Once the clock is right again and confirmed, writes
+    /// are accepted.
     async fn start_ahead(&mut self, by_ms: i64) {
         self.world.clock.set_doubtful(true);
         self.world.report(&SimFact::ClockUnconfirmed(true));
         self.restart_randomly(by_ms).await;
         self.expect_unconfirmed().await;
         if self.rng.one_in(2) {
-            // Starting again ends no doubt.
+            // A restart ends no doubt.
             self.restart_randomly(0).await;
             self.expect_unconfirmed().await;
         }
@@ -507,13 +510,13 @@ impl SimAdmin {
         self.world.clock.set_doubtful(false);
         self.confirm_and_write().await;
         if self.rng.one_in(2) {
-            // What was confirmed stays so.
+            // A confirmed clock stays confirmed.
             self.restart_randomly(0).await;
             self.expect_confirmed();
         }
     }
 
-    /// Far behind, and somebody believes it; and later it is right again.
+    /// Starts far behind, and the clock is confirmed; later it is right again.
     async fn start_behind(&mut self, by_ms: i64) {
         self.restart_randomly(-by_ms).await;
         let fence = self.world.engine().and_then(|engine| engine.timekeeper().fence());
@@ -551,7 +554,7 @@ impl SimAdmin {
         }
     }
 
-    /// Does all at once that gives something up.
+    /// Runs all maintenance that removes something, at once.
     async fn run_all_maintenance(&self) {
         let Some(engine) = self.world.engine() else { return };
         let sealed = [
@@ -567,7 +570,7 @@ impl SimAdmin {
         self.world.audit(AuditOccasion::AllEntries);
     }
 
-    /// Confirms the clock: from then on writes are taken.
+    /// Confirms the clock: from then on writes are accepted.
     async fn confirm_and_write(&mut self) {
         self.confirm_clock(true).await;
         let mut producer = SimProducer::new(&self.world, 1, self.rng.fork());
@@ -588,18 +591,18 @@ impl SimAdmin {
         }
     }
 
-    /// Waits until what was confirmed is on stable storage.
+    /// Waits until the confirmed time is on stable storage.
     async fn wait_for_bound(&self) {
         let is_written =
             || self.world.engine().is_none_or(|engine| !engine.timekeeper().is_renewing());
         wait_until(is_written, FAULT_WAIT_MAX).await;
     }
 
-    // ---- What it keeps ----
+    // ---- Its maintenance ----
 
     async fn run_maintenance(&mut self) {
         let Some(engine) = self.world.engine() else { return };
-        // So that the model has seen what goes.
+        // So that the model has seen what is removed.
         self.world.audit(AuditOccasion::NewEntries);
         let (what, done) = match self.rng.below(11) {
             0..2 => ("roll segment", engine.maintenance().roll_segment().await.map(|()| 0)),
@@ -625,7 +628,7 @@ impl SimAdmin {
         }
     }
 
-    /// Has offsets expire that were committed long ago.
+    /// Expires offsets that were committed long ago.
     async fn expire_offsets(&self) -> Result<usize, EngineError> {
         let kafka = self.world.node.borrow().as_ref().map(|node| Arc::clone(&node.kafka));
         match kafka {
@@ -634,9 +637,9 @@ impl SimAdmin {
         }
     }
 
-    /// Has the node forget topics of which nothing is kept.
+    /// Makes the node forget deleted topics of which nothing is kept.
     async fn remove_deleted_topics(&self, engine: &Arc<Engine>) {
-        // So that the model has seen that nothing is.
+        // So that the model has seen that nothing is kept.
         self.world.audit(AuditOccasion::NewEntries);
         let done = (
             engine.maintenance().remove_deleted_topics().await,
@@ -649,7 +652,7 @@ impl SimAdmin {
         self.world.audit(AuditOccasion::NewEntries);
     }
 
-    /// What was hoarded is found again.
+    /// Finds the small files again.
     fn check_small_files(&mut self) {
         let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
         self.world.note(WHO, &format!("{} segments", engine.segment_count()));
@@ -659,7 +662,7 @@ impl SimAdmin {
         check_many(&self.world, &engine, self.rng.fork());
     }
 
-    /// Removes the pins that stand; those that have expired hold nothing, though they may be there.
+    /// Removes the pins. Expired ones hold nothing, though they may still exist.
     async fn remove_pins(&self, engine: &Engine) -> bool {
         self.world.ledger.borrow_mut().pins.iter_mut().for_each(|pin| pin.is_over = true);
         for pin in engine.pins().all() {
@@ -670,7 +673,7 @@ impl SimAdmin {
         true
     }
 
-    /// Compacts all that there is, twice, so that tombstones have their time and go.
+    /// Compacts everything, twice, so that tombstones expire and are removed.
     async fn compact_twice(&mut self) {
         let Some(engine) = self.world.engine() else { return };
         if !self.remove_pins(&engine).await {
@@ -681,7 +684,7 @@ impl SimAdmin {
         for run in 0..2 {
             let has_sent = producer.deliver(&[(COMPACTED_TOPIC, 0), (COMPACTED_TOPIC, 1)]).await;
             self.world.audit(AuditOccasion::NewEntries);
-            // What is stamped ahead of the wall clock is not compacted.
+            // Entries stamped ahead of the wall clock are not compacted.
             let newest = engine.frontier();
             let clock = &self.world.clock;
             wait_until(|| clock.wall_ms() > newest.time().0, FAULT_WAIT_MAX).await;

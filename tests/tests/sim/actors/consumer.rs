@@ -1,4 +1,4 @@
-//! A consumer of the present: what it was shown must not go away.
+//! A consumer of the present: what it has read must not disappear.
 
 use std::rc::Rc;
 

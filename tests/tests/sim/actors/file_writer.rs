@@ -1,4 +1,4 @@
-//! The only one who changes files: so it knows what they are, and later what they were.
+//! The only actor that changes files, so it knows their present and past contents.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,29 +20,28 @@ use crate::rng::SimRng;
 use crate::world::SimWorld;
 
 const WHO: &str = "file_writer";
-/// The names that there may be.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/a", "d/b", "e", "e/a"];
 const MODES: [u32; 3] = [0o600, 0o644, 0o755];
-/// No file is longer.
+/// The longest file.
 const LENGTH_MAX: u64 = 1500;
-/// How many files it has open.
+/// The most files that it has open.
 const OPEN_MAX: usize = 3;
 
 pub(crate) struct FileWriter {
     world: Rc<SimWorld>,
     rng: SimRng,
-    /// The life in which it has seen the files, and how often the machine had lost its power by then.
+    /// The incarnation in which it has read the files, and the number of power losses before it.
     incarnation: Option<u64>,
     power_losses: u64,
-    /// Files that it has open, whatever became of their names.
+    /// Its open files, even those without a name.
     open: Vec<OpenFile>,
 }
 
-/// What is known of a change that was done.
+/// The known result of a change that was done.
 struct ChangeResult {
-    /// The number of what it made.
+    /// The number of the inode that it created.
     created_inode: Option<u64>,
-    /// Its stamp, if that was said.
+    /// Its stamp, if it was returned.
     stamp: Option<Hlc>,
     is_durable: bool,
 }
@@ -61,7 +60,7 @@ impl FileWriter {
                 self.begin_incarnation(&engine);
                 continue;
             }
-            // What became of the last change will be seen in the next life.
+            // The next incarnation shows the result of the last change.
             if self.world.ledger.borrow().files.is_pending() {
                 continue;
             }
@@ -73,7 +72,7 @@ impl FileWriter {
         }
     }
 
-    /// Looks at what the last life has left.
+    /// Reads the files that the last incarnation has left.
     fn begin_incarnation(&mut self, engine: &Engine) {
         self.open.clear();
         let Some(sight) = snapshot_or_fail(&self.world, WHO, engine.files(), Cut::ALL) else {
@@ -123,7 +122,7 @@ impl FileWriter {
         }
     }
 
-    /// Changes something, and enters it in the ledger.
+    /// Makes a change, and records it in the ledger.
     async fn change(&mut self, engine: &Arc<Engine>) {
         let tree = self.world.ledger.borrow().files.last_certain().tree.clone();
         let Some(change) = self.random_change(&tree) else { return };
@@ -136,7 +135,7 @@ impl FileWriter {
         let (files, keeps) = (engine.files().clone(), self.rng.one_in(3));
         let mut open = std::mem::take(&mut self.open);
         let doing = apply_change(&files, &mut open, change.clone(), durability, keeps);
-        // Whoever looks while it is on its way does not see it; and indexes are saved that lack it.
+        // A reader does not see the change while it is in flight; and indexes are saved without it.
         let (world, looks) = (Rc::clone(&self.world), self.rng.one_in(8));
         let looking = async {
             if looks && let Some(sight) = snapshot_or_fail(&world, WHO, &files, Cut::ALL) {
@@ -165,7 +164,7 @@ impl FileWriter {
             Ok(done) if should_be && !tree.is_no_op(&change) => {
                 self.record_change(engine, &tree, &change, &done);
             }
-            // Nothing was to be done, or is.
+            // The change was, or is, no change at all.
             _ if should_be => self.world.ledger.borrow_mut().files.cancel_change(),
             _ => {}
         }
@@ -200,8 +199,8 @@ impl FileWriter {
         }
     }
 
-    /// A change has failed: it may have happened all the same, as the next look shows. Where the store
-    /// has stopped, that is in the next life.
+    /// Resolves a change that failed: it may have happened all the same, as the next read shows. If
+    /// the store has stopped, that is in the next incarnation.
     fn resolve_failure(&self, engine: &Engine, error: &FileError) {
         let is_pending = self.world.ledger.borrow().files.is_pending();
         if !is_pending || engine.stop_reason().is_some() || !self.world.has_disk() {
@@ -214,14 +213,14 @@ impl FileWriter {
         let files = &mut self.world.ledger.borrow_mut().files;
         let is_as_before =
             first_difference(&files.last_certain().tree.snapshot(), &sight).is_none();
-        // Told that there was no room, nobody expects it to be there.
+        // After an error for lack of space, it must not be there.
         if is_as_before || matches!(error, FileError::NoSpace(_)) {
             return files.cancel_change();
         }
         let mut newest = files.newest().tree.clone();
         newest.fill_unknowns(&sight);
         files.complete_change(newest, Hlc::ZERO, frontier);
-        // If it is neither as before nor as it should be, the next look says so.
+        // If it is neither as before nor as it should be, the next read reports it.
     }
 
     // ---- What to do ----
@@ -265,7 +264,7 @@ impl FileWriter {
         (0..length).map(|nth| first.wrapping_add(nth as u8)).collect()
     }
 
-    /// A file that has a name; or one that is open, and may have none.
+    /// A file that has a name, or one that is open, and may have none.
     fn random_file(&mut self, tree: &ModelTree) -> Option<u64> {
         let open: Vec<u64> = self.open.iter().map(|file| file.inode().0).collect();
         if !open.is_empty() && self.rng.one_in(3) {
@@ -289,19 +288,19 @@ fn describe_result(done: &Option<Result<ChangeResult, FileError>>) -> String {
         Some(Ok(ChangeResult { created_inode: made, stamp, .. })) => {
             format!("done, made {made:?}, at {stamp:?}")
         }
-        // Where its catalog lies is of no world.
+        // The path of its catalog depends on the world, so it is left out.
         Some(Err(FileError::Loading(_))) => "to be asked again".to_owned(),
         Some(Err(error)) => error.to_string(),
     }
 }
 
-/// Whether it is the node that fails; every other error is about what was asked for.
+/// Whether the node fails; every other error is about the request.
 fn is_node_failure(error: &FileError) -> bool {
     use FileError::{Corrupt, Io, Loading, NoSpace};
     matches!(error, Io(_) | NoSpace(_) | Corrupt(_) | Loading(_))
 }
 
-/// Has a change done. What it opens for that is among `open` afterwards, if it is to be kept.
+/// Applies a change. A file that it opens is in `open` afterwards, if it is to be kept.
 async fn apply_change(
     files: &FileSystem,
     open: &mut Vec<OpenFile>,
@@ -354,8 +353,7 @@ async fn apply_change(
     Ok(ChangeResult { created_inode: None, stamp, is_durable })
 }
 
-/// All files in a cut. `None` if the disk is gone, or reading them fails although it is not, which is
-/// said.
+/// All files in a cut. `None` if the disk is gone. A read that fails otherwise is reported.
 pub(super) fn snapshot_or_fail(
     world: &SimWorld,
     who: &str,
@@ -370,7 +368,7 @@ pub(super) fn snapshot_or_fail(
     }
     match seen {
         Ok(sight) => Some(sight),
-        // Of a life that ended.
+        // Of an incarnation that ended.
         Err(FileError::Loading(_)) => None,
         Err(_) if !world.has_disk() => None,
         Err(error) => {

@@ -1,5 +1,5 @@
-//! A reader of files as they were: at moments of the wall clock, at moments that it has asked for before,
-//! and just in front of a change and just behind it.
+//! A reader of files in the past: at moments of the wall clock, at moments that it has read before,
+//! and just before and just after a change.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SimRng) {
     while !world.is_over() {
         pause(&mut chance, 60, 400).await;
         let Some(engine) = world.engine() else { continue };
-        // What a death has left is seen by the scribe first.
+        // The file writer reads first what a crash has left.
         if world.ledger.borrow().files_incarnation != Some(world.incarnation.get()) {
             continue;
         }
@@ -43,7 +43,7 @@ pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SimRng) {
             .filter(|(_, version)| is_seen(&version.tree))
             .map(|(nth, _)| nth)
             .collect();
-        // Of two that look alike nothing is learned.
+        // If several match, nothing is learned.
         if let [one] = fits[..] {
             files.narrow_stamps(one, bound);
         }

@@ -1,4 +1,4 @@
-//! Who acts upon the node, each with randomness of its own.
+//! The actors that act upon the node, each with its own randomness.
 
 mod admin;
 mod consumer;
@@ -25,19 +25,17 @@ use crate::node::WorldShape;
 use crate::rng::SimRng;
 use crate::world::SimWorld;
 
-/// A topic that is there from the beginning: its name, how many partitions, and its settings.
+/// A topic that exists from the beginning: its name, its number of partitions, and its settings.
 type StandingTopic = (&'static str, u32, &'static [(&'static str, &'static str)]);
 
-/// The topic that is compacted.
 const COMPACTED_TOPIC: &str = "keyed";
 
-/// How long a tombstone stays.
+/// How long a tombstone is kept.
 pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
 
-/// How long a record of the topic `short` stays.
+/// How long a record of the topic `short` is kept.
 pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
 
-/// The topics that stay.
 const STANDING_TOPICS: [StandingTopic; 3] = [
     ("plain", 3, &[]),
     ("short", 2, &[("retention.ms", "2500")]),
@@ -53,7 +51,7 @@ const STANDING_TOPICS: [StandingTopic; 3] = [
     ),
 ];
 
-/// The names of topics that come and go: so long that it is worth forgetting them.
+/// The names of topics that are created and deleted: so long that it is worth forgetting them.
 const TRANSIENT_TOPICS: [&str; 2] = [
     "passing-a.........................................................................................",
     "passing-b.........................................................................................",
@@ -72,10 +70,10 @@ async fn pause(chance: &mut SimRng, least_ms: u64, most_ms: u64) {
     tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
 }
 
-/// How often somebody who waits looks whether the node has died meanwhile.
+/// How often a waiting actor checks whether the node has exited.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits for something, unless the life after so many deaths ends before.
+/// Waits for something, unless the node exits first.
 async fn unless_node_exits<T>(
     world: &SimWorld,
     deaths: u64,
@@ -91,7 +89,7 @@ async fn unless_node_exits<T>(
     }
 }
 
-/// Sets all of them to work; each ends when the world does.
+/// Spawns all actors; each ends when the world does.
 pub(crate) fn spawn_all(world: &Rc<SimWorld>, chance: &mut SimRng) -> Vec<JoinHandle<()>> {
     let mut actors = Vec::new();
     for nth in 0..4 {

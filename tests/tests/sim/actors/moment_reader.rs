@@ -20,9 +20,9 @@ const INVALID_TOPIC: i16 = 17;
 const OFFSET_NOT_AVAILABLE: i16 = 78;
 /// Asks for the end, and for no time.
 const LATEST: i64 = -1;
-/// Further ahead than anybody waits.
+/// Further ahead than any patience.
 const FAR_MS: u64 = 3_600_000;
-/// How long it waits for a moment that is not past yet.
+/// How long it waits for a moment that is not final yet.
 const PATIENCE_MS: u64 = 900;
 
 pub(crate) struct MomentReader {
@@ -30,7 +30,7 @@ pub(crate) struct MomentReader {
     client: SimClient,
     rng: SimRng,
     name: String,
-    /// Moments that were answered, to be asked for again.
+    /// Moments that were answered, to be read again.
     known_bounds: Vec<Hlc>,
 }
 
@@ -53,7 +53,7 @@ impl MomentReader {
         }
     }
 
-    /// A moment, and what to do if it is not past.
+    /// A moment, and what to do if it is not final.
     fn random_moment(&mut self) -> (Hlc, &'static str) {
         if self.rng.one_in(6)
             && let Some(at) = self.random_pinned_moment()
@@ -81,7 +81,8 @@ impl MomentReader {
         (!pins.is_empty()).then(|| *self.rng.pick(&pins))
     }
 
-    /// Whether the life in which it asked has ended: what was not durable then may be gone by now.
+    /// Whether the incarnation of the request has ended: what was not durable then may be gone by
+    /// now.
     fn is_stale(&self, life: u64) -> bool {
         self.world.incarnation.get() != life
     }

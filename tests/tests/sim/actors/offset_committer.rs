@@ -1,4 +1,4 @@
-//! The only one who commits offsets of a group: so it knows which are committed, and later which were.
+//! The only actor that commits offsets of a group, so it knows the present and past offsets.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,21 +18,21 @@ use crate::world::SimWorld;
 
 const WHO: &str = "offset_committer";
 const GROUP: &str = "readers";
-/// After this long, what was asked for over a connection that broke has been done, or never will be.
+/// After this long, a request on a connection that broke has been executed, or never will be.
 const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 
-/// What is committed, by topic and partition.
+/// The committed offsets, by topic and partition.
 type OffsetsByPartition = BTreeMap<(String, u32), u64>;
 
 pub(crate) struct OffsetCommitter {
     world: Rc<SimWorld>,
     client: SimClient,
     rng: SimRng,
-    /// What is committed; `None` when it cannot be told.
+    /// The committed offsets; `None` if they are unknown.
     committed: Option<OffsetsByPartition>,
-    /// A bound of system time below which each of them was not committed yet, where it is known.
+    /// A bound of system time below which each of them was not committed yet, if it is known.
     not_before: BTreeMap<(String, u32), Hlc>,
-    /// The latest frontier that was told.
+    /// The latest frontier in a response.
     frontier: Hlc,
     known_bounds: Vec<Hlc>,
     next: u64,
@@ -68,7 +68,7 @@ impl OffsetCommitter {
         }
     }
 
-    /// Commits two offsets at once: all of it is done, or nothing.
+    /// Commits two offsets at once: both, or none.
     async fn commit(&mut self) {
         let Some(committed) = &mut self.committed else { return };
         self.next += 1;
@@ -91,7 +91,7 @@ impl OffsetCommitter {
         }
     }
 
-    /// What is committed, or was.
+    /// Reads the committed offsets, present or past.
     async fn read_offsets(&mut self, at: Option<Hlc>) {
         let asked = self.world.next_step();
         let question = json!({"op": "offsets", "at": at.map(format_moment), "group": GROUP});
@@ -129,7 +129,8 @@ impl OffsetCommitter {
         self.world.report(&SimFact::Offsets { request_step: asked, offsets });
     }
 
-    /// Those that are not found may have expired, if they are old by any time that the wall clock ever showed.
+    /// Drops missing offsets that may have expired: those that are old by any time that the wall
+    /// clock ever showed.
     fn drop_expired(&mut self, found: &OffsetsByPartition) {
         let Some(committed) = &mut self.committed else { return };
         let since =

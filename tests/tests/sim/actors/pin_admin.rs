@@ -1,4 +1,4 @@
-//! Who keeps moments for a while: sets pins, removes some of them, and asks which stand.
+//! Keeps moments for a while: sets pins, removes some of them, and lists them.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const WHO: &str = "pin_admin";
 /// When it begins to set pins at the latest, and for how long it does.
 const START_MS_MAX: u64 = 14_000;
 const PINNING_TIME: Duration = Duration::from_secs(4);
-/// For how long a pin stands at most.
+/// The longest time that a pin stands.
 const PIN_MS_MAX: u64 = 5000;
 
 pub(crate) struct PinAdmin {
@@ -36,7 +36,7 @@ impl PinAdmin {
     }
 
     pub(crate) async fn run(mut self) {
-        // For a part of the time only: while pins stand, little goes.
+        // Only for a part of the time: while pins stand, little is removed.
         let from = Instant::now() + Duration::from_millis(self.rng.below(START_MS_MAX));
         while !self.world.is_over() {
             pause(&mut self.rng, 100, 900).await;
@@ -72,7 +72,7 @@ impl PinAdmin {
         else {
             return;
         };
-        // So that it is known what there is to be kept.
+        // So that the model knows what the pin must keep.
         self.world.audit(AuditOccasion::NewEntries);
         let mut ledger = self.world.ledger.borrow_mut();
         let mut pin = LedgerPin { name, at, expires_ms, topics, ..LedgerPin::default() };
@@ -109,14 +109,14 @@ impl PinAdmin {
         let Some(pins) = answer["pins"].as_array() else { return };
         let listed = pins.iter().filter_map(|pin| Some(pin["name"].as_str()?.to_owned())).collect();
         self.world.note(WHO, &format!("sees {listed:?}"));
-        // What the clock showed when it was answered is known if nobody has set it since; and by one that
-        // is fenced or in doubt no pin is over.
+        // The wall clock at the response is known if it was not set since. While the clock is
+        // fenced or in doubt, no pin expires.
         let is_known = steps == self.world.clock_steps.get() && was_trusted && self.trusts_clock();
         let at_least_ms = if is_known { asked } else { 0 };
         self.world.report(&SimFact::Pins { listed, at_least_ms });
     }
 
-    /// Whether the node finds things old by its clock.
+    /// Whether the node expires things by its clock.
     fn trusts_clock(&self) -> bool {
         self.world.engine().is_some_and(|engine| engine.retention_time().is_some())
     }

@@ -1,5 +1,5 @@
-//! A producer: some are idempotent and send again what was not answered; the others send each batch once,
-//! now and then several before the first is answered.
+//! A producer. Some are idempotent and send again what was not answered. The others send each batch
+//! once, now and then several before the first is answered.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,10 +20,10 @@ use crate::world::SimWorld;
 /// Kafka's codes after which a producer takes a new identity: out of order, fenced, unknown.
 const NEW_IDENTITY_CODES: [i16; 4] = [45, 47, 59, 90];
 const DUPLICATE: i16 = 46;
-/// How often a batch is sent again.
+/// How often a batch is sent.
 const TRIES_MAX: u32 = 30;
 
-/// Who an idempotent producer is, and what it sent last.
+/// The identity of an idempotent producer, and its last sequence number.
 struct ProducerIdentity {
     id: i64,
     epoch: i16,
@@ -39,7 +39,7 @@ pub(crate) struct SimProducer {
     identity: Option<ProducerIdentity>,
 }
 
-/// Batches on their way, by their number in the ledger.
+/// Batches in flight, by their number in the ledger.
 struct ProduceAttempt {
     ids: Vec<u64>,
     batches: Vec<PartitionBatch>,
@@ -71,7 +71,7 @@ impl SimProducer {
         }
     }
 
-    /// One batch, again and again until there is an answer.
+    /// Sends one batch again and again until there is a response.
     async fn send_until_answered(&mut self) {
         if self.identity.is_none() {
             let granted = init_producer_id(&mut self.client).await.ok().flatten();
@@ -85,7 +85,7 @@ impl SimProducer {
         let frame = produce_frame(sending.acks, &sending.batches);
         for attempt in 0..TRIES_MAX {
             let answers = match self.client.send(&frame).await {
-                // The answer is lost: the batch may be there.
+                // The response is lost: the batch may be there.
                 Ok(()) if self.rng.one_in(12) => {
                     pause(&mut self.rng, 0, 10).await;
                     self.client.disconnect();
@@ -108,11 +108,11 @@ impl SimProducer {
                 _ => pause(&mut self.rng, 10, 200).await,
             }
         }
-        // Whether it is there is not known; what comes next is another producer's.
+        // It is unknown whether the batch is there. What comes next is another producer's.
         self.identity = None;
     }
 
-    /// Some batches, in one request or several.
+    /// Sends some batches, in one request or several.
     async fn send_once(&mut self) {
         let acks = *self.rng.pick(&[AckMode::None, AckMode::Leader, AckMode::All, AckMode::All]);
         let requests = if self.rng.one_in(3) { self.rng.between(2, 5) } else { 1 };
@@ -139,13 +139,14 @@ impl SimProducer {
         }
     }
 
-    /// Requests for one batch each, entered in the ledger, for somebody who does not wait for the answers.
+    /// Requests for one batch each, recorded in the ledger, for a caller that does not wait for the
+    /// responses.
     pub(super) fn encode_requests(&mut self, count: u64) -> Vec<Vec<u8>> {
         let frame = |sending: ProduceAttempt| produce_frame(sending.acks, &sending.batches);
         (0..count).map(|_| frame(self.new_batches(AckMode::All, 1))).collect()
     }
 
-    /// Sends one batch to each place; whether all of them were acknowledged.
+    /// Sends one batch to each place; returns whether all of them were acknowledged.
     pub(super) async fn deliver(&mut self, places: &[(&str, u32)]) -> bool {
         let sending = self.batches_for(places, AckMode::All);
         let frame = produce_frame(sending.acks, &sending.batches);
@@ -157,7 +158,7 @@ impl SimProducer {
         answers.iter().all(|(code, _)| *code == 0)
     }
 
-    /// Enters new batches in the ledger.
+    /// Records new batches in the ledger.
     fn new_batches(&mut self, acks: AckMode, count: u64) -> ProduceAttempt {
         let places: Vec<_> = (0..count).map(|_| random_partition(&mut self.rng)).collect();
         self.batches_for(&places, acks)
@@ -216,7 +217,8 @@ impl SimProducer {
         let mut builder = BatchBuilder::new(codec);
         let records = self.rng.between(1, 4);
         for nth in 0..records {
-            // A few that come often, and many that come once: what becomes of these is up to time.
+            // A few keys that occur often, and many that occur once: time decides what becomes of
+            // these.
             let keys = if self.rng.one_in(6) { 80 } else { 6 };
             let key = format!("key{}", self.rng.below(keys));
             let padding = "x".repeat(self.rng.below(200) as usize);
@@ -238,7 +240,7 @@ impl SimProducer {
         (records, builder.build())
     }
 
-    /// Enters the answers in the ledger.
+    /// Records the responses in the ledger.
     fn record_answers(&mut self, sending: &ProduceAttempt, answers: &[(i16, i64)]) {
         if answers.len() != sending.ids.len() {
             let (got, sent) = (answers.len(), sending.ids.len());

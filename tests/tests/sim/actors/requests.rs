@@ -1,4 +1,4 @@
-//! The requests that actors send, and what of the answers they look at.
+//! The requests that actors send, and the fields of the responses that they read.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 
-/// A batch, and where it is to go.
+/// A batch, with its topic and partition.
 pub(super) type PartitionBatch = (String, u32, Bytes);
 
 pub(super) fn produce_request(acks: AckMode, parcels: &[PartitionBatch]) -> ProduceRequest {
@@ -48,12 +48,12 @@ pub(super) fn produce_request(acks: AckMode, parcels: &[PartitionBatch]) -> Prod
     ProduceRequest::default().with_acks(acks).with_timeout_ms(10_000).with_topic_data(topics)
 }
 
-/// The bytes of a request to produce.
+/// The bytes of a produce request.
 pub(super) fn produce_frame(acks: AckMode, parcels: &[PartitionBatch]) -> Vec<u8> {
     tests::wire::encode_frame(PRODUCE, &produce_request(acks, parcels))
 }
 
-/// The error's code and the base offset, for each batch of a request in order.
+/// The error code and the base offset, for each batch of a request in order.
 pub(super) async fn receive_produce_response(
     client: &mut SimClient,
 ) -> std::io::Result<Vec<(i16, i64)>> {
@@ -72,17 +72,16 @@ pub(super) async fn init_producer_id(
     Ok((answer.error_code == 0).then_some((answer.producer_id.0, answer.producer_epoch)))
 }
 
-/// What a fetch showed.
 pub(super) struct FetchResult {
     pub(super) code: i16,
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) records: Vec<AuditRecord>,
-    /// Where to go on.
+    /// The offset to continue at.
     pub(super) next: u64,
 }
 
-/// What is wrong with an answer: nothing that a network can do.
+/// A fault in a response that no network can cause.
 pub(super) type AnswerFault = String;
 
 pub(super) async fn fetch_from(
@@ -116,7 +115,7 @@ pub(super) async fn fetch_from(
 }
 
 impl FetchResult {
-    /// Whether it began in front of what is kept.
+    /// Whether it began before the log start.
     pub(super) fn is_before_start(&self, offset: u64) -> bool {
         self.code == OFFSET_OUT_OF_RANGE && offset < self.start
     }
@@ -162,12 +161,12 @@ pub(super) fn commit_request(group: &str, offsets: &[(&str, u32, u64)]) -> Offse
         .with_topics(topics.collect())
 }
 
-/// A moment, as the extension spells it.
+/// A moment, in the format of the extension API.
 pub(super) fn format_moment(bound: Hlc) -> String {
     Moment::Sys(Cut::below(bound)).to_string()
 }
 
-/// The bound of a moment that the extension spelled.
+/// The bound of a moment that the extension API returned.
 pub(super) fn parse_bound(value: &Value) -> Option<Hlc> {
     match value.as_str()?.parse() {
         Ok(Moment::Sys(cut)) => Some(cut.bound()),
@@ -175,7 +174,7 @@ pub(super) fn parse_bound(value: &Value) -> Option<Hlc> {
     }
 }
 
-/// The name under which a topic can be read as of a moment.
+/// The moment topic of a topic.
 pub(super) fn moment_name(topic: &str, bound: Hlc) -> String {
     format!("{topic}.__at.sh{:016x}", bound.bits())
 }

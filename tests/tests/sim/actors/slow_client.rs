@@ -1,5 +1,5 @@
-//! Clients that send or read a byte now and then: each is ended by its deadline. And one with good manners, which must be
-//! answered meanwhile.
+//! Clients that send or read a byte now and then: each is ended by its deadline. Also a
+//! well-behaved one, which must be answered meanwhile.
 
 use std::io;
 use std::rc::Rc;
@@ -22,11 +22,12 @@ use crate::rng::SimRng;
 use crate::wire::{CALL_TIMEOUT, SimClient};
 use crate::world::SimWorld;
 
-/// A topic that there is not.
+/// A topic that does not exist.
 const UNKNOWN_TOPIC: &str = "nowhere";
-/// So many of them take more than the network holds, in an answer.
+/// Their names in a response take more than the network holds.
 const TOPIC_NAMES: usize = 600;
-/// How long a client is ended at the latest: it may wait for room besides, for as long as it may pause.
+/// The longest time until a client is ended: it may also wait for room, for as long as it may
+/// pause.
 const CLOSED_WITHIN: Duration = Duration::from_secs(4);
 
 /// What a slow client does before it trickles.
@@ -34,9 +35,9 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(4);
 enum SlowClientMode {
     /// It sends most of a request.
     Request { bytes: usize, announced: usize },
-    /// It asks for more than it reads.
+    /// It requests more than it reads.
     Answers,
-    /// It writes, and asks for more than it reads.
+    /// It writes, and requests more than it reads.
     Writes,
 }
 
@@ -72,7 +73,6 @@ impl SlowClientMode {
     }
 }
 
-/// A question whose answer is long.
 fn request_with_long_answer() -> Vec<u8> {
     let topic = |nth| {
         MetadataRequestTopic::default()
@@ -84,7 +84,7 @@ fn request_with_long_answer() -> Vec<u8> {
     )
 }
 
-/// A request to produce that is refused at once, at length.
+/// A produce request that is refused at once, with a long response.
 fn request_with_many_errors() -> Vec<u8> {
     let data = |nth| PartitionProduceData::default().with_index(nth as i32);
     let topic = TopicProduceData::default()
@@ -93,7 +93,7 @@ fn request_with_many_errors() -> Vec<u8> {
     encode_frame(9, &ProduceRequest::default().with_acks(-1).with_topic_data(vec![topic]))
 }
 
-/// Is a slow client, again and again.
+/// Runs a slow client, again and again.
 pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut chance: SimRng) {
     let who = format!("slow{nth}");
     let mut producer = SimProducer::new(&world, 11 + 2 * nth, chance.fork());
@@ -128,18 +128,18 @@ pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut chance: S
     }
 }
 
-/// Sends a byte more, or reads one and sends one; whether the node takes part.
+/// Sends another byte, or reads one and sends one; returns whether the node takes part.
 fn is_accepted(end: &SimSocket, manner: SlowClientMode) -> bool {
     let would_block = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     if manner.is_reader() {
-        // What is on its way can be read behind the end.
+        // Bytes in flight can be read after the end.
         let _ = end.try_read(&mut [0]);
     }
     end.try_write_vectored(&[io::IoSlice::new(&[0])])
         .map_or_else(|error| would_block(&error), |_| true)
 }
 
-/// Asks for what a node that serves has to answer, whoever else is slow.
+/// Sends requests that a working node must answer, however slow other clients are.
 pub(super) async fn run_prober(world: Rc<SimWorld>, mut chance: SimRng) {
     let value = vec![b'x'; 140_000];
     let large = BatchBuilder::new(CompressionType::None).record(0, None, Some(&value), &[]).build();

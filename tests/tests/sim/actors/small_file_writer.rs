@@ -1,5 +1,5 @@
-//! Makes very many files, in worlds that have a long history, writes most of them once, and finds them again
-//! much later: each is a log of which a long stretch of history knows nothing.
+//! Creates very many files, in worlds with a long history, writes most of them once, and finds them
+//! again much later. Each file is a log that many segments of history know nothing of.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::world::SimWorld;
 const WHO: &str = "small_file_writer";
 /// The directory that they are in.
 pub(super) const DIRECTORY: &str = "small_files";
-/// How many it writes at a time, and looks at.
+/// How many it writes and checks at a time.
 const WRITES_PER_ROUND_MAX: u64 = 16;
 const READS_PER_ROUND: u64 = 1;
 /// And how many at the end.
@@ -48,7 +48,7 @@ impl SmallFileWriter {
         }
     }
 
-    /// Writes some; whether it was done.
+    /// Writes some; returns whether it was done.
     async fn write_some(&mut self, engine: &Arc<Engine>) -> bool {
         let life = self.world.incarnation.get();
         let made =
@@ -77,7 +77,7 @@ impl SmallFileWriter {
         let made = unless_node_exits(&self.world, life, engine.files().create(&name, 0o600)).await;
         let inode = made?.ok()?.inode().0;
         let hoard = &mut self.world.ledger.borrow_mut().small_files;
-        // What an inode was that went with the machine, its number may be another's.
+        // The inode was lost with the machine, so its number may be reused.
         hoard.iter_mut().filter(|old| old.inode == inode).for_each(|old| old.is_uncertain = true);
         hoard.push(SmallFile { inode, ..SmallFile::default() });
         Some(hoard.len() - 1)
@@ -95,7 +95,7 @@ impl SmallFileWriter {
         }
         let Ok(file) = engine.files().open_inode(Inode(inode)) else { return false };
         let bytes = Bytes::from(format!("{nth}:{:08x}", self.rng.below(1 << 32)));
-        // All that are written to one file have one length: nothing of the last one stays.
+        // All writes to one file have the same length, so nothing of the previous one remains.
         let doing = file.write_at(0, bytes.clone(), Durability::Synced);
         let Some(Ok(stamp)) = unless_node_exits(&self.world, life, doing).await else {
             return false;
@@ -106,7 +106,7 @@ impl SmallFileWriter {
         true
     }
 
-    /// Looks at one as it was just in front of one of its writes, or just behind it, or as it is.
+    /// Reads one file just before or just after one of its writes, or at present.
     fn check_one(&mut self, engine: &Engine) {
         let known = self.world.ledger.borrow().small_files.len() as u64;
         if known == 0 {
@@ -132,7 +132,7 @@ impl SmallFileWriter {
     }
 }
 
-/// Looks at many of them, for the end of a world.
+/// Reads many of them, at the end of a world.
 pub(super) fn check_many(world: &Rc<SimWorld>, engine: &Engine, chance: SimRng) {
     let mut hoarder = SmallFileWriter::new(world, chance);
     for _ in 0..READS_AT_END {

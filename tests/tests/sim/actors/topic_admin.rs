@@ -1,4 +1,4 @@
-//! The only one who creates and deletes topics: so it knows which there are, and later which there were.
+//! The only actor that creates and deletes topics, so it knows the present and past topics.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,14 +15,14 @@ use crate::wire::SimClient;
 use crate::world::SimWorld;
 
 const WHO: &str = "topic_admin";
-/// After this long, what was asked for over a connection that broke has been done, or never will be.
+/// After this long, a request on a connection that broke has been executed, or never will be.
 const UNKNOWN_OUTCOME_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) struct TopicAdmin {
     world: Rc<SimWorld>,
     client: SimClient,
     rng: SimRng,
-    /// What there is; `None` when it cannot be told.
+    /// The existing topics; `None` if they are unknown.
     names: Option<BTreeSet<String>>,
     known_bounds: Vec<Hlc>,
 }
@@ -55,7 +55,7 @@ impl TopicAdmin {
         }
     }
 
-    /// Creates a topic that is not there, or deletes one that is.
+    /// Creates a missing topic, or deletes an existing one.
     async fn change_topics(&mut self) {
         let Some(names) = &self.names else { return };
         let name = *self.rng.pick(&TRANSIENT_TOPICS);
@@ -76,7 +76,7 @@ impl TopicAdmin {
         match (code, &mut self.names) {
             (Ok(0), Some(names)) if creates => drop(names.insert(name.to_owned())),
             (Ok(0), Some(names)) => drop(names.remove(name)),
-            // It may be done, or not; or not yet.
+            // It may be done, or not, or not yet.
             _ => {
                 self.names = None;
                 tokio::time::sleep(UNKNOWN_OUTCOME_WAIT).await;
@@ -84,7 +84,7 @@ impl TopicAdmin {
         }
     }
 
-    /// Which topics there are, or were.
+    /// Lists the topics, present or past.
     async fn list_topics(&mut self, at: Option<Hlc>) {
         let asked = self.world.next_step();
         let question = json!({"op": "topics", "at": at.map(format_moment)});

@@ -1,5 +1,5 @@
-//! What was acknowledged is where its producer was told, after any crash: with `acks=all` whatever happens,
-//! with `acks=1` as long as the machine keeps its power.
+//! What was acknowledged is at the offset that its producer got, after any crash: with `acks=all`
+//! always, with `acks=1` if the machine keeps its power.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::ledger::{AckMode, LedgerStep, SimLedger};
 #[derive(Default)]
 pub(super) struct NoAcknowledgedLoss {
     held: BTreeSet<u64>,
-    /// When the machine lost its power last.
+    /// When the machine last lost its power.
     power_lost: LedgerStep,
 }
 
@@ -22,7 +22,7 @@ impl Invariant for NoAcknowledgedLoss {
 
     fn on_fact(&mut self, fact: &SimFact, step: LedgerStep, ledger: &SimLedger) -> InvariantResult {
         match fact {
-            // An answer may come late, from a machine that has lost its power meanwhile.
+            // A response may come late, from a machine that has lost its power meanwhile.
             SimFact::Acked { batch: id } => {
                 let batch = ledger.batch(*id);
                 if batch.acks == AckMode::All || batch.sent > self.power_lost {
@@ -51,7 +51,7 @@ impl Invariant for NoAcknowledgedLoss {
     }
 }
 
-/// Whether a batch is where its producer was told; or may have been given up by now.
+/// Whether a batch is at its producer's offset, or may have been removed by retention.
 pub(super) fn is_there(audit: &NodeAudit, ledger: &SimLedger, id: u64) -> bool {
     let batch = ledger.batch(id);
     let Some(acked) = batch.acked else { return true };

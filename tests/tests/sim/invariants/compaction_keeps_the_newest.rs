@@ -1,5 +1,5 @@
-//! Compaction, against a replay: a compacted topic read as of a moment has the newest value that each key
-//! had then, no value of a key that was deleted then, and nothing that was never there.
+//! Compaction, against a replay. A compacted topic read as of a moment has the newest value that
+//! each key had then, no value of a key that was deleted then, and nothing that was never there.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl Invariant for CompactionKeepsTheNewest {
         }
         let newest: BTreeMap<_, _> = replayed.iter().map(|record| (&record.key, *record)).collect();
         let is_there = |newest: &&&AuditRecord| {
-            // A tombstone may have had its time; then nothing of its key is there.
+            // A tombstone may have expired; then nothing of its key is there.
             let is_gone =
                 newest.is_tombstone && moment.records.iter().all(|record| record.key != newest.key);
             is_gone || moment.records.contains(newest)

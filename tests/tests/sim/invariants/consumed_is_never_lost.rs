@@ -1,5 +1,5 @@
-//! A batch of `acks=all` that a consumer could see is on stable storage already: no crash takes it back.
-//! What could be seen when the node died is known, as is what consumers were shown.
+//! A batch of `acks=all` that a consumer could read is on stable storage already: no crash takes it
+//! back. The model knows what was readable when the node died, and what consumers read.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::ledger::{AckMode, LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct NoConsumedLoss {
-    /// What could be seen when the node died: batch, partition, offset.
+    /// What was readable when the node died: batch, partition, offset.
     visible: Vec<(u64, PartitionKey, u64)>,
-    /// Up to where each partition could be seen in the middle of a group.
+    /// The readable end of each partition in the middle of a group.
     observed_ends: BTreeMap<PartitionKey, u64>,
     consumed: Vec<u64>,
 }
@@ -73,7 +73,7 @@ fn durable_batches(audit: &NodeAudit, ledger: &SimLedger) -> Vec<(u64, Partition
     found
 }
 
-/// Where a batch was seen.
+/// The place of a batch.
 fn find(ledger: &SimLedger, id: u64) -> Option<(u64, PartitionKey, u64)> {
     ledger.partitions.iter().find_map(|(place, seen)| {
         let entry = seen.entries.values().find(|entry| entry.batch() == Some(id))?;

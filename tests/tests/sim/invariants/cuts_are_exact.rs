@@ -1,5 +1,5 @@
-//! A cut ends, in each partition of each topic that existed then, behind the last batch that is stamped
-//! below it; and has no other partition in it.
+//! A cut ends, in each partition of each topic that existed then, after the last batch that is
+//! stamped below it. It has no other partition.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;
@@ -27,7 +27,7 @@ impl Invariant for CutsAreExact {
                 return Err(format!("the cut at {} misses {place:?}", cut.at));
             };
             let end = seen.end_at(cut.at);
-            // What was given up in front of the first entry that was ever seen is known by nobody.
+            // What was removed before the first entry was ever seen is unknown.
             if span.end != end && !(end == 0 && span.end <= seen.now.start) {
                 return Err(format!("{place:?} ends at {end} in {}, and not {}", cut.at, span.end));
             }

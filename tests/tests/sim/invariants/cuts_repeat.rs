@@ -1,5 +1,5 @@
-//! A cut that was answered once is answered the same for ever: the same ends, and the same hash of its
-//! content. What was not durable may go with the machine, and its answers with it.
+//! A cut that was answered once is answered the same for ever: the same ends, and the same hash of
+//! its content. What was not durable may be lost with the machine, and its answers with it.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The horizon: a moment of which records were given up is an error, never silently less; and a moment
-//! that is whole is no error.
+//! The horizon: a moment of which records were removed is an error, never silently less. A moment
+//! that is complete is no error.
 
 use hlc::Hlc;
 
@@ -21,7 +21,7 @@ impl Invariant for DeletedHistoryRefusal {
         ledger: &SimLedger,
     ) -> InvariantResult {
         match fact {
-            // What follows begins at the start; but the moment's own end is not below it.
+            // The rest begins at the log start; but the moment's own end is not below it.
             SimFact::Moment(moment) if moment.span.end < moment.span.start => {
                 Err(format!("{moment:?} ends before it begins"))
             }
@@ -52,18 +52,17 @@ impl Invariant for DeletedHistoryRefusal {
     }
 }
 
-/// Whether nothing that was in the cut with this bound, and nothing that tells what was, is missing; also
-/// that its topic was there.
+/// Whether its topic existed, and nothing is missing from the cut with this bound.
 fn is_whole(seen: &PartitionRecord, bound: Hlc) -> bool {
     let is_lost = match seen.deleted_up_to() {
         Some(lost_to) => bound <= lost_to,
-        // What was given up was never seen: then nothing can be said.
+        // What was removed was never seen: then nothing can be said.
         None => seen.now.start > 0,
     };
     !is_lost && bound >= seen.now.compacted_to && !seen.now.is_removed
 }
 
-/// The last stamp that was seen: what is asked for behind it may lie in the future.
+/// The last stamp that was seen: a moment after it may lie in the future.
 fn latest(ledger: &SimLedger) -> Hlc {
     let last = |seen: &PartitionRecord| seen.entries.values().next_back().map(|entry| entry.stamp);
     ledger.partitions.values().filter_map(last).max().unwrap_or_default()

@@ -1,6 +1,6 @@
-//! A clock that cannot be trusted stamps nothing: no stamp is further ahead of the wall clock than the
-//! largest skew, until somebody confirms a wall clock that is behind; and while the wall clock has jumped,
-//! nothing is accepted.
+//! A clock that cannot be trusted issues no stamps: no stamp is further ahead of the wall clock
+//! than the largest skew, until a wall clock that is behind is confirmed. While the wall clock has
+//! jumped, no write is accepted.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::audit::NodeAudit;
 use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// `clock.skew-max`, as it is if nobody sets it.
+/// The default of `clock.skew-max`.
 const SKEW_MAX_MS: u64 = 500;
 
 #[derive(Default)]
 pub(super) struct FencedClockRefusesWrites {
-    /// Since when the clock is mistrusted.
+    /// Since when the clock is not trusted.
     clock_jumped: Option<LedgerStep>,
     /// Acknowledged since the last audit.
     acked: BTreeMap<u64, u64>,
-    /// Stamps may be ahead of the wall clock: somebody has confirmed it so.
+    /// Stamps may be ahead of the wall clock, because it was confirmed behind them.
     may_run_ahead: bool,
 }
 

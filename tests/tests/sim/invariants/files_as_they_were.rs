@@ -1,5 +1,6 @@
-//! Files with overwrites: names, attributes and every byte are, now and as of any moment, what the changes
-//! up to there make of them. A change is in a moment or it is not, whole, and that is so for ever.
+//! Files with overwrites: names, attributes and every byte are, now and as of any moment, the
+//! result of the changes up to there. A change is in a moment as a whole or not at all, and that
+//! never changes.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

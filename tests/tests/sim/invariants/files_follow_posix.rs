@@ -1,4 +1,4 @@
-//! What POSIX allows is done with files, and what it forbids is refused.
+//! File operations that POSIX allows succeed, and those that it forbids are refused.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

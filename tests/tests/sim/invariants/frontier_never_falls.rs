@@ -1,4 +1,4 @@
-//! Whoever asks after an answer was given sees a frontier at least as late, from one life of the node to
+//! A request after a response gets a frontier at least as late, from one incarnation of the node to
 //! the next.
 
 use hlc::Hlc;
@@ -9,7 +9,7 @@ use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct FrontierNeverFalls {
-    /// Frontiers by when they were answered, each later than all before it.
+    /// Frontiers by the time of their response, each later than all before it.
     answered: Vec<(LedgerStep, Hlc)>,
 }
 

@@ -1,5 +1,5 @@
-//! A moment in the far future is an error at once, and nothing else is called that; and nothing is answered
-//! that lies ahead of the frontier.
+//! A moment in the far future is an error at once, and no other moment gets that error. Nothing
+//! ahead of the frontier is answered.
 
 use hlc::Hlc;
 
@@ -7,13 +7,14 @@ use super::{Invariant, InvariantResult};
 use crate::facts::{MomentRefusal, SimFact};
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// What counts as far, for certain: clocks are set by less.
+/// What is certainly far: clocks are set by less.
 const FAR_MS: u64 = 600_000;
 
 #[derive(Default)]
 pub(super) struct FutureMomentRefusal {
     latest: Hlc,
-    /// Stamps, and so the frontier, may be far ahead of the wall clock: somebody has confirmed it so.
+    /// Stamps, and so the frontier, may be far ahead of the wall clock, because it was confirmed
+    /// behind them.
     may_run_ahead: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What was there once is there unchanged as long as it is kept: the same batch, at the same offset, with
+//! What was stored once stays unchanged while it is kept: the same batch, at the same offset, with
 //! the same stamp.
 
 use hlc::Hlc;
@@ -33,7 +33,7 @@ impl Invariant for HistoryIsImmutable {
                 } else {
                     before == entry
                 };
-                // A crash may take a batch back, and another may come to its place.
+                // A crash may take a batch back, and another may get its offset.
                 if !is_same && !may_lose {
                     return Err(format!("{name}: {before:?} has become {entry:?}"));
                 }

@@ -1,4 +1,4 @@
-//! What must hold in every world: one invariant a file.
+//! What must hold in every world: one invariant per file.
 
 mod acknowledged_is_never_lost;
 mod compaction_keeps_the_newest;
@@ -34,28 +34,28 @@ use crate::audit::NodeAudit;
 use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// Whether it still holds; or what was seen that must not be.
+/// Whether it still holds, or the violation.
 pub(crate) type InvariantResult = Result<(), String>;
 
-/// Something that holds whatever happens.
+/// Something that always holds.
 pub(crate) trait Invariant {
-    /// Its file's name.
+    /// The name of its file.
     fn name(&self) -> &'static str;
 
-    /// Something became known at a step.
+    /// Handles a fact that became known at a step.
     fn on_fact(&mut self, fact: &SimFact, step: LedgerStep, ledger: &SimLedger) -> InvariantResult {
         let _ = (fact, step, ledger);
         Ok(())
     }
 
-    /// The node was audited. The ledger does not know of it yet.
+    /// Handles an audit of the node. The ledger does not have it yet.
     fn on_audit(&mut self, audit: &NodeAudit, ledger: &SimLedger) -> InvariantResult {
         let _ = (audit, ledger);
         Ok(())
     }
 }
 
-/// All of them, as they are before anything has happened.
+/// All invariants, in their initial state.
 pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(acknowledged_is_never_lost::NoAcknowledgedLoss::default()),

@@ -1,5 +1,5 @@
-//! A topic read as of a moment of system time is, in each partition, exactly what was stamped before the
-//! moment, from where the partition begins.
+//! A topic read as of a moment of system time has, in each partition, exactly what was stamped
+//! before the moment, from the log start on.
 
 use hlc::Hlc;
 

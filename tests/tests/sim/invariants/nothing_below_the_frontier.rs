@@ -1,5 +1,5 @@
-//! B2: whatever is sent after a frontier was answered is stamped above it; and whatever is not visible
-//! while a frontier holds never comes to lie below it.
+//! B2: everything sent after a frontier was answered is stamped above it. What is not visible while
+//! a frontier holds never appears below it.
 
 use hlc::Hlc;
 
@@ -10,9 +10,10 @@ use crate::ledger::{LedgerStep, SimLedger};
 
 #[derive(Default)]
 pub(super) struct NothingBelowTheFrontier {
-    /// Promises by when they were answered, each later than all before it: no later stamp is as early.
+    /// Promises by the time of their response, each later than all before it: no later stamp is as
+    /// early.
     promised: Vec<(LedgerStep, Hlc)>,
-    /// In the middle of a group: a frontier, and how far each partition could be read.
+    /// In the middle of a group: a frontier, and the readable end of each partition.
     sync_observations: Vec<(Hlc, Vec<(PartitionKey, u64)>)>,
 }
 
@@ -48,7 +49,7 @@ impl Invariant for NothingBelowTheFrontier {
             SimFact::SyncObservation { frontier, ends } => {
                 self.sync_observations.push((*frontier, ends.clone()))
             }
-            // What was not on stable storage may be taken back, and its offsets given out again.
+            // What was not on stable storage may be taken back, and its offsets reused.
             SimFact::NodeExited(_) => self.sync_observations.clear(),
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! In each partition batches follow one another without a gap, and each batch's records take its offsets,
-//! all of them unless it was compacted.
+//! In each partition batches follow one another without a gap, and each batch's records take its
+//! offsets: all of them, unless it was compacted.
 
 use hlc::Hlc;
 

@@ -1,4 +1,5 @@
-//! Which offsets were committed at a moment is answered the same for ever, and as whoever made them so knows it.
+//! The offsets that were committed at a moment are answered the same for ever, and as the committer
+//! knows them.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! While a pin stands, nothing that its moment shows goes, in the topics that it is about: no start moves,
-//! no compaction goes beyond it, and no read of the moment is refused. Once no pin stands, what is old goes.
+//! While a pin stands, nothing that its moment shows is removed in its topics: no log start
+//! advances, no compaction goes beyond it, and no read of the moment is refused. Once no pin
+//! stands, old records are removed.
 
 use super::{Invariant, InvariantResult};
 use crate::actors::SHORT_RETENTION_MS;
@@ -7,12 +8,12 @@ use crate::audit::{AuditPartition, NodeAudit};
 use crate::facts::{MomentRefusal, SimFact};
 use crate::ledger::{LedgerPin, LedgerStep, SimLedger};
 
-/// How much older than its retention a batch may be: it went by the clock of a little before.
+/// How much older than its retention a batch may be: retention ran by a slightly earlier clock.
 const GRACE_MS: u64 = 50;
 
 #[derive(Default)]
 pub(super) struct PinsKeepThePast {
-    /// What was old by this clock has gone.
+    /// What was old by this clock has been removed.
     retention_applied_ms: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! A pin that was set is listed, in this life of the node and the next, until it expires or is removed; and
-//! then it is not.
+//! A pin that was set is listed, in this incarnation of the node and the next, until it expires or
+//! is removed. Then it is not.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

@@ -1,5 +1,5 @@
-//! No batch is twice in a partition, however often it was sent; and those of an idempotent producer stand in the
-//! order of their sequence numbers.
+//! No batch is twice in a partition, however often it was sent. Those of an idempotent producer are
+//! in the order of their sequence numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl Invariant for NoRetryDuplicates {
         for held in &audit.partitions {
             let mut last: BTreeMap<i64, i32> = BTreeMap::new();
             for (id, base) in held.entries.iter().filter_map(|e| Some((e.batch()?, e.base))) {
-                // Sent again by name, an idempotent batch may find another topic that has the name by now.
+                // A retry goes by the topic's name, which another topic may have by now.
                 let scope = ledger.batch(id).sequence.map(|_| held.place);
                 if !found.insert((id, scope)) {
                     return Err(format!("batch {id} is there twice: {:?}", ledger.batch(id)));

@@ -1,4 +1,4 @@
-//! Of very many logs, each is found again in any moment, however much has been written to others since:
+//! Of very many logs, each is found in any moment, however much has been written to others since:
 //! what was acknowledged in it is there from its stamp on, and not before.
 
 use super::{Invariant, InvariantResult};

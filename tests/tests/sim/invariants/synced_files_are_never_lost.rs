@@ -1,5 +1,6 @@
-//! After a death files are as one of the changes to them had left them: the last one if the machine kept its
-//! power, else one at or after the last that was synced. Nothing in between is missing.
+//! After a crash the files are in the state after one of their changes: the last one if the machine
+//! kept its power, else one at or after the last that was synced. Nothing before that change is
+//! missing.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;
@@ -24,7 +25,7 @@ impl Invariant for NoSyncedFileLoss {
         for (_, version) in ledger.files.at_start(*lost_power) {
             match first_difference(&version.tree.snapshot(), sight) {
                 None => return Ok(()),
-                // The latest is what they should be, if anything.
+                // The latest version is the expected one, if any is.
                 Some(why) => drop(odd.get_or_insert(why)),
             }
         }

@@ -1,6 +1,6 @@
-//! A record without a value says that its key is deleted. It goes once a later record of the key supersedes
-//! it, as every record; else when it has stayed for `delete.retention.ms`, and never before; but then it
-//! does go.
+//! A record without a value deletes its key. It is removed once a later record of the key
+//! supersedes it, like every record. Otherwise it is removed after `delete.retention.ms`, never
+//! before, and then it must go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::audit::{AuditBatch, AuditPartition, AuditRecord, NodeAudit};
 use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
 
-/// How far stamps may run ahead of the wall clock by which tombstones go.
+/// How far stamps may run ahead of the wall clock that tombstones expire by.
 const SKEW_MAX_MS: u64 = 500;
 
 #[derive(Default)]
 pub(super) struct TombstonesRespectRetention {
-    /// Tombstones that are stamped before have had their time.
+    /// Tombstones that are stamped before have expired.
     cleaned: Option<Hlc>,
 }
 

@@ -1,4 +1,4 @@
-//! Which topics there were at a moment is answered the same for ever, and as whoever made them so knows it.
+//! The topics at a moment are answered the same for ever, and as the topic admin knows them.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! While nobody has confirmed a clock that is far ahead at the start, nothing goes by its time: no partition
-//! begins later, and none is compacted further. That no pin ends by it, those of pins see to.
+//! While a clock that is far ahead at the start is not confirmed, nothing is removed by its time:
+//! no log start advances, and nothing is compacted further. The invariants of pins check that no
+//! pin expires by it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::ledger::{LedgerStep, SimLedger};
 #[derive(Default)]
 pub(super) struct UnconfirmedClockKeepsHistory {
     is_unconfirmed: bool,
-    /// Where partitions began and to where they were compacted, when they were first seen since.
+    /// The log start and the end of compaction of each partition, when first seen since.
     first_seen: BTreeMap<PartitionKey, (u64, Hlc)>,
 }
 

@@ -1,6 +1,6 @@
-//! Bitemporal: a partition as of a user time, as known at a moment, ends at the first record that was known
-//! then and is as late by its own time; or where it ended at the moment. That is so for ever, whatever
-//! arrives late, and an error once records that tell it may be gone.
+//! Bitemporal: a partition as of a user time, as known at a moment, ends at the first record that
+//! was known then and is as late by its own time; or where it ended at the moment. That never
+//! changes, whatever arrives late. It is an error once records that decide it may be gone.
 
 use super::{Invariant, InvariantResult};
 use crate::facts::SimFact;

@@ -1,5 +1,5 @@
-//! The offset of a user time is that of the first record, in the order of offsets, whose own time is as
-//! late: in any order of times, and inside a moment as of that moment.
+//! The offset of a user time is that of the first record, in the order of offsets, whose own time
+//! is as late: in any order of times, and inside a moment as of that moment.
 
 use hlc::Hlc;
 
@@ -35,7 +35,7 @@ impl Invariant for UserTimesAreExact {
             let kept = records().find(|record| record.offset >= start && record.time >= *time);
             kept.map(|record| (record.offset, record.time))
         };
-        // The partition may have begun earlier when it was asked than it does now.
+        // The partition may have begun earlier at the request than it does now.
         let is_first = |start: u64| *found == first(start);
         let starts = (0..=seen.now.start).rev();
         match starts.into_iter().any(is_first) {
