@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::timekeeper::BOUND_FILE;
 
 /// The version of the on-disk format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 const IDENTITY_FILE: &str = "FREEZEFRAME";
 const LOCK_FILE: &str = "LOCK";
 

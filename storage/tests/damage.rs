@@ -285,7 +285,7 @@ fn a_data_directory_of_another_version_is_refused() {
         Err(DataDirectoryError::Version { found, .. }) => assert_eq!(found, "1"),
         other => panic!("{other:?}"),
     }
-    for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 6\n", b"format 6\ncluster \n"] {
+    for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 7\n", b"format 7\ncluster \n"] {
         fs::write(directory.path().join("FREEZEFRAME"), damaged).unwrap();
         for taken in [
             DataDirectory::open(directory.path(), String::new),
