@@ -26,17 +26,18 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::apis;
 use crate::core::KafkaServer;
 use crate::extension;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader, RequestQuotas};
 use crate::memory_budget::{ConnectionQuota, MemoryBudgetError};
 use crate::metrics::add;
+use crate::request::{BadRequest, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::routes::{BadRequest, RequestContext, ResponseResult, header, route};
+use crate::routes::{header, route};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
-use crate::{apis, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
@@ -231,7 +232,7 @@ struct KafkaConnection<S> {
 /// The requests in flight, and the responses that wait for their turn on the socket.
 #[derive(Default)]
 struct RequestPipeline {
-    futures: FuturesOrdered<routes::ResponseFuture>,
+    futures: FuturesOrdered<ResponseFuture>,
     ready: VecDeque<ResponseResult>,
 }
 
@@ -399,7 +400,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         frame: RequestFrame,
         body: Bytes,
         is_only: bool,
-    ) -> Result<routes::ResponseFuture, ConnectionError> {
+    ) -> Result<ResponseFuture, ConnectionError> {
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
@@ -425,11 +426,7 @@ impl<S: ByteStream> KafkaConnection<S> {
     }
 
     /// Selects the code that serves a request.
-    fn route(
-        &self,
-        context: RequestContext,
-        body: Bytes,
-    ) -> Result<routes::ResponseFuture, BadRequest> {
+    fn route(&self, context: RequestContext, body: Bytes) -> Result<ResponseFuture, BadRequest> {
         let kafka = Arc::clone(&self.kafka);
         let (api, version) = (context.api_key, context.version);
         if api == extension::API_KEY {
@@ -539,9 +536,7 @@ impl<S: ByteStream> KafkaConnection<S> {
 }
 
 /// Polls what is in flight once, and takes a response if one is ready.
-async fn poll_once(
-    in_flight: &mut FuturesOrdered<routes::ResponseFuture>,
-) -> Option<ResponseResult> {
+async fn poll_once(in_flight: &mut FuturesOrdered<ResponseFuture>) -> Option<ResponseResult> {
     std::future::poll_fn(|context| {
         use futures_util::Stream;
         match std::pin::Pin::new(&mut *in_flight).poll_next(context) {

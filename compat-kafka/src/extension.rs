@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::core::KafkaServer;
+use crate::request::{BadRequest, RequestContext, ResponseResult};
 use crate::response::KafkaResponse;
-use crate::routes::{BadRequest, RequestContext, ResponseResult};
 
 mod cuts;
 mod diffs;

@@ -23,6 +23,7 @@ mod memory_budget;
 mod metrics;
 mod moment_cache;
 mod offset_expiry;
+mod request;
 mod response;
 mod routes;
 mod stream;

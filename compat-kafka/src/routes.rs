@@ -1,7 +1,5 @@
 //! The APIs that are served, and their versions: one table, which ApiVersions reads too.
 
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,58 +11,15 @@ use kafka_protocol::messages::{
     IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
     ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
     ListPartitionReassignmentsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, RequestHeader, ResponseHeader,
-    SyncGroupRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, RequestHeader, SyncGroupRequest,
 };
-use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, VersionRange};
+use kafka_protocol::protocol::{Decodable, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::memory_budget::ConnectionQuota;
-use crate::response::KafkaResponse;
+use crate::request::{
+    ApiHandler, BadRequest, RequestContext, ResponseFuture, ResponseResult, decode, encode,
+};
 use crate::{apis, guard};
-
-/// What a handler knows of a request besides its body.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestContext {
-    pub(crate) api_key: i16,
-    pub(crate) version: i16,
-    pub(crate) correlation_id: i32,
-    pub(crate) client_id: String,
-    /// The address of the client.
-    pub(crate) peer: SocketAddr,
-    /// The address of the server that the client connected to.
-    pub(crate) local: SocketAddr,
-    /// A produce request of the connection holds it until it has its place in the journal's queue.
-    pub(crate) produce_lock: Arc<tokio::sync::Mutex<()>>,
-    /// The memory that the connection's responses hold.
-    pub(crate) response_quota: Arc<ConnectionQuota>,
-}
-
-/// A request that is decoded into a message, and answered by one.
-pub(crate) trait ApiHandler: Request + Send + Sized {
-    /// The versions that are served and tested.
-    const SERVED_VERSIONS: VersionRange;
-
-    /// Returns the response. Errors are part of the response.
-    fn handle(
-        self,
-        kafka: &Arc<KafkaServer>,
-        context: &RequestContext,
-    ) -> impl Future<Output = Self::Response> + Send;
-}
-
-/// A request that cannot be answered. The connection ends.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}. api={api}, version={version}")]
-pub(crate) struct BadRequest {
-    pub(crate) api: i16,
-    pub(crate) version: i16,
-    pub(crate) reason: String,
-}
-
-/// A response, or `None` if the client wants none.
-pub(crate) type ResponseResult = Result<Option<KafkaResponse>, BadRequest>;
-pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = ResponseResult> + Send>>;
 
 /// One row of the table.
 pub(crate) struct ApiRoute {
@@ -170,39 +125,6 @@ async fn call<R: ApiHandler>(
     let request = decode::<R>(&context, body)?;
     let response = request.handle(&kafka, &context).await;
     encode::<R>(&context, &response).map(Some)
-}
-
-/// Decodes a body after `guard` has checked its counts: the codec reserves memory for what they
-/// announce.
-pub(crate) fn decode<R: Request>(
-    context: &RequestContext,
-    mut body: Bytes,
-) -> Result<R, BadRequest> {
-    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
-    guard::check(context.api_key, context.version, &body)
-        .map_err(|error| bad(error.to_string()))?;
-    R::decode(&mut body, context.version)
-        .map_err(|error| bad(format!("the request cannot be decoded: {error:#}")))
-}
-
-pub(crate) fn encode<R: Request>(
-    context: &RequestContext,
-    response: &R::Response,
-) -> Result<KafkaResponse, BadRequest> {
-    let mut answer = KafkaResponse::new();
-    let mut result = Ok(());
-    answer.write(|out| {
-        let header = R::Response::header_version(context.version);
-        result = ResponseHeader::default()
-            .with_correlation_id(context.correlation_id)
-            .encode(out, header)
-            .and_then(|()| response.encode(out, context.version));
-    });
-    result.map(|()| answer).map_err(|error| BadRequest {
-        api: context.api_key,
-        version: context.version,
-        reason: format!("the answer cannot be encoded: {error:#}"),
-    })
 }
 
 /// Splits a frame into its header and its body.

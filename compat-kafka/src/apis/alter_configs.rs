@@ -12,7 +12,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::create_topics::{KafkaApiError, duplicates, error_fields, find_changeable_topic};
 use super::describe_configs::{check_node_id, resource};
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for AlterConfigsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };

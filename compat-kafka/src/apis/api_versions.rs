@@ -6,8 +6,9 @@ use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::VersionRange;
 
+use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
-use crate::routes::{BadRequest, RequestContext, ResponseResult, decode, encode, routes};
+use crate::routes::routes;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };
 

@@ -13,7 +13,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ConsumerGroupDescribeRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };

@@ -12,7 +12,7 @@ use super::create_topics::{
     KafkaApiError, check_replicas, duplicates, error_fields, find_changeable_topic,
 };
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for CreatePartitionsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 3 };

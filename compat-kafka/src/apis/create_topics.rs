@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::describe_configs::topic_settings;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// The broker's default.
 const DEFAULT: i32 = -1;

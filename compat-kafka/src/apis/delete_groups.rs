@@ -12,7 +12,7 @@ use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::GroupError;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteGroupsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 2 };

@@ -14,7 +14,7 @@ use kafka_protocol::protocol::VersionRange;
 use super::create_topics::find_changeable_topic;
 use crate::core::KafkaServer;
 use crate::error_code::engine_error;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// "Up to the high watermark." The engine uses the same number.
 const ALL: i64 = -1;

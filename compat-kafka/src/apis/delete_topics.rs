@@ -13,7 +13,7 @@ use super::create_topics::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
 use crate::core::{KafkaServer, ReadableTopic};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteTopicsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 1, max: 6 };

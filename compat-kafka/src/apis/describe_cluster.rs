@@ -9,7 +9,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// The endpoint type of brokers.
 const BROKERS: i8 = 1;

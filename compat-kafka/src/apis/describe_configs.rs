@@ -15,7 +15,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use super::create_topics::{KafkaApiError, error_fields};
 use crate::core::{KafkaServer, ReadableTopic};
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// Kafka's numbers of resource types.
 pub(super) mod resource {

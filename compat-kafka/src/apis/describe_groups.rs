@@ -10,7 +10,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{ClassicGroupState, GroupError, GroupSummary, MemberSummary};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a missing group is an error. Before, it is a dead group.
 const REPORTS_MISSING_GROUP: i16 = 6;

@@ -14,7 +14,7 @@ use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, 
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// The settings that name the directory, and the name if neither is set.
 const DIRECTORY_SETTINGS: [&str; 2] = ["log.dirs", "log.dir"];

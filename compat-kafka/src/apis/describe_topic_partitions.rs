@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::core::{KafkaServer, ReadableTopic};
 use crate::moment_cache::moment_topic_id;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).
 const PARTITIONS_MAX: usize = 2000;

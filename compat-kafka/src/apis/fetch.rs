@@ -24,8 +24,8 @@ use crate::error_code::engine_error;
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
+use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
-use crate::routes::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::trim::trim;
 
 pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 4, max: 18 };

@@ -11,7 +11,7 @@ use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinator
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::{AdvertisedAddress, KafkaServer};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;

@@ -8,7 +8,7 @@ use kafka_protocol::protocol::VersionRange;
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for HeartbeatRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 };

@@ -17,7 +17,7 @@ use super::alter_configs::{DuplicateResources, alter, check_keys};
 use super::create_topics::{KafkaApiError, error_fields};
 use super::describe_configs::resource;
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for IncrementalAlterConfigsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 1 };

@@ -7,7 +7,7 @@ use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, Pr
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for InitProducerIdRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };

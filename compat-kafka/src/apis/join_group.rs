@@ -10,7 +10,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{JoinRequest, JoinResult, JoinedMember};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 #[cfg(test)]
 pub(crate) mod test_kafka_api;

@@ -9,7 +9,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{GroupError, LeaveMemberRequest, LeaveMemberResult};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, several members may leave at once, and each gets its own result.
 const BATCHED: i16 = 3;

@@ -10,7 +10,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::describe_configs::resource;
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 const TYPES: [i8; 5] = [
     resource::TOPIC,

@@ -8,7 +8,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use crate::core::KafkaServer;
 use crate::groups::GroupOverview;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ListGroupsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 5 };

@@ -16,7 +16,7 @@ use kafka_protocol::protocol::VersionRange;
 use super::create_topics::duplicates;
 use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::engine_error;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;

@@ -8,7 +8,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for ListPartitionReassignmentsRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };

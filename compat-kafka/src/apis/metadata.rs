@@ -18,7 +18,7 @@ use super::create_topics::new_topic_id;
 use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::engine_error;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// The operations on a topic or the cluster that anybody may do when there is no authorization.
 /// Kafka's bits for read, write, create, delete, alter, describe, and the configs.

@@ -19,7 +19,7 @@ use kafka_protocol::protocol::VersionRange;
 use crate::core::KafkaServer;
 use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, GroupError};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 #[cfg(test)]
 mod tests;

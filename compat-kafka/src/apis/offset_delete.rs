@@ -14,7 +14,7 @@ use super::offset_commit::coordinator_error;
 use crate::core::{KafkaServer, ReadableTopic};
 use crate::error_code::group_error;
 use crate::groups::{GroupError, GroupSubscriptions};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetDeleteRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 0 };

@@ -22,7 +22,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
 use crate::core::KafkaServer;
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a response has a top-level error in addition to those of its partitions.
 const TOP_LEVEL_ERROR: i16 = 2;

@@ -11,7 +11,7 @@ use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpoch
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::{KafkaServer, ReadableTopic};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetForLeaderEpochRequest {
     const SERVED_VERSIONS: VersionRange = VersionRange { min: 2, max: 4 };

@@ -30,7 +30,7 @@ use crate::error_code::{batch_error, engine_error};
 use crate::format::producer_note;
 use crate::frame_buffer_pool::LARGE_BYTES_MIN;
 use crate::metrics::add;
-use crate::routes::{BadRequest, RequestContext, ResponseResult, decode, encode};
+use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 
 #[cfg(test)]
 mod tests;

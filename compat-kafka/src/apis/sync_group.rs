@@ -9,7 +9,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{SyncRequest, SyncResult};
-use crate::routes::{ApiHandler, RequestContext};
+use crate::request::{ApiHandler, RequestContext};
 
 /// From here on, a member must name the protocol that it knows.
 const PROTOCOL_REQUIRED: i16 = 5;

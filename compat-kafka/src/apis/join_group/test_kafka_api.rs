@@ -20,8 +20,9 @@ use storage::disk::MemoryDisk;
 use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
 use crate::format::KafkaFormat;
 use crate::groups::Options as GroupOptions;
+use crate::request::{ApiHandler, RequestContext};
 use crate::response::ResponseChunk;
-use crate::routes::{ApiHandler, RequestContext, route};
+use crate::routes::route;
 
 const CORRELATION_ID: i32 = 9;
 /// The name of a consumer's only protocol.
