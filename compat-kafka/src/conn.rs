@@ -26,9 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apis;
 use crate::core::KafkaServer;
-use crate::extension;
 use crate::file_run::{LoadError, load_first};
 use crate::frame_reader::{RequestFrame, RequestFrameReader, RequestQuotas};
 use crate::memory_budget::{ConnectionQuota, MemoryBudgetError};
@@ -38,6 +36,7 @@ use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes::{header, route};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
+use crate::{apis, extension};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;

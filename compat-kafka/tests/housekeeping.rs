@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::CoreOptions;
-use engine::{EngineError, EngineOptions, Offset, SeekError, WaitPolicy};
+use engine::{CoreOptions, EngineError, EngineOptions, Offset, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, SysTime};
 use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
 

@@ -11,10 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::CoreOptions;
 use engine::files::FileError;
 use engine::groups::OffsetCommit;
-use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
+use engine::{CoreOptions, EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};
 use storage::catalog::CatalogFaults;

@@ -4,8 +4,7 @@ mod rig;
 
 use std::sync::Arc;
 
-use engine::CoreOptions;
-use engine::{EngineOptions, SeekError, WaitPolicy};
+use engine::{CoreOptions, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
 use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;

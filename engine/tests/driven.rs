@@ -5,8 +5,7 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::CoreOptions;
-use engine::{EngineOptions, Offset};
+use engine::{CoreOptions, EngineOptions, Offset};
 use hlc::{ManualClock, SysTime};
 use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;

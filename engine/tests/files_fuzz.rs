@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use engine::CoreOptions;
 use engine::files::{
     AttributeUpdate, FileAttributes, FileError, FileKind, FileOptions, FileSystem, FileView, Inode,
     OpenFile, RenameMode,
 };
-use engine::{Durability, EngineOptions};
+use engine::{CoreOptions, Durability, EngineOptions};
 use file_model::{END, FileModel, HIGH, LOW, ModelBytes, ModelKind, ModelName, ModelNode};
 use hlc::{Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::groups::GroupOptions;
-use engine::groups::{GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit};
+use engine::groups::{GroupOptions, GroupSetError, GroupSetMode, GroupSetResult, OffsetCommit};
 use engine::{Engine, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
 use rig::{EngineFixture, START};

@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::CoreOptions;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
-use engine::groups::GroupOptions;
-use engine::groups::OffsetCommit;
+use engine::groups::{GroupOptions, OffsetCommit};
 use engine::{
-    Durability, Engine, EngineOptions, MaintenanceOptions, Offset, Payload, PayloadHeader,
-    PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
+    CoreOptions, Durability, Engine, EngineOptions, MaintenanceOptions, Offset, Payload,
+    PayloadHeader, PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
 };
 use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
 use rig::{START, TimeListFormat};

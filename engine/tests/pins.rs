@@ -5,8 +5,9 @@ mod rig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::CoreOptions;
-use engine::{EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy};
+use engine::{
+    CoreOptions, EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy,
+};
 use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;

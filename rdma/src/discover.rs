@@ -1,8 +1,7 @@
 //! Lists the devices in sysfs.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 

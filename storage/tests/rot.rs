@@ -7,8 +7,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -11,9 +11,9 @@ use std::ops::{ControlFlow, Range};
 use harness::{StoreFixture, append, append_with_header, manual_clock};
 use storage::check::{ChangedFrame, CheckReport, FrameChange, VerificationReport};
 use storage::disk::{Disk, DiskFault, MemoryDisk};
-use storage::journal::segment_name;
 use storage::journal::{
     FRAME_BYTES, FrameHeader, FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScannedFrame,
+    segment_name,
 };
 use storage::proof::{
     Digest, PROOF_HEADER_BYTES, ProofHeader, ProofLocation, SigningKey, chain_before, proof_name,

@@ -9,9 +9,8 @@ use hlc::{Moment, SysTime};
 
 use super::ServerAddress;
 use super::topics::{parse_topic, stamp_date};
-use crate::completion;
 use crate::moments::{MomentArg, date, parse_length};
-use crate::output;
+use crate::{completion, output};
 
 /// Arguments of `pins`.
 #[derive(Debug, clap::Args)]

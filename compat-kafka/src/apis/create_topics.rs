@@ -354,9 +354,9 @@ pub(super) fn duplicates<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T
 #[cfg(test)]
 pub(super) mod tests {
     use bytes::BytesMut;
-    use engine::CoreOptions;
     use engine::{
-        Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch, TopicDefaults,
+        CoreOptions, Durability, Engine, EngineOptions, Payload, PayloadHeader, RecordBatch,
+        TopicDefaults,
     };
     use hlc::UserTime;
     use kafka_protocol::messages::MetadataRequest;

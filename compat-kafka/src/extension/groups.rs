@@ -86,8 +86,7 @@ fn offsets_json(offsets: &[GroupOffset]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use engine::EngineOptions;
-    use engine::groups::GroupOptions;
-    use engine::groups::OffsetCommit;
+    use engine::groups::{GroupOptions, OffsetCommit};
 
     use super::super::fixture::{DAY_MS, code, kafka_with, moment};
     use super::super::handle_json;

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use engine::NO_TIMES;
-use engine::PluginFilesError;
 use engine::blocking::block_in_place;
+use engine::{NO_TIMES, PluginFilesError};
 use hlc::UserTime;
 use serde::Deserialize;
 use serde_json::{Value, json};

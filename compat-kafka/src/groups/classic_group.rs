@@ -12,21 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::deadlines::DeadlineQueue;
+use super::effects::{GroupEffect, WriteId, WriteResult};
 use super::error::GroupError;
-use super::join::JoinResult;
+use super::join_timer::JoinTimer;
 use super::member::ClassicGroupMember;
+use super::member_requests::{JoinResult, RequestToken, SyncResult};
 use super::options::Options;
 use super::pending::PendingMembers;
-use super::rebalance::JoinTimer;
-use super::replace::StaticMemberReplacement;
+use super::pending_write::PendingWrite;
 use super::roster::MemberRoster;
 use super::snapshot::GroupSnapshot;
 use super::state::ClassicGroupState;
 use super::subscriptions::GroupSubscriptions;
-use super::sync::SyncResult;
 
 #[cfg(test)]
 mod properties;
@@ -34,61 +32,6 @@ mod properties;
 mod test_classic_group;
 #[cfg(test)]
 mod tests;
-
-/// Identifies a join or sync request that waits. The caller chooses it, and uses none twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestToken(pub u64);
-
-/// Identifies a snapshot on its way to the log, from [`GroupEffect::Persist`] to
-/// [`ClassicGroup::persisted`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WriteId(pub(super) u64);
-
-/// How a write to the log ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteResult {
-    /// The snapshot, or a later one of the same group, survives a restart.
-    Stored,
-    /// The snapshot may be lost.
-    Failed,
-}
-
-/// What the caller of a [`ClassicGroup`] has to do.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GroupEffect {
-    /// Answer a join request.
-    Join {
-        /// The request.
-        token: RequestToken,
-        /// The response.
-        answer: JoinResult,
-    },
-    /// Answer a sync request.
-    Sync {
-        /// The request.
-        token: RequestToken,
-        /// The response.
-        answer: SyncResult,
-    },
-    /// Write this to the group's log, after all earlier ones, and call [`ClassicGroup::persisted`].
-    /// It may be skipped if a later snapshot is written instead.
-    Persist {
-        /// The id for the callback.
-        write: WriteId,
-        snapshot: GroupSnapshot,
-    },
-}
-
-/// What happens when a write ends.
-#[derive(Debug, Clone)]
-pub(super) enum PendingWrite {
-    /// The leader's assignment; the members' syncs are answered after it.
-    Assignment { generation: i32, assignments: BTreeMap<String, Bytes> },
-    /// A static member's new id; its join is answered after it.
-    Replacement(Box<StaticMemberReplacement>),
-    /// The group has no members, and no request waits.
-    EmptyGroup,
-}
 
 /// The purpose of a deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,18 +23,18 @@ use uuid::Uuid;
 use slot::{GroupSlot, GroupSlotState};
 use timer_queue::{TimerKey, TimerQueue};
 
-use super::classic_group::{ClassicGroup, GroupEffect, RequestToken};
+use super::classic_group::ClassicGroup;
 use super::commit::{CommitFence, OffsetExpirationCondition};
 use super::describe::{GroupOverview, GroupSummary};
+use super::effects::GroupEffect;
 use super::error::GroupError;
 use super::heartbeat::GroupHeartbeatRequest;
-use super::join::{JoinRequest, JoinResult};
 use super::leave::{LeaveMemberRequest, LeaveMemberResult};
+use super::member_requests::{JoinRequest, JoinResult, RequestToken, SyncRequest, SyncResult};
 use super::options::Options;
 use super::snapshot::{GroupSnapshot, GroupSnapshotError};
 use super::state::ClassicGroupState;
 use super::subscriptions::GroupSubscriptions;
-use super::sync::{SyncRequest, SyncResult};
 
 mod hold;
 mod slot;

@@ -2,95 +2,23 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use uuid::Uuid;
 
-use super::classic_group::{ClassicGroup, GroupEffect, RequestToken};
+use super::classic_group::ClassicGroup;
+use super::effects::GroupEffect;
 use super::error::GroupError;
 use super::member::{ClassicGroupMember, OVERHEAD_BYTES, protocols_bytes};
+use super::member_requests::{JoinRequest, JoinResult, JoinedMember, RequestToken};
 use super::options::Options;
 use super::state::ClassicGroupState;
 
 /// A UUID as text, and the dash before it.
 const UUID_BYTES: usize = 37;
 
-/// A request to be part of the next generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinRequest {
-    /// Empty if the member has none yet.
-    pub member_id: String,
-    /// Set by members that keep their assignment over a restart (KIP-345).
-    pub group_instance_id: Option<String>,
-    /// The name that the client gives itself.
-    pub client_id: String,
-    /// Where the client connects from.
-    pub client_host: String,
-    /// How long the member may be silent.
-    pub session_timeout: Duration,
-    /// How long the member may take to join a rebalance. Version 0 has none: it is the session's.
-    pub rebalance_timeout: Duration,
-    /// The kind of the members: `consumer`, `connect`, …
-    pub protocol_type: String,
-    /// The assignment protocols that the member supports, with its metadata for each; the best
-    /// first.
-    pub protocols: Vec<(String, Bytes)>,
-    /// Versions 4 and up: a member without an id first gets one (KIP-394).
-    pub require_known_member_id: bool,
-    /// Versions 9 and up: the response may tell the leader to skip the assignment (KIP-814).
-    pub supports_skip_assignment: bool,
-    /// Why the client joins, in its own words; for logs.
-    pub reason: Option<String>,
-}
-
-/// The response to a [`JoinRequest`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinResult {
-    /// `None` if the member is part of the generation.
-    pub error: Option<GroupError>,
-    /// The generation, or -1 after most errors.
-    pub generation_id: i32,
-    pub protocol_type: Option<String>,
-    /// The protocol that the members chose.
-    pub protocol_name: Option<String>,
-    /// The member id of the leader; empty after most errors.
-    pub leader: String,
-    /// The member's id; with [`GroupError::MemberIdRequired`], the one to join with.
-    pub member_id: String,
-    /// All members, for the leader only.
-    pub members: Vec<JoinedMember>,
-    /// The leader need not assign: the existing assignment stays in force.
-    pub skip_assignment: bool,
-}
-
-/// What the leader gets about each member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinedMember {
-    pub member_id: String,
-    pub group_instance_id: Option<String>,
-    /// The member's metadata for the protocol chosen.
-    pub metadata: Bytes,
-}
-
 /// A join that is refused at once, with only this.
 struct JoinRefusal {
     error: GroupError,
     member_id: String,
-}
-
-impl JoinResult {
-    /// A response with only an error.
-    pub fn with_error(error: GroupError, member_id: &str) -> JoinResult {
-        JoinResult {
-            error: Some(error),
-            generation_id: -1,
-            protocol_type: None,
-            protocol_name: None,
-            leader: String::new(),
-            member_id: member_id.to_owned(),
-            members: Vec::new(),
-            skip_assignment: false,
-        }
-    }
 }
 
 impl JoinRequest {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::classic_group::{ClassicGroup, GroupEffect};
+use super::classic_group::ClassicGroup;
+use super::effects::GroupEffect;
 use super::error::GroupError;
 use super::state::ClassicGroupState;
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::classic_group::RequestToken;
-use super::join::JoinRequest;
+use super::member_requests::{JoinRequest, RequestToken};
 
 /// The memory of a member, besides the bytes that it sent.
 pub(super) const OVERHEAD_BYTES: usize = 256;

@@ -3,50 +3,17 @@
 
 use std::time::Duration;
 
-use super::classic_group::{ClassicGroup, PendingWrite};
+use super::classic_group::ClassicGroup;
 use super::error::GroupError;
+use super::join_timer::{InitialDelay, JoinTimer};
 use super::member::ClassicGroupMember;
+use super::pending_write::PendingWrite;
 use super::state::ClassicGroupState;
 use super::subscriptions::GroupSubscriptions;
 
 /// The pause before the retry of a rebalance in which nobody joins, if the members' timeouts are
 /// shorter.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-
-/// How long the group waits for joins.
-#[derive(Debug, Clone)]
-pub(super) struct JoinTimer {
-    pub(super) at: Duration,
-    initial: Option<InitialDelay>,
-}
-
-/// An empty group waits for its first members in steps, while more keep joining.
-#[derive(Debug, Clone)]
-struct InitialDelay {
-    step: Duration,
-    remaining: Duration,
-    has_new_member: bool,
-}
-
-impl JoinTimer {
-    pub(super) fn note_new_member(&mut self) {
-        if let Some(initial) = &mut self.initial {
-            initial.has_new_member = true;
-        }
-    }
-}
-
-impl InitialDelay {
-    /// The next step, if another is due.
-    fn extended(self, step_max: Duration) -> Option<InitialDelay> {
-        let goes_on = self.has_new_member && !self.remaining.is_zero();
-        goes_on.then(|| InitialDelay {
-            step: step_max.min(self.remaining),
-            remaining: self.remaining.saturating_sub(self.step),
-            has_new_member: false,
-        })
-    }
-}
 
 impl ClassicGroup {
     /// Begins a rebalance, or ends the join phase if this was all it waited for.

@@ -3,22 +3,13 @@
 
 use std::time::Duration;
 
-use super::classic_group::{ClassicGroup, PendingWrite, RequestToken, WriteResult};
+use super::classic_group::ClassicGroup;
+use super::effects::WriteResult;
 use super::error::GroupError;
-use super::join::{JoinRequest, JoinResult};
 use super::member::ClassicGroupMember;
+use super::member_requests::{JoinRequest, JoinResult, RequestToken};
+use super::pending_write::{PendingWrite, StaticMemberReplacement};
 use super::state::ClassicGroupState;
-
-/// A member's new id on its way to the log, and the state to restore if that fails.
-#[derive(Debug, Clone)]
-pub(super) struct StaticMemberReplacement {
-    token: RequestToken,
-    id: String,
-    previous: ClassicGroupMember,
-    previous_leader: Option<String>,
-    generation: i32,
-    supports_skip_assignment: bool,
-}
 
 impl ClassicGroup {
     /// Replaces the id of member `known`, and fences requests that still wait under the old one.

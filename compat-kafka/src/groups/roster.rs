@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::classic_group::RequestToken;
 use super::member::ClassicGroupMember;
+use super::member_requests::RequestToken;
 
 /// The members of a group. They are ordered by id, so that runs are reproducible.
 #[derive(Debug, Clone, Default)]

@@ -4,17 +4,13 @@
 //! later one get `IllegalGeneration`, and join again. An encoded snapshot is its version, then
 //! postcard.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::classic_group::{ClassicGroup, GroupEffect};
 use super::member::ClassicGroupMember;
-use super::options::Options;
-use super::state::ClassicGroupState;
 
 /// The first byte of every snapshot that this code writes.
 const VERSION: u8 = 1;
@@ -86,7 +82,7 @@ impl GroupSnapshot {
         }
     }
 
-    fn check(&self) -> Result<(), GroupSnapshotError> {
+    pub(super) fn check(&self) -> Result<(), GroupSnapshotError> {
         let ids: HashSet<&str> = self.members.iter().map(|m| m.member_id.as_str()).collect();
         let statics = self.members.iter().filter_map(|m| m.group_instance_id.as_deref());
         let instances: HashSet<&str> = statics.clone().collect();
@@ -111,56 +107,8 @@ fn ensure(holds: bool, claim: &'static str) -> Result<(), GroupSnapshotError> {
     if holds { Ok(()) } else { Err(GroupSnapshotError::Inconsistent { claim }) }
 }
 
-impl ClassicGroup {
-    /// Restores a group from its snapshot. Its members' sessions restart. If there are more members
-    /// than the limits allow now, a rebalance starts too: hence the effects.
-    pub fn restore(
-        options: Arc<Options>,
-        snapshot: GroupSnapshot,
-        now: Duration,
-    ) -> Result<(ClassicGroup, Vec<GroupEffect>), GroupSnapshotError> {
-        snapshot.check()?;
-        let mut group = ClassicGroup::new(options);
-        group.generation = snapshot.generation;
-        group.protocol_type = snapshot.protocol_type;
-        group.protocol = snapshot.protocol;
-        for member in snapshot.members {
-            group.state = ClassicGroupState::Stable;
-            group.sessions.set(&member.member_id, now + millis(member.session_timeout_ms));
-            group.roster.insert(member.into());
-        }
-        group.roster.set_leader(snapshot.leader);
-        group.subscriptions = group.read_subscriptions();
-        if group.roster.len() > group.options.group_max_size {
-            group.prepare_rebalance(now, "the group came back with too many members");
-        }
-        let effects = group.take_effects();
-        Ok((group, effects))
-    }
-
-    /// A snapshot of the current state.
-    pub(super) fn snapshot(&self) -> GroupSnapshot {
-        self.snapshot_with(&BTreeMap::new())
-    }
-
-    /// A snapshot with these assignments.
-    pub(super) fn snapshot_with(&self, assignments: &BTreeMap<String, Bytes>) -> GroupSnapshot {
-        let of = |member: &ClassicGroupMember| {
-            let assignment = assignments.get(&member.id).or(member.assignment.as_ref());
-            MemberSnapshot::of(member, assignment)
-        };
-        GroupSnapshot {
-            generation: self.generation,
-            protocol_type: self.protocol_type.clone(),
-            protocol: self.protocol.clone(),
-            leader: self.roster.leader().map(str::to_owned),
-            members: self.roster.iter().map(of).collect(),
-        }
-    }
-}
-
 impl MemberSnapshot {
-    fn of(member: &ClassicGroupMember, assignment: Option<&Bytes>) -> MemberSnapshot {
+    pub(super) fn of(member: &ClassicGroupMember, assignment: Option<&Bytes>) -> MemberSnapshot {
         let protocols = member.protocols.iter();
         MemberSnapshot {
             member_id: member.id.clone(),
@@ -195,7 +143,7 @@ impl From<MemberSnapshot> for ClassicGroupMember {
 }
 
 /// Capped, so that adding it to the current time cannot overflow.
-fn millis(stored: u64) -> Duration {
+pub(super) fn millis(stored: u64) -> Duration {
     Duration::from_millis(stored.min(u64::from(u32::MAX)))
 }
 

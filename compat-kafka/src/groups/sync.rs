@@ -5,49 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::classic_group::{ClassicGroup, GroupEffect, PendingWrite, RequestToken, WriteResult};
+use super::classic_group::ClassicGroup;
+use super::effects::{GroupEffect, WriteResult};
 use super::error::GroupError;
 use super::member::ClassicGroupMember;
+use super::member_requests::{RequestToken, SyncRequest, SyncResult};
+use super::pending_write::PendingWrite;
 use super::state::ClassicGroupState;
-
-/// A request for the member's assignment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyncRequest {
-    pub member_id: String,
-    pub group_instance_id: Option<String>,
-    /// The generation from the response to the join.
-    pub generation_id: i32,
-    /// Versions 5 and up: the protocol type that the member knows of.
-    pub protocol_type: Option<String>,
-    /// Versions 5 and up: the protocol that the member knows of.
-    pub protocol_name: Option<String>,
-    /// Assignments by member id, from the leader only.
-    pub assignments: Vec<(String, Bytes)>,
-}
-
-/// The response to a [`SyncRequest`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyncResult {
-    /// `None` if the assignment is valid.
-    pub error: Option<GroupError>,
-    pub protocol_type: Option<String>,
-    /// The protocol that the members chose.
-    pub protocol_name: Option<String>,
-    /// The member's assignment from the leader; may be empty.
-    pub assignment: Bytes,
-}
-
-impl SyncResult {
-    /// A response with only an error.
-    pub fn with_error(error: GroupError) -> SyncResult {
-        SyncResult {
-            error: Some(error),
-            protocol_type: None,
-            protocol_name: None,
-            assignment: Bytes::new(),
-        }
-    }
-}
 
 impl ClassicGroup {
     /// Handles a request for the member's assignment.

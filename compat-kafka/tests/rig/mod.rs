@@ -20,8 +20,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
-use engine::CoreOptions;
-use engine::{Engine, EngineOptions};
+use engine::{CoreOptions, Engine, EngineOptions};
 use hlc::{ManualClock, SysTime};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
-use engine::CoreOptions;
 use engine::{
-    BatchFormat, Durability, Engine, EngineError, EngineOptions, KeyedRecord, Offset,
+    BatchFormat, CoreOptions, Durability, Engine, EngineError, EngineOptions, KeyedRecord, Offset,
     PartitionView, Payload, PayloadHeader, ProducerSequence, RecordBatch, RewriteOutcome,
     SeekError, Topic, TopicView, WaitPolicy,
 };

@@ -16,12 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use engine::CoreOptions;
 use engine::files::{
     AttributeUpdate, FileError, FileKind, FileOptions, FilePermissions, FileSystem, FileTime,
     OpenFile, WRITE_BYTES_MAX,
 };
-use engine::{Durability, EngineOptions};
+use engine::{CoreOptions, Durability, EngineOptions};
 use hlc::{Cut, ManualClock, SysTime};
 use rig::{EngineFixture, START};
 use storage::disk::{DiskFault, MemoryDisk};

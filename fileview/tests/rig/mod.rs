@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
-use engine::CoreOptions;
 use engine::groups::OffsetCommit;
 use engine::{
-    BatchFormat as _, Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader,
-    RecordBatch, Topic, WaitPolicy,
+    BatchFormat as _, CoreOptions, Durability, Engine, EngineOptions, PartitionView, Payload,
+    PayloadHeader, RecordBatch, Topic, WaitPolicy,
 };
 use fileview::tree::{TreeError, TreeOptions, ViewEntry, ViewNode, ViewTree};
 use fileview::{RecordRenderer, RecordSelection, ViewFormat};

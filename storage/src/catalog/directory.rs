@@ -3,10 +3,9 @@
 //! A catalog that fails is not used any more, and another one is made next to it. So a start may find one
 //! that is incomplete: it knows how much of the journal it has applied, and continues from there.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
 use super::{Catalog, CatalogError, CatalogFaults, remove};
 

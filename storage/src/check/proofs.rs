@@ -1,9 +1,8 @@
 //! Comparing history with its proofs: file by file, and within each frame by frame.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::ops::Range;
+use std::{fmt, io};
 
 use hlc::Hlc;
 

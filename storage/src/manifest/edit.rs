@@ -5,9 +5,9 @@
 //! stopped: nothing relied on it.
 
 use super::{
-    LOG_BYTES, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment, u64_at,
+    LOG_BYTES, LogHorizon, Manifest, ManifestSegment, SEGMENT_BYTES, decode_log, decode_segment,
+    encode_log, encode_segment, u64_at,
 };
-use super::{LogHorizon, encode_log, encode_segment};
 use crate::entry::LogId;
 
 pub(super) const PAGE_BYTES: usize = 512;

@@ -15,8 +15,7 @@ use crate::index::{IndexRun, LogTip};
 use crate::journal::{
     FRAME_BYTES, FrameHeader, FrameVisitor, RecoverError, RecoveredJournal, Segment,
 };
-use crate::payload::PAYLOAD_HEADER_BYTES_MAX;
-use crate::payload::read_checked;
+use crate::payload::{PAYLOAD_HEADER_BYTES_MAX, read_checked};
 use crate::sealed_segment::{SealedSegment, SegmentFiles};
 
 /// An entry that was read back at start.

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer, TransferLimits};
-use engine::CoreOptions;
 use engine::files::FileOptions;
 use engine::groups::GroupOptions;
-use engine::{Engine, EngineOptions, MaintenanceOptions};
+use engine::{CoreOptions, Engine, EngineOptions, MaintenanceOptions};
 use hlc::{ClockFence, WallClock};
 use parking_lot::Mutex;
 use storage::catalog::CatalogFaults;

@@ -6,9 +6,8 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use engine::NO_TIMES;
 use engine::blocking::block_in_place;
-use engine::{EngineError, Topic, UserTimeRule};
+use engine::{EngineError, NO_TIMES, Topic, UserTimeRule};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
 use kafka_records::DecompressionLimit;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::super::classic_group::{ClassicGroup, RequestToken};
-use super::super::join::JoinResult;
+use super::super::classic_group::ClassicGroup;
+use super::super::member_requests::{JoinResult, RequestToken, SyncResult};
 use super::super::state::ClassicGroupState;
-use super::super::sync::SyncResult;
 use super::timer_queue::TimerKey;
 use super::writes::QueuedSnapshot;
 

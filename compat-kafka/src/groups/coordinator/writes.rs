@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::super::classic_group::{WriteId, WriteResult};
+use super::super::effects::{WriteId, WriteResult};
 use super::super::error::GroupError;
 use super::super::snapshot::GroupSnapshot;
 use super::CoordinatorState;

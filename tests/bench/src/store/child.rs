@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::file_overhead;
-use super::many_logs;
 use super::plain_file::ByteSource;
 use super::rounds::Stopwatch;
 use super::store_driver::{Durability, StoreDriver};
+use super::{file_overhead, many_logs};
 use crate::process::Process;
 use crate::report::{mebibytes, millis};
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
-use engine::CoreOptions;
 use engine::files::{FileView, OpenFile};
 use engine::{
-    BatchFormat, Durability, Engine, EngineOptions, KeyedRecord, Offset, Payload, ProducerSequence,
-    RewriteOutcome, WaitPolicy,
+    BatchFormat, CoreOptions, Durability, Engine, EngineOptions, KeyedRecord, Offset, Payload,
+    ProducerSequence, RewriteOutcome, WaitPolicy,
 };
 use hlc::{Cut, Hlc, OsClock, SysTime, UserTime};
 use storage::disk::RealDisk;

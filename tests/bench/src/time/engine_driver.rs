@@ -8,10 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
 use compat_kafka::KafkaFormat;
-use engine::CoreOptions;
 use engine::{
-    Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader, RecordBatch, Topic,
-    WaitPolicy,
+    CoreOptions, Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader,
+    RecordBatch, Topic, WaitPolicy,
 };
 use hlc::{Cut, Hlc, OsClock, UserTime};
 use storage::disk::RealDisk;
