@@ -36,6 +36,7 @@ use crate::routes::{BadRequest, RequestContext, ResponseResult, header, route};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
 use crate::{apis, routes};
+use engine::StorageError;
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
@@ -200,7 +201,7 @@ pub(crate) enum ConnectionError {
     #[error("a response was cut off at a corrupt payload")]
     Corrupt,
     #[error("a response was cut off because the journal cannot be read: {0}")]
-    Disk(io::Error),
+    Storage(StorageError),
 }
 
 impl ConnectionError {
@@ -467,7 +468,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     self.kafka.record_corruption(&rotten);
                     return Err(ConnectionError::Corrupt);
                 }
-                Err(LoadError::Io(error)) => return Err(ConnectionError::Disk(error)),
+                Err(LoadError::Storage(error)) => return Err(ConnectionError::Storage(error)),
             }
         }
         self.response_quota.clear_stalled();

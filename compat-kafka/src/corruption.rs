@@ -7,11 +7,10 @@
 //! past it goes on. One that the disk does not give back at all is the same to a consumer.
 
 use std::collections::{HashSet, VecDeque};
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{DataFileBlock, Entry, EntryPayload, Offset, blocking};
+use engine::{DataFileBlock, Entry, EntryPayload, Offset, StorageError, blocking};
 use hlc::Hlc;
 use parking_lot::Mutex;
 
@@ -60,7 +59,7 @@ impl RunningChecksum {
     }
 
     /// The payload, which cannot be read, or not to its end: `position` of `file` failed.
-    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &io::Error) -> Corruption {
+    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &StorageError) -> Corruption {
         self.corruption(file, position, format!("a payload cannot be read: {error}"))
     }
 

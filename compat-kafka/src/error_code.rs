@@ -1,6 +1,6 @@
 //! The one place where our errors become Kafka's.
 
-use engine::{EngineError, SeekError};
+use engine::{EngineError, SeekError, StorageError};
 use kafka_protocol::ResponseError;
 use kafka_records::BatchError;
 
@@ -27,8 +27,23 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
         // As a coordinator of Kafka that reads its part of the offsets' topic back: clients ask again.
         EngineError::Loading(_) => ResponseError::CoordinatorLoadInProgress,
-        EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
+        EngineError::Storage(error) => storage_error(error),
+        EngineError::Corrupt(_) | EngineError::Internal(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,
+    }
+}
+
+/// Something that is stored and cannot be read or written. Clients ask again: there may be room by then, and
+/// a corrupt index is rebuilt. A corrupt payload does not come here: who fetches one gets CORRUPT_MESSAGE, at
+/// which a consumer does not ask for it for ever (`apis/fetch.rs`).
+pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
+    match error {
+        StorageError::Io { .. }
+        | StorageError::NoSpace { .. }
+        | StorageError::Missing { .. }
+        | StorageError::Corrupt { .. }
+        | StorageError::Stopped { .. }
+        | StorageError::Interrupted => ResponseError::KafkaStorageError,
     }
 }
 

@@ -4,14 +4,13 @@
 //! it. A cut by user time is not: of each partition it holds a prefix that depends on that
 //! partition's own records.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
-use storage::Offset;
 use storage::manifest::LogHorizon;
 use storage::timekeeper::ClockPrecision;
+use storage::{Offset, StorageError};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::blocking::{read_log_from, tip_and_journal_end};
@@ -80,13 +79,17 @@ struct CutTip {
 }
 
 impl CutTip {
-    fn at(partition: &Partition, at: Cut) -> io::Result<CutTip> {
+    fn at(partition: &Partition, at: Cut) -> Result<CutTip, StorageError> {
         let (tip, reach) = tip_and_journal_end(&partition.log, at)?;
         Ok(CutTip { end: tip.end, chain: tip.chain, journal_end: reach })
     }
 
     /// The tip of the prefix up to `end` of what `known` admits. `end` may be inside a batch.
-    fn before_offset(partition: &Partition, end: Offset, known: Cut) -> io::Result<CutTip> {
+    fn before_offset(
+        partition: &Partition,
+        end: Offset,
+        known: Cut,
+    ) -> Result<CutTip, StorageError> {
         let log = &partition.log;
         let last = read_log_from(log, end, || log.entry_at(end))?;
         let cut = match last.filter(|last| known.admits(last.stamp)) {

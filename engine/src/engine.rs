@@ -19,9 +19,10 @@ use hlc::{Hlc, WallClock};
 use parking_lot::{Mutex, RwLock};
 use storage::catalog::{CatalogDirectory, CatalogError};
 use storage::disk::Disk;
+use storage::journal::RecoverError;
 use storage::log::LogWatcher;
 use storage::timekeeper::Timekeeper;
-use storage::{DataCache, HistoryStats, Log, OpenError, Store, StoreStats};
+use storage::{DataCache, HistoryStats, Log, OpenError, StorageError, Store, StoreStats};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::append::{BatchFormat, EngineAppendStage};
@@ -153,9 +154,9 @@ impl Engine {
         let advanced = Arc::new(Notify::new());
         let rules = ActiveRules::default();
         let store = open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
-        let groups_log = store.log(GROUPS_LOG).map_err(OpenError::Disk)?;
+        let groups_log = store.log(GROUPS_LOG)?;
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
-            store.start_maintenance(options.signing_key.clone()).map_err(OpenError::Disk)?;
+            store.start_maintenance(options.signing_key.clone())?;
         }
         let shared = Arc::new(EngineState {
             namespace: RwLock::new(Namespace::new()),
@@ -169,7 +170,7 @@ impl Engine {
             apply_failure: OnceLock::new(),
         });
         let failed = |doing: &str, why: String| {
-            OpenError::Disk(std::io::Error::other(format!("{doing}: {why}")))
+            OpenError::Recover(RecoverError::Unusable(format!("{doing}: {why}")))
         };
         replay_namespace(&store, &shared).map_err(|why| failed("replay the namespace", why))?;
         let files_next =
@@ -185,7 +186,7 @@ impl Engine {
             files_next,
             options.files,
         )
-        .map_err(|error| OpenError::Disk(std::io::Error::other(error)))?;
+        .map_err(|error| failed("open the files", error.to_string()))?;
         let engine = Engine {
             store,
             groups_log,
@@ -202,8 +203,8 @@ impl Engine {
             threads: Mutex::default(),
             manual_events: Mutex::new(None),
         };
-        engine.start_applier().map_err(OpenError::Disk)?;
-        engine.start_rebuild().map_err(OpenError::Disk)?;
+        engine.start_applier().map_err(StorageError::from)?;
+        engine.start_rebuild().map_err(StorageError::from)?;
         Ok(engine)
     }
 

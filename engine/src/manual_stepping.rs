@@ -48,7 +48,7 @@ impl Engine {
             return act();
         }
         let done = tokio::task::spawn_blocking(act).await;
-        done.map_err(|error| EngineError::Disk(error.to_string().into()))?
+        done.map_err(|error| EngineError::Internal(error.to_string().into()))?
     }
 
     /// [`Engine::submit_event`], on a thread that may block.

@@ -21,6 +21,7 @@ use crate::error::EngineError;
 use crate::namespace::event::{MetadataEvent, RestatedPin};
 use crate::namespace::{Partition, TopicId, name_error};
 use crate::seek::{SeekError, WaitPolicy};
+use storage::StorageError;
 
 /// The furthest expiry of a pin from now: ten years.
 pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
@@ -345,7 +346,7 @@ impl Engine {
         &self,
         topic: &TopicId,
         partition: &Partition,
-    ) -> std::io::Result<Option<PinHold>> {
+    ) -> Result<Option<PinHold>, StorageError> {
         let now = self.pin_expiry_time();
         let hold = {
             let namespace = self.shared.namespace.read();

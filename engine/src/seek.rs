@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
 use storage::manifest::LogHorizon;
-use storage::{EntryPayload, Offset};
+use storage::{EntryPayload, Offset, StorageError};
 
 use crate::blocking::{read_log_from, tip_at};
 use crate::engine::Engine;
@@ -98,8 +98,8 @@ pub enum SeekError {
     Engine(#[from] EngineError),
 }
 
-impl From<std::io::Error> for SeekError {
-    fn from(error: std::io::Error) -> SeekError {
+impl From<StorageError> for SeekError {
+    fn from(error: StorageError) -> SeekError {
         SeekError::Engine(error.into())
     }
 }
@@ -546,7 +546,7 @@ impl Engine {
             return Ok(None);
         }
         // A view may begin and end inside a batch: there the records have to be read.
-        let pieces = read_log_from(log, start, || -> std::io::Result<_> {
+        let pieces = read_log_from(log, start, || -> Result<_, StorageError> {
             let edges = [log.payload_at(start)?, log.payload_at(Offset(end.0 - 1))?];
             Ok(edges.into_iter().chain([log.latest_by_user_time(start, end)?]))
         });

@@ -27,7 +27,6 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
 
 pub use cache::NodeCache;
@@ -35,6 +34,7 @@ pub use checkpoint::{CheckpointRoot, ROOT_BYTES, TreeCheckpoint};
 pub use node::{NodeId, TreeNode};
 
 use crate::entry::Offset;
+use crate::error::StorageError;
 use insert::{ExtentInsertion, InsertResult};
 use node::NodeLink;
 
@@ -65,7 +65,7 @@ pub const FANOUT: usize = 32;
 pub enum IntervalTreeError {
     /// The disk failed, or returned other bytes than were written.
     #[error("read a file's interval tree: {0}")]
-    Read(#[from] io::Error),
+    Read(#[from] StorageError),
     /// What was read is not part of a tree.
     #[error("a file's interval tree is corrupt: {why}. entry={}, at={at}", .entry.0)]
     Corrupt {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::{AppendError, AppendReceipt, AppendResults, Durability};
+use storage::{AppendError, AppendReceipt, AppendResults, Durability, StorageError};
 use tokio::sync::oneshot;
 
 use super::Engine;
@@ -82,7 +82,7 @@ pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
     match error {
         AppendError::Refused(refusal) => refusal,
         AppendError::Time(error) => EngineError::Fenced(error.to_string()),
-        AppendError::Disk(why) | AppendError::Index(why) => EngineError::Disk(why),
-        AppendError::Stopped(why) => EngineError::Stopping(why),
+        AppendError::Storage(StorageError::Stopped { why }) => EngineError::Stopping(why),
+        AppendError::Storage(error) => EngineError::Storage(error),
     }
 }

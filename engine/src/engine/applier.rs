@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use hlc::{Cut, Hlc, UserTime};
 use storage::{
     AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogAppend, LogId, LogSource,
-    Payload,
+    Payload, StorageError,
 };
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
@@ -79,7 +79,7 @@ impl Engine {
         changing: Option<OwnedMutexGuard<()>>,
     ) -> Result<oneshot::Receiver<Result<Hlc, EngineError>>, EngineError> {
         if let Some(why) = self.shared.apply_failure.get() {
-            return Err(EngineError::Disk(Arc::clone(why)));
+            return Err(EngineError::Internal(Arc::clone(why)));
         }
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::Stopping("it is being closed".into()));
@@ -139,7 +139,7 @@ impl Engine {
         };
         let load = || {
             let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
-            logs.collect::<std::io::Result<_>>()
+            logs.collect::<Result<_, StorageError>>()
         };
         Ok(block_in_place(load)?)
     }
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Whether all events of the namespace and of groups that `cut` admits have been applied.
-    pub(crate) fn has_applied(&self, cut: Cut) -> std::io::Result<bool> {
+    pub(crate) fn has_applied(&self, cut: Cut) -> Result<bool, StorageError> {
         let applied = Hlc::from_bits(self.shared.applied_stamp.load(Ordering::Acquire));
         for log in [NAMESPACE_LOG, GROUPS_LOG] {
             let log = self.store.log(log)?;
@@ -208,7 +208,7 @@ fn apply_and_complete(shared: &EngineState, applying: PendingEvent, logs: &LogSo
     let PendingEvent { event, stamp, position, done, change_guard: changing } = applying;
     let held = shared.apply_lock.lock();
     let result = match shared.apply_failure.get() {
-        Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+        Some(why) => Err(EngineError::Internal(Arc::clone(why))),
         None => apply(shared, &event, stamp, position, logs),
     };
     match &result {

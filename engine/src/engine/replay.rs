@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use hlc::{Cut, Hlc};
 use storage::catalog::{AppliedPosition, Catalog, CatalogDirectory, CatalogError};
-use storage::{EntryPayload, Offset, ReplayHandler, ReplayedEntry, Store};
+use storage::journal::RecoverError;
+use storage::{EntryPayload, Offset, ReplayHandler, ReplayedEntry, StorageError, Store};
 
 use super::EngineState;
 use crate::append::{BatchFormat, EngineAppendStage};
@@ -26,12 +27,13 @@ pub(super) struct ProducerReplay {
 }
 
 impl ReplayHandler for ProducerReplay {
-    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
-        self.producers = ProducerStates::decode(state).map_err(std::io::Error::other)?;
+    fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError> {
+        self.producers =
+            ProducerStates::decode(state).map_err(|why| RecoverError::Unusable(why.to_string()))?;
         Ok(())
     }
 
-    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> Result<(), RecoverError> {
         let entry = replayed.entry;
         self.producers.advance_activity(entry.stamp);
         match entry.kind {
@@ -44,7 +46,7 @@ impl ReplayHandler for ProducerReplay {
             KIND_NAMESPACE | KIND_CATALOG => {}
             kind if is_file_kind(kind) => {}
             kind => {
-                return Err(std::io::Error::other(format!(
+                return Err(RecoverError::Unusable(format!(
                     "entry of a kind that this version does not know. kind={kind}, position={}",
                     entry.position
                 )));
@@ -146,8 +148,8 @@ impl From<String> for CatalogFillError {
     }
 }
 
-impl From<std::io::Error> for CatalogFillError {
-    fn from(error: std::io::Error) -> CatalogFillError {
+impl From<StorageError> for CatalogFillError {
+    fn from(error: StorageError) -> CatalogFillError {
         CatalogFillError::Journal(error.to_string())
     }
 }
@@ -299,7 +301,7 @@ fn can_catch_up(names: &storage::Log, groups: &storage::Log, applied: AppliedPos
 }
 
 /// Whether a log has the last entry that the catalog applied.
-fn has_entry(log: &storage::Log, applied: AppliedPosition) -> std::io::Result<bool> {
+fn has_entry(log: &storage::Log, applied: AppliedPosition) -> Result<bool, StorageError> {
     let tip = log.tip_at(Cut::through(applied.stamp))?;
     let Some(last) = tip.end.0.checked_sub(1) else { return Ok(false) };
     let entry = log.entry_at(Offset(last))?;

@@ -15,7 +15,9 @@ use storage::interval_tree::{
     CheckpointRoot, FileIntervalTree, IntervalTreeError, NodeCache, NodeId, NodeSource, ROOT_BYTES,
     TreeNode,
 };
-use storage::{Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload, Store};
+use storage::{
+    Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload, StorageError, Store,
+};
 
 use super::entry::{FileEntryHeader, read_hole};
 use super::error::FileError;
@@ -80,8 +82,8 @@ impl From<FileError> for IndexAdvanceError {
     }
 }
 
-impl From<std::io::Error> for IndexAdvanceError {
-    fn from(error: std::io::Error) -> IndexAdvanceError {
+impl From<StorageError> for IndexAdvanceError {
+    fn from(error: StorageError) -> IndexAdvanceError {
         IndexAdvanceError::Entries(error.into())
     }
 }

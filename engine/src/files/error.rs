@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment};
+use storage::StorageError;
 use storage::catalog::CatalogError;
 use storage::interval_tree::IntervalTreeError;
 
@@ -88,9 +89,16 @@ impl FileError {
     }
 }
 
-impl From<std::io::Error> for FileError {
-    fn from(error: std::io::Error) -> FileError {
-        FileError::Io(error.to_string().into())
+impl From<StorageError> for FileError {
+    fn from(error: StorageError) -> FileError {
+        let why = error.to_string();
+        match error {
+            StorageError::NoSpace { .. } => FileError::NoSpace(why.into()),
+            StorageError::Corrupt { .. } | StorageError::Missing { .. } => FileError::Corrupt(why),
+            StorageError::Io { .. } | StorageError::Stopped { .. } | StorageError::Interrupted => {
+                FileError::Io(why.into())
+            }
+        }
     }
 }
 
@@ -105,11 +113,29 @@ impl From<IntervalTreeError> for FileError {
 
 impl From<EngineError> for FileError {
     fn from(error: EngineError) -> FileError {
-        let why: Arc<str> = error.to_string().into();
         match error {
             EngineError::Loading(error) => FileError::Loading(error),
-            EngineError::Disk(_) => FileError::NoSpace(why),
-            _ => FileError::Io(why),
+            EngineError::Storage(error) => error.into(),
+            EngineError::Corrupt(why) => FileError::Corrupt(why),
+            // None of these comes from what files do, but for the last: the clock is fenced, or the
+            // service stops.
+            EngineError::UnknownPartition { .. }
+            | EngineError::TopicExists(_)
+            | EngineError::TopicName(_)
+            | EngineError::PartitionCount(_)
+            | EngineError::TopicLimit(_)
+            | EngineError::Config(_)
+            | EngineError::Duplicate { .. }
+            | EngineError::OutOfOrderSequence { .. }
+            | EngineError::StaleProducerEpoch { .. }
+            | EngineError::OffsetOutOfRange { .. }
+            | EngineError::Pinned { .. }
+            | EngineError::UserTimeChanged
+            | EngineError::UserTimeOutOfOrder { .. }
+            | EngineError::UserTime(_)
+            | EngineError::Internal(_)
+            | EngineError::Fenced(_)
+            | EngineError::Stopping(_) => FileError::Io(error.to_string().into()),
         }
     }
 }

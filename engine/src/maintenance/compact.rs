@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset};
+use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset, StorageError};
 
 use crate::compaction::{
     BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
@@ -46,7 +45,10 @@ impl Engine {
             let source = LogPrefixSource { log, until: due.until };
             let outcome = compact_into(&source, &options, &*self.format, emit)?;
             tracing::info!(topic = name, partition = index, ?outcome, "compacted");
-            Ok(CompactionHorizon { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+            Ok::<_, EngineError>(CompactionHorizon {
+                compacted_to: outcome.compacted_to,
+                clean_to: outcome.until,
+            })
         };
         let compacted = self.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
             // Pins do not change from here until the horizon is on stable storage. A pin may have
@@ -110,14 +112,10 @@ fn compact_into(
     options: &CompactionOptions,
     format: &dyn crate::append::BatchFormat,
     emit: EntrySink<'_>,
-) -> io::Result<CompactionOutcome> {
+) -> Result<CompactionOutcome, CompactionError> {
     let put = |entry: Entry, payload| storage::CompactedEntry { entry, payload };
     let mut emit_kept = |kept: CompactedBatch<Entry>| emit(put(kept.entry, kept.batch));
-    let outcome =
-        compact(source, options, format, &mut emit_kept).map_err(|error| match error {
-            CompactionError::Disk(error) => error,
-            error => io::Error::other(error),
-        })?;
+    let outcome = compact(source, options, format, &mut emit_kept)?;
     // The memory for keys was full: the next run does the rest.
     for stored in source.batches(outcome.until) {
         let SourceBatch { entry, batch, .. } = stored?;
@@ -135,7 +133,10 @@ struct LogPrefixSource<'a> {
 impl BatchSource for LogPrefixSource<'_> {
     type Entry = Entry;
 
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Entry>>> {
+    fn batches(
+        &self,
+        from: Offset,
+    ) -> impl Iterator<Item = Result<SourceBatch<Entry>, StorageError>> {
         LogBatchIterator { log: self.log, next: from, until: self.until, read: VecDeque::new() }
     }
 }
@@ -148,7 +149,7 @@ struct LogBatchIterator<'a> {
 }
 
 impl LogBatchIterator<'_> {
-    fn try_next(&mut self) -> io::Result<Option<SourceBatch<Entry>>> {
+    fn try_next(&mut self) -> Result<Option<SourceBatch<Entry>>, StorageError> {
         if self.read.is_empty() && self.next < self.until {
             self.read = self.log.read(self.next, self.until, READ_BYTES)?.into();
         }
@@ -161,7 +162,7 @@ impl LogBatchIterator<'_> {
 }
 
 impl Iterator for LogBatchIterator<'_> {
-    type Item = io::Result<SourceBatch<Entry>>;
+    type Item = Result<SourceBatch<Entry>, StorageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.try_next().transpose()
