@@ -332,6 +332,14 @@ impl SegmentIndex {
         Ok(Some(state))
     }
 
+    /// The same; `None` also if it is lost: it is soft.
+    pub(crate) fn readable_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        match self.state() {
+            Err(error) if error.is_data_loss() => Ok(None),
+            state => state,
+        }
+    }
+
     /// The numbers of the blocks of the open file that are corrupt or missing.
     ///
     /// # Errors

@@ -95,11 +95,12 @@ impl SealedHistory {
         }
         for table in tables.iter().rev() {
             match table.latest_run(id) {
-                // The indexes have the same information if the disk fails here.
-                Err(error) => {
+                // The indexes have the same information.
+                Err(error) if error.is_data_loss() => {
                     self.drop_table(table, &error);
                     return self.lookup_log(id);
                 }
+                Err(error) => return Err(error),
                 Ok(Some(head)) => return lookup_latest_run(&parts, head),
                 Ok(None) => {}
             }
@@ -151,8 +152,10 @@ impl SealedHistory {
         if let Err(error) = written {
             // A partial file takes space that may be what is missing.
             let _ = remove_file(&*self.disk, &latest_runs_name(&stretch));
-            let is_whole =
-                |table: &LatestRunTable| table.corrupt_blocks().is_ok_and(|bad| bad.is_empty());
+            // A table that cannot be read now may be whole.
+            let is_whole = |table: &LatestRunTable| {
+                table.corrupt_blocks().map_or(true, |corrupt| corrupt.is_empty())
+            };
             return match merged.iter().find(|table| !is_whole(table)) {
                 Some(damaged) => {
                     self.drop_table(damaged, &error);

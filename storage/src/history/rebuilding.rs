@@ -100,7 +100,7 @@ impl IndexRebuilder<'_> {
     ) -> Result<usize, StorageError> {
         let part = &parts[place];
         let listed = ManifestSegment { start: part.start, end: part.end, layout: part.layout };
-        let state = part.index().state().unwrap_or(None);
+        let state = part.index().readable_state()?;
         let (before, behind) = (&parts[..place], &parts[place + 1..]);
         let mended = self.rebuild(listed, part.data(), before, state.as_deref())?;
         part.set_index(Arc::new(self.confirm(listed, part.data(), behind.iter())?));

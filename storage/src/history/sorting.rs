@@ -96,6 +96,17 @@ impl<'a> SortSources<'a> {
         Ok(runs)
     }
 
+    /// The stage's state at the end of the last segment; `None` also if it is lost, because it is soft.
+    fn stage_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        let (Some(part), Some(index)) = (self.segments.last(), self.indexes.last()) else {
+            return Ok(None);
+        };
+        match part.note_corruption(index.state()) {
+            Err(error) if error.is_data_loss() => Ok(None),
+            state => state,
+        }
+    }
+
     fn entry(&self, source: usize, number: u64) -> Result<IndexEntry, StorageError> {
         self.segments[source].note_corruption(self.indexes[source].entry(number))
     }
@@ -250,11 +261,7 @@ impl SealedHistory {
         let first = stamps.clone().map(|header| header.first_stamp).min();
         let last = stamps.map(|header| header.last_stamp).max();
         filing.builder.widen_stamps(first.unwrap_or_default(), last.unwrap_or_default());
-        let state = match (parts.last(), sources.indexes.last()) {
-            (Some(part), Some(index)) => part.note_corruption(index.state()).unwrap_or(None),
-            _ => None,
-        };
-        filing.builder.finish(state.as_deref())?;
+        filing.builder.finish(sources.stage_state()?.as_deref())?;
         self.disk.sync_directory()?;
         Ok(written)
     }
