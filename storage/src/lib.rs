@@ -11,6 +11,7 @@
 //!   ([`timekeeper`]).
 //! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
 //! - A **file interval tree** says which entry of a log holds each byte of a file ([`interval_tree`]).
+//! - A [`StorageError`] says why something cannot be read or written, and what a caller can do about it.
 //! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.

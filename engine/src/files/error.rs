@@ -139,3 +139,32 @@ impl From<EngineError> for FileError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_enospc_and_what_else_the_storage_says_is_eio() {
+        let of_disk = |error: io::Error| StorageError::of_file("0.journal", error);
+        let cases = [
+            (of_disk(io::ErrorKind::StorageFull.into()), 28),
+            (of_disk(io::ErrorKind::QuotaExceeded.into()), 28),
+            (of_disk(io::Error::from_raw_os_error(5)), 5),
+            (of_disk(io::Error::from_raw_os_error(24)), 5),
+            (of_disk(io::ErrorKind::NotFound.into()), 5),
+            (StorageError::corrupt("0.journal", 7, "a payload is corrupt"), 5),
+            (StorageError::Stopped { why: "sync journal".into() }, 5),
+            (StorageError::Interrupted, 5),
+        ];
+        for (error, errno) in cases {
+            let text = error.to_string();
+            assert_eq!(FileError::from(error.clone()).errno(), errno, "{text}");
+            assert_eq!(FileError::from(EngineError::Storage(error)).errno(), errno, "{text}");
+        }
+        let failed = EngineError::Internal("an event cannot be applied".into());
+        assert_eq!(FileError::from(failed).errno(), 5);
+    }
+}

@@ -73,7 +73,6 @@ impl SealedHistory {
                 self.stats.proved.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Err(WriteProofError::Interrupted) => Err(StorageError::Interrupted),
             Err(WriteProofError::Storage(error)) => Err(error),
             // This segment cannot be vouched for; later ones can.
             Err(error @ WriteProofError::Corrupt { .. }) => {

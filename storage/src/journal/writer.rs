@@ -1,5 +1,6 @@
 //! Appending to the journal: lay out a group, write it, sync it.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
@@ -201,12 +202,18 @@ impl JournalWriter {
             }
             return self.begin_segment(bytes, sealed);
         }
+        // The reserve is for the journal: it is not used up for indexes that wait for space.
+        let is_backlogged = Cell::new(false);
+        let sealed =
+            &mut |rolled: RolledSegment| sealed(rolled).inspect_err(|_| is_backlogged.set(true));
         let mut attempt = || {
             self.begin_segment(bytes, sealed)?;
             self.preallocate_group(bytes)
         };
         match attempt() {
-            Err(JournalWriteError::Refused(error)) if error.is_full() && self.reserve.spend() => {
+            Err(JournalWriteError::Refused(error))
+                if error.is_full() && !is_backlogged.get() && self.reserve.spend() =>
+            {
                 self.begin_segment(bytes, sealed)?;
                 self.preallocate_group(bytes)
             }

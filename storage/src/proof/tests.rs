@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::{Disk, DiskFault, MemoryDisk};
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::journal::{FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
 use crate::storage_file::StorageFile;
 
@@ -382,7 +383,9 @@ fn the_progress_callback_may_end_it_and_nothing_remains() {
         chunks += 1;
         if chunks == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    assert!(matches!(written, Err(WriteProofError::Interrupted)), "{written:?}");
+    let is_interrupted =
+        matches!(written, Err(WriteProofError::Storage(StorageError::Interrupted)));
+    assert!(is_interrupted, "{written:?}");
     assert_eq!((chunks, disk.list().unwrap()), (2, vec![segment_name(800)]));
 }
 

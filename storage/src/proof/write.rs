@@ -32,10 +32,8 @@ pub enum WriteProofError {
         /// What is wrong there.
         reason: FrameError,
     },
-    /// The progress callback ended it. Nothing of it remains.
-    #[error("writing the proof was interrupted")]
-    Interrupted,
-    /// The segment cannot be read, or the proof cannot be written.
+    /// The segment cannot be read, the proof cannot be written, or the progress callback ended it
+    /// ([`StorageError::Interrupted`]). Nothing of it remains.
     #[error("write proof: {0}")]
     Storage(#[from] StorageError),
 }
@@ -142,10 +140,7 @@ fn add_leaves_of_file(
     let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
     let mut position = span.start;
     loop {
-        let found = match frames.next_item_with(progress) {
-            Err(StorageError::Interrupted) => return Err(WriteProofError::Interrupted),
-            found => found?,
-        };
+        let found = frames.next_item_with(progress)?;
         let damaged = |position, reason| {
             Err(WriteProofError::Corrupt { file: segment.clone(), position, reason })
         };
