@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::StorageError;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
@@ -202,7 +203,7 @@ pub(crate) enum ConnectionError {
     #[error("a response was cut off at a corrupt payload")]
     Corrupt,
     #[error("a response was cut off because the journal cannot be read: {0}")]
-    Disk(io::Error),
+    Storage(StorageError),
 }
 
 impl ConnectionError {
@@ -467,7 +468,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     self.kafka.record_corruption(&rotten);
                     return Err(ConnectionError::Corrupt);
                 }
-                Err(LoadError::Io(error)) => return Err(ConnectionError::Disk(error)),
+                Err(LoadError::Storage(error)) => return Err(ConnectionError::Storage(error)),
             }
         }
         self.response_quota.clear_stalled();

@@ -7,11 +7,10 @@
 //! seeks past the payload goes on. A payload that cannot be read at all is treated the same.
 
 use std::collections::{HashSet, VecDeque};
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{DataFileBlock, Entry, EntryPayload, Offset, blocking};
+use engine::{DataFileBlock, Entry, EntryPayload, Offset, StorageError, blocking};
 use hlc::Hlc;
 use parking_lot::Mutex;
 
@@ -61,7 +60,7 @@ impl RunningChecksum {
     }
 
     /// The error for a payload that cannot be read, or not to its end: `position` of `file` failed.
-    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &io::Error) -> Corruption {
+    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &StorageError) -> Corruption {
         self.corruption(file, position, format!("a payload cannot be read: {error}"))
     }
 

@@ -1,6 +1,6 @@
 //! The one place that maps our errors to Kafka's codes.
 
-use engine::{EngineError, SeekError};
+use engine::{EngineError, SeekError, StorageError};
 use kafka_protocol::ResponseError;
 use kafka_records::BatchError;
 
@@ -29,8 +29,23 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         // Kafka's coordinator returns this while it loads its partition of the offsets topic.
         // Clients retry.
         EngineError::Loading(_) => ResponseError::CoordinatorLoadInProgress,
-        EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
+        EngineError::Storage(error) => storage_error(error),
+        EngineError::Corrupt(_) | EngineError::Internal(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,
+    }
+}
+
+/// The code for stored data that cannot be read or written. Clients retry: there may be room by
+/// then, and a corrupt index is rebuilt. A corrupt payload is not mapped here: a fetch of it returns
+/// CORRUPT_MESSAGE, so that a consumer does not retry for ever (`apis/fetch.rs`).
+pub(crate) fn storage_error(error: &StorageError) -> ResponseError {
+    match error {
+        StorageError::Io { .. }
+        | StorageError::NoSpace { .. }
+        | StorageError::Missing { .. }
+        | StorageError::Corrupt { .. }
+        | StorageError::Stopped { .. }
+        | StorageError::Interrupted => ResponseError::KafkaStorageError,
     }
 }
 

@@ -5,13 +5,12 @@
 //! the next block is read ahead while one is sent. A few bytes here and there are read directly.
 
 use std::collections::VecDeque;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use engine::{
     DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock, LoadBuffer,
-    block_of, is_data_loss,
+    StorageError, block_of,
 };
 use parking_lot::Mutex;
 
@@ -63,7 +62,7 @@ impl FileLoader {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Storage(#[from] StorageError),
     #[error(transparent)]
     Corrupt(#[from] Corruption),
 }
@@ -274,14 +273,18 @@ impl FileRun {
         self.verify(RunBytes::Buffer(buffer), carried)
     }
 
-    async fn load_block(&self, loader: &FileLoader, number: u64) -> io::Result<Arc<DataFileBlock>> {
+    async fn load_block(
+        &self,
+        loader: &FileLoader,
+        number: u64,
+    ) -> Result<Arc<DataFileBlock>, StorageError> {
         let end = self.range.end;
         if let Some(block) = loader.blocks.try_load(&self.file, number, end)? {
             return Ok(block);
         }
         let (blocks, file) = (Arc::clone(&loader.blocks), Arc::clone(&self.file));
         let loading = tokio::task::spawn_blocking(move || blocks.load(&file, number, end));
-        loading.await.map_err(io::Error::other)?
+        loading.await.map_err(std::io::Error::other).map_err(StorageError::from)?
     }
 
     /// Reads the wanted ranges, and what lies between them.
@@ -298,7 +301,7 @@ impl FileRun {
             }
             Ok(buffer)
         });
-        loading.await.map_err(io::Error::other)?
+        loading.await.map_err(std::io::Error::other).map_err(StorageError::from)?
     }
 
     /// Reads each payload separately. Payloads before the first unreadable one are served, even if
@@ -310,12 +313,12 @@ impl FileRun {
         let loaded =
             self.file.load_ranges(buffer, (self.file_position(first), self.range.len()), ranges);
         loaded.map_err(|(nth, error)| {
-            if !is_data_loss(&error) {
+            if !error.is_data_loss() {
                 return error.into();
             }
             let part = &self.payloads[nth];
             part.checksum
-                .unreadable(&self.file.name, self.file_position(part.range.start), &error)
+                .unreadable(self.file.name(), self.file_position(part.range.start), &error)
                 .into()
         })
     }
@@ -346,7 +349,7 @@ impl FileRun {
                 carried = Some(seal);
             } else if !seal.matches() {
                 return Err(seal
-                    .mismatch(&self.file.name, self.file_position(part.range.start))
+                    .mismatch(self.file.name(), self.file_position(part.range.start))
                     .into());
             }
             parts.push(range);

@@ -165,9 +165,9 @@ pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerSequence> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::time::Duration;
 
+    use engine::StorageError;
     use engine::compaction::{BatchSource, CompactionOptions, SourceBatch, compact};
     use hlc::Hlc;
     use kafka_records::{BatchBuilder, CompressionType, check, records};
@@ -185,7 +185,7 @@ mod tests {
         fn batches(
             &self,
             from: Offset,
-        ) -> impl Iterator<Item = io::Result<SourceBatch<Self::Entry>>> {
+        ) -> impl Iterator<Item = Result<SourceBatch<Self::Entry>, StorageError>> {
             self.0.iter().filter(move |stored| stored.end > from).map(|stored| {
                 let SourceBatch { base, end, stamp, batch, .. } = stored.clone();
                 Ok(SourceBatch { base, end, stamp, batch, entry: stored.clone() })

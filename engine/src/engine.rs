@@ -10,6 +10,7 @@ use engine_groups::Groups;
 use hlc::WallClock;
 use storage::OpenError;
 use storage::disk::Disk;
+use storage::journal::RecoverError;
 
 use crate::options::EngineOptions;
 use crate::plugins::FilePluginModules;
@@ -37,7 +38,7 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let core = Arc::new(EngineCore::open(disk, options.core, wall, format)?);
         let failed = |error: &dyn std::error::Error| {
-            OpenError::Disk(std::io::Error::other(error.to_string()))
+            OpenError::Recover(RecoverError::Unusable(error.to_string()))
         };
         let files = FileSystem::of_engine(&core, options.files).map_err(|error| failed(&error))?;
         let groups =

@@ -32,10 +32,9 @@ pub use engine::Engine;
 pub use options::EngineOptions;
 pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 
-pub use storage::disk::is_data_loss;
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
     Durability, Entry, EntryPayload, LoadBuffer, Offset, Payload, PayloadHeader, PayloadLocation,
-    block_of,
+    StorageError, block_of,
 };

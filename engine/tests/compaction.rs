@@ -10,7 +10,9 @@ use engine::compaction::{
     BatchSource, CompactedBatch, CompactionError, CompactionOptions, CompactionOutcome,
     SourceBatch, compact,
 };
-use engine::{BatchFormat, KeyedRecord, Offset, Payload, ProducerSequence, RewriteOutcome};
+use engine::{
+    BatchFormat, KeyedRecord, Offset, Payload, ProducerSequence, RewriteOutcome, StorageError,
+};
 use hlc::{Cut, Hlc, SysTime, UserTime};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -92,7 +94,7 @@ impl BatchSource for BatchListLog {
     fn batches(
         &self,
         from: Offset,
-    ) -> impl Iterator<Item = io::Result<SourceBatch<SourceBatch<()>>>> {
+    ) -> impl Iterator<Item = Result<SourceBatch<SourceBatch<()>>, StorageError>> {
         self.0.iter().filter(move |stored| stored.end > from).map(|stored| {
             let SourceBatch { base, end, stamp, batch, .. } = stored.clone();
             Ok(SourceBatch { base, end, stamp, batch, entry: stored.clone() })
@@ -489,8 +491,8 @@ fn a_failure_of_the_source_or_the_sink_ends_the_run() {
         fn batches(
             &self,
             from: Offset,
-        ) -> impl Iterator<Item = io::Result<SourceBatch<SourceBatch<()>>>> {
-            let failed = std::iter::once_with(|| Err(io::Error::other("the disk fails")));
+        ) -> impl Iterator<Item = Result<SourceBatch<SourceBatch<()>>, StorageError>> {
+            let failed = std::iter::once_with(|| Err(io::Error::other("the disk fails").into()));
             self.0.batches(from).chain(failed)
         }
     }
@@ -506,7 +508,7 @@ fn a_failure_of_the_source_or_the_sink_ends_the_run() {
         compact(&FailingBatchSource(log.clone()), &options, &CompactionTestFormat, &mut |_| Ok(()));
     assert!(matches!(failed, Err(CompactionError::Disk(_))), "{failed:?}");
     let failed = compact(&log, &options, &CompactionTestFormat, &mut |_| {
-        Err(io::Error::other("it is full"))
+        Err(io::Error::other("it is full").into())
     });
     assert!(matches!(failed, Err(CompactionError::Disk(_))), "{failed:?}");
 }

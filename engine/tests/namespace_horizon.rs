@@ -629,10 +629,13 @@ impl storage::AppendStage for NoopAppendStage {
 struct NoopReplayHandler;
 
 impl storage::ReplayHandler for NoopReplayHandler {
-    fn restore(&mut self, _: &[u8]) -> std::io::Result<()> {
+    fn restore(&mut self, _: &[u8]) -> Result<(), storage::journal::RecoverError> {
         Ok(())
     }
-    fn entry(&mut self, _: &storage::ReplayedEntry<'_>) -> std::io::Result<()> {
+    fn entry(
+        &mut self,
+        _: &storage::ReplayedEntry<'_>,
+    ) -> Result<(), storage::journal::RecoverError> {
         Ok(())
     }
     fn state(&self) -> Vec<u8> {

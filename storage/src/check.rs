@@ -11,14 +11,14 @@ mod proofs;
 mod sorted_segments;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use hlc::Hlc;
 
-use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::history::{HistoryError, open_latest_run_tables};
 use crate::index::{BlockCache, latest_runs_range};
 use crate::journal::{
@@ -32,6 +32,7 @@ use crate::sorted_segment::{
     compacted_prefix_name, index_name, is_index_name, is_sorted_segment_name, sorted_segment_name,
 };
 use crate::space_reserve::RESERVE_FILE;
+use crate::storage_file::{StorageFile, list_files};
 use crate::timekeeper::{BOUND_FILE, BoundError, BoundFile, BoundRecord};
 
 use index_comparison::IndexComparison;
@@ -91,7 +92,7 @@ impl CheckReport {
 ///
 /// # Errors
 /// The disk fails.
-pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> io::Result<CheckReport> {
+pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<CheckReport, StorageError> {
     run(disk, None, progress)
 }
 
@@ -104,7 +105,7 @@ pub fn verify(
     disk: &dyn Disk,
     keys: &[VerifyingKey],
     progress: &mut dyn FnMut(u64),
-) -> io::Result<CheckReport> {
+) -> Result<CheckReport, StorageError> {
     run(disk, Some(ProofSet::list(disk, keys)?), progress)
 }
 
@@ -113,18 +114,18 @@ pub fn verify(
 ///
 /// # Errors
 /// The disk fails.
-pub fn bytes_to_read(disk: &dyn Disk) -> io::Result<u64> {
+pub fn bytes_to_read(disk: &dyn Disk) -> Result<u64, StorageError> {
     let is_read = |name: &String| {
         segment_start(name).is_some() || is_sorted_segment_name(name) || is_soft(name)
     };
-    let mut names: BTreeSet<String> = disk.list()?.into_iter().filter(is_read).collect();
+    let mut names: BTreeSet<String> = list_files(disk)?.into_iter().filter(is_read).collect();
     // Without a manifest everything is read.
     if let Ok(manifest) = Manifest::read(disk) {
         for name in leftovers(disk, &manifest)? {
             names.remove(&name);
         }
     }
-    names.iter().map(|name| disk.open(name)?.length()).sum()
+    names.iter().map(|name| StorageFile::open(disk, name)?.length()).sum()
 }
 
 fn is_soft(name: &str) -> bool {
@@ -157,7 +158,7 @@ pub trait FrameSource {
     ///
     /// # Errors
     /// The disk fails.
-    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>>;
+    fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError>;
 }
 
 /// Compares all frames of a file with their proofs, and calls `visit` with each. `progress` is called with
@@ -170,7 +171,7 @@ pub fn read_frames(
     mut proofs: Option<&mut ProofSet<'_>>,
     progress: &mut dyn FnMut(u64),
     visit: &mut dyn FnMut(&JournalScanItem),
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     let holding = part.expected_frames();
     while let Some(found) = part.next_item()? {
         if let (Some(proofs), JournalScanItem::Frame(found)) = (&mut proofs, &found) {
@@ -188,7 +189,7 @@ pub fn read_frames(
 struct SegmentFile {
     start: u64,
     name: String,
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     /// The position after its last byte.
     limit: u64,
     /// Where the next one begins, if there is a next one.
@@ -228,7 +229,7 @@ impl FrameSource for SegmentFrameSource<'_> {
         self.place(self.position)
     }
 
-    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+    fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError> {
         let found = self.frames.next_item()?;
         let from = self.place(self.position);
         self.position = match &found {
@@ -256,7 +257,7 @@ fn run(
     disk: &dyn Disk,
     mut proofs: Option<ProofSet<'_>>,
     progress: &mut dyn FnMut(u64),
-) -> io::Result<CheckReport> {
+) -> Result<CheckReport, StorageError> {
     let mut journal = JournalCheck::default();
     journal.check_bound(disk)?;
     let manifest = journal.check_manifest(disk)?;
@@ -304,7 +305,7 @@ fn conclude(
     proofs: ProofSet<'_>,
     segments: &[SegmentFile],
     manifest: &Manifest,
-) -> io::Result<CheckReport> {
+) -> Result<CheckReport, StorageError> {
     let segments = segments.iter().filter_map(|segment| {
         let span = segment.start..segment.next?;
         Some(ProvableFile { file: segment.name.clone(), span, is_sorted: false })
@@ -328,7 +329,7 @@ fn conclude(
 }
 
 /// Files of the directory that nothing names.
-fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
+fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> Result<Vec<String>, StorageError> {
     let mut named: BTreeSet<String> = BTreeSet::new();
     let parts = manifest.segments.iter().map(|part| match part.layout {
         SegmentLayout::Journal => segment_name(part.start),
@@ -358,11 +359,11 @@ fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
 }
 
 /// All files that are segments by name, by position.
-fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
+fn segment_files(disk: &dyn Disk) -> Result<Vec<SegmentFile>, StorageError> {
     let mut segments = Vec::new();
     for name in disk.list()? {
         let Some(start) = segment_start(&name) else { continue };
-        let file = disk.open(&name)?;
+        let file = StorageFile::open(disk, &name)?;
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
         let read = file.read_at(&mut header, 0)?;
         let header_is_whole = read == header.len()
@@ -413,7 +414,7 @@ struct JournalCheck {
 
 impl JournalCheck {
     /// Reads the bound file, and reports what is wrong with it.
-    fn check_bound(&mut self, disk: &dyn Disk) -> io::Result<()> {
+    fn check_bound(&mut self, disk: &dyn Disk) -> Result<(), StorageError> {
         match BoundFile::read(disk) {
             Ok(bound) => {
                 self.report.bound = bound;
@@ -424,7 +425,7 @@ impl JournalCheck {
                 }
                 Ok(())
             }
-            Err(BoundError::Disk(error)) => Err(error),
+            Err(BoundError::Storage(error)) => Err(error),
             Err(error) => {
                 self.report.problem(error.to_string());
                 Ok(())
@@ -434,7 +435,7 @@ impl JournalCheck {
 
     /// Reads the manifest. If it cannot be read, an empty one takes its place, so that the existing files are
     /// checked all the same.
-    fn check_manifest(&mut self, disk: &dyn Disk) -> io::Result<Manifest> {
+    fn check_manifest(&mut self, disk: &dyn Disk) -> Result<Manifest, StorageError> {
         let known = self.report.bound.map_or(0, |bound| bound.manifest_sequence);
         match Manifest::read(disk) {
             Ok(manifest) => {
@@ -444,7 +445,7 @@ impl JournalCheck {
                 }
                 Ok(manifest)
             }
-            Err(ManifestError::Disk(error)) => Err(error),
+            Err(ManifestError::Storage(error)) => Err(error),
             Err(error) => {
                 self.report.problem(error.to_string());
                 Ok(Manifest::default())
@@ -460,7 +461,7 @@ impl JournalCheck {
         indexes: &mut IndexCheck<'_>,
         proofs: Option<&mut ProofSet<'_>>,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         if !segment.header_is_whole {
             // The header is on stable storage before the first frame is written, so no crash leaves it like
             // this.
@@ -471,7 +472,7 @@ impl JournalCheck {
         }
         self.end = self.end.max(segment.start);
         let to = segment.next.unwrap_or(u64::MAX).min(segment.limit).max(segment.start);
-        let file = Arc::clone(&segment.file);
+        let file = segment.file.clone();
         let mut frames = FrameReader::new(file, segment.start..to, SEGMENT_HEADER_BYTES);
         if proofs.is_some() {
             frames = frames.with_leaves();
@@ -638,7 +639,7 @@ impl JournalCheck {
         segments: &[SegmentFile],
         has_files: bool,
         indexed_to: u64,
-    ) -> io::Result<CheckReport> {
+    ) -> Result<CheckReport, StorageError> {
         self.end = self.end.max(indexed_to);
         let known = self.known_synced_to.max(self.report.bound.map_or(0, |bound| bound.synced_to));
         let end = self.corrupt_from.unwrap_or(self.end);
@@ -702,7 +703,7 @@ impl JournalProblem {
 
 /// How many bytes a crash left after `end`, up to the last that is not zero: zeros are written ahead of
 /// frames.
-fn torn_bytes(segments: &[SegmentFile], end: u64) -> io::Result<u64> {
+fn torn_bytes(segments: &[SegmentFile], end: u64) -> Result<u64, StorageError> {
     for segment in segments.iter().rev() {
         let from = segment.start.max(end);
         if let Some(last) = last_written(segment, from)? {
@@ -713,12 +714,12 @@ fn torn_bytes(segments: &[SegmentFile], end: u64) -> io::Result<u64> {
 }
 
 /// The position of the last byte of `segment` at or after `from` that is not zero.
-fn last_written(segment: &SegmentFile, from: u64) -> io::Result<Option<u64>> {
+fn last_written(segment: &SegmentFile, from: u64) -> Result<Option<u64>, StorageError> {
     let mut until = segment.limit;
     while from < until {
         let start = from.max(until.saturating_sub(WINDOW_BYTES));
         let mut bytes = vec![0; (until - start) as usize];
-        read_exact_at(&*segment.file, &mut bytes, start - segment.start + SEGMENT_HEADER_BYTES)?;
+        segment.file.read_exact_at(&mut bytes, start - segment.start + SEGMENT_HEADER_BYTES)?;
         if let Some(index) = bytes.iter().rposition(|byte| *byte != 0) {
             return Ok(Some(start + index as u64));
         }

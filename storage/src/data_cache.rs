@@ -9,7 +9,6 @@
 //! block that was used again stays for another round; a block that a single reader used once does not.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::disk::BLOCK_BYTES;
+use crate::error::StorageError;
 
 /// The length of a block, the unit of reading from the disk.
 pub const DATA_BLOCK_BYTES: usize = 1 << 20;
@@ -237,7 +237,7 @@ impl DataCache {
         file: &DataFile,
         number: u64,
         length: usize,
-    ) -> io::Result<Arc<DataFileBlock>> {
+    ) -> Result<Arc<DataFileBlock>, StorageError> {
         loop {
             if let Some(block) = self.get(file, number, length) {
                 return Ok(block);
@@ -247,7 +247,7 @@ impl DataCache {
                 BlockLookup::Pending(pending) => pending.wait(),
                 BlockLookup::Assigned(loading) => {
                     let block = loading.finish(file.read_block(number, self.buffer())?);
-                    return require_length(block, length);
+                    return require_length(block, (file, number), length);
                 }
             }
         }
@@ -262,7 +262,7 @@ impl DataCache {
         file: &DataFile,
         number: u64,
         length: usize,
-    ) -> io::Result<Option<Arc<DataFileBlock>>> {
+    ) -> Result<Option<Arc<DataFileBlock>>, StorageError> {
         if let Some(block) = self.get(file, number, length) {
             return Ok(Some(block));
         }
@@ -273,7 +273,9 @@ impl DataCache {
             return Ok(None);
         };
         match file.read_cached_block(number, self.buffer())? {
-            Some(buffer) => require_length(loading.finish(buffer), length).map(Some),
+            Some(buffer) => {
+                require_length(loading.finish(buffer), (file, number), length).map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -389,8 +391,16 @@ impl PendingBlock {
     }
 }
 
-fn require_length(block: Arc<DataFileBlock>, length: usize) -> io::Result<Arc<DataFileBlock>> {
-    if block.bytes().len() < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(block) }
+fn require_length(
+    block: Arc<DataFileBlock>,
+    (file, number): (&DataFile, u64),
+    length: usize,
+) -> Result<Arc<DataFileBlock>, StorageError> {
+    let held = block.bytes().len();
+    if held < length {
+        return Err(file.file().end_error(number * DATA_BLOCK_BYTES as u64 + held as u64));
+    }
+    Ok(block)
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@
 //! of the store wrote in small groups is in the page cache already, and is read from there. So are short
 //! reads, for which the kernel reads ahead.
 
-use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::data_cache::DATA_BLOCK_BYTES;
-use crate::disk::{BLOCK_BYTES, DiskFile, read_exact_at};
+use crate::disk::BLOCK_BYTES;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 
 /// Reads shorter than this go through the page cache.
 pub const DIRECT_READ_BYTES_MIN: usize = 128 << 10;
@@ -55,11 +55,9 @@ impl LoadBuffer {
 
 /// A file of payloads.
 pub struct DataFile {
-    /// Its name in the journal's directory.
-    pub name: String,
     /// Its number among the files of this process, because names are reused.
     pub(crate) id: u64,
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     /// The bytes in front of this are final. What follows may still be written, or does not exist.
     final_to: AtomicU64,
     /// Where a read of a block met the end of the file.
@@ -71,16 +69,16 @@ pub struct DataFile {
 
 impl std::fmt::Debug for DataFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DataFile").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("DataFile").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
 impl DataFile {
     /// A file that is final as a whole, until [`DataFile::set_final`] limits that.
-    pub(crate) fn new(name: String, file: Arc<dyn DiskFile>) -> DataFile {
+    pub(crate) fn new(file: StorageFile) -> DataFile {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let [final_to, ends_at] = [(); 2].map(|()| AtomicU64::new(u64::MAX));
-        DataFile { name, id, file, final_to, ends_at, cached: Mutex::default() }
+        DataFile { id, file, final_to, ends_at, cached: Mutex::default() }
     }
 
     /// Declares that only the bytes in front of `end` are final yet.
@@ -88,8 +86,13 @@ impl DataFile {
         self.final_to.store(end, Ordering::Release);
     }
 
-    pub(crate) fn file(&self) -> &dyn DiskFile {
-        &*self.file
+    /// Its name in the journal's directory.
+    pub fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    pub(crate) fn file(&self) -> &StorageFile {
+        &self.file
     }
 
     /// Records that `range`, which lies after all earlier ones, was written through the page cache.
@@ -112,7 +115,12 @@ impl DataFile {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn load_cached(&self, buffer: &mut LoadBuffer, at: u64, length: usize) -> io::Result<bool> {
+    pub fn load_cached(
+        &self,
+        buffer: &mut LoadBuffer,
+        at: u64,
+        length: usize,
+    ) -> Result<bool, StorageError> {
         let likely = self.is_cached(at) && self.is_cached(at + length as u64 - 1);
         if !likely && length >= DIRECT_READ_BYTES_MIN {
             return Ok(false);
@@ -125,10 +133,15 @@ impl DataFile {
     ///
     /// # Errors
     /// The disk fails, or the file ends before.
-    pub fn load(&self, buffer: &mut LoadBuffer, at: u64, length: usize) -> io::Result<()> {
+    pub fn load(
+        &self,
+        buffer: &mut LoadBuffer,
+        at: u64,
+        length: usize,
+    ) -> Result<(), StorageError> {
         if length < DIRECT_READ_BYTES_MIN || self.is_cached(at) {
             let room = buffer.prepare(0, length);
-            return read_exact_at(&*self.file, &mut room[..length], at);
+            return self.file.read_exact_at(&mut room[..length], at);
         }
         self.load_direct(buffer, at, length)
     }
@@ -139,11 +152,14 @@ impl DataFile {
         buffer: &mut LoadBuffer,
         at: u64,
         length: usize,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let lead = (at % BLOCK_BYTES as u64) as usize;
         let room = buffer.prepare(lead, length);
         let read = self.file.read_direct_at(room, at - lead as u64)?;
-        if read < lead + length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+        if read < lead + length {
+            return Err(self.file.end_error(at - lead as u64 + read as u64));
+        }
+        Ok(())
     }
 
     /// Reads only the parts `ranges` of the `length` bytes at `at`, one by one, if they cannot be read in one
@@ -156,11 +172,11 @@ impl DataFile {
         buffer: &mut LoadBuffer,
         (at, length): (u64, usize),
         ranges: impl Iterator<Item = Range<usize>>,
-    ) -> Result<(), (usize, io::Error)> {
+    ) -> Result<(), (usize, StorageError)> {
         let room = buffer.prepare(0, length);
         for (nth, range) in ranges.enumerate() {
             let from = at + range.start as u64;
-            read_exact_at(&*self.file, &mut room[range], from).map_err(|error| (nth, error))?;
+            self.file.read_exact_at(&mut room[range], from).map_err(|error| (nth, error))?;
         }
         Ok(())
     }
@@ -185,7 +201,11 @@ impl DataFile {
     }
 
     /// Reads the final bytes of block `number`; fewer at the end of the file. Blocks.
-    pub(crate) fn read_block(&self, number: u64, mut buffer: LoadBuffer) -> io::Result<LoadBuffer> {
+    pub(crate) fn read_block(
+        &self,
+        number: u64,
+        mut buffer: LoadBuffer,
+    ) -> Result<LoadBuffer, StorageError> {
         let range = self.block_range(number);
         let length = (range.end - range.start) as usize;
         let room = buffer.prepare(0, length);
@@ -207,7 +227,7 @@ impl DataFile {
         &self,
         number: u64,
         mut buffer: LoadBuffer,
-    ) -> io::Result<Option<LoadBuffer>> {
+    ) -> Result<Option<LoadBuffer>, StorageError> {
         let range = self.block_range(number);
         let length = (range.end - range.start) as usize;
         let room = buffer.prepare(0, length);
@@ -221,16 +241,12 @@ impl DataFile {
         cached.get(after).is_some_and(|cached| cached.start < range.end)
     }
 
-    pub(crate) fn read_exact(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
-        read_exact_at(&*self.file, buffer, at)
+    pub(crate) fn read_exact(&self, buffer: &mut [u8], at: u64) -> Result<(), StorageError> {
+        self.file.read_exact_at(buffer, at)
     }
 
     /// An error that says that the bytes read are not the ones written.
-    pub(crate) fn corruption_error(&self, at: u64, what: &str) -> io::Error {
-        let name = &self.name;
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{what} is corrupt. file={name}, at={at}; `freezeframe check` says more"),
-        )
+    pub(crate) fn corruption_error(&self, at: u64, what: &str) -> StorageError {
+        StorageError::corrupt(self.name(), at, format!("{what} is corrupt"))
     }
 }

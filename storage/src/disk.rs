@@ -149,36 +149,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether a read error means that written data is lost: the file is gone or too short, its bytes
-/// differ, or the medium does not return them. Any other error may be gone at the next
-/// try.
-pub fn is_data_loss(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    // The last five are how Linux reports errors of a medium, and of a file system's own checksums.
-    const LOSSES: [Errno; 6] =
-        [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    let kinds = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof, io::ErrorKind::NotFound];
-    kinds.contains(&error.kind()) || code.is_some_and(|code| LOSSES.contains(&code))
-}
-
 /// Whether an error means that no file can be opened now: nothing was done, and it can be retried.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
-}
-
-/// Reads exactly `buffer.len()` bytes.
-///
-/// # Errors
-/// `UnexpectedEof` when the file is shorter.
-pub(crate) fn read_exact_at(
-    file: &dyn DiskFile,
-    buffer: &mut [u8],
-    position: u64,
-) -> io::Result<()> {
-    let read = file.read_at(buffer, position)?;
-    if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Creates a file, and replaces one of that name that a crash left.

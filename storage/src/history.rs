@@ -22,7 +22,6 @@ mod sorting;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +29,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::index::{BlockCache, LatestRunTable};
 use crate::journal::{JournalSegments, Segment};
 use crate::log::{CompactedPrefix, IndexedTip, Log, LogPrefix};
@@ -154,7 +154,7 @@ pub(crate) struct SealedHistory {
 struct IndexingQueue {
     segments: VecDeque<UnindexedSegment>,
     /// Why the last attempt to index failed.
-    last_failure: Option<Arc<str>>,
+    last_failure: Option<StorageError>,
     /// Whether a maintenance thread is running.
     has_maintenance_thread: bool,
 }
@@ -178,10 +178,14 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails. In memory nothing has changed; the disk may have either version.
-    fn commit_manifest(&self, held: &mut Manifest, edit: &ManifestEdit) -> io::Result<()> {
+    fn commit_manifest(
+        &self,
+        held: &mut Manifest,
+        edit: &ManifestEdit,
+    ) -> Result<(), StorageError> {
         // Another incarnation of the store may have begun.
         if self.is_closing() {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
+            return Err(StorageError::Interrupted);
         }
         // The sequence number of a failed write is not used again: files are named by it.
         held.sequence += 1;
@@ -196,7 +200,7 @@ impl SealedHistory {
 
     /// Makes sure that the manifest on the disk is the one in memory, before a file is removed that another
     /// version would name.
-    fn ensure_manifest_committed(&self) -> io::Result<()> {
+    fn ensure_manifest_committed(&self) -> Result<(), StorageError> {
         let mut manifest = self.manifest.lock();
         if !self.is_manifest_in_doubt.load(Ordering::Acquire) {
             return Ok(());
@@ -226,15 +230,15 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The segments rolled before cannot be indexed: the disk is full, or fails.
-    pub(crate) fn wait_for_room(&self) -> io::Result<()> {
+    pub(crate) fn wait_for_room(&self) -> Result<(), StorageError> {
         let mut waiting = self.indexing_queue.lock();
         // Closing ends the maintenance thread: the next incarnation indexes what is sealed.
         while waiting.has_maintenance_thread
             && waiting.segments.len() >= UNINDEXED_SEGMENTS_MAX
             && !self.is_closing()
         {
-            if let Some(why) = &waiting.last_failure {
-                return Err(io::Error::other(format!("sealed segments cannot be indexed: {why}")));
+            if let Some(error) = &waiting.last_failure {
+                return Err(error.clone().during("sealed segments cannot be indexed"));
             }
             self.changed.wait(&mut waiting);
         }
@@ -263,12 +267,12 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; unfinished work is retried.
-    pub(crate) fn run_maintenance(&self) -> io::Result<()> {
+    pub(crate) fn run_maintenance(&self) -> Result<(), StorageError> {
         let _tending = self.maintenance_lock.lock();
         self.run_maintenance_locked()
     }
 
-    fn run_maintenance_locked(&self) -> io::Result<()> {
+    fn run_maintenance_locked(&self) -> Result<(), StorageError> {
         // A task that fails does not keep the others from running.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();

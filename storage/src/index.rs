@@ -16,14 +16,15 @@ mod build;
 mod latest_runs;
 mod record;
 
-use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
 
-use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::disk::Disk;
 use crate::entry::LogId;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 pub use blocks::BlockCache;
 use blocks::{
     BLOCK_HEADER_BYTES, CONTENT_BYTES, INDEX_BLOCK_BYTES, IndexBlockReader, verify_block_checksum,
@@ -147,13 +148,13 @@ pub struct SegmentIndex {
 
 impl std::fmt::Debug for SegmentIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Index").field("name", &self.blocks.name).finish_non_exhaustive()
+        f.debug_struct("Index").field("name", &self.blocks.name()).finish_non_exhaustive()
     }
 }
 
 impl SegmentIndex {
     /// Opens the index `name` of the segment that begins at `start`; `None` if there is none, or its
-    /// beginning is corrupt.
+    /// beginning is corrupt or cannot be read.
     ///
     /// # Errors
     /// The disk fails.
@@ -162,23 +163,22 @@ impl SegmentIndex {
         name: &str,
         start: u64,
         cache: &Arc<BlockCache>,
-    ) -> io::Result<Option<SegmentIndex>> {
-        let file = match disk.open(name) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+    ) -> Result<Option<SegmentIndex>, StorageError> {
+        let Some(file) = StorageFile::open_if_exists(disk, name)? else { return Ok(None) };
         let length = file.length()?;
         if length < INDEX_BLOCK_BYTES as u64 {
             return Ok(None);
         }
         let mut bytes = [0; INDEX_BLOCK_BYTES];
-        read_exact_at(&*file, &mut bytes, 0)?;
+        match file.read_exact_at(&mut bytes, 0) {
+            Err(error) if error.is_data_loss() => return Ok(None),
+            read => read?,
+        }
         let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
         if header.length() != length {
             return Ok(None);
         }
-        let blocks = IndexBlockReader::new(name.to_owned(), file, Arc::clone(cache), start);
+        let blocks = IndexBlockReader::new(file, Arc::clone(cache), start);
         Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
@@ -187,7 +187,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn open_any(name: &str, file: Arc<dyn DiskFile>) -> io::Result<Option<SegmentIndex>> {
+    pub fn open_any(file: StorageFile) -> Result<Option<SegmentIndex>, StorageError> {
         let mut bytes = [0; INDEX_BLOCK_BYTES];
         if file.read_at(&mut bytes, 0)? < bytes.len() {
             return Ok(None);
@@ -195,13 +195,13 @@ impl SegmentIndex {
         let start = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes of a block"));
         let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
         let cache = Arc::new(BlockCache::new(0));
-        let blocks = IndexBlockReader::new(name.to_owned(), file, cache, start);
+        let blocks = IndexBlockReader::new(file, cache, start);
         Ok(Some(SegmentIndex { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Its name in the journal's directory.
     pub fn name(&self) -> &str {
-        &self.blocks.name
+        self.blocks.name()
     }
 
     fn record<T, const BYTES: usize>(
@@ -209,7 +209,7 @@ impl SegmentIndex {
         from_block: u64,
         number: u64,
         read: impl FnOnce(&[u8]) -> T,
-    ) -> io::Result<T> {
+    ) -> Result<T, StorageError> {
         let records = (CONTENT_BYTES / BYTES) as u64;
         let block = self.blocks.get(from_block + number / records)?;
         let at = BLOCK_HEADER_BYTES + (number % records) as usize * BYTES;
@@ -220,7 +220,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn entry(&self, number: u64) -> io::Result<IndexEntry> {
+    pub fn entry(&self, number: u64) -> Result<IndexEntry, StorageError> {
         assert!(number < self.header.entries, "an entry that is not there");
         self.record::<_, ENTRY_BYTES>(1, number, IndexEntry::decode)
     }
@@ -230,7 +230,7 @@ impl SegmentIndex {
         &self,
         range: Range<u64>,
         before: impl Fn(&IndexEntry) -> bool,
-    ) -> io::Result<u64> {
+    ) -> Result<u64, StorageError> {
         bisect(range, |number| Ok(before(&self.entry(number)?)))
     }
 
@@ -238,7 +238,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn run_at(&self, number: u64) -> io::Result<IndexRun> {
+    pub fn run_at(&self, number: u64) -> Result<IndexRun, StorageError> {
         assert!(number < self.header.runs, "a run that is not there");
         let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, IndexRun::decode)?;
         if !self.is_valid_run(&run) {
@@ -269,7 +269,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn run(&self, log: LogId) -> io::Result<Option<IndexRun>> {
+    pub fn run(&self, log: LogId) -> Result<Option<IndexRun>, StorageError> {
         Ok(self.find_run(log)?.map(|(_, run)| run))
     }
 
@@ -277,7 +277,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, IndexRun)>> {
+    pub fn find_run(&self, log: LogId) -> Result<Option<(u64, IndexRun)>, StorageError> {
         if self.last_log()?.is_none_or(|last| log > last) {
             return Ok(None);
         }
@@ -292,7 +292,7 @@ impl SegmentIndex {
         Ok((run.log == log).then_some((number, run)))
     }
 
-    fn last_log(&self) -> io::Result<Option<LogId>> {
+    fn last_log(&self) -> Result<Option<LogId>, StorageError> {
         let Some(last) = self.header.runs.checked_sub(1) else { return Ok(None) };
         if let Some(log) = self.last_log.get() {
             return Ok(Some(*log));
@@ -302,7 +302,7 @@ impl SegmentIndex {
     }
 
     /// The run of `log`, which is probably number `hint`.
-    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexRun>> {
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> Result<Option<IndexRun>, StorageError> {
         if hint < self.header.runs {
             let run = self.run_at(hint)?;
             if run.log == log {
@@ -316,7 +316,7 @@ impl SegmentIndex {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn state(&self) -> io::Result<Option<Vec<u8>>> {
+    pub fn state(&self) -> Result<Option<Vec<u8>>, StorageError> {
         let Some(length) = self.header.state_bytes else { return Ok(None) };
         let mut state = Vec::with_capacity(length as usize);
         let mut number = self.header.state_block();
@@ -329,29 +329,37 @@ impl SegmentIndex {
         Ok(Some(state))
     }
 
+    /// The same; `None` also if it is lost: it is soft.
+    pub(crate) fn readable_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        match self.state() {
+            Err(error) if error.is_data_loss() => Ok(None),
+            state => state,
+        }
+    }
+
     /// The numbers of the blocks of the open file that are corrupt or missing.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn corrupt_blocks(&self) -> io::Result<Vec<u64>> {
+    pub fn corrupt_blocks(&self) -> Result<Vec<u64>, StorageError> {
         self.blocks.corrupt_among(self.header.length() / INDEX_BLOCK_BYTES as u64)
     }
 
-    /// Reads every block again; returns the numbers of those that are corrupt.
+    /// Reads every block again; returns the numbers of those that are corrupt, or cannot be read.
     ///
     /// # Errors
-    /// The disk fails.
-    pub fn check(&self, disk: &dyn Disk) -> io::Result<Vec<u64>> {
-        let file = match disk.open(&self.blocks.name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![0]),
-            file => file?,
+    /// The disk fails, in a way that may be gone at the next attempt.
+    pub fn check(&self, disk: &dyn Disk) -> Result<Vec<u64>, StorageError> {
+        let Some(file) = StorageFile::open_if_exists(disk, self.name())? else {
+            return Ok(vec![0]);
         };
         let mut bytes = [0; INDEX_BLOCK_BYTES];
         let mut damaged = Vec::new();
         for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {
-            read_exact_at(&*file, &mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
-            if verify_block_checksum(&bytes, self.header.start, number).is_none() {
-                damaged.push(number);
+            match file.read_exact_at(&mut bytes, number * INDEX_BLOCK_BYTES as u64) {
+                Ok(()) if verify_block_checksum(&bytes, self.header.start, number).is_some() => {}
+                Err(error) if !error.is_data_loss() => return Err(error),
+                Ok(()) | Err(_) => damaged.push(number),
             }
         }
         Ok(damaged)
@@ -361,8 +369,8 @@ impl SegmentIndex {
 /// The first of `range` for which `before` is false; those for which it is true come first.
 pub(crate) fn bisect(
     range: Range<u64>,
-    before: impl Fn(u64) -> io::Result<bool>,
-) -> io::Result<u64> {
+    before: impl Fn(u64) -> Result<bool, StorageError>,
+) -> Result<u64, StorageError> {
     let (mut low, mut high) = (range.start, range.end);
     while low < high {
         let middle = low + (high - low) / 2;

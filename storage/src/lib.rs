@@ -11,6 +11,7 @@
 //!   ([`timekeeper`]).
 //! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
 //! - A **file interval tree** says which entry of a log holds each byte of a file ([`interval_tree`]).
+//! - A [`StorageError`] says why something cannot be read or written, and what a caller can do about it.
 //! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
@@ -22,6 +23,7 @@ mod data_dir;
 mod data_file;
 pub mod disk;
 mod entry;
+mod error;
 mod history;
 pub mod index;
 pub mod journal;
@@ -34,6 +36,7 @@ mod refusal_reporter;
 pub mod sealed_segment;
 pub mod sorted_segment;
 mod space_reserve;
+mod storage_file;
 mod store;
 mod tail;
 pub mod timekeeper;
@@ -42,6 +45,7 @@ pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock,
 pub use data_dir::{DataDirectory, DataDirectoryError, FORMAT_VERSION};
 pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer};
 pub use entry::{Entry, LogId, Offset};
+pub use error::StorageError;
 pub use history::{
     CompactedEntry, CompactionHorizon, CompactionSource, EntrySink, HistoryError, HistoryStats,
     ReclaimStats,
@@ -51,6 +55,7 @@ pub use payload::{
     EntryPayload, PAYLOAD_HEADER_BYTES_MAX, Payload, PayloadHeader, PayloadLocation,
 };
 pub use space_reserve::RESERVE_FILE;
+pub use storage_file::StorageFile;
 pub use store::{
     AbortOnPanic, AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend,
     LogSource, OpenError, Options, ReplayHandler, ReplayedEntry, Store, StoreStats,

@@ -13,13 +13,13 @@
 mod sealed_log;
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 
 use hlc::{Cut, UserTime};
 use parking_lot::{Mutex, RwLock};
 
 use crate::entry::{Entry, LogId, Offset};
+use crate::error::StorageError;
 use crate::index::{IndexEntry, LogTip, RunLocation};
 use crate::journal::JournalSegments;
 use crate::manifest::LogHorizon;
@@ -315,7 +315,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn tip_at(&self, cut: Cut) -> io::Result<LogTip> {
+    pub fn tip_at(&self, cut: Cut) -> Result<LogTip, StorageError> {
         let state = self.state.read();
         if cut.admits(state.tip.stamp) {
             return Ok(state.tip);
@@ -334,7 +334,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+    pub fn offset_at(&self, cut: Cut) -> Result<Offset, StorageError> {
         Ok(self.tip_at(cut)?.end)
     }
 
@@ -351,7 +351,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn entry_at(&self, offset: Offset) -> io::Result<Option<Entry>> {
+    pub fn entry_at(&self, offset: Offset) -> Result<Option<Entry>, StorageError> {
         let state = self.state.read();
         if offset >= state.memory_base() {
             return Ok(state.entries.get(state.position_of(offset)).copied());
@@ -370,7 +370,11 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn first_reaching(&self, time: UserTime, from: Offset) -> io::Result<Option<EntryPayload>> {
+    pub fn first_reaching(
+        &self,
+        time: UserTime,
+        from: Offset,
+    ) -> Result<Option<EntryPayload>, StorageError> {
         let state = self.state.read();
         if state.tip.user_time_max < time {
             return Ok(None);
@@ -406,7 +410,7 @@ impl Log {
         &self,
         from: Offset,
         until: Offset,
-    ) -> io::Result<Option<EntryPayload>> {
+    ) -> Result<Option<EntryPayload>, StorageError> {
         let (sealed, memory_base, newest) = loop {
             let state = self.state.read();
             let memory_base = state.memory_base();
@@ -464,7 +468,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn payload_at(&self, offset: Offset) -> io::Result<Option<EntryPayload>> {
+    pub fn payload_at(&self, offset: Offset) -> Result<Option<EntryPayload>, StorageError> {
         Ok(self.read(offset, Offset(u64::MAX), 0)?.into_iter().next())
     }
 
@@ -478,7 +482,7 @@ impl Log {
         from: Offset,
         until: Offset,
         bytes_max: usize,
-    ) -> io::Result<Vec<EntryPayload>> {
+    ) -> Result<Vec<EntryPayload>, StorageError> {
         let mut take = PayloadBatch { payloads: Vec::new(), bytes: 0, bytes_max, until };
         let mut from = from;
         loop {
@@ -516,7 +520,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn bytes(&self) -> io::Result<u64> {
+    pub fn bytes(&self) -> Result<u64, StorageError> {
         let (start, end) = {
             let state = self.state.read();
             (state.horizon.start, state.tip.end)
@@ -529,7 +533,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn bytes_between(&self, from: Offset, until: Offset) -> io::Result<u64> {
+    pub fn bytes_between(&self, from: Offset, until: Offset) -> Result<u64, StorageError> {
         if from >= until {
             return Ok(0);
         }
@@ -547,7 +551,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
+    pub fn bytes_before(&self, offset: Offset) -> Result<u64, StorageError> {
         let state = self.state.read();
         let (base, freed) = (state.compacted_prefix.clone(), state.horizon.released_tip);
         let kept = |bytes: u64, begins: Offset| match &base {
@@ -577,7 +581,7 @@ impl Log {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn epoch_end(&self, epoch: u32) -> io::Result<Option<(u32, Offset)>> {
+    pub fn epoch_end(&self, epoch: u32) -> Result<Option<(u32, Offset)>, StorageError> {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| entry.epoch <= epoch);
         let tip = match count.checked_sub(1) {

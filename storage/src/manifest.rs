@@ -14,14 +14,15 @@ mod edit;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::io;
 
 use hlc::{Hlc, UserTime};
 
-use crate::disk::{Disk, read_exact_at};
+use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::index::LogTip;
 use crate::sealed_segment::SegmentLayout;
+use crate::storage_file::StorageFile;
 pub(crate) use edit::{ManifestChange, ManifestEdit};
 use edit::{PAGE_BYTES, apply_edits, apply_readable};
 pub(crate) use writer::ManifestWriter;
@@ -144,8 +145,9 @@ pub enum ManifestError {
         /// The sequence number that the bound file knows.
         known: u64,
     },
+    /// It cannot be read.
     #[error("read journal/manifest: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 impl Manifest {
@@ -276,19 +278,15 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`].
     pub fn read(disk: &dyn Disk) -> Result<Manifest, ManifestError> {
-        let file = match disk.open(MANIFEST_FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Manifest::default());
-            }
-            Err(error) => return Err(error.into()),
+        let Some(file) = StorageFile::open_if_exists(disk, MANIFEST_FILE)? else {
+            return Ok(Manifest::default());
         };
         let length = file.length()?;
         if length > MANIFEST_BYTES_MAX {
             return Err(ManifestError::Corrupt);
         }
         let mut bytes = vec![0; length as usize];
-        read_exact_at(&*file, &mut bytes, 0)?;
+        file.read_exact_at(&mut bytes, 0)?;
         Manifest::decode(&bytes).ok_or(ManifestError::Corrupt)
     }
 }
@@ -493,7 +491,7 @@ mod tests {
         assert_eq!(Manifest::read(&disk).unwrap(), Manifest::default());
         disk.arm(DiskFault::CrashAt(0));
         assert!(disk.sync_directory().is_err());
-        assert!(matches!(Manifest::read(&disk), Err(ManifestError::Disk(_))));
+        assert!(matches!(Manifest::read(&disk), Err(ManifestError::Storage(_))));
     }
 
     #[test]

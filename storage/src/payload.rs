@@ -1,12 +1,12 @@
 //! Payloads: the bytes of an entry, on their way to the journal, in memory, or in a file.
 
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::data_file::DataFile;
 use crate::entry::Entry;
+use crate::error::StorageError;
 
 /// The longest header that a payload may have, in bytes.
 pub const PAYLOAD_HEADER_BYTES_MAX: usize = 64;
@@ -111,7 +111,7 @@ impl EntryPayload {
     ///
     /// # Errors
     /// The disk fails, or returns other bytes than were written.
-    pub fn read(&self) -> io::Result<Bytes> {
+    pub fn read(&self) -> Result<Bytes, StorageError> {
         match &self.location {
             PayloadLocation::Memory(payload) => Ok(payload.to_bytes()),
             PayloadLocation::File { file, at } => read_checked(file, *at, &self.entry),
@@ -120,7 +120,7 @@ impl EntryPayload {
 }
 
 /// The payload of `entry`, from its file.
-pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Result<Bytes> {
+pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> Result<Bytes, StorageError> {
     let mut bytes = vec![0; entry.length as usize];
     file.read_exact(&mut bytes, at)?;
     if crc32c::crc32c(&bytes) != entry.payload_crc {

@@ -1,10 +1,10 @@
 //! Reading a part of a payload, for callers with their own checksums in it.
 
-use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::error::StorageError;
 use crate::payload::{EntryPayload, PayloadLocation};
 
 impl EntryPayload {
@@ -13,9 +13,9 @@ impl EntryPayload {
     ///
     /// # Errors
     /// The disk fails, or the payload is shorter.
-    pub fn read_range(&self, range: Range<usize>) -> io::Result<Bytes> {
+    pub fn read_range(&self, range: Range<usize>) -> Result<Bytes, StorageError> {
         if range.start > range.end || range.end > self.entry.length as usize {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(self.end_error());
         }
         match &self.location {
             PayloadLocation::Memory(payload) => {
@@ -35,6 +35,17 @@ impl EntryPayload {
                 file.read_exact(&mut bytes, at + range.start as u64)?;
                 Ok(bytes.into())
             }
+        }
+    }
+
+    /// Says that more was asked of the payload than there is: what refers to it is wrong.
+    fn end_error(&self) -> StorageError {
+        let what = "a payload is shorter than what refers to it says";
+        match &self.location {
+            PayloadLocation::Memory(_) => {
+                StorageError::corrupt("the newest journal segment", None, what)
+            }
+            PayloadLocation::File { file, at } => StorageError::corrupt(file.name(), *at, what),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A sealed segment of the journal: one data file, with its index.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -9,10 +8,8 @@ use parking_lot::RwLock;
 
 use crate::data_file::DataFile;
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::{IndexRun, SegmentIndex};
-
-/// The disk could not read (`errno`).
-const EIO: i32 = 5;
 
 /// The order of the frames of a segment in its data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +137,7 @@ impl SealedSegment {
     }
 
     /// The length of its files, which never changes.
-    pub(crate) fn bytes(&self) -> io::Result<u64> {
+    pub(crate) fn bytes(&self) -> Result<u64, StorageError> {
         if let Some(bytes) = self.bytes.get() {
             return Ok(*bytes);
         }
@@ -158,11 +155,14 @@ impl SealedSegment {
         self.is_suspect.load(Ordering::Acquire)
     }
 
-    /// Remembers it if `result` says that the index is corrupt.
-    pub(crate) fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
-        // A rebuilt index is not in the sector that cannot be read.
+    /// Remembers it if `result` says that the index is lost, as a whole or in part: a rebuilt index is not in
+    /// the sector that cannot be read.
+    pub(crate) fn note_corruption<T>(
+        &self,
+        result: Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
         if let Err(error) = &result
-            && (error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(EIO))
+            && error.is_data_loss()
             && !self.is_suspect.swap(true, Ordering::AcqRel)
         {
             tracing::error!(%error, "found corruption");
@@ -171,12 +171,16 @@ impl SealedSegment {
     }
 
     /// The run of `log` in it, and its number.
-    pub(crate) fn find_run(&self, log: LogId) -> io::Result<Option<(u64, IndexRun)>> {
+    pub(crate) fn find_run(&self, log: LogId) -> Result<Option<(u64, IndexRun)>, StorageError> {
         self.note_corruption(self.index().find_run(log))
     }
 
     /// The run of `log` in it, which is probably number `hint`.
-    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<IndexedRun>> {
+    pub(crate) fn run_near(
+        &self,
+        log: LogId,
+        hint: u64,
+    ) -> Result<Option<IndexedRun>, StorageError> {
         let index = self.index();
         let run = self.note_corruption(index.run_near(log, hint))?;
         Ok(run.map(|run| IndexedRun { run, index }))

@@ -5,15 +5,15 @@
 
 mod frames;
 
-use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::data_file::DataFile;
-use crate::disk::{BLOCK_BYTES, Disk, DiskFile, create_or_replace};
+use crate::disk::{BLOCK_BYTES, Disk};
 use crate::entry::{Entry, LogId};
+use crate::error::StorageError;
 use crate::index::IndexEntry;
 use crate::journal::{FRAME_BYTES, FrameHeader, PAYLOAD_ALIGN, StagedBlocks, padded};
+use crate::storage_file::StorageFile;
 pub use frames::{SortedFrameReader, SortedScanItem};
 
 /// The length of the file's header.
@@ -159,7 +159,7 @@ pub(crate) fn decode_sorted_frame(
 
 /// Writes a sorted segment file.
 pub(crate) struct SortedSegmentWriter {
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     blocks: StagedBlocks,
     pending: Vec<u8>,
     written: u64,
@@ -171,9 +171,9 @@ impl SortedSegmentWriter {
         disk: &dyn Disk,
         name: &str,
         header: SortedSegmentHeader,
-    ) -> io::Result<SortedSegmentWriter> {
+    ) -> Result<SortedSegmentWriter, StorageError> {
         Ok(SortedSegmentWriter {
-            file: create_or_replace(disk, name)?,
+            file: StorageFile::create_or_replace(disk, name)?,
             blocks: StagedBlocks::default(),
             pending: header.encode().to_vec(),
             written: 0,
@@ -187,7 +187,7 @@ impl SortedSegmentWriter {
         entry: &Entry,
         header: &[u8; FRAME_BYTES],
         payload: &[u8],
-    ) -> io::Result<IndexEntry> {
+    ) -> Result<IndexEntry, StorageError> {
         assert!(entry.length as usize == payload.len(), "an entry knows its payload's length");
         let position = entry.frame();
         self.pending.extend_from_slice(&encode_prefix(position, entry.chain, header));
@@ -202,15 +202,15 @@ impl SortedSegmentWriter {
         Ok(IndexEntry { entry: *entry, at })
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.blocks.write(&*self.file, [&self.pending[..]].into_iter(), self.written)?;
+    fn flush(&mut self) -> Result<(), StorageError> {
+        self.blocks.write(&self.file, [&self.pending[..]].into_iter(), self.written)?;
         self.written += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
     }
 
     /// Writes the rest, and puts the file on stable storage, but not its name.
-    pub(crate) fn finish(mut self) -> io::Result<u64> {
+    pub(crate) fn finish(mut self) -> Result<u64, StorageError> {
         self.flush()?;
         self.file.sync()?;
         Ok(self.written)
@@ -265,7 +265,7 @@ pub(crate) struct SortedSegmentScanner<'a> {
 const WINDOW_BYTES: usize = 256 << 10;
 
 impl<'a> SortedSegmentScanner<'a> {
-    pub(crate) fn new(data: &'a DataFile) -> io::Result<SortedSegmentScanner<'a>> {
+    pub(crate) fn new(data: &'a DataFile) -> Result<SortedSegmentScanner<'a>, StorageError> {
         let length = data.file().length()?;
         Ok(SortedSegmentScanner {
             data,
@@ -279,7 +279,7 @@ impl<'a> SortedSegmentScanner<'a> {
         })
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<Option<SortedFrame>> {
+    pub(crate) fn next(&mut self) -> Result<Option<SortedFrame>, StorageError> {
         while self.at + SORTED_FRAME_HEADER_BYTES as u64 <= self.length {
             let at = self.at;
             let front = self.get(at, SORTED_FRAME_HEADER_BYTES)?;
@@ -307,7 +307,7 @@ impl<'a> SortedSegmentScanner<'a> {
             self.corrupt_at.or(self.gap.corrupt_range(until).map(|range| range.start));
     }
 
-    fn get(&mut self, at: u64, count: usize) -> io::Result<&[u8]> {
+    fn get(&mut self, at: u64, count: usize) -> Result<&[u8], StorageError> {
         let held = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + count as u64 > held {
             let ahead = (self.length - at).min(WINDOW_BYTES as u64) as usize;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::disk::{Disk, create_or_replace, is_full};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::{StorageFile, remove_file};
 
 /// The name of the file, in the journal's directory.
 pub const RESERVE_FILE: &str = "reserve";
@@ -50,10 +52,10 @@ impl SpaceReserve {
     /// Calls `act`. If the disk is full, releases the reserve and calls it once more.
     pub(crate) fn retry_with_reserve<T>(
         &self,
-        mut act: impl FnMut() -> io::Result<T>,
-    ) -> io::Result<T> {
+        mut act: impl FnMut() -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
         match act() {
-            Err(error) if is_full(&error) && self.spend() => act(),
+            Err(error) if error.is_full() && self.spend() => act(),
             done => done,
         }
     }
@@ -61,7 +63,8 @@ impl SpaceReserve {
     /// Releases the reserve; returns whether it was held.
     pub(crate) fn spend(&self) -> bool {
         let mut state = self.state.lock();
-        let is_spent = *state == ReserveState::Available && self.disk.remove(RESERVE_FILE).is_ok();
+        let is_spent =
+            *state == ReserveState::Available && remove_file(&*self.disk, RESERVE_FILE).is_ok();
         if is_spent {
             tracing::warn!(
                 bytes = self.bytes,
@@ -80,7 +83,7 @@ impl SpaceReserve {
         }
         *state = match self.take() {
             Ok(()) => ReserveState::Available,
-            Err(error) if is_full(&error) => ReserveState::Spent,
+            Err(error) if error.is_full() => ReserveState::Spent,
             Err(error) => {
                 tracing::warn!(%error, "no reserve can be allocated for advancing log starts on a full disk");
                 ReserveState::Unsupported
@@ -89,21 +92,21 @@ impl SpaceReserve {
         *state != ReserveState::Spent
     }
 
-    fn take(&self) -> io::Result<()> {
+    fn take(&self) -> Result<(), StorageError> {
         // The file of an earlier incarnation still counts, unless the manifest has outgrown it.
-        let file = match self.disk.open(RESERVE_FILE) {
+        let file = match StorageFile::open(&*self.disk, RESERVE_FILE) {
             Ok(file) if file.length()? >= self.bytes => return Ok(()),
             Ok(file) => file,
-            Err(_) => create_or_replace(&*self.disk, RESERVE_FILE)?,
+            Err(_) => StorageFile::create_or_replace(&*self.disk, RESERVE_FILE)?,
         };
         file.allocate(self.bytes).inspect_err(|_| {
-            let _ = self.disk.remove(RESERVE_FILE);
+            let _ = remove_file(&*self.disk, RESERVE_FILE);
         })
     }
 }
 
 /// The error for an append that waits for more space.
-pub(crate) fn no_space_error() -> io::Error {
+pub(crate) fn no_space_error() -> StorageError {
     let why = "the disk is full, and the remaining space is reserved for advancing log starts";
-    io::Error::new(io::ErrorKind::StorageFull, why)
+    io::Error::new(io::ErrorKind::StorageFull, why).into()
 }

@@ -10,7 +10,6 @@ mod replay;
 mod request;
 mod writer;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -20,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::data_cache::DataCache;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::history::{
     CompactionHorizon, CompactionSource, HistoryStats, ReclaimStats, SealedHistory,
 };
@@ -129,7 +129,7 @@ impl<S: AppendStage> StoreContext<S> {
 }
 
 /// Returns the log with a given id.
-pub type LogSource = Arc<dyn Fn(LogId) -> io::Result<Arc<Log>> + Send + Sync>;
+pub type LogSource = Arc<dyn Fn(LogId) -> Result<Arc<Log>, StorageError> + Send + Sync>;
 
 /// Logs over one journal.
 pub struct Store<S: AppendStage> {
@@ -149,7 +149,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub fn start_maintenance(&self, key: Option<Arc<SigningKey>>) -> io::Result<()> {
+    pub fn start_maintenance(&self, key: Option<Arc<SigningKey>>) -> Result<(), StorageError> {
         let history = Arc::clone(&self.shared.history);
         if let Some(key) = key {
             let _ = history.signing_key.set(key);
@@ -175,7 +175,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn log(&self, id: LogId) -> io::Result<Arc<Log>> {
+    pub fn log(&self, id: LogId) -> Result<Arc<Log>, StorageError> {
         self.shared.history.log(id)
     }
 
@@ -190,7 +190,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; unfinished work is retried.
-    pub fn run_maintenance(&self) -> io::Result<()> {
+    pub fn run_maintenance(&self) -> Result<(), StorageError> {
         self.shared.history.run_maintenance()
     }
 
@@ -213,11 +213,12 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; then no log start has advanced.
-    pub fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+    pub fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> Result<(), StorageError> {
         // A log start never lies beyond what survives a crash: otherwise offsets would be assigned twice. So
         // it is limited to where the log ended before the sync.
         let within = |(id, start): &(LogId, Offset)| Ok((*id, (*start).min(self.log(*id)?.end())));
-        let starts = starts.iter().map(within).collect::<io::Result<Vec<(LogId, Offset)>>>()?;
+        let starts =
+            starts.iter().map(within).collect::<Result<Vec<(LogId, Offset)>, StorageError>>()?;
         self.sync()?;
         self.shared.history.advance_log_start(&starts)
     }
@@ -226,7 +227,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The store has stopped.
-    pub fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> Result<(), StorageError> {
         let (sender, synced) = std::sync::mpsc::channel();
         self.when_synced(move || {
             let _ = sender.send(());
@@ -236,9 +237,9 @@ impl<S: AppendStage> Store<S> {
         let _ = synced.recv();
         // A sync for indexing may also have failed: then the writer has refused this one.
         match (self.shared.stop_reason(), self.is_closing()) {
-            (Some(why), _) => Err(io::Error::other(why.to_string())),
+            (Some(why), _) => Err(StorageError::Stopped { why }),
             // The request may have been refused because of that.
-            (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),
+            (None, true) => Err(StorageError::Interrupted),
             (None, false) => Ok(()),
         }
     }
@@ -247,7 +248,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; what was not reclaimed is retried.
-    pub fn reclaim(&self) -> io::Result<ReclaimStats> {
+    pub fn reclaim(&self) -> Result<ReclaimStats, StorageError> {
         self.shared.history.reclaim()
     }
 
@@ -257,7 +258,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The disk fails; then no log is removed.
-    pub fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
+    pub fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> Result<usize, StorageError> {
         self.shared.history.remove_logs(is_known)
     }
 
@@ -266,7 +267,7 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn replaceable_prefix(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
+    pub fn replaceable_prefix(&self, log: LogId, cut: Cut) -> Result<(Offset, Hlc), StorageError> {
         let log = self.log(log)?;
         let tip = log.current_sealed_log().tip_of_whole(|run| cut.admits(run.tip.stamp))?;
         let tip = if cut.admits(tip.stamp) { tip } else { LogTip::NONE };
@@ -283,13 +284,13 @@ impl<S: AppendStage> Store<S> {
     ///
     /// # Errors
     /// The disk fails, or `fill` does; then nothing has changed.
-    pub fn replace_prefix(
+    pub fn replace_prefix<E: From<StorageError>>(
         &self,
         log: LogId,
         until: Offset,
-        fill: CompactionSource<'_>,
+        fill: CompactionSource<'_, E>,
         confirm: &mut dyn FnMut(&CompactionHorizon) -> bool,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, E> {
         self.shared.history.replace_prefix(log, until, fill, confirm)
     }
 
@@ -377,7 +378,8 @@ impl<S: AppendStage> Store<S> {
         makes_space: bool,
         done: Box<dyn FnOnce(AppendResults<S::Refusal>) + Send>,
     ) {
-        let logs = appends.iter().map(|append| self.log(append.log)).collect::<io::Result<_>>();
+        let logs =
+            appends.iter().map(|append| self.log(append.log)).collect::<Result<_, StorageError>>();
         let proves = self.shared.history.proves;
         let proved = appends.iter().filter(|_| proves);
         let bodies = proved.map(|append| body_digest(&append.payload)).collect();
@@ -389,7 +391,8 @@ impl<S: AppendStage> Store<S> {
         match logs {
             Ok(logs) => self.push(StoreRequest { logs, ..request }),
             Err(error) => {
-                complete(vec![fail(request, &AppendError::Index(error.to_string().into()))]);
+                let error = error.during("an index cannot be read");
+                complete(vec![fail(request, &AppendError::Storage(error))]);
             }
         }
     }
@@ -411,7 +414,8 @@ impl<S: AppendStage> Store<S> {
         };
         if let Some(why) = why {
             drop(state);
-            return complete(vec![fail(request, &AppendError::Stopped(why))]);
+            let error = StorageError::Stopped { why };
+            return complete(vec![fail(request, &AppendError::Storage(error))]);
         }
         state.requests.push_back(request);
         // The writer sleeps only on an empty queue.

@@ -10,7 +10,6 @@
 
 mod bound_file;
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,6 +19,8 @@ use hlc::{
     WallClock, WallMark,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::StorageError;
 
 pub use bound_file::{BOUND_FILE, BoundError, BoundFile, BoundRecord, BoundSlot, read_slots};
 
@@ -32,14 +33,14 @@ pub(crate) struct DurableState {
 }
 
 /// Why no stamp can be assigned.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum TimeError {
     /// The clock cannot be trusted.
     #[error("writes are fenced: {0}")]
     Fenced(ClockFence),
     /// The bound cannot be persisted.
-    #[error("the clock's bound cannot be written: {0}; free space on the disk, or replace it")]
-    Bound(String),
+    #[error("the clock's bound cannot be written: {0}; if the disk fails, replace it")]
+    Bound(StorageError),
 }
 
 struct TimekeeperState {
@@ -120,11 +121,17 @@ pub struct ClockPrecision {
     pub ahead_ms: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum BoundRenewal {
     Idle,
     Wanted,
-    Failed(String),
+    Failed(StorageError),
+}
+
+impl BoundRenewal {
+    fn is_wanted(&self) -> bool {
+        matches!(self, BoundRenewal::Wanted)
+    }
 }
 
 /// Called when the frontier may have advanced.
@@ -152,7 +159,7 @@ impl Timekeeper {
         wall: Arc<dyn WallClock>,
         options: ClockOptions,
         advanced: FrontierCallback,
-    ) -> io::Result<(Arc<Timekeeper>, BoundRenewer)> {
+    ) -> Result<(Arc<Timekeeper>, BoundRenewer), StorageError> {
         let floor = file.newest().bound.previous();
         let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
         let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
@@ -267,7 +274,7 @@ impl Timekeeper {
     }
 
     fn want_renewal(&self, state: &mut TimekeeperState) {
-        if state.renewal != BoundRenewal::Wanted {
+        if !state.renewal.is_wanted() {
             state.renewal = BoundRenewal::Wanted;
             self.changed.notify_all();
         }
@@ -292,7 +299,7 @@ impl Timekeeper {
     /// happens after a while without requests.
     pub fn is_held_by_bound(&self) -> bool {
         let state = self.state.lock();
-        state.renewal == BoundRenewal::Wanted && state.clock.last().next() >= state.clock.bound()
+        state.renewal.is_wanted() && state.clock.last().next() >= state.clock.bound()
     }
 
     /// How long until the wall clock alone could close `cut`; zero if the clock or stamps have passed it.
@@ -385,7 +392,7 @@ impl Timekeeper {
     /// Whether a later bound was requested and is not on stable storage yet. A simulation waits for the end
     /// of this before it continues, so that its runs are reproducible.
     pub fn is_renewing(&self) -> bool {
-        self.state.lock().renewal == BoundRenewal::Wanted
+        self.state.lock().renewal.is_wanted()
     }
 
     /// Counter overflows, and refused stamps of peers.
@@ -410,7 +417,7 @@ impl BoundRenewer {
     pub(crate) fn run(mut self, timekeeper: &Timekeeper) {
         loop {
             let mut state = timekeeper.state.lock();
-            while state.renewal != BoundRenewal::Wanted && !state.closing {
+            while !state.renewal.is_wanted() && !state.closing {
                 timekeeper.changed.wait(&mut state);
             }
             let closing = state.closing;
@@ -455,7 +462,7 @@ impl BoundRenewer {
             }
             Err(error) => {
                 tracing::error!(%error, "the clock's bound cannot be written");
-                state.renewal = BoundRenewal::Failed(error.to_string());
+                state.renewal = BoundRenewal::Failed(error);
             }
         }
         drop(state);

@@ -30,7 +30,7 @@ use hlc::{Cut, Hlc, ManualClock, SysTime, WallClock};
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::{
     AppendError, AppendReceipt, CompactedEntry, CompactionHorizon, Durability, HistoryStats,
-    LogAppend, LogId, Offset, Options,
+    LogAppend, LogId, Offset, Options, StorageError,
 };
 
 const LOGS: u64 = 4;
@@ -419,7 +419,7 @@ impl CrashMachine {
         self.disk.has_crashed() || self.is_faulty
     }
 
-    fn tolerate(&self, error: Option<std::io::Error>) {
+    fn tolerate(&self, error: Option<StorageError>) {
         if let Some(error) = error {
             assert!(self.may_fail(), "a healthy disk: {error}");
         }
@@ -464,7 +464,7 @@ impl CrashMachine {
         let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
         let mut outcomes = Vec::new();
         let random = &mut self.random;
-        let replaced = rig.store.replace_prefix(
+        let replaced = rig.store.replace_prefix::<StorageError>(
             log,
             until,
             &mut |emit| {
@@ -564,7 +564,7 @@ impl CrashMachine {
                         self.witness.durable = self.witness.appends.len();
                     }
                 }
-                Err(AppendError::Stopped(why)) => {
+                Err(AppendError::Storage(StorageError::Stopped { why })) => {
                     assert!(
                         self.may_fail() && !self.fills_up,
                         "the store stopped on a healthy disk: {why}"
@@ -576,9 +576,8 @@ impl CrashMachine {
                 Err(AppendError::Refused(_)) => assert_eq!(told.0.note, StageVerdict::Refuse),
                 Err(AppendError::Time(_)) => {}
                 // Nothing of it was written.
-                Err(AppendError::Index(why)) => assert!(self.may_fail(), "{why}"),
-                Err(AppendError::Disk(why)) => {
-                    assert!(self.may_fail(), "a healthy disk refused a write: {why}");
+                Err(AppendError::Storage(error)) => {
+                    assert!(self.may_fail(), "a healthy disk refused a write: {error}");
                 }
             }
         }

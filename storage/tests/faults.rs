@@ -12,7 +12,7 @@ use harness::{StoreFixture, append, durably, manual_clock, one, problems, segmen
 use hlc::{Cut, SysTime};
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::timekeeper::TimeError;
-use storage::{AppendError, Durability, LogId, Offset, Options};
+use storage::{AppendError, Durability, LogId, Offset, Options, StorageError};
 
 fn options() -> Options {
     Options { segment_bytes_max: 4096, manual_maintenance: true, ..Options::default() }
@@ -32,7 +32,10 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
         let group = vec![append(1, &[1; 3000]), append(2, &[2; 3000])];
         let results = rig.append(group, durability);
         for result in &results {
-            assert!(matches!(result, Err(AppendError::Disk(_))), "{results:?}");
+            assert!(
+                matches!(result, Err(AppendError::Storage(StorageError::NoSpace { .. }))),
+                "{results:?}"
+            );
         }
     }
     assert_eq!(rig.calls.commits.load(Ordering::SeqCst), commits);
@@ -56,13 +59,22 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     let held = disk.used_bytes();
     disk.arm(DiskFault::FullAt(held + 500));
     let promised = rig.frontier();
-    assert!(matches!(one(&rig, 1, &[2; 900], Durability::Written), Err(AppendError::Disk(_))));
+    assert!(matches!(
+        one(&rig, 1, &[2; 900], Durability::Written),
+        Err(AppendError::Storage(StorageError::NoSpace { .. }))
+    ));
     assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1, "rolled back");
     clock.advance(Duration::from_millis(50));
     assert!(rig.frontier() > promised, "what is gone for good holds no frontier back");
     // The first of two fits on the disk, and is withdrawn with the second.
     let group = rig.append(vec![append(1, &[7; 100]), append(1, &[8; 900])], Durability::Written);
-    assert!(group.iter().all(|result| matches!(result, Err(AppendError::Disk(_)))), "{group:?}");
+    assert!(
+        group.iter().all(|result| matches!(
+            result,
+            Err(AppendError::Storage(StorageError::NoSpace { .. }))
+        )),
+        "{group:?}"
+    );
     let killed = StoreFixture::open(&disk.after_kill(), options, &clock).unwrap();
     assert_eq!((killed.replayed.len(), killed.store.torn_bytes), (1, 0));
     // A small group still fits.
@@ -84,7 +96,10 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     let held = disk.used_bytes();
     disk.arm(DiskFault::FullAt(held));
     for _ in 0..3 {
-        assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Synced), Err(AppendError::Disk(_))));
+        assert!(matches!(
+            one(&rig, 1, &[9; 1000], Durability::Synced),
+            Err(AppendError::Storage(StorageError::NoSpace { .. }))
+        ));
     }
     disk.remove_capacity_limit();
     durably(&rig, 1, &[3; 1000]);
@@ -110,7 +125,10 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     }
     rig.store.run_maintenance().unwrap();
     fill(&disk);
-    assert!(matches!(one(&rig, 1, &[9; 3000], Durability::Synced), Err(AppendError::Disk(_))));
+    assert!(matches!(
+        one(&rig, 1, &[9; 3000], Durability::Synced),
+        Err(AppendError::Storage(StorageError::NoSpace { .. }))
+    ));
     // The deletion of a topic is recorded, in a new segment if necessary.
     for _ in 0..3 {
         let (sender, said) = std::sync::mpsc::channel();
@@ -124,7 +142,9 @@ fn f16_the_log_start_can_advance_on_a_disk_that_is_full_to_the_last_byte() {
     rig.store.advance_log_start(&[(LogId(1), Offset(16))]).unwrap();
     // The released space is only for that, although there is space now.
     let refused = one(&rig, 1, b"small", Durability::Synced);
-    let Err(AppendError::Disk(why)) = refused else { panic!("{refused:?}") };
+    let Err(AppendError::Storage(error)) = refused else { panic!("{refused:?}") };
+    assert!(error.is_full(), "{error}");
+    let why = error.to_string();
     assert!(why.contains("reserved for advancing log starts"), "{why}");
     let before = disk.used_bytes();
     rig.store.reclaim().unwrap();
@@ -160,7 +180,10 @@ fn f16_a_store_starts_on_a_full_disk_reads_and_advances_the_log_start() {
     clock.advance(Duration::from_secs(5));
     let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(3));
-    assert!(matches!(one(&rig, 1, b"small", Durability::Synced), Err(AppendError::Disk(_))));
+    assert!(matches!(
+        one(&rig, 1, b"small", Durability::Synced),
+        Err(AppendError::Storage(StorageError::NoSpace { .. }))
+    ));
     assert!(rig.read(LogId(1))[0].payload == [3; 1000][..]);
     disk.remove_capacity_limit();
     durably(&rig, 1, b"after");
@@ -188,7 +211,7 @@ fn f16_what_lies_before_the_log_start_is_reclaimed_although_there_is_no_room_for
     clock.advance(Duration::from_secs(5));
     let rig = StoreFixture::open(&disk, options, &clock).unwrap();
     let before = disk.used_bytes();
-    assert_eq!(rig.store.run_maintenance().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    assert!(rig.store.run_maintenance().unwrap_err().is_full());
     rig.store.reclaim().unwrap();
     rig.store.reclaim().unwrap();
     assert!(disk.used_bytes() + 10_000 < before, "{} of {before} are held", disk.used_bytes());
@@ -209,7 +232,10 @@ fn f18_rolling_back_a_group_does_not_claim_that_sealed_segments_were_synced() {
     assert_eq!(segments(&disk).len(), 2);
     let held = disk.used_bytes();
     disk.arm(DiskFault::FullAt(held));
-    assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Written), Err(AppendError::Disk(_))));
+    assert!(matches!(
+        one(&rig, 1, &[9; 1000], Durability::Written),
+        Err(AppendError::Storage(StorageError::NoSpace { .. }))
+    ));
     disk.remove_capacity_limit();
     drop(rig);
     let reopened = StoreFixture::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
@@ -254,11 +280,17 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     let how = Durability::Synced;
     let results = rig.append_as_one_group(vec![(large(1), how), (large(2), how), (large(3), how)]);
     for result in results.iter().flatten() {
-        assert!(matches!(result, Err(AppendError::Stopped(_))), "{result:?}");
+        assert!(
+            matches!(result, Err(AppendError::Storage(StorageError::Stopped { .. }))),
+            "{result:?}"
+        );
     }
     let why = rig.store.stop_reason().expect("the store has stopped");
     assert!(why.contains("sync journal: input/output error"), "{why}");
-    assert!(matches!(one(&rig, 1, b"x", how), Err(AppendError::Stopped(_))));
+    assert!(matches!(
+        one(&rig, 1, b"x", how),
+        Err(AppendError::Storage(StorageError::Stopped { .. }))
+    ));
     assert_eq!(rig.read(LogId(1)).len(), 1, "reads go on");
     rig.store.close();
     let reopened = StoreFixture::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
@@ -292,7 +324,10 @@ fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     one(&rig, 1, b"first", Durability::Synced).unwrap_err();
     durably(&rig, 1, b"first");
     disk.arm(DiskFault::SyncFails(0));
-    assert!(matches!(one(&rig, 1, b"lost?", Durability::Synced), Err(AppendError::Stopped(_))));
+    assert!(matches!(
+        one(&rig, 1, b"lost?", Durability::Synced),
+        Err(AppendError::Storage(StorageError::Stopped { .. }))
+    ));
     clock.advance(Duration::from_millis(300));
     let frontier = rig.frontier();
     let before = rig.store.log(LogId(1)).unwrap().offset_at(Cut::through(frontier)).unwrap();

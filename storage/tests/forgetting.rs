@@ -12,7 +12,7 @@ use harness::{StoreFixture, append, manual_clock};
 use hlc::{ManualClock, WallClock};
 use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::manifest::Manifest;
-use storage::{Durability, LogId, Offset, Options};
+use storage::{Durability, LogId, Offset, Options, StorageError};
 
 /// The log that stays.
 const KEPT: LogId = LogId(1);
@@ -44,7 +44,11 @@ impl LogChurn {
     }
 
     /// Creates some logs, and advances their log starts to their ends. The disk may fail.
-    fn create_and_truncate_logs(&mut self, rig: &StoreFixture, count: u64) -> std::io::Result<()> {
+    fn create_and_truncate_logs(
+        &mut self,
+        rig: &StoreFixture,
+        count: u64,
+    ) -> Result<(), StorageError> {
         for _ in 0..count {
             let log = self.next;
             self.next += 1;
@@ -59,13 +63,13 @@ impl LogChurn {
     }
 
     /// Rolls, indexes, sorts, reclaims and removes; returns how many logs were removed.
-    fn remove_unused_logs(&self, rig: &StoreFixture) -> std::io::Result<usize> {
+    fn remove_unused_logs(&self, rig: &StoreFixture) -> Result<usize, StorageError> {
         self.run_maintenance(rig)?;
         let next = self.next;
         rig.store.remove_logs(&|log| log.0 < FIRST || log.0 >= next)
     }
 
-    fn run_maintenance(&self, rig: &StoreFixture) -> std::io::Result<()> {
+    fn run_maintenance(&self, rig: &StoreFixture) -> Result<(), StorageError> {
         rig.store.roll_segment();
         rig.append(Vec::new(), Durability::Written);
         rig.store.run_maintenance()?;
@@ -97,8 +101,8 @@ impl LogChurn {
     }
 }
 
-fn io_error(error: impl std::fmt::Display) -> std::io::Error {
-    std::io::Error::other(error.to_string())
+fn io_error(error: impl std::fmt::Display) -> StorageError {
+    std::io::Error::other(error.to_string()).into()
 }
 
 #[test]

@@ -22,7 +22,8 @@ use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHe
 use storage::proof::{Digest, PROOF_BLOCK_BYTES, PROOF_HEADER_BYTES, SigningKey, write_proof};
 use storage::timekeeper::{BoundSlot, read_slots};
 use storage::{
-    CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset, Options,
+    CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset,
+    Options, StorageError, StorageFile,
 };
 
 /// Two small segments, written by a store that was closed, and its bound file.
@@ -180,7 +181,7 @@ fn a_sorted_store() -> MemoryDisk {
     let (until, stamp) = rig.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
     let last = rig.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace_prefix(
+    let replaced = rig.store.replace_prefix::<StorageError>(
         LogId(2),
         until,
         &mut |emit| {
@@ -464,7 +465,7 @@ fn the_golden_files_open_and_read_back() {
     let report = storage::check::verify(&disk, &keys, &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.verification.unwrap().verified(), 3);
-    let slots = read_slots(&*disk.open("bound").unwrap()).unwrap();
+    let slots = read_slots(&StorageFile::open(&disk, "bound").unwrap()).unwrap();
     assert!(matches!(slots[0], BoundSlot::Whole(bound) if bound.clean && bound.sequence == 2));
     let rig = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
     let seen: Vec<(u64, u64, Bytes)> =

@@ -19,7 +19,9 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES};
-use storage::{CompactedEntry, CompactionHorizon, Durability, LogId, Offset, Options};
+use storage::{
+    CompactedEntry, CompactionHorizon, Durability, LogId, Offset, Options, StorageError,
+};
 
 const LOGS: u64 = 4;
 
@@ -55,7 +57,11 @@ fn a_store() -> MemoryDisk {
         }
         Ok(compacted)
     };
-    assert!(rig.store.replace_prefix(LogId(1), until, &mut fill, &mut |_| true).unwrap());
+    assert!(
+        rig.store
+            .replace_prefix::<StorageError>(LogId(1), until, &mut fill, &mut |_| true)
+            .unwrap()
+    );
     rig.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
     for _ in 0..3 {
         rig.store.reclaim().unwrap();

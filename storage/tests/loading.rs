@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use harness::{StoreFixture, append, manual_clock};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use storage::disk::{Disk, DiskFile, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
@@ -198,8 +199,8 @@ fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
 }
 
 thread_local! {
-    /// Whether sectors of latest-run tables cannot be read, in this test.
-    static UNREADABLE: Cell<bool> = const { Cell::new(false) };
+    /// The error of reading sectors of latest-run tables, in this test.
+    static READ_ERROR: Cell<Option<Errno>> = const { Cell::new(None) };
 }
 
 type ReadHook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
@@ -240,8 +241,11 @@ impl DiskFile for ReadHookFile {
         if let Some((_, _, act)) = hook {
             act();
         }
-        if position > 0 && self.1.ends_with(".latest") && UNREADABLE.get() {
-            return Err(io::Error::from_raw_os_error(5));
+        if position > 0
+            && self.1.ends_with(".latest")
+            && let Some(errno) = READ_ERROR.get()
+        {
+            return Err(errno.into());
         }
         self.0.read_at(buffer, position)
     }
@@ -325,6 +329,41 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
 /// A latest-run table is soft: if a sector of it cannot be read, the indexes still say where logs are.
 #[test]
 fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
+    let rig = store_with_table(&MemoryDisk::new());
+    READ_ERROR.set(Some(Errno::IO));
+    let first = rig.store.log(LogId(1)).map(|log| log.end());
+    let tended = rig.store.run_maintenance();
+    let then = rig.store.log(LogId(1)).map(|log| log.end());
+    READ_ERROR.set(None);
+    assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");
+}
+
+/// It is not corrupt: it stays in use, and nothing is made again.
+#[test]
+fn a_latest_run_table_that_cannot_be_opened_for_a_moment_is_kept() {
+    let disk = MemoryDisk::new();
+    let rig = store_with_table(&disk);
+    let tables = || -> Vec<(String, Vec<u8>)> {
+        let names = disk.names().into_iter().filter(|name| name.ends_with(".latest"));
+        names.map(|name| (name.clone(), disk.bytes(&name))).collect()
+    };
+    let before = tables();
+    assert_eq!(before.len(), 1);
+    READ_ERROR.set(Some(Errno::MFILE));
+    let refused = rig.store.log(LogId(1)).map(|log| log.end());
+    READ_ERROR.set(None);
+    assert!(refused.is_err_and(|error| error.is_out_of_descriptors()));
+    rig.store.run_maintenance().unwrap();
+    assert_eq!(tables(), before);
+    READ_ERROR.set(Some(Errno::MFILE));
+    let uses_table = rig.store.log(LogId(1)).is_err();
+    READ_ERROR.set(None);
+    assert!(uses_table, "the table is in use");
+    assert_eq!(rig.store.log(LogId(1)).unwrap().end(), Offset(1));
+}
+
+/// A store with one sealed segment, which a latest-run table covers, and no log in memory.
+fn store_with_table(disk: &MemoryDisk) -> StoreFixture {
     let options = Options {
         tail_bytes_max: 0,
         index_bytes_max: 0,
@@ -335,17 +374,12 @@ fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
         proofs: false,
         ..Options::default()
     };
-    let disk = Arc::new(ReadHookDisk(MemoryDisk::new(), ReadHook::default()));
+    let disk = Arc::new(ReadHookDisk(disk.clone(), ReadHook::default()));
     let rig = StoreFixture::open_on(disk, options, manual_clock()).unwrap();
     rig.append(vec![append(1, b"first")], Durability::Synced);
     rig.store.roll_segment();
     rig.append(Vec::new(), Durability::Written);
     rig.store.run_maintenance().unwrap();
     rig.store.run_maintenance().unwrap();
-    UNREADABLE.set(true);
-    let first = rig.store.log(LogId(1)).map(|log| log.end());
-    let tended = rig.store.run_maintenance();
-    let then = rig.store.log(LogId(1)).map(|log| log.end());
-    UNREADABLE.set(false);
-    assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");
+    rig
 }

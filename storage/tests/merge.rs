@@ -5,14 +5,13 @@
 
 mod harness;
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, ManualClock};
 use storage::disk::{Disk, MemoryDisk};
-use storage::{Durability, LogId, Offset, Options};
+use storage::{Durability, LogId, Offset, Options, StorageError};
 
 const LOGS: u64 = 5;
 /// The segments that are as large as they may become here, and those that wait for more.
@@ -49,7 +48,7 @@ fn contents_after_rebuild(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     contents(rig, cuts)
 }
 
-fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> io::Result<LogContents> {
+fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> Result<LogContents, StorageError> {
     let (mut payloads, mut tips) = (Vec::new(), Vec::new());
     for id in 0..LOGS {
         let log = rig.store.log(LogId(id))?;

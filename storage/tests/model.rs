@@ -17,7 +17,7 @@ use storage::disk::{Disk, MemoryDisk};
 use storage::index::LogTip;
 use storage::{
     AppendError, CompactedEntry, CompactionHorizon, Durability, EntryPayload, LogAppend, LogId,
-    Offset, Options,
+    Offset, Options, StorageError,
 };
 
 const LOGS: usize = 3;
@@ -285,9 +285,9 @@ fn is_readable(rig: &StoreFixture, log: usize) -> bool {
 
 /// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs of removed
 /// entries are read only to reclaim them. The index is rebuilt then.
-fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> std::io::Result<T>) -> T {
+fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> Result<T, StorageError>) -> T {
     act().unwrap_or_else(|error| {
-        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        assert!(error.is_corruption(), "{error}");
         rig.store.run_maintenance().unwrap();
         act().unwrap()
     })
@@ -315,7 +315,7 @@ fn replace_prefix(rig: &StoreFixture, model: &mut LogModel, log: usize, at: u16,
     }
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
     let pieces = held.read(held.start(), until, usize::MAX).unwrap();
-    let replaced = rig.store.replace_prefix(
+    let replaced = rig.store.replace_prefix::<StorageError>(
         held.id,
         until,
         &mut |emit| {

@@ -8,7 +8,9 @@ use std::io;
 use harness::{StoreFixture, append, manual_clock};
 use hlc::Cut;
 use storage::disk::MemoryDisk;
-use storage::{CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options};
+use storage::{
+    CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options, StorageError,
+};
 
 const LOG: LogId = LogId(5);
 const ENTRIES: u64 = 6;
@@ -34,7 +36,10 @@ fn rig(disk: &MemoryDisk) -> StoreFixture {
 }
 
 /// Keeps every second entry, and the last.
-fn keep_every_second(rig: &StoreFixture, emit: EntrySink<'_>) -> io::Result<CompactionHorizon> {
+fn keep_every_second(
+    rig: &StoreFixture,
+    emit: EntrySink<'_>,
+) -> Result<CompactionHorizon, StorageError> {
     let log = rig.store.log(LOG).expect("an index");
     let pieces = log.read(log.start(), Offset(ENTRIES), usize::MAX)?;
     let stamp = pieces.last().expect("an entry").entry.stamp;
@@ -69,19 +74,25 @@ fn a_run_that_was_called_off_takes_nothing_from_the_one_after_it() {
     let names = disk.names();
     for _ in 0..3 {
         let mut fill = |emit: EntrySink<'_>| keep_every_second(&rig, emit);
-        let replaced = rig.store.replace_prefix(LOG, until(&rig), &mut fill, &mut |_| false);
+        let replaced =
+            rig.store.replace_prefix::<StorageError>(LOG, until(&rig), &mut fill, &mut |_| false);
         assert!(!replaced.expect("it is called off"));
         assert_eq!((offsets(&rig).len(), disk.names()), (10, names.clone()));
     }
     let mut fail = |emit: EntrySink<'_>| {
         keep_every_second(&rig, emit)?;
-        Err(io::Error::other("there was no more to read"))
+        Err(StorageError::from(io::Error::other("there was no more to read")))
     };
-    assert!(rig.store.replace_prefix(LOG, until(&rig), &mut fail, &mut |_| true).is_err());
+    assert!(
+        rig.store
+            .replace_prefix::<StorageError>(LOG, until(&rig), &mut fail, &mut |_| true)
+            .is_err()
+    );
     assert_eq!((offsets(&rig).len(), disk.names()), (10, names));
 
     let mut fill = |emit: EntrySink<'_>| keep_every_second(&rig, emit);
-    let replaced = rig.store.replace_prefix(LOG, until(&rig), &mut fill, &mut |_| true);
+    let replaced =
+        rig.store.replace_prefix::<StorageError>(LOG, until(&rig), &mut fill, &mut |_| true);
     assert!(replaced.expect("it is replaced"));
     let left = [1, 3, 5, 6, 7, 8, 9];
     assert_eq!(offsets(&rig), left);
@@ -102,7 +113,8 @@ fn a_log_start_that_advances_while_the_prefix_is_replaced_stays() {
             rig.store.advance_log_start(&[(LOG, Offset(start))])?;
             Ok(compacted)
         };
-        let replaced = rig.store.replace_prefix(LOG, until(&rig), &mut fill, &mut |_| true);
+        let replaced =
+            rig.store.replace_prefix::<StorageError>(LOG, until(&rig), &mut fill, &mut |_| true);
         assert_eq!(replaced.expect("the disk is whole"), start < ENTRIES, "{start}");
         let left: Vec<u64> =
             (start..ENTRIES + 4).filter(|base| *base >= ENTRIES || base % 2 == 1).collect();
@@ -128,7 +140,8 @@ fn the_marker_in_front_of_a_compacted_prefix_is_found_by_nobody_who_looks_for_re
     let start = Offset(3);
     rig.store.advance_log_start(&[(LOG, start)]).expect("the disk is whole");
     let mut fill = |emit: EntrySink<'_>| keep_every_second(&rig, emit);
-    let replaced = rig.store.replace_prefix(LOG, until(&rig), &mut fill, &mut |_| true);
+    let replaced =
+        rig.store.replace_prefix::<StorageError>(LOG, until(&rig), &mut fill, &mut |_| true);
     assert!(replaced.expect("it is replaced"));
     let log = rig.store.log(LOG).unwrap();
     let latest = |until: Offset| {

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use storage::disk::{Disk, DiskFault, DiskFile, MemoryDisk};
 use storage::{
     AppendError, CompactedEntry, CompactionHorizon, Durability, HistoryError, LogId, Offset,
-    OpenError, Options,
+    OpenError, Options, StorageError,
 };
 
 const LOGS: u64 = 4;
@@ -62,7 +62,7 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
     let (until, stamp) = rig.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
     let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace_prefix(
+    let replaced = rig.store.replace_prefix::<StorageError>(
         LogId(1),
         until,
         &mut |emit| {
@@ -103,7 +103,7 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
 }
 
 /// All payloads that are kept, by log and offset; an error if any of them cannot be read.
-fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
+fn read_payloads(rig: &StoreFixture) -> Result<WrittenPayloads, StorageError> {
     let mut known = WrittenPayloads::new();
     for id in logs() {
         let log = rig.store.log(id)?;
@@ -115,7 +115,7 @@ fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
 }
 
 /// Reads all payloads, again and again while corrupt indexes are rebuilt.
-fn read_payloads_after_rebuild(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
+fn read_payloads_after_rebuild(rig: &StoreFixture) -> Result<WrittenPayloads, StorageError> {
     for _ in 0..8 {
         if let Ok(known) = read_payloads(rig) {
             return Ok(known);
@@ -474,7 +474,7 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
     while refused < 5 {
         match one() {
             Ok(_) => {}
-            Err(AppendError::Disk(_)) => refused += 1,
+            Err(AppendError::Storage(error)) if error.is_full() => refused += 1,
             Err(error) => panic!("{error}"),
         }
     }
@@ -506,7 +506,7 @@ fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
     let error =
         rig.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(error.is_full(), "{error}");
     assert!(error.to_string().contains("journal/manifest, which takes"), "{error}");
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));

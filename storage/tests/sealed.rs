@@ -11,7 +11,8 @@ use harness::{StoreFixture, append, manual_clock};
 use hlc::{Cut, Hlc};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{
-    AppendReceipt, CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options,
+    AppendReceipt, CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset,
+    Options, StorageError,
 };
 
 fn options() -> Options {
@@ -119,7 +120,7 @@ fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
     roll_segment(&rig);
     rig.store.advance_log_start(&[(LogId(1), Offset(10))]).unwrap();
     reclaim_all(&rig);
-    let second = rig.store.sealed_segments()[1].data().name.clone();
+    let second = rig.store.sealed_segments()[1].data().name().to_owned();
     rig.store.close();
     index_of(&second)
 }
@@ -160,7 +161,9 @@ fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
         emit(CompactedEntry { entry: last.entry, payload: last.read()? })?;
         Ok(CompactionHorizon { compacted_to, clean_to: until })
     };
-    assert!(rig.store.replace_prefix(log.id, until, &mut fill, &mut |_| true).unwrap());
+    assert!(
+        rig.store.replace_prefix::<StorageError>(log.id, until, &mut fill, &mut |_| true).unwrap()
+    );
     drop(rig);
     let indexes = disk.names().into_iter().filter(|name| name.ends_with(".index"));
     indexes.take(2).for_each(|name| disk.remove(&name).unwrap());

@@ -19,7 +19,7 @@ use storage::proof::{
     Digest, PROOF_HEADER_BYTES, ProofHeader, ProofLocation, SigningKey, chain_before, proof_name,
     write_proof,
 };
-use storage::{Durability, LogId, Offset, Options};
+use storage::{Durability, LogId, Offset, Options, StorageFile};
 
 const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 /// Payloads are a multiple of 8 long, so that no byte of a frame is padding.
@@ -44,7 +44,7 @@ fn spans(disk: &MemoryDisk) -> Vec<Range<u64>> {
 
 /// The header of the only proof in a file.
 fn proof_header(disk: &MemoryDisk, name: &str) -> ProofHeader {
-    let placed = ProofLocation::read_all(&*disk.open(name).unwrap()).unwrap();
+    let placed = ProofLocation::read_all(&StorageFile::open(disk, name).unwrap()).unwrap();
     assert_eq!(placed.len(), 1);
     placed[0].header
 }
@@ -438,7 +438,7 @@ fn a_reader_finds_every_frame_behind_any_corruption_and_says_what_lies_between()
     let span = spans(&disk)[0].clone();
     let read = |bytes: &[u8]| {
         replace(&disk, &name, bytes);
-        let file = disk.open(&name).unwrap();
+        let file = StorageFile::open(&disk, &name).unwrap();
         let mut frames = FrameReader::new(file, span.clone(), SEGMENT_HEADER_BYTES);
         let mut all = Vec::new();
         while let Some(found) = frames.next_item().unwrap() {

@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hlc::{Hlc, SysTime, UserTime};
 use serde::Serialize;
-use storage::disk::{DiskFile, open_read_only};
+use storage::StorageFile;
+use storage::disk::open_read_only;
 
 use crate::moments::date;
 use crate::output::StandardOutput;
@@ -154,7 +154,7 @@ const KINDS: &[DataFileKind] = &[
 struct InspectedFile {
     /// The last component of its path.
     name: String,
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
 }
 
 impl InspectedFile {
@@ -197,7 +197,7 @@ fn recognize_file(path: &Path) -> anyhow::Result<(&'static DataFileKind, Inspect
         bail!("{} is no ordinary file", path.display());
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let file = open_read_only(path).with_context(doing)?;
+    let file = StorageFile::new(&name, open_read_only(path).with_context(doing)?);
     let inspected = InspectedFile { name, file };
     let head = inspected.read_prefix(16).with_context(doing)?;
     let by_name = KINDS.iter().find(|kind| (kind.has_name)(&inspected.name));

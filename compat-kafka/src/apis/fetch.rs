@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use engine::{
     AppendWatch, EngineError, EntryPayload, LogWatcher, PartitionView, PayloadLocation, blocking,
-    is_data_loss,
 };
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -20,7 +19,7 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 use tokio::time::Instant;
 
 use crate::core::{KafkaServer, ReadableTopic};
-use crate::error_code::engine_error;
+use crate::error_code::{engine_error, storage_error};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
@@ -306,7 +305,7 @@ fn trim_last(
     let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
     let batch = match blocking::read(&piece) {
         Ok(batch) => batch,
-        Err(error) if is_data_loss(&error) => {
+        Err(error) if error.is_data_loss() => {
             tracing::error!(%error, "consumers get CORRUPT_MESSAGE for a corrupt batch");
             add(&kafka.metrics().corrupt_reads, 1);
             // The pieces before it can still be sent.
@@ -316,7 +315,7 @@ fn trim_last(
                 Ok(Bytes::new())
             };
         }
-        Err(error) => return Err(engine_error(&EngineError::Disk(error.to_string().into()))),
+        Err(error) => return Err(storage_error(&error)),
     };
     // The batch is decompressed for that.
     blocking::block_in_place(|| trim(&batch, end, kafka.format.decompression_limit()))
@@ -344,7 +343,7 @@ async fn respond(
                 return Ok(Some(answer));
             }
             Err(LoadError::Corrupt(rotten)) => kafka.record_corruption(&rotten),
-            Err(LoadError::Io(error)) => {
+            Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);
                 fetched.iter_mut().flatten().for_each(FetchPartitionResult::remove_file_pieces);

@@ -1,7 +1,7 @@
 //! Why an operation failed: a code for programs, and a sentence for people.
 
 use engine::groups::GroupSetError;
-use engine::{EngineError, PinError, SeekError};
+use engine::{EngineError, PinError, SeekError, StorageError};
 use hlc::Hlc;
 use serde::Serialize;
 use serde_json::json;
@@ -89,7 +89,8 @@ impl From<EngineError> for HistoryApiError {
             EngineError::TopicName(_) | EngineError::Config(_) | EngineError::PartitionCount(_) => {
                 HistoryErrorCode::BadRequest
             }
-            EngineError::Disk(_) | EngineError::Corrupt(_) => HistoryErrorCode::Internal,
+            EngineError::Storage(error) => storage_error_code(error),
+            EngineError::Corrupt(_) | EngineError::Internal(_) => HistoryErrorCode::Internal,
             // Only appends and topic creation return these, and no operation here does.
             EngineError::TopicExists(_)
             | EngineError::TopicLimit(_)
@@ -102,6 +103,18 @@ impl From<EngineError> for HistoryApiError {
         };
         let retry_ms = matches!(error, EngineError::Loading(_)).then_some(LOADING_RETRY_MS);
         HistoryApiError { retry_ms, ..HistoryApiError::new(code, error.to_string()) }
+    }
+}
+
+/// The code of something that is stored and cannot be read or written.
+fn storage_error_code(error: &StorageError) -> HistoryErrorCode {
+    match error {
+        StorageError::Io { .. }
+        | StorageError::NoSpace { .. }
+        | StorageError::Missing { .. }
+        | StorageError::Corrupt { .. }
+        | StorageError::Stopped { .. }
+        | StorageError::Interrupted => HistoryErrorCode::Internal,
     }
 }
 

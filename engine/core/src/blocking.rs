@@ -3,12 +3,10 @@
 //! What is in memory is read on the current thread. Where that cannot be known in advance, the code
 //! assumes that the data is in files.
 
-use std::io;
-
 use bytes::Bytes;
 use hlc::Cut;
 use storage::index::LogTip;
-use storage::{EntryPayload, Log, Offset, PayloadLocation};
+use storage::{EntryPayload, Log, Offset, PayloadLocation, StorageError};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Runs `act`, which may wait for the disk. On a multi-threaded runtime the thread's other tasks
@@ -24,13 +22,13 @@ pub fn block_in_place<T>(act: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// The index cannot be read.
-pub fn tip_at(log: &Log, cut: Cut) -> io::Result<LogTip> {
+pub fn tip_at(log: &Log, cut: Cut) -> Result<LogTip, StorageError> {
     let is_in_memory = cut.admits(log.tip().stamp) || log.journal_end_of(cut) > 0;
     if is_in_memory { log.tip_at(cut) } else { block_in_place(|| log.tip_at(cut)) }
 }
 
 /// [`Log::tip_at`] and [`Log::journal_end_of`].
-pub(crate) fn tip_and_journal_end(log: &Log, cut: Cut) -> io::Result<(LogTip, u64)> {
+pub(crate) fn tip_and_journal_end(log: &Log, cut: Cut) -> Result<(LogTip, u64), StorageError> {
     let reach = log.journal_end_of(cut);
     let is_in_memory = reach > 0 || cut.admits(log.tip().stamp);
     let tip = if is_in_memory { log.tip_at(cut) } else { block_in_place(|| log.tip_at(cut)) };
@@ -46,7 +44,7 @@ pub fn read_log_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T 
 ///
 /// # Errors
 /// The disk fails, or returns other bytes than were written.
-pub fn read(piece: &EntryPayload) -> io::Result<Bytes> {
+pub fn read(piece: &EntryPayload) -> Result<Bytes, StorageError> {
     match piece.location {
         PayloadLocation::Memory(_) => piece.read(),
         PayloadLocation::File { .. } => block_in_place(|| piece.read()),

@@ -19,12 +19,11 @@
 mod keys;
 mod settings;
 
-use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hlc::{Hlc, SysTime};
-use storage::Offset;
+use storage::{Offset, StorageError};
 
 use crate::append::{BatchFormat, KeyedRecord, RewriteOutcome};
 use keys::KeyOffsetMap;
@@ -40,7 +39,10 @@ pub trait BatchSource {
     /// rising offset.
     ///
     /// The iterator is lazy: a run fetches no batch that it does not need.
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Self::Entry>>>;
+    fn batches(
+        &self,
+        from: Offset,
+    ) -> impl Iterator<Item = Result<SourceBatch<Self::Entry>, StorageError>>;
 }
 
 /// A batch of a log.
@@ -132,7 +134,7 @@ impl CompactionOutcome {
 pub enum CompactionError {
     /// A batch could not be fetched, or what stays could not be written.
     #[error(transparent)]
-    Disk(#[from] io::Error),
+    Disk(#[from] StorageError),
     /// The log ends before the offset up to which it is said to be compacted.
     #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
     EndsEarly {
@@ -166,7 +168,7 @@ pub fn compact<S: BatchSource>(
     source: &S,
     options: &CompactionOptions,
     format: &dyn BatchFormat,
-    emit: &mut dyn FnMut(CompactedBatch<S::Entry>) -> io::Result<()>,
+    emit: &mut dyn FnMut(CompactedBatch<S::Entry>) -> Result<(), StorageError>,
 ) -> Result<CompactionOutcome, CompactionError> {
     let index = DirtyKeyIndex::build(source, options, format)?;
     let mut cleaning = CompactionPass::new(options, format, index);

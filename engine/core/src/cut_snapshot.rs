@@ -1,12 +1,11 @@
 //! The content of a closed cut: where each partition ends, and a hash of everything in it.
 
-use std::io;
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment};
-use storage::Offset;
 use storage::manifest::LogHorizon;
 use storage::timekeeper::ClockPrecision;
+use storage::{Offset, StorageError};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::blocking::{read_log_from, tip_and_journal_end};
@@ -71,7 +70,7 @@ pub(crate) struct CutTip {
 }
 
 impl CutTip {
-    pub(crate) fn at(partition: &Partition, at: Cut) -> io::Result<CutTip> {
+    pub(crate) fn at(partition: &Partition, at: Cut) -> Result<CutTip, StorageError> {
         let (tip, reach) = tip_and_journal_end(&partition.log, at)?;
         Ok(CutTip { end: tip.end, chain: tip.chain, journal_end: reach })
     }
@@ -81,7 +80,7 @@ impl CutTip {
         partition: &Partition,
         end: Offset,
         known: Cut,
-    ) -> io::Result<CutTip> {
+    ) -> Result<CutTip, StorageError> {
         let log = &partition.log;
         let last = read_log_from(log, end, || log.entry_at(end))?;
         let cut = match last.filter(|last| known.admits(last.stamp)) {

@@ -20,9 +20,10 @@ use hlc::{Cut, Hlc, SysTime, WallClock};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use storage::catalog::CatalogDirectory;
 use storage::disk::Disk;
+use storage::journal::RecoverError;
 use storage::log::LogWatcher;
 use storage::timekeeper::Timekeeper;
-use storage::{DataCache, HistoryStats, OpenError, Store, StoreStats};
+use storage::{DataCache, HistoryStats, OpenError, StorageError, Store, StoreStats};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::active_rules::ActiveRules;
@@ -152,7 +153,7 @@ impl EngineCore {
         let rules = ActiveRules::default();
         let store = open_store(disk, &options, wall, &format, &rules, Arc::clone(&advanced))?;
         if !options.storage.manual_maintenance && !options.storage.manual_stepping {
-            store.start_maintenance(options.signing_key.clone()).map_err(OpenError::Disk)?;
+            store.start_maintenance(options.signing_key.clone())?;
         }
         let shared = Arc::new(EngineState {
             namespace: RwLock::new(Namespace::new()),
@@ -197,8 +198,8 @@ impl EngineCore {
         assert!(self.wings.set(Arc::new(wings)).is_ok(), "an engine starts once");
         open_catalog(&self.store, &self.shared, self.wings())
             .map_err(|why| open_failure("fill the catalog", why))?;
-        self.start_applier().map_err(OpenError::Disk)?;
-        self.start_rebuild().map_err(OpenError::Disk)
+        self.start_applier().map_err(StorageError::from)?;
+        Ok(self.start_rebuild().map_err(StorageError::from)?)
     }
 
     /// What the wings brought along.
@@ -317,7 +318,7 @@ impl EngineCore {
 }
 
 fn open_failure(doing: &str, why: String) -> OpenError {
-    OpenError::Disk(std::io::Error::other(format!("{doing}: {why}")))
+    OpenError::Recover(RecoverError::Unusable(format!("{doing}: {why}")))
 }
 
 impl Drop for EngineCore {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use hlc::{Cut, Moment, UserTime};
-use storage::Offset;
 use storage::catalog::CatalogError;
+use storage::{Offset, StorageError};
 
+use crate::compaction::CompactionError;
 use crate::config::ConfigError;
 
 /// Why the engine did not do what was requested.
@@ -109,12 +110,16 @@ pub enum EngineError {
     /// Offsets, groups and names are being loaded from the journal: retry.
     #[error(transparent)]
     Loading(#[from] CatalogError),
-    /// The disk is full or fails.
+    /// Something that is stored cannot be read or written.
     #[error("{0}")]
-    Disk(Arc<str>),
-    /// A stored batch cannot be read.
+    Storage(StorageError),
+    /// What is stored is intact, and has no meaning to this version.
     #[error("stored batch cannot be read: {0}")]
     Corrupt(String),
+    /// The service cannot go on with this: an event cannot be applied, a task has panicked, or a log
+    /// cannot be compacted.
+    #[error("{0}")]
+    Internal(Arc<str>),
     #[error("the service is stopping: {0}")]
     Stopping(Arc<str>),
 }
@@ -126,8 +131,19 @@ impl EngineError {
     }
 }
 
-impl From<std::io::Error> for EngineError {
-    fn from(error: std::io::Error) -> EngineError {
-        EngineError::Disk(error.to_string().into())
+impl From<StorageError> for EngineError {
+    fn from(error: StorageError) -> EngineError {
+        EngineError::Storage(error)
+    }
+}
+
+impl From<CompactionError> for EngineError {
+    fn from(error: CompactionError) -> EngineError {
+        match error {
+            CompactionError::Disk(error) => EngineError::Storage(error),
+            CompactionError::EndsEarly { .. } | CompactionError::Memory { .. } => {
+                EngineError::Internal(error.to_string().into())
+            }
+        }
     }
 }

@@ -5,12 +5,11 @@
 
 mod compact;
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::{Log, LogId, Offset, ReclaimStats};
+use storage::{Log, LogId, Offset, ReclaimStats, StorageError};
 
 use crate::compaction::CompactionSettings;
 use crate::config::{TopicConfig, TopicDefaults};
@@ -35,15 +34,15 @@ impl RetentionLog for Log {
         self.end()
     }
 
-    fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+    fn offset_at(&self, cut: Cut) -> Result<Offset, StorageError> {
         self.offset_at(cut)
     }
 
-    fn bytes_to(&self, offset: Offset) -> io::Result<u64> {
+    fn bytes_to(&self, offset: Offset) -> Result<u64, StorageError> {
         self.bytes_before(offset)
     }
 
-    fn base_of(&self, offset: Offset) -> io::Result<Offset> {
+    fn base_of(&self, offset: Offset) -> Result<Offset, StorageError> {
         let holding = self.entry_at(offset)?.filter(|entry| entry.base <= offset);
         Ok(holding.map_or(offset, |entry| entry.base))
     }
@@ -167,7 +166,7 @@ impl CoreMaintenance<'_> {
     }
 
     /// Advances all log starts at once. If that fails, advances each by itself.
-    fn advance_log_starts(self, starts: &[(LogId, Offset)]) -> io::Result<usize> {
+    fn advance_log_starts(self, starts: &[(LogId, Offset)]) -> Result<usize, StorageError> {
         if starts.is_empty() || self.core.store.advance_log_start(starts).is_ok() {
             return Ok(starts.len());
         }
@@ -175,7 +174,7 @@ impl CoreMaintenance<'_> {
         for start in starts {
             let Err(error) = self.core.store.advance_log_start(&[*start]) else { continue };
             // Corruption concerns one partition. A disk that fails often fails for all.
-            failed += u32::from(!is_corruption(&error));
+            failed += u32::from(!error.is_corruption());
             first.get_or_insert(error);
             if failed >= FAILURES_MAX {
                 break;
@@ -260,10 +259,6 @@ impl CoreMaintenance<'_> {
             self.core.store.roll_segment();
         }
     }
-}
-
-fn is_corruption(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// Whether records that should be compacted by now are in a segment that has been open since then.

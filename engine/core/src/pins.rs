@@ -10,6 +10,7 @@
 //! them against the horizons, and advancing horizons: a pin never covers what is already removed.
 
 use std::sync::Arc;
+use storage::StorageError;
 
 use hlc::{Cut, Moment, SysTime};
 
@@ -211,7 +212,7 @@ impl Pins<'_> {
         self,
         topic: &TopicId,
         partition: &Partition,
-    ) -> std::io::Result<Option<PinHold>> {
+    ) -> Result<Option<PinHold>, StorageError> {
         let now = self.pin_expiry_time();
         let hold = {
             let namespace = self.core.shared.namespace.read();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use hlc::{Cut, Hlc};
 use storage::catalog::{AppliedPosition, Catalog, CatalogError};
-use storage::{Log, LogId};
+use storage::{Log, LogId, StorageError};
 
 use crate::seek_error::SeekError;
 
@@ -113,8 +113,8 @@ impl From<String> for CatalogFillError {
     }
 }
 
-impl From<std::io::Error> for CatalogFillError {
-    fn from(error: std::io::Error) -> CatalogFillError {
+impl From<StorageError> for CatalogFillError {
+    fn from(error: StorageError) -> CatalogFillError {
         CatalogFillError::Journal(error.to_string())
     }
 }

@@ -11,11 +11,10 @@
 //!   records come first, so the pin would hold the first ones to be removed.
 //! - The newest batch is removed too when it is old enough, as Kafka's active segment is.
 
-use std::io;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::Offset;
+use storage::{Offset, StorageError};
 
 use crate::config::{TopicConfig, TopicDefaults};
 
@@ -30,19 +29,19 @@ pub trait RetentionLog {
     ///
     /// # Errors
     /// The index cannot be read.
-    fn offset_at(&self, cut: Cut) -> io::Result<Offset>;
+    fn offset_at(&self, cut: Cut) -> Result<Offset, StorageError>;
 
     /// Payload bytes of all entries that end at or before `offset`, including removed ones.
     ///
     /// # Errors
     /// The index cannot be read.
-    fn bytes_to(&self, offset: Offset) -> io::Result<u64>;
+    fn bytes_to(&self, offset: Offset) -> Result<u64, StorageError>;
 
     /// The first offset of the entry that holds `offset`; `offset` itself if none does.
     ///
     /// # Errors
     /// The index cannot be read.
-    fn base_of(&self, offset: Offset) -> io::Result<Offset>;
+    fn base_of(&self, offset: Offset) -> Result<Offset, StorageError>;
 }
 
 /// Why records are removed.
@@ -101,7 +100,7 @@ impl RetentionRules {
         &self,
         history: &impl RetentionLog,
         now: SysTime,
-    ) -> io::Result<Option<RetentionDecision>> {
+    ) -> Result<Option<RetentionDecision>, StorageError> {
         let (start, end) = (history.start(), history.end());
         if start >= end {
             return Ok(None);
@@ -140,7 +139,7 @@ fn older_than(age: Duration, now: SysTime) -> Cut {
 
 /// The largest offset between two batches after which `bytes` or more remain; the log start, if not
 /// even the first batch can be removed.
-fn start_retaining_bytes(history: &impl RetentionLog, bytes: u64) -> io::Result<Offset> {
+fn start_retaining_bytes(history: &impl RetentionLog, bytes: u64) -> Result<Offset, StorageError> {
     let (start, end) = (history.start(), history.end());
     let Some(may_go) = history.bytes_to(end)?.checked_sub(bytes) else { return Ok(start) };
     // The largest offset with no more than that before it: it is between two batches, or within the
@@ -223,17 +222,17 @@ mod tests {
             Offset(self.batches.iter().map(|batch| batch.count).sum())
         }
 
-        fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+        fn offset_at(&self, cut: Cut) -> Result<Offset, StorageError> {
             let inside = self.placed().filter(|(.., batch)| cut.admits(batch.stamp));
             Ok(Offset(inside.map(|(_, end, _)| end).max().unwrap_or(0)))
         }
 
-        fn bytes_to(&self, offset: Offset) -> io::Result<u64> {
+        fn bytes_to(&self, offset: Offset) -> Result<u64, StorageError> {
             let before = self.placed().filter(|(_, end, _)| *end <= offset.0);
             Ok(before.map(|(.., batch)| batch.bytes).sum())
         }
 
-        fn base_of(&self, offset: Offset) -> io::Result<Offset> {
+        fn base_of(&self, offset: Offset) -> Result<Offset, StorageError> {
             let holding = self.placed().find(|(_, end, _)| *end > offset.0);
             Ok(Offset(holding.map_or(offset.0, |(base, ..)| base)))
         }

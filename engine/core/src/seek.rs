@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hlc::{Cut, Moment, MomentSelector, UserTime};
-use storage::Offset;
+use storage::{Offset, StorageError};
 
 use crate::blocking::{read_log_from, tip_at};
 use crate::engine_core::EngineCore;
@@ -217,7 +217,7 @@ impl Seek<'_> {
             return Ok(None);
         }
         // A view may begin and end inside a batch: there the records have to be read.
-        let pieces = read_log_from(log, start, || -> std::io::Result<_> {
+        let pieces = read_log_from(log, start, || -> Result<_, StorageError> {
             let edges = [log.payload_at(start)?, log.payload_at(Offset(end.0 - 1))?];
             Ok(edges.into_iter().chain([log.latest_by_user_time(start, end)?]))
         });

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment, MomentSelector};
 
+use storage::StorageError;
+
 use crate::error::EngineError;
 
 /// Why a moment cannot be read.
@@ -71,8 +73,8 @@ pub enum SeekError {
     Engine(#[from] EngineError),
 }
 
-impl From<std::io::Error> for SeekError {
-    fn from(error: std::io::Error) -> SeekError {
+impl From<StorageError> for SeekError {
+    fn from(error: StorageError) -> SeekError {
         SeekError::Engine(error.into())
     }
 }

@@ -57,7 +57,7 @@ impl UserTimes<'_> {
         partition: &Partition,
         piece: &EntryPayload,
     ) -> Result<Vec<(Offset, Option<UserTime>)>, EngineError> {
-        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
+        let batch = read(piece)?;
         let entry = &piece.entry;
         let times = match partition.rules.at(entry.stamp) {
             Some(rule) if !rule.is_timestamp() => {

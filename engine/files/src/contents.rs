@@ -15,7 +15,7 @@ use crate::interval_tree::{
 use bytes::Bytes;
 use hlc::{Cut, Hlc, UserTime};
 use parking_lot::Mutex;
-use storage::{Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload};
+use storage::{Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload, StorageError};
 
 use super::entry::{FileEntryHeader, read_hole};
 use super::error::FileError;
@@ -79,8 +79,8 @@ impl From<FileError> for IndexAdvanceError {
     }
 }
 
-impl From<std::io::Error> for IndexAdvanceError {
-    fn from(error: std::io::Error) -> IndexAdvanceError {
+impl From<StorageError> for IndexAdvanceError {
+    fn from(error: StorageError) -> IndexAdvanceError {
         IndexAdvanceError::Entries(error.into())
     }
 }

@@ -3,11 +3,10 @@
 //! A write's bytes are stored as they came. A long write carries checksums of its chunks, so that a
 //! read of a few bytes does not have to read and check all of them.
 
-use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
-use storage::{Entry, EntryPayload, Payload, PayloadHeader, PayloadLocation};
+use storage::{Entry, EntryPayload, Payload, PayloadHeader, PayloadLocation, StorageError};
 
 use super::error::FileError;
 use super::event::{KIND_FILE_PUNCH_HOLE, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
@@ -58,7 +57,7 @@ impl FileEntryHeader {
 
     fn parse(
         entry: &Entry,
-        part: impl Fn(Range<usize>) -> io::Result<Bytes>,
+        part: impl Fn(Range<usize>) -> Result<Bytes, StorageError>,
     ) -> Result<FileEntryHeader, FileError> {
         let damaged = |why| corruption_error(entry, why);
         let short = |_| damaged("its header is truncated");

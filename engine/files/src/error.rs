@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::interval_tree::IntervalTreeError;
 use hlc::{Cut, Hlc, Moment};
+use storage::StorageError;
 use storage::catalog::CatalogError;
 
 use engine_core::EngineError;
@@ -87,9 +88,16 @@ impl FileError {
     }
 }
 
-impl From<std::io::Error> for FileError {
-    fn from(error: std::io::Error) -> FileError {
-        FileError::Io(error.to_string().into())
+impl From<StorageError> for FileError {
+    fn from(error: StorageError) -> FileError {
+        let why = error.to_string();
+        match error {
+            StorageError::NoSpace { .. } => FileError::NoSpace(why.into()),
+            StorageError::Corrupt { .. } | StorageError::Missing { .. } => FileError::Corrupt(why),
+            StorageError::Io { .. } | StorageError::Stopped { .. } | StorageError::Interrupted => {
+                FileError::Io(why.into())
+            }
+        }
     }
 }
 
@@ -104,11 +112,58 @@ impl From<IntervalTreeError> for FileError {
 
 impl From<EngineError> for FileError {
     fn from(error: EngineError) -> FileError {
-        let why: Arc<str> = error.to_string().into();
         match error {
             EngineError::Loading(error) => FileError::Loading(error),
-            EngineError::Disk(_) => FileError::NoSpace(why),
-            _ => FileError::Io(why),
+            EngineError::Storage(error) => error.into(),
+            EngineError::Corrupt(why) => FileError::Corrupt(why),
+            // None of these comes from what files do, but for the last: the clock is fenced, or the
+            // service stops.
+            EngineError::UnknownPartition { .. }
+            | EngineError::TopicExists(_)
+            | EngineError::TopicName(_)
+            | EngineError::PartitionCount(_)
+            | EngineError::TopicLimit(_)
+            | EngineError::Config(_)
+            | EngineError::Duplicate { .. }
+            | EngineError::OutOfOrderSequence { .. }
+            | EngineError::StaleProducerEpoch { .. }
+            | EngineError::OffsetOutOfRange { .. }
+            | EngineError::Pinned { .. }
+            | EngineError::UserTimeChanged
+            | EngineError::UserTimeOutOfOrder { .. }
+            | EngineError::UserTime(_)
+            | EngineError::Internal(_)
+            | EngineError::Fenced(_)
+            | EngineError::Stopping(_) => FileError::Io(error.to_string().into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_enospc_and_what_else_the_storage_says_is_eio() {
+        let of_disk = |error: io::Error| StorageError::of_file("0.journal", error);
+        let cases = [
+            (of_disk(io::ErrorKind::StorageFull.into()), 28),
+            (of_disk(io::ErrorKind::QuotaExceeded.into()), 28),
+            (of_disk(io::Error::from_raw_os_error(5)), 5),
+            (of_disk(io::Error::from_raw_os_error(24)), 5),
+            (of_disk(io::ErrorKind::NotFound.into()), 5),
+            (StorageError::corrupt("0.journal", 7, "a payload is corrupt"), 5),
+            (StorageError::Stopped { why: "sync journal".into() }, 5),
+            (StorageError::Interrupted, 5),
+        ];
+        for (error, errno) in cases {
+            let text = error.to_string();
+            assert_eq!(FileError::from(error.clone()).errno(), errno, "{text}");
+            assert_eq!(FileError::from(EngineError::Storage(error)).errno(), errno, "{text}");
+        }
+        let failed = EngineError::Internal("an event cannot be applied".into());
+        assert_eq!(FileError::from(failed).errno(), 5);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::interval_tree::FILE_BYTES_MAX;
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
-use storage::{AppendError, AppendReceipt, Durability, LogAppend};
+use storage::{AppendError, AppendReceipt, Durability, LogAppend, StorageError};
 use tokio::sync::oneshot;
 
 use super::FileSystem;
@@ -220,7 +220,9 @@ impl OpenFile {
             drop(permit);
             let _ = sender.send(results.pop());
         });
-        let stopping = || AppendError::Stopped("the service is stopping".into());
+        let stopping = || {
+            AppendError::Storage(StorageError::Stopped { why: "the service is stopping".into() })
+        };
         let appended = receiver.await.ok().flatten().ok_or_else(stopping)??;
         inner.save_checkpoint(&self.contents, inner.options.checkpoint_entries);
         Ok(appended)

@@ -27,7 +27,6 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::sync::Arc;
 
 pub use cache::NodeCache;
@@ -36,7 +35,7 @@ pub use node::{NodeId, TreeNode};
 
 use insert::{ExtentInsertion, InsertResult};
 use node::NodeLink;
-use storage::Offset;
+use storage::{Offset, StorageError};
 
 /// No file is longer.
 pub const FILE_BYTES_MAX: u64 = 1 << 62;
@@ -65,7 +64,7 @@ pub const FANOUT: usize = 32;
 pub enum IntervalTreeError {
     /// The disk failed, or returned other bytes than were written.
     #[error("read a file's interval tree: {0}")]
-    Read(#[from] io::Error),
+    Read(#[from] StorageError),
     /// What was read is not part of a tree.
     #[error("a file's interval tree is corrupt: {why}. entry={}, at={at}", .entry.0)]
     Corrupt {

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use engine::files::FileError;
-use engine::{EngineError, SeekError};
+use engine::{EngineError, SeekError, StorageError};
 
 /// Why access to the tree fails.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -102,7 +102,25 @@ impl From<EngineError> for TreeError {
             EngineError::UnknownPartition { .. } => TreeError::NotFound(error.to_string()),
             EngineError::OffsetOutOfRange { .. } => TreeError::Gone(error.to_string()),
             EngineError::Loading(_) => TreeError::NotYet(error.to_string().into()),
-            error => TreeError::Io(error.to_string().into()),
+            EngineError::Storage(error) => error.into(),
+            // None of these but the last four comes from a read: what is stored has no meaning, the
+            // clock is fenced, or the service stops.
+            EngineError::TopicExists(_)
+            | EngineError::TopicName(_)
+            | EngineError::PartitionCount(_)
+            | EngineError::TopicLimit(_)
+            | EngineError::Config(_)
+            | EngineError::Duplicate { .. }
+            | EngineError::OutOfOrderSequence { .. }
+            | EngineError::StaleProducerEpoch { .. }
+            | EngineError::Pinned { .. }
+            | EngineError::UserTimeChanged
+            | EngineError::UserTimeOutOfOrder { .. }
+            | EngineError::UserTime(_)
+            | EngineError::Internal(_)
+            | EngineError::Corrupt(_)
+            | EngineError::Fenced(_)
+            | EngineError::Stopping(_) => TreeError::Io(error.to_string().into()),
         }
     }
 }
@@ -117,13 +135,28 @@ impl From<FileError> for TreeError {
             FileError::NameTooLong(bytes) => TreeError::NameTooLong(bytes),
             FileError::NotYet { .. } | FileError::Loading(_) => TreeError::NotYet(why.into()),
             FileError::Invalid(_) => TreeError::Invalid(why),
-            _ => TreeError::Io(why.into()),
+            // Those in front of the last three are of changes, and the tree is only read.
+            FileError::Exists(_)
+            | FileError::NotEmpty(_)
+            | FileError::NotPermitted(_)
+            | FileError::TooLarge { .. }
+            | FileError::NoSpace(_)
+            | FileError::Io(_)
+            | FileError::Corrupt(_) => TreeError::Io(why.into()),
         }
     }
 }
 
-impl From<std::io::Error> for TreeError {
-    fn from(error: std::io::Error) -> TreeError {
-        TreeError::Io(error.to_string().into())
+impl From<StorageError> for TreeError {
+    fn from(error: StorageError) -> TreeError {
+        match error {
+            // The tree is only read: no read is refused because the disk is full.
+            StorageError::Io { .. }
+            | StorageError::NoSpace { .. }
+            | StorageError::Missing { .. }
+            | StorageError::Corrupt { .. }
+            | StorageError::Stopped { .. }
+            | StorageError::Interrupted => TreeError::Io(error.to_string().into()),
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Comparing the frames of a data file with its index, one by one.
 
-use std::io;
 use std::ops::Range;
 
 use super::indexes::{LogHorizons, is_released};
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::index::{IndexEntry, IndexRun, SegmentIndex};
 use crate::journal::{FRAME_BYTES, ScannedFrame};
 use crate::sorted_segment::SORTED_FRAME_HEADER_BYTES;
@@ -36,7 +36,7 @@ impl<'a> IndexComparison<'a> {
     pub(super) fn new(
         index: SegmentIndex,
         logs: &'a LogHorizons,
-    ) -> io::Result<IndexComparison<'a>> {
+    ) -> Result<IndexComparison<'a>, StorageError> {
         let mut cursors = Vec::new();
         for number in 0..index.header.runs {
             let run = index.run_at(number)?;
@@ -58,7 +58,11 @@ impl<'a> IndexComparison<'a> {
 
     /// Compares a frame of the journal, whose payload begins at `at` of the file, with the next entry of its
     /// log.
-    pub(super) fn journal_frame(&mut self, found: &ScannedFrame, at: u64) -> io::Result<()> {
+    pub(super) fn journal_frame(
+        &mut self,
+        found: &ScannedFrame,
+        at: u64,
+    ) -> Result<(), StorageError> {
         let (log, base) = (found.frame.log, found.frame.base);
         let next = match self.cursors.binary_search_by_key(&log, |cursor| cursor.run.log) {
             Ok(place) => self.next_from(place, base)?.map(|number| (place, number)),
@@ -76,7 +80,7 @@ impl<'a> IndexComparison<'a> {
     }
 
     /// The next entry of a run, if it begins at `base`; the entries before it have no frames.
-    fn next_from(&mut self, place: usize, base: Offset) -> io::Result<Option<u64>> {
+    fn next_from(&mut self, place: usize, base: Offset) -> Result<Option<u64>, StorageError> {
         loop {
             let RunCursor { run, next, .. } = &self.cursors[place];
             let number = *next;
@@ -93,7 +97,7 @@ impl<'a> IndexComparison<'a> {
     }
 
     /// The number of the entry whose payload begins at `at` of a sorted segment, if there is one.
-    pub(super) fn entry_at(&self, at: u64) -> io::Result<Option<u64>> {
+    pub(super) fn entry_at(&self, at: u64) -> Result<Option<u64>, StorageError> {
         let all = 0..self.index.header.entries;
         let number = self.index.partition_point(all.clone(), |placed| placed.at < at)?;
         let is_there = number < all.end && self.index.entry(number)?.at == at;
@@ -107,7 +111,7 @@ impl<'a> IndexComparison<'a> {
         found: &ScannedFrame,
         at: u64,
         chain: u128,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         // Every entry has its run: that was verified.
         let after = self.cursors.partition_point(|cursor| cursor.run.first <= number);
         let Some(place) = after.checked_sub(1) else { return Ok(()) };
@@ -126,7 +130,7 @@ impl<'a> IndexComparison<'a> {
         found: &ScannedFrame,
         at: u64,
         chain: Option<u128>,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let placed = self.index.entry(number)?;
         let cursor = &mut self.cursors[place];
         cursor.next = number + 1;
@@ -153,7 +157,7 @@ impl<'a> IndexComparison<'a> {
 
     /// The part of `range` of a sorted segment where frames should be that were not removed, from the first
     /// to the last.
-    pub(super) fn lost_in(&self, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
+    pub(super) fn lost_in(&self, range: &Range<u64>) -> Result<Option<Range<u64>>, StorageError> {
         let front = SORTED_FRAME_HEADER_BYTES as u64;
         let all = 0..self.index.header.entries;
         let number_at = |at: u64| {
@@ -177,7 +181,7 @@ impl<'a> IndexComparison<'a> {
         &self,
         logs: std::ops::RangeInclusive<LogId>,
         is_hole: bool,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, StorageError> {
         for (log, horizon) in self.logs.range(logs) {
             let is_freed = match self.index.run(*log)? {
                 Some(run) => run.tip.end <= horizon.released_tip.end,
@@ -192,7 +196,7 @@ impl<'a> IndexComparison<'a> {
     }
 
     /// The index's name and its disagreements (the first, and how many more), if any.
-    pub(super) fn finish(mut self) -> io::Result<Option<(String, String)>> {
+    pub(super) fn finish(mut self) -> Result<Option<(String, String)>, StorageError> {
         for place in 0..self.cursors.len() {
             while self.cursors[place].next < self.cursors[place].run.entries().end {
                 let placed = self.index.entry(self.cursors[place].next)?;

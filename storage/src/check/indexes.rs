@@ -4,7 +4,6 @@
 //! bytes than were written does not do so to indexes only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use hlc::{Hlc, UserTime};
 
 use crate::disk::Disk;
 use crate::entry::{Entry, LogId, Offset};
+use crate::error::StorageError;
 use crate::history::open_latest_run_tables;
 use crate::index::{
     BlockCache, IndexEntry, IndexRun, LatestRun, LatestRunTable, LogTip, RunLinks, RunLocation,
@@ -24,6 +24,7 @@ use crate::sorted_segment::{
     SORTED_FRAME_HEADER_BYTES, SORTED_HEADER_BYTES, SortedSegmentHeader, compacted_prefix_name,
     index_name, sorted_segment_name,
 };
+use crate::storage_file::StorageFile;
 
 /// How many bytes of indexes are cached: more than one of them takes.
 const CACHE_BYTES: usize = 32 << 20;
@@ -73,7 +74,7 @@ impl<'a> IndexCheck<'a> {
         disk: &'a dyn Disk,
         manifest: &Manifest,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<IndexCheck<'a>> {
+    ) -> Result<IndexCheck<'a>, StorageError> {
         let cache = Arc::new(BlockCache::new(CACHE_BYTES));
         let (usable, problems) = (BTreeSet::new(), Vec::new());
         let mut indexes = IndexCheck { disk, cache, usable, count: 0, problems };
@@ -132,7 +133,11 @@ impl<'a> IndexCheck<'a> {
     }
 
     /// The index of a data file, if it can be compared with the file's content.
-    pub(super) fn open_for(&self, data: &str, start: u64) -> io::Result<Option<SegmentIndex>> {
+    pub(super) fn open_for(
+        &self,
+        data: &str,
+        start: u64,
+    ) -> Result<Option<SegmentIndex>, StorageError> {
         let name = index_name(data);
         match self.usable.contains(&name) {
             true => SegmentIndex::open(self.disk, &name, start, &self.cache),
@@ -141,7 +146,10 @@ impl<'a> IndexCheck<'a> {
     }
 
     /// The index of the newest sealed segment.
-    pub(super) fn open_newest(&self, manifest: &Manifest) -> io::Result<Option<SegmentIndex>> {
+    pub(super) fn open_newest(
+        &self,
+        manifest: &Manifest,
+    ) -> Result<Option<SegmentIndex>, StorageError> {
         let Some(segment) = manifest.segments.last() else { return Ok(None) };
         let data = match segment.layout {
             SegmentLayout::Journal => segment_name(segment.start),
@@ -173,18 +181,15 @@ impl<'a> IndexCheck<'a> {
         expected: &ExpectedIndex,
         logs: &LogHorizons,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<Option<SegmentIndex>> {
+    ) -> Result<Option<SegmentIndex>, StorageError> {
         let ExpectedIndex { name, start, end, .. } = expected;
         let soft = "it is soft, and the next start rebuilds it";
-        let length = match self.disk.open(name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.problems.push(format!("an index is missing; {soft}. file={name}"));
-                return Ok(None);
-            }
-            file => file?.length()?,
+        let Some(file) = StorageFile::open_if_exists(self.disk, name)? else {
+            self.problems.push(format!("an index is missing; {soft}. file={name}"));
+            return Ok(None);
         };
         self.count += 1;
-        progress(length);
+        progress(file.length()?);
         let index = SegmentIndex::open(self.disk, name, *start, &self.cache)?;
         let Some(index) = index.filter(|index| index.header.end == *end) else {
             self.problems.push(format!(
@@ -198,7 +203,7 @@ impl<'a> IndexCheck<'a> {
             return Ok(None);
         }
         let contradiction = match contradiction(&index, logs, expected.kind) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(error) if error.is_corruption() => {
                 Some("a run has entries that are not there".to_owned())
             }
             contradiction => contradiction?,
@@ -213,11 +218,11 @@ impl<'a> IndexCheck<'a> {
 }
 
 /// The header of a sorted segment; `None` if it is not one, or there is no file.
-pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<SortedSegmentHeader>> {
-    let file = match disk.open(name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
+pub(super) fn header_of(
+    disk: &dyn Disk,
+    name: &str,
+) -> Result<Option<SortedSegmentHeader>, StorageError> {
+    let Some(file) = StorageFile::open_if_exists(disk, name)? else { return Ok(None) };
     let mut bytes = [0; SORTED_HEADER_BYTES as usize];
     let read = file.read_at(&mut bytes, 0)?;
     Ok(if read < bytes.len() { None } else { SortedSegmentHeader::decode(&bytes) })
@@ -228,7 +233,7 @@ fn contradiction(
     index: &SegmentIndex,
     logs: &LogHorizons,
     of: IndexKind,
-) -> io::Result<Option<String>> {
+) -> Result<Option<String>, StorageError> {
     let header = index.header;
     let (mut entries, mut last_log) = (0, None);
     let mut walked =
@@ -266,7 +271,11 @@ struct IndexWalk<'a> {
 }
 
 impl IndexWalk<'_> {
-    fn run(&mut self, index: &SegmentIndex, run: &IndexRun) -> io::Result<Option<String>> {
+    fn run(
+        &mut self,
+        index: &SegmentIndex,
+        run: &IndexRun,
+    ) -> Result<Option<String>, StorageError> {
         let mut before: Option<Entry> = None;
         let mut peak = UserTime(i64::MIN);
         for number in run.entries() {
@@ -369,7 +378,7 @@ impl<'a> LogProgress<'a> {
     }
 
     /// Checks that an index follows from those before it; returns what does not.
-    fn follow(&mut self, index: &SegmentIndex) -> io::Result<Option<String>> {
+    fn follow(&mut self, index: &SegmentIndex) -> Result<Option<String>, StorageError> {
         let header = index.header;
         if self.last_stamp > header.last_stamp {
             let what = "its stamps end before those of the index before it";
@@ -394,7 +403,7 @@ impl<'a> LogProgress<'a> {
         Ok(wrong)
     }
 
-    fn run(&self, index: &SegmentIndex, run: &IndexRun) -> io::Result<Option<String>> {
+    fn run(&self, index: &SegmentIndex, run: &IndexRun) -> Result<Option<String>, StorageError> {
         let (parts, before) = self.runs.get(&run.log).map_or((&[][..], None), |(parts, tip)| {
             (&parts[..], parts.last().map(|run| (run.segment.clone(), *tip)))
         });
@@ -422,7 +431,7 @@ impl<'a> LogProgress<'a> {
     }
 
     /// Compares a latest-run table with the indexes; returns what disagrees.
-    fn compare(&self, table: &LatestRunTable) -> io::Result<Option<String>> {
+    fn compare(&self, table: &LatestRunTable) -> Result<Option<String>, StorageError> {
         let (mut heads, mut last) = (0, None);
         for number in 0..table.count {
             let head = table.latest_run_at(number)?;
@@ -457,7 +466,7 @@ impl<'a> LogProgress<'a> {
     }
 
     /// The runs that a latest-run table names and no index has any more.
-    fn lost_runs(&self, table: &LatestRunTable) -> io::Result<Vec<String>> {
+    fn lost_runs(&self, table: &LatestRunTable) -> Result<Vec<String>, StorageError> {
         let mut lost = Vec::new();
         for number in 0..table.count {
             let Ok(head) = table.latest_run_at(number) else { break };
@@ -505,7 +514,7 @@ fn continuation_error(
     run: &IndexRun,
     before: LogTip,
     logs: &LogHorizons,
-) -> io::Result<Option<String>> {
+) -> Result<Option<String>, StorageError> {
     if run.base != before.end {
         // What lies between was in a segment of which nothing is kept, or its entries were left out.
         let is_lawful = run.base > before.end && is_released(logs, run.log, run.base);

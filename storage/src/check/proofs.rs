@@ -1,19 +1,21 @@
 //! Comparing history with its proofs: file by file, and within each frame by frame.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
-use std::{fmt, io};
 
 use hlc::Hlc;
 
 use super::ExpectedFrames;
 use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::journal::ScannedFrame;
 use crate::proof::{
     Digest, Proof, ProofError, ProofHeader, ProofLocation, ProofMismatch, VerifyingKey,
     is_superseded, proof_name, proof_start,
 };
+use crate::storage_file::{StorageFile, list_files};
 
 /// How many proofs stay in memory after reading: each takes 8 bytes for 102 frames.
 const CACHED_PROOFS_MAX: usize = 256;
@@ -160,15 +162,18 @@ impl<'a> ProofSet<'a> {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn list(disk: &'a dyn Disk, keys: &'a [VerifyingKey]) -> io::Result<ProofSet<'a>> {
+    pub fn list(
+        disk: &'a dyn Disk,
+        keys: &'a [VerifyingKey],
+    ) -> Result<ProofSet<'a>, StorageError> {
         let mut starts: Vec<u64> =
-            disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
+            list_files(disk)?.into_iter().filter_map(|name| proof_start(&name)).collect();
         starts.sort_unstable();
         let (mut listed, mut before) = (Vec::new(), Vec::new());
         for start in starts {
             let file = proof_name(start);
-            match ProofLocation::read_all(&*disk.open(&file)?) {
-                Err(ProofError::Disk(error)) => return Err(error),
+            match ProofLocation::read_all(&StorageFile::open(disk, &file)?) {
+                Err(ProofError::Storage(error)) => return Err(error),
                 Err(error) => listed.push(ProofListing {
                     start,
                     location: None,
@@ -204,7 +209,7 @@ impl<'a> ProofSet<'a> {
         part: &str,
         found: &ScannedFrame,
         holding: &ExpectedFrames,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let Some(index) = self.covering(found.position)? else {
             // That there is no proof at all is reported at the end.
             self.rewritten += u64::from(*holding == ExpectedFrames::Compacted);
@@ -215,7 +220,7 @@ impl<'a> ProofSet<'a> {
             self.record_uncompared(index, holding);
             return Ok(());
         }
-        let leaf = proof.leaf(found.position).map_err(disk_error)?;
+        let leaf = proof.leaf(found.position).map_err(|error| contents_error(proof, error))?;
         let change = match leaf {
             None => Some(FrameChange::Added),
             Some(leaf) if Some(leaf.digest) != found.leaf => Some(FrameChange::Altered),
@@ -263,7 +268,7 @@ impl<'a> ProofSet<'a> {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn finish_segment(&mut self, part: &str, span: Range<u64>) -> io::Result<()> {
+    pub fn finish_segment(&mut self, part: &str, span: Range<u64>) -> Result<(), StorageError> {
         let Some(index) = self.covering(span.start)? else { return Ok(()) };
         let Some((_, proof)) = &self.open else { return Ok(()) };
         let (header, is_cut) = (*proof.header(), proof.is_pruned());
@@ -286,13 +291,13 @@ impl<'a> ProofSet<'a> {
     }
 
     /// Reports the leaves from the next one up to `until` as missing.
-    fn record_missing(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
+    fn record_missing(&mut self, index: usize, until: u64, part: &str) -> Result<(), StorageError> {
         let from = self.listings[index].next_index;
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         if from >= until {
             return Ok(());
         }
-        let leaf = proof.leaf_at(from).map_err(disk_error)?;
+        let leaf = proof.leaf_at(from).map_err(|error| contents_error(proof, error))?;
         let (Some(leaf), Some(verdict)) = (leaf, &mut self.listings[index].verdict) else {
             return Ok(());
         };
@@ -308,7 +313,7 @@ impl<'a> ProofSet<'a> {
     }
 
     /// Opens the proof that covers `position`; `None` if there is no usable one.
-    fn covering(&mut self, position: u64) -> io::Result<Option<usize>> {
+    fn covering(&mut self, position: u64) -> Result<Option<usize>, StorageError> {
         let after = self.listings.partition_point(|proof| proof.start <= position);
         let Some(index) = after.checked_sub(1) else { return Ok(None) };
         if self.open.as_ref().is_none_or(|(open, _)| *open != index) {
@@ -319,7 +324,7 @@ impl<'a> ProofSet<'a> {
     }
 
     /// Opens a proof, and verifies it if that was not done yet.
-    fn open(&mut self, index: usize) -> io::Result<()> {
+    fn open(&mut self, index: usize) -> Result<(), StorageError> {
         if let Some((index, proof)) = self.open.take() {
             if self.cached.len() == CACHED_PROOFS_MAX {
                 self.cached.clear();
@@ -336,9 +341,9 @@ impl<'a> ProofSet<'a> {
             return Ok(());
         }
         let file = file.clone();
-        let (verdict, proof) = match Proof::open_at(self.disk.open(&file)?, *placed) {
+        let (verdict, proof) = match Proof::open_at(StorageFile::open(self.disk, &file)?, *placed) {
             Ok(proof) => (verify_proof(file, listed.start, &proof, self.keys), Some(proof)),
-            Err(ProofError::Disk(error)) => return Err(error),
+            Err(ProofError::Storage(error)) => return Err(error),
             Err(error) => (ProofVerdict::unreadable(file, listed.start, &error), None),
         };
         listed.verdict.get_or_insert(verdict);
@@ -355,7 +360,7 @@ impl<'a> ProofSet<'a> {
         mut self,
         sealed: &[ProvableFile],
         history_end: u64,
-    ) -> io::Result<VerificationReport> {
+    ) -> Result<VerificationReport, StorageError> {
         for index in 0..self.listings.len() {
             if self.listings[index].verdict.is_none() {
                 self.open(index)?;
@@ -500,9 +505,9 @@ impl ProofVerdict {
 }
 
 /// If a proof was intact a moment ago and is not any more, the disk is failing.
-fn disk_error(error: ProofError) -> io::Error {
+fn contents_error(proof: &Proof, error: ProofError) -> StorageError {
     match error {
-        ProofError::Disk(error) => error,
-        error => io::Error::new(io::ErrorKind::InvalidData, error),
+        ProofError::Storage(error) => error,
+        error => StorageError::corrupt(proof.file_name(), None, error.to_string()),
     }
 }

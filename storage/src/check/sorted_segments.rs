@@ -6,7 +6,6 @@
 //! index says whether anything is lost by it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::ops::Range;
 
 use hlc::Hlc;
@@ -16,6 +15,7 @@ use super::indexes::{IndexCheck, LogHorizons, header_of, is_released};
 use super::{CheckReport, ExpectedFrames, FrameSource, ProofSet, read_frames};
 use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::history::HistoryError;
 use crate::journal::{FrameError, JournalScanItem, ScannedFrame, padded};
 use crate::manifest::Manifest;
@@ -24,6 +24,7 @@ use crate::sorted_segment::{
     SORTED_HEADER_BYTES, SortedFrame, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
     compacted_prefix_name, sorted_segment_name,
 };
+use crate::storage_file::StorageFile;
 
 /// A sorted segment or compacted prefix that should exist.
 pub(super) struct ExpectedSortedFile {
@@ -89,7 +90,7 @@ impl SortedSegmentCheck {
         indexes: &mut IndexCheck<'_>,
         proofs: Option<&mut ProofSet<'_>>,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<u64> {
+    ) -> Result<u64, StorageError> {
         let ExpectedSortedFile {
             name,
             expected_frames: holding,
@@ -99,13 +100,9 @@ impl SortedSegmentCheck {
         } = filed;
         self.files += 1;
         let lost = HistoryError::MissingFile { file: name.clone() }.to_string();
-        let file = match disk.open(name) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.problems.push(lost);
-                return Ok(0);
-            }
-            Err(error) => return Err(error),
+        let Some(file) = StorageFile::open_if_exists(disk, name)? else {
+            self.problems.push(lost);
+            return Ok(0);
         };
         let header = header_of(disk, name)?;
         if !header.is_some_and(|header| is_its_own(&header)) {
@@ -245,7 +242,7 @@ impl FrameSource for SortedFrameSource<'_> {
         self.frames.read_to()
     }
 
-    fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+    fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError> {
         loop {
             if let Some(found) = self.ready_items.pop_front() {
                 return Ok(Some(found));
@@ -279,7 +276,7 @@ fn is_expected_frame(
     comparison: &IndexComparison<'_>,
     last_log: LogId,
     last_is_freed: bool,
-) -> io::Result<bool> {
+) -> Result<bool, StorageError> {
     let log = filed.frame.log;
     if comparison.entry_at(filed.at)?.is_some() {
         return Ok(true);
@@ -288,7 +285,12 @@ fn is_expected_frame(
 }
 
 impl SortedFrameSource<'_> {
-    fn push_frame(&mut self, found: ScannedFrame, at: u64, chain: u128) -> io::Result<()> {
+    fn push_frame(
+        &mut self,
+        found: ScannedFrame,
+        at: u64,
+        chain: u128,
+    ) -> Result<(), StorageError> {
         let log = found.frame.log;
         if let Some(gap) = self.gap.take() {
             let expected_to = gap.range.end;
@@ -312,7 +314,7 @@ impl SortedFrameSource<'_> {
     }
 
     /// Ends the file: nothing follows, though entries may expect more.
-    fn end(&mut self) -> io::Result<()> {
+    fn end(&mut self) -> Result<(), StorageError> {
         self.has_ended = true;
         let nothing = UnreadableRange { range: self.last_end..self.last_end, is_hole: false };
         let gap = self.gap.take().unwrap_or(nothing);
@@ -326,7 +328,7 @@ impl SortedFrameSource<'_> {
         gap: &UnreadableRange,
         expected_to: u64,
         next_log: LogId,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         // Logs are in order, unless the content is corrupt.
         let logs = self.last_log..=next_log.max(self.last_log);
         let range = gap.range.clone();

@@ -1,8 +1,10 @@
+use std::io;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicI64;
 
 use super::*;
 use crate::disk::{Disk, DiskFile, MemoryDisk};
+use crate::storage_file::StorageFile;
 
 /// A file that counts how often its bytes are read, and fails on request.
 struct LoadCountingFile {
@@ -51,7 +53,7 @@ fn file_of(blocks: usize) -> (Arc<LoadCountingFile>, DataFile) {
     inner.write_at(&mut [io::IoSlice::new(&bytes)], 0).unwrap();
     let counting =
         Arc::new(LoadCountingFile { inner, reads: AtomicU64::new(0), failures: AtomicI64::new(0) });
-    let file = DataFile::new("data".to_owned(), Arc::clone(&counting) as Arc<dyn DiskFile>);
+    let file = DataFile::new(StorageFile::new("data", counting.clone()));
     (counting, file)
 }
 
@@ -85,7 +87,7 @@ fn a_block_that_was_not_final_yet_is_read_again_and_never_beyond_what_is() {
     assert!(!cache.should_read_ahead(&file, 1));
     assert_eq!(cache.load(&file, 0, 5000).unwrap().bytes().len(), 5000);
     assert!(cache.get(&file, 0, 5001).is_none());
-    assert_eq!(cache.load(&file, 0, 5001).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(cache.load(&file, 0, 5001).unwrap_err().is_corruption());
     file.set_final(9000);
     assert_eq!(cache.load(&file, 0, 5001).unwrap().bytes().len(), 9000);
     assert_eq!(cache.load(&file, 0, 9000).unwrap().bytes().len(), 9000);

@@ -1,18 +1,18 @@
 //! Indexing rolled segments.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
-use crate::disk::is_out_of_descriptors;
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::{IndexBuilder, IndexEntry, LogTip, RunLinks, RunLocation, SegmentIndex};
 use crate::journal::Segment;
 use crate::log::{IndexedTip, Log};
 use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout, segment_at};
 use crate::sorted_segment::index_name;
+use crate::storage_file::remove_file;
 
 /// The tips of logs at the end of a segment, and the segment's index.
 type WrittenIndex = (Vec<(Arc<Log>, IndexedTip)>, Arc<SegmentIndex>);
@@ -22,14 +22,14 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails. The segment stays in the queue, and nothing else has changed.
-    pub(crate) fn index_next(&self) -> io::Result<bool> {
+    pub(crate) fn index_next(&self) -> Result<bool, StorageError> {
         let (segment, end) = match self.indexing_queue.lock().segments.front() {
             Some(sealed) => (Arc::clone(&sealed.segment), sealed.end),
             None => return Ok(false),
         };
         let indexed = self.index_segment(&segment, end);
         let mut waiting = self.indexing_queue.lock();
-        waiting.last_failure = indexed.as_ref().err().map(|error| error.to_string().into());
+        waiting.last_failure = indexed.as_ref().err().cloned();
         if indexed.is_ok() {
             waiting.segments.pop_front();
         }
@@ -38,17 +38,17 @@ impl SealedHistory {
         indexed.map(|()| true)
     }
 
-    fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
+    fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> Result<(), StorageError> {
         // Its writes may not be synced yet. Running out of descriptors is no failure of the sync.
         segment.sync_sealed().inspect_err(|error| {
-            if !is_out_of_descriptors(error) {
-                self.record_journal_loss(segment, error);
+            if !error.is_out_of_descriptors() {
+                self.record_journal_loss(error);
             }
         })?;
         let name = index_name(segment.name());
         let (reached, index) = self.write_index(segment, end, &name).inspect_err(|_| {
             // A partial file takes space that may be what is missing.
-            let _ = self.disk.remove(&name);
+            let _ = remove_file(&*self.disk, &name);
         })?;
         let files = SegmentFiles { data: Arc::clone(&segment.data), index };
         let part = Arc::new(SealedSegment::new(SegmentLayout::Journal, files));
@@ -68,9 +68,9 @@ impl SealedHistory {
         Ok(())
     }
 
-    /// Records that entries of a journal segment may be lost: no write may follow.
-    fn record_journal_loss(&self, segment: &Segment, error: &io::Error) {
-        let why = format!("sync {}: {error}", segment.name());
+    /// Records that entries of the journal may be lost: no write may follow.
+    fn record_journal_loss(&self, error: &StorageError) {
+        let why = error.clone().during("sync journal").to_string();
         let _ = self.journal_loss.set(why.into());
     }
 
@@ -79,7 +79,7 @@ impl SealedHistory {
         segment: &Arc<Segment>,
         end: u64,
         name: &str,
-    ) -> io::Result<WrittenIndex> {
+    ) -> Result<WrittenIndex, StorageError> {
         let mut builder = IndexBuilder::create(&*self.disk, name, segment.start, end)?;
         let mut reached = Vec::new();
         for log in self.loaded_logs() {
@@ -111,11 +111,13 @@ impl SealedHistory {
         links_after(&parts, log, head)
     }
 
-    pub(super) fn open_index(&self, name: &str, start: u64) -> io::Result<Arc<SegmentIndex>> {
+    pub(super) fn open_index(
+        &self,
+        name: &str,
+        start: u64,
+    ) -> Result<Arc<SegmentIndex>, StorageError> {
         let opened = SegmentIndex::open(&*self.disk, name, start, &self.cache)?;
-        let lost =
-            || io::Error::other(format!("an index cannot be read that was just written: {name}"));
-        Ok(Arc::new(opened.ok_or_else(lost)?))
+        Ok(Arc::new(opened.ok_or_else(|| StorageError::unreadable_output(name))?))
     }
 }
 

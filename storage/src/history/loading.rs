@@ -4,20 +4,23 @@
 //! Invariant: a log that is not in memory has all its entries in sealed segments. So a search through the
 //! sealed segments, newest first, finds its tip. Latest-run tables save searching each one.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use crate::disk::Disk;
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::{
     BlockCache, LatestRun, LatestRunSource, LatestRunTable, RunLocation, latest_runs_name,
     latest_runs_range, write_latest_runs,
 };
+use crate::journal::segment_name;
 use crate::log::{IndexedTip, Log, LogPrefix};
 use crate::manifest::{LogHorizon, Manifest};
 use crate::sealed_segment::{SealedSegment, segment_at};
+use crate::sorted_segment::index_name;
+use crate::storage_file::remove_file;
 
 /// A table is merged with newer ones once it has less than this many times as many runs as they have.
 const MERGE_RATIO: u64 = 4;
@@ -27,7 +30,11 @@ enum LogLookup {
     NotFound,
     Found(IndexedTip),
     /// A table names its latest run, but the run is gone: it must have been removed.
-    MissingRun(LatestRun),
+    MissingRun {
+        latest: LatestRun,
+        /// The index that should have it.
+        index: String,
+    },
 }
 
 impl SealedHistory {
@@ -36,9 +43,9 @@ impl SealedHistory {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub(crate) fn log(&self, id: LogId) -> io::Result<Arc<Log>> {
+    pub(crate) fn log(&self, id: LogId) -> Result<Arc<Log>, StorageError> {
         match self.load_log(id) {
-            Err(error) if is_rebuildable(&error) => {
+            Err(error) if error.is_data_loss() => {
                 // A failure to rebuild other indexes does not concern this log.
                 let _ = self.rebuild_suspects();
                 self.load_log(id)
@@ -47,7 +54,7 @@ impl SealedHistory {
         }
     }
 
-    fn load_log(&self, id: LogId) -> io::Result<Arc<Log>> {
+    fn load_log(&self, id: LogId) -> Result<Arc<Log>, StorageError> {
         loop {
             if let Some(log) = self.logs.read().get(&id) {
                 return Ok(Arc::clone(log));
@@ -75,7 +82,7 @@ impl SealedHistory {
         }
     }
 
-    fn lookup_log(&self, id: LogId) -> io::Result<LogLookup> {
+    fn lookup_log(&self, id: LogId) -> Result<LogLookup, StorageError> {
         // Tables first: the list of sealed segments, read after them, has all that they cover.
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
@@ -88,11 +95,12 @@ impl SealedHistory {
         }
         for table in tables.iter().rev() {
             match table.latest_run(id) {
-                // The indexes have the same information if the disk fails here.
-                Err(error) => {
+                // The indexes have the same information.
+                Err(error) if error.is_data_loss() => {
                     self.drop_table(table, &error);
                     return self.lookup_log(id);
                 }
+                Err(error) => return Err(error),
                 Ok(Some(head)) => return lookup_latest_run(&parts, head),
                 Ok(None) => {}
             }
@@ -101,7 +109,7 @@ impl SealedHistory {
     }
 
     /// Drops a corrupt table, and those after it: a later table replaces them.
-    fn drop_table(&self, damaged: &Arc<LatestRunTable>, error: &io::Error) {
+    fn drop_table(&self, damaged: &Arc<LatestRunTable>, error: &StorageError) {
         tracing::warn!(%error, "a latest-run table cannot be read, and is rebuilt");
         let mut tables = self.latest_run_tables.write();
         let place = tables.iter().position(|table| Arc::ptr_eq(table, damaged));
@@ -111,7 +119,7 @@ impl SealedHistory {
     }
 
     /// Writes a latest-run table if many sealed segments have none.
-    pub(super) fn merge_latest_run_tables(&self) -> io::Result<()> {
+    pub(super) fn merge_latest_run_tables(&self) -> Result<(), StorageError> {
         let tables = self.latest_run_tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.range.end);
         // A segment that was merged across the end of the tables counts as uncovered.
@@ -143,9 +151,11 @@ impl SealedHistory {
         let written = write_latest_runs(&*self.disk, stretch.clone(), &sources, is_kept);
         if let Err(error) = written {
             // A partial file takes space that may be what is missing.
-            let _ = self.disk.remove(&latest_runs_name(&stretch));
-            let is_whole =
-                |table: &LatestRunTable| table.corrupt_blocks().is_ok_and(|bad| bad.is_empty());
+            let _ = remove_file(&*self.disk, &latest_runs_name(&stretch));
+            // A table that cannot be read now may be whole.
+            let is_whole = |table: &LatestRunTable| {
+                table.corrupt_blocks().map_or(true, |corrupt| corrupt.is_empty())
+            };
             return match merged.iter().find(|table| !is_whole(table)) {
                 Some(damaged) => {
                     self.drop_table(damaged, &error);
@@ -155,13 +165,13 @@ impl SealedHistory {
             };
         }
         self.disk.sync_directory()?;
-        let table = LatestRunTable::open(&*self.disk, stretch, &self.cache)?.ok_or_else(|| {
-            io::Error::other("a latest-run table cannot be read that was just written")
-        })?;
+        let name = latest_runs_name(&stretch);
+        let table = LatestRunTable::open(&*self.disk, stretch, &self.cache)?
+            .ok_or_else(|| StorageError::unreadable_output(&name))?;
         *self.latest_run_tables.write() = kept.iter().cloned().chain([Arc::new(table)]).collect();
         for table in merged {
             // Readers have it open. If it is not removed now, the next start removes it.
-            let _ = self.disk.remove(table.name());
+            let _ = remove_file(&*self.disk, table.name());
         }
         Ok(())
     }
@@ -195,36 +205,43 @@ impl SealedHistory {
     }
 }
 
-/// Whether an error means that something is corrupt that may be rebuilt.
-fn is_rebuildable(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::InvalidData
-}
-
 /// The run that an entry of a latest-run table names.
-fn lookup_latest_run(parts: &[Arc<SealedSegment>], head: LatestRun) -> io::Result<LogLookup> {
+fn lookup_latest_run(
+    parts: &[Arc<SealedSegment>],
+    head: LatestRun,
+) -> Result<LogLookup, StorageError> {
     let run = match segment_at(parts, head.segment) {
         Some(part) => part.run_near(head.log, head.number)?,
         None => None,
     };
     let tip = run.map(|found| found.run.tip).filter(|tip| tip.end == head.end);
-    Ok(tip.map_or(LogLookup::MissingRun(head), |tip| {
-        LogLookup::Found(IndexedTip { tip, latest_run: Some(head.location()) })
-    }))
+    let index = || match segment_at(parts, head.segment) {
+        Some(part) => part.index().name().to_owned(),
+        None => index_name(&segment_name(head.segment)),
+    };
+    Ok(match tip {
+        Some(tip) => LogLookup::Found(IndexedTip { tip, latest_run: Some(head.location()) }),
+        None => LogLookup::MissingRun { latest: head, index: index() },
+    })
 }
 
 /// The tip of a log, from what the lookup found and its horizon.
-fn resolve_log_tip(id: LogId, sought: LogLookup, horizon: &LogHorizon) -> io::Result<IndexedTip> {
+fn resolve_log_tip(
+    id: LogId,
+    sought: LogLookup,
+    horizon: &LogHorizon,
+) -> Result<IndexedTip, StorageError> {
     match sought {
         LogLookup::Found(reached) if reached.tip.end > horizon.released_tip.end => Ok(reached),
         LogLookup::Found(reached) => Ok(IndexedTip { tip: horizon.released_tip, ..reached }),
-        LogLookup::MissingRun(head) if head.end > horizon.released_tip.end => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
+        LogLookup::MissingRun { latest, index } if latest.end > horizon.released_tip.end => {
+            let what = format!(
                 "the end of a log is lost: a latest-run table has it, and the index of its segment does not. `freezeframe check` names the corrupt file: restore it from a backup. log={}, segment={}, end={}",
-                id.0, head.segment, head.end.0
-            ),
-        )),
-        LogLookup::NotFound | LogLookup::MissingRun(_) => {
+                id.0, latest.segment, latest.end.0
+            );
+            Err(StorageError::corrupt(&index, None, what))
+        }
+        LogLookup::NotFound | LogLookup::MissingRun { .. } => {
             Ok(IndexedTip { tip: horizon.released_tip, latest_run: None })
         }
     }
@@ -235,7 +252,7 @@ pub(crate) fn open_latest_run_tables(
     disk: &dyn Disk,
     manifest: &Manifest,
     cache: &Arc<BlockCache>,
-) -> io::Result<Vec<Arc<LatestRunTable>>> {
+) -> Result<Vec<Arc<LatestRunTable>>, StorageError> {
     let names = disk.list()?;
     let mut stretches: Vec<_> = names.iter().filter_map(|name| latest_runs_range(name)).collect();
     // Of tables that begin at the same position, the longest was made from the others.

@@ -13,12 +13,12 @@
 //! [`IndexHeader::hidden_to`]: crate::index::IndexHeader::hidden_to
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::latest_runs_range;
 use crate::log::Log;
 use crate::manifest::{LogHorizon, Manifest, ManifestChange, ManifestEdit};
@@ -43,7 +43,10 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; then nothing has changed in memory.
-    pub(crate) fn remove_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
+    pub(crate) fn remove_logs(
+        &self,
+        is_known: &dyn Fn(LogId) -> bool,
+    ) -> Result<usize, StorageError> {
         // No segment is sorted, merged or removed meanwhile, and no index is rebuilt.
         let mut reclaiming = self.reclaim_state.lock();
         self.ensure_manifest_committed()?;
@@ -84,7 +87,7 @@ impl SealedHistory {
     }
 
     /// Takes out of `gone` the logs of which a sealed segment has a run, or may have frames.
-    fn exclude_logs_in_segments(&self, gone: &mut BTreeSet<LogId>) -> io::Result<()> {
+    fn exclude_logs_in_segments(&self, gone: &mut BTreeSet<LogId>) -> Result<(), StorageError> {
         for part in self.sealed_segments.all().iter() {
             let index = part.index();
             if let Some(gone_to) = index.header.hidden_to {
@@ -101,7 +104,7 @@ impl SealedHistory {
     }
 
     /// Takes out of `gone` the logs that a latest-run table names.
-    fn exclude_logs_in_tables(&self, gone: &mut BTreeSet<LogId>) -> io::Result<()> {
+    fn exclude_logs_in_tables(&self, gone: &mut BTreeSet<LogId>) -> Result<(), StorageError> {
         for table in self.latest_run_tables.read().clone().iter() {
             for number in 0..table.count {
                 if gone.is_empty() {
@@ -114,7 +117,7 @@ impl SealedHistory {
     }
 
     /// Whether there are latest-run tables that are not in use.
-    fn has_unused_tables(&self) -> io::Result<bool> {
+    fn has_unused_tables(&self) -> Result<bool, StorageError> {
         let tables = self.latest_run_tables.read().clone();
         let names = self.disk.list()?;
         let mut others = names.iter().filter(|name| latest_runs_range(name).is_some());
@@ -122,7 +125,7 @@ impl SealedHistory {
     }
 
     /// Removes those of `gone` that nobody holds, and retains only these in `gone`; returns how many.
-    fn remove_unheld(&self, gone: &mut BTreeSet<LogId>) -> io::Result<usize> {
+    fn remove_unheld(&self, gone: &mut BTreeSet<LogId>) -> Result<usize, StorageError> {
         // Loading a log waits for the manifest.
         let mut manifest = self.manifest.lock();
         let mut logs = self.logs.write();

@@ -1,19 +1,19 @@
 //! Advancing the log start, and reclaiming the space in front of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use super::proof_pruning::merge_pruned_proofs;
-use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::journal::FRAME_BYTES;
 use crate::log::{Log, LogPrefix, SegmentRun};
 use crate::manifest::{LogHorizon, ManifestChange, ManifestEdit};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SORTED_PREFIX_BYTES, index_name};
+use crate::storage_file::remove_if_exists;
 
 /// The result of a round of reclaiming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ fn horizons_after(
     starts: &[(LogId, Offset)],
     logs: &HashMap<LogId, Arc<Log>>,
     before: &HashMap<LogId, LogHorizon>,
-) -> io::Result<BTreeMap<LogId, LogHorizon>> {
+) -> Result<BTreeMap<LogId, LogHorizon>, StorageError> {
     let mut changed: BTreeMap<LogId, LogHorizon> = BTreeMap::new();
     for (id, start) in starts {
         let log = &logs[id];
@@ -66,7 +66,7 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; then nothing has changed.
-    pub(crate) fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+    pub(crate) fn advance_log_start(&self, starts: &[(LogId, Offset)]) -> Result<(), StorageError> {
         let logs = self.logs_of(starts.iter().map(|(id, _)| *id))?;
         let (mut manifest, changed) = loop {
             // Indexes are read before the manifest is locked: loading a log waits for the manifest.
@@ -88,7 +88,7 @@ impl SealedHistory {
             let log = &logs[&id];
             let base = log.compacted_prefix().filter(|_| horizon.compacted_generation > 0);
             if let (Some(gone), None) = (log.compacted_prefix(), &base) {
-                unnamed.push(gone.files.data.name.clone());
+                unnamed.push(gone.files.data.name().to_owned());
             }
             log.set_prefix(LogPrefix { horizon, compacted_prefix: base });
         }
@@ -99,7 +99,10 @@ impl SealedHistory {
 
     /// Loads some logs, which stay in memory as long as the result is held. A change of a log's horizon in
     /// the manifest updates the log too, and must not load it while the manifest is locked.
-    fn logs_of(&self, ids: impl Iterator<Item = LogId>) -> io::Result<HashMap<LogId, Arc<Log>>> {
+    fn logs_of(
+        &self,
+        ids: impl Iterator<Item = LogId>,
+    ) -> Result<HashMap<LogId, Arc<Log>>, StorageError> {
         ids.map(|id| Ok((id, self.log(id)?))).collect()
     }
 
@@ -130,7 +133,7 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; the next round retries what was not reclaimed.
-    pub(crate) fn reclaim(&self) -> io::Result<ReclaimStats> {
+    pub(crate) fn reclaim(&self) -> Result<ReclaimStats, StorageError> {
         let mut reclaiming = self.reclaim_state.lock();
         let mut freed = ReclaimStats::default();
         self.ensure_manifest_committed()?;
@@ -154,7 +157,7 @@ impl SealedHistory {
 
     /// Entries that were removed while they were in the open segment may have been sealed since: then lookups
     /// in sealed segments can skip them.
-    fn advance_released(&self) -> io::Result<()> {
+    fn advance_released(&self) -> Result<(), StorageError> {
         let behind: Vec<LogId> = {
             let manifest = self.manifest.lock();
             let is_behind = |horizon: &LogHorizon| horizon.start > horizon.released_tip.end;
@@ -198,7 +201,7 @@ impl SealedHistory {
         &self,
         due: &mut BTreeMap<LogId, Offset>,
         stats: &mut ReclaimStats,
-    ) -> io::Result<Vec<String>> {
+    ) -> Result<Vec<String>, StorageError> {
         let touched = self.punch_runs(due, stats)?;
         self.stats.reclaimed_bytes.fetch_add(stats.reclaimed_bytes, Ordering::Relaxed);
         let readable = due.keys().filter_map(|id| Some((*id, self.readable_log(*id)?)));
@@ -219,7 +222,7 @@ impl SealedHistory {
                 tracing::warn!(%error, "proofs of removed segments are not pruned; it is retried");
             }
         }
-        Ok(removed.iter().map(|segment| segment.data().name.clone()).collect())
+        Ok(removed.iter().map(|segment| segment.data().name().to_owned()).collect())
     }
 
     /// Punches holes for the runs that are due, and lowers what is due to what is proved. Returns where the
@@ -228,7 +231,7 @@ impl SealedHistory {
         &self,
         due: &mut BTreeMap<LogId, Offset>,
         stats: &mut ReclaimStats,
-    ) -> io::Result<HashSet<u64>> {
+    ) -> Result<HashSet<u64>, StorageError> {
         let mut touched = HashSet::new();
         for (id, to) in due.iter_mut() {
             // A log that cannot be read does not keep the others from being reclaimed.
@@ -258,7 +261,7 @@ impl SealedHistory {
         &self,
         due: &BTreeMap<LogId, Offset>,
         touched: &HashSet<u64>,
-    ) -> io::Result<Vec<Arc<SealedSegment>>> {
+    ) -> Result<Vec<Arc<SealedSegment>>, StorageError> {
         let mut removed = Vec::new();
         for segment in self.sealed_segments.all().iter().rev().skip(1) {
             let may_go = touched.contains(&segment.start) || segment.index().header.entries == 0;
@@ -276,7 +279,7 @@ impl SealedHistory {
         due: &BTreeMap<LogId, Offset>,
         logs: &HashMap<LogId, Arc<Log>>,
         removed: &[Arc<SealedSegment>],
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let reclaimed = |horizon: LogHorizon, to: Offset| LogHorizon {
             reclaimed_to: horizon.reclaimed_to.max(to),
             ..horizon
@@ -304,7 +307,7 @@ impl SealedHistory {
         &self,
         part: &SealedSegment,
         due: &BTreeMap<LogId, Offset>,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, StorageError> {
         let index = part.index();
         for number in 0..index.header.runs {
             let run = part.note_corruption(index.run_at(number))?;
@@ -318,7 +321,11 @@ impl SealedHistory {
     }
 
     /// Removes data files with their indexes; takes those that are gone from the list.
-    fn remove_files(&self, names: &mut Vec<String>, freed: &mut ReclaimStats) -> io::Result<()> {
+    fn remove_files(
+        &self,
+        names: &mut Vec<String>,
+        freed: &mut ReclaimStats,
+    ) -> Result<(), StorageError> {
         if names.is_empty() {
             return Ok(());
         }
@@ -330,19 +337,12 @@ impl SealedHistory {
             freed.removed_files += 1;
             self.stats.removed_files.fetch_add(1, Ordering::Relaxed);
         }
-        self.disk.sync_directory()
-    }
-}
-
-fn remove_if_exists(disk: &dyn Disk, name: &str) -> io::Result<()> {
-    match disk.remove(name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Ok(self.disk.sync_directory()?)
     }
 }
 
 /// Reclaims the space of a run, if it is contiguous.
-fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> io::Result<u64> {
+fn reclaim_run(SegmentRun { segment: part, index, run }: &SegmentRun) -> Result<u64, StorageError> {
     const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
     if part.layout == SegmentLayout::Journal || run.count == 0 {
         return Ok(0);

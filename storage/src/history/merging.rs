@@ -5,13 +5,12 @@
 //! Segments are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the segment
 //! that it belongs to becomes at least four times as large.
 
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
-use super::sorting::is_corruption;
+use crate::error::StorageError;
 use crate::sealed_segment::SealedSegment;
 
 /// No segment is merged into one that is much larger than a journal segment.
@@ -28,11 +27,11 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; then nothing has changed.
-    pub(super) fn merge_next(&self) -> io::Result<bool> {
+    pub(super) fn merge_next(&self) -> Result<bool, StorageError> {
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
         let parts = self.sealed_segments.all();
         let sizes = parts.iter().map(|part| self.mergeable_bytes(part));
-        let sizes: Vec<Option<u64>> = sizes.collect::<io::Result<_>>()?;
+        let sizes: Vec<Option<u64>> = sizes.collect::<Result<_, StorageError>>()?;
         let Some(window) = merge_window(&sizes, self.merge_bytes_min) else { return Ok(false) };
         let sources = &parts[window];
         match self.sort_segments(sources) {
@@ -43,7 +42,7 @@ impl SealedHistory {
             // Its index is rebuilt first.
             Err(_) if sources.iter().any(|part| part.is_suspect()) => Ok(false),
             // A corrupt segment stays where it is: it may still be repaired from a copy.
-            Err(error) if is_corruption(&error) => {
+            Err(error) if error.is_corruption() => {
                 tracing::error!(%error, "some segments are not merged");
                 sources.iter().for_each(|part| part.exclude_from_merge());
                 Ok(true)
@@ -53,7 +52,7 @@ impl SealedHistory {
     }
 
     /// How much space a segment takes; `None` if it cannot be merged now.
-    fn mergeable_bytes(&self, part: &SealedSegment) -> io::Result<Option<u64>> {
+    fn mergeable_bytes(&self, part: &SealedSegment) -> Result<Option<u64>, StorageError> {
         // It is proved and sorted by itself first, if it is to be.
         let may = part.needs_no_sorting() && self.is_proved(part) && !part.is_excluded_from_merge();
         if may { part.bytes().map(Some) } else { Ok(None) }

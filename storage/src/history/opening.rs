@@ -1,7 +1,6 @@
 //! Opening the sealed part of the store: the manifest, and the segments that it names.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -13,8 +12,9 @@ use super::proof_pruning::merge_pruned_proofs;
 use super::rebuilding::IndexRebuilder;
 use super::{HistoryStats, IndexingQueue, ReclaimState, SealedHistory};
 use crate::data_file::DataFile;
-use crate::disk::{Disk, is_full, read_exact_at};
+use crate::disk::Disk;
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::{BlockCache, IndexRun, LatestRunTable, SegmentIndex};
 use crate::journal::{JournalSegments, Segment, segment_name};
 use crate::log::CompactedPrefix;
@@ -28,6 +28,7 @@ use crate::sorted_segment::{
     sorted_segment_name,
 };
 use crate::space_reserve::SpaceReserve;
+use crate::storage_file::{StorageFile, list_files, remove_file};
 use crate::store::Options;
 
 /// Why sealed segments cannot be opened.
@@ -52,8 +53,9 @@ pub enum HistoryError {
         /// The index.
         file: String,
     },
+    /// Something cannot be read or written.
     #[error("open journal: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 /// What was opened.
@@ -80,7 +82,8 @@ impl HistoryBuilder {
         cache: Arc<BlockCache>,
     ) -> Result<HistoryBuilder, HistoryError> {
         let manifest = Manifest::read(disk)?;
-        if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".sorted")) {
+        if manifest.sequence == 0 && list_files(disk)?.iter().any(|name| name.ends_with(".sorted"))
+        {
             return Err(HistoryError::MissingFile { file: MANIFEST_FILE.to_owned() });
         }
         let tables = open_latest_run_tables(disk, &manifest, &cache)?;
@@ -159,7 +162,7 @@ impl HistoryBuilder {
                 )?
             }
         };
-        let index = SegmentIndex::open(disk, &index_name(&data.name), listed.start, &self.cache)?;
+        let index = SegmentIndex::open(disk, &index_name(data.name()), listed.start, &self.cache)?;
         let whole = index.filter(|index| index.header.end == listed.end);
         let part = whole.map(|index| {
             let files = SegmentFiles { data: Arc::clone(&data), index: Arc::new(index) };
@@ -175,12 +178,12 @@ impl HistoryBuilder {
         horizon: &LogHorizon,
     ) -> Result<CompactedPrefix, HistoryError> {
         let name = compacted_prefix_name(log, horizon.compacted_generation);
-        let file = disk.open(&name).map_err(|error| missing_file(error, &name))?;
-        let header = read_header(&*file)?.filter(|header| {
+        let file = StorageFile::open(disk, &name).map_err(missing_file)?;
+        let header = read_header(&file)?.filter(|header| {
             header.log == Some(log) && header.generation == horizon.compacted_generation
         });
         let Some(header) = header else { return Err(HistoryError::MissingFile { file: name }) };
-        let data = Arc::new(DataFile::new(name.clone(), file));
+        let data = Arc::new(DataFile::new(file));
         let index_name = index_name(&name);
         let open = || SegmentIndex::open(disk, &index_name, header.start, &self.cache);
         let index = match open()? {
@@ -197,7 +200,7 @@ impl HistoryBuilder {
             }
         };
         let (index, run) = match index.run(log) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(error) if error.is_data_loss() => {
                 super::prefix_replacement::rebuild_compacted_prefix_index(
                     disk,
                     log,
@@ -241,7 +244,7 @@ impl HistoryBuilder {
         for (log, base) in self.compacted_prefixes.clone() {
             if !base.files.index.check(disk)?.is_empty() {
                 // The file may be gone already.
-                let _ = disk.remove(base.files.index.name());
+                let _ = remove_file(disk, base.files.index.name());
                 let horizon = self.manifest.horizon(log);
                 let mended = self.open_compacted_prefix(disk, log, &horizon)?;
                 self.compacted_prefixes.insert(log, Arc::new(mended));
@@ -256,12 +259,12 @@ impl HistoryBuilder {
     }
 
     /// The stage's last known state, and the first segment that it does not cover.
-    fn latest_stage_state(&self) -> io::Result<(Option<Vec<u8>>, usize)> {
+    fn latest_stage_state(&self) -> Result<(Option<Vec<u8>>, usize), StorageError> {
         for (place, part) in self.segments.iter().enumerate().rev() {
             match part.index().state() {
                 Ok(Some(state)) => return Ok((Some(state), place + 1)),
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(error) if error.is_data_loss() => {
                     tracing::warn!(%error, "what the stage remembered is read back from the journal");
                 }
                 Err(error) => return Err(error),
@@ -276,7 +279,7 @@ impl HistoryBuilder {
         &mut self,
         disk: &dyn Disk,
         reserve: &SpaceReserve,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         if self.manifest.sequence == 0 {
             return Ok(());
         }
@@ -284,9 +287,9 @@ impl HistoryBuilder {
             .retry_with_reserve(|| self.manifest_writer.write_snapshot(disk, &self.manifest))
         {
             // The file that exists needs no more space.
-            Err(error) if is_full(&error) => {
-                disk.open(MANIFEST_FILE)?.sync()?;
-                disk.sync_directory()
+            Err(error) if error.is_full() => {
+                StorageFile::open(disk, MANIFEST_FILE)?.sync()?;
+                Ok(disk.sync_directory()?)
             }
             settled => settled,
         }
@@ -294,13 +297,13 @@ impl HistoryBuilder {
 
     /// Removes the files that nothing names: those of steps that a crash interrupted, and those that were
     /// about to be removed.
-    pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> io::Result<()> {
+    pub(crate) fn remove_unreferenced_files(&self, disk: &dyn Disk) -> Result<(), StorageError> {
         let mut named: HashSet<String> = HashSet::new();
-        let files = self.segments.iter().map(|part| &part.data().name);
-        let bases = self.compacted_prefixes.values().map(|base| &base.files.data.name);
+        let files = self.segments.iter().map(|part| part.data().name());
+        let bases = self.compacted_prefixes.values().map(|base| base.files.data.name());
         for name in files.chain(bases) {
             named.insert(index_name(name));
-            named.insert(name.clone());
+            named.insert(name.to_owned());
         }
         named.extend(self.latest_run_tables.iter().map(|table| table.name().to_owned()));
         let mut removed = 0;
@@ -310,7 +313,7 @@ impl HistoryBuilder {
                 [".index", ".latest", ".sorted", ".new"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
             if (is_ours || is_old) && !named.contains(&name) {
-                disk.remove(&name)?;
+                remove_file(disk, &name)?;
                 removed += 1;
             }
         }
@@ -380,16 +383,20 @@ impl HistoryBuilder {
     }
 }
 
-fn missing_file(error: io::Error, file: &str) -> HistoryError {
-    match error.kind() {
-        io::ErrorKind::NotFound => HistoryError::MissingFile { file: file.to_owned() },
-        _ => HistoryError::Disk(error),
+fn missing_file(error: StorageError) -> HistoryError {
+    match error {
+        StorageError::Missing { file } => HistoryError::MissingFile { file: file.to_string() },
+        error @ (StorageError::Io { .. }
+        | StorageError::NoSpace { .. }
+        | StorageError::Corrupt { .. }
+        | StorageError::Stopped { .. }
+        | StorageError::Interrupted) => HistoryError::Storage(error),
     }
 }
 
 fn open_journal_segment(disk: &dyn Disk, start: u64) -> Result<Arc<DataFile>, HistoryError> {
     let name = segment_name(start);
-    let segment = Segment::open(disk, &name, start).map_err(|error| missing_file(error, &name))?;
+    let segment = Segment::open(disk, &name, start).map_err(missing_file)?;
     Ok(segment.ok_or(HistoryError::MissingFile { file: name })?.data)
 }
 
@@ -398,20 +405,18 @@ fn open_sorted_segment(
     name: String,
     expected: SortedSegmentHeader,
 ) -> Result<Arc<DataFile>, HistoryError> {
-    let file = disk.open(&name).map_err(|error| missing_file(error, &name))?;
-    if read_header(&*file)? != Some(expected) {
+    let file = StorageFile::open(disk, &name).map_err(missing_file)?;
+    if read_header(&file)? != Some(expected) {
         return Err(HistoryError::MissingFile { file: name });
     }
-    Ok(Arc::new(DataFile::new(name, file)))
+    Ok(Arc::new(DataFile::new(file)))
 }
 
-pub(super) fn read_header(
-    file: &dyn crate::disk::DiskFile,
-) -> io::Result<Option<SortedSegmentHeader>> {
+pub(super) fn read_header(file: &StorageFile) -> Result<Option<SortedSegmentHeader>, StorageError> {
     let mut bytes = [0; SORTED_HEADER_BYTES as usize];
     if file.length()? < SORTED_HEADER_BYTES {
         return Ok(None);
     }
-    read_exact_at(file, &mut bytes, 0)?;
+    file.read_exact_at(&mut bytes, 0)?;
     Ok(SortedSegmentHeader::decode(&bytes))
 }

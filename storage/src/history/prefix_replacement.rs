@@ -12,7 +12,8 @@ use super::{ReclaimState, SealedHistory};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::entry::{Entry, LogId, Offset};
-use crate::index::{IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks};
+use crate::error::StorageError;
+use crate::index::{IndexBuilder, IndexEntry, LogTip, RunLinks};
 use crate::journal::{FRAME_BYTES, FrameHeader};
 use crate::log::{CompactedPrefix, Log, LogPrefix, SealedLog};
 use crate::manifest::{LogHorizon, ManifestEdit};
@@ -21,6 +22,7 @@ use crate::sorted_segment::{
     SortedSegmentHeader, SortedSegmentScanner, SortedSegmentWriter, compacted_prefix_name,
     index_name,
 };
+use crate::storage_file::{StorageFile, sync_directory};
 
 /// After this many bytes, other work goes first.
 const THROTTLE_BYTES: usize = 1 << 20;
@@ -43,10 +45,10 @@ pub struct CompactionHorizon {
 }
 
 /// Receives an entry that stays.
-pub type EntrySink<'a> = &'a mut dyn FnMut(CompactedEntry) -> io::Result<()>;
+pub type EntrySink<'a> = &'a mut dyn FnMut(CompactedEntry) -> Result<(), StorageError>;
 
-/// Emits the entries that stay of the beginning of a log.
-pub type CompactionSource<'a> = &'a mut dyn FnMut(EntrySink<'_>) -> io::Result<CompactionHorizon>;
+/// Emits the entries that stay of the beginning of a log. It may fail for reasons of its own.
+pub type CompactionSource<'a, E> = &'a mut dyn FnMut(EntrySink<'_>) -> Result<CompactionHorizon, E>;
 
 /// Marks that a compacted prefix of a log is being written, until it is dropped.
 struct PrefixReplacementGuard<'a> {
@@ -79,13 +81,13 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails, or `fill` does; then nothing has changed.
-    pub(crate) fn replace_prefix(
+    pub(crate) fn replace_prefix<E: From<StorageError>>(
         &self,
         id: LogId,
         until: Offset,
-        fill: CompactionSource<'_>,
+        fill: CompactionSource<'_, E>,
         confirm: &mut dyn FnMut(&CompactionHorizon) -> bool,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, E> {
         let log = self.log(id)?;
         if !log.horizon().admits_compacted_prefix(until) {
             return Ok(false);
@@ -125,13 +127,13 @@ impl SealedHistory {
     }
 
     /// Writes the compacted prefix of a log; `None` if the log start has passed `until` meanwhile.
-    fn write_compacted_prefix(
+    fn write_compacted_prefix<E: From<StorageError>>(
         &self,
         log: &Log,
         until: Offset,
         generation: u64,
-        fill: CompactionSource<'_>,
-    ) -> io::Result<Option<(Arc<CompactedPrefix>, CompactionHorizon)>> {
+        fill: CompactionSource<'_, E>,
+    ) -> Result<Option<(Arc<CompactedPrefix>, CompactionHorizon)>, E> {
         let (id, name) = (log.id, compacted_prefix_name(log.id, generation));
         let end = self.manifest.lock().indexed_to;
         let header = SortedSegmentHeader { start: 0, end, generation, log: Some(id) };
@@ -167,11 +169,11 @@ impl SealedHistory {
         }
         let compacted = filled?;
         if reached != until {
-            return Err(short_replacement(reached.0, until));
+            return Err(short_replacement(reached.0, until).into());
         }
         writer.finish()?;
         builder.finish(None)?;
-        self.disk.sync_directory()?;
+        sync_directory(&*self.disk)?;
         Ok(Some((self.open_compacted_prefix_file(id, &name)?, compacted)))
     }
 
@@ -184,7 +186,7 @@ impl SealedHistory {
         generation: u64,
         base: &Arc<CompactedPrefix>,
         compacted: &CompactionHorizon,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, StorageError> {
         let horizon = log.horizon();
         if horizon.start >= until || horizon.released_tip.end > until {
             return Ok(false);
@@ -213,13 +215,13 @@ impl SealedHistory {
             ..horizon
         };
         // The disk may have either manifest then: the file stays until it is known which one.
-        let name = &base.files.data.name;
+        let name = base.files.data.name();
         let edit = ManifestEdit::of_logs([(&log.id, &horizon)]);
         self.commit_manifest(&mut manifest, &edit)
-            .inspect_err(|_| self.remove_files_later([name.clone()]))?;
+            .inspect_err(|_| self.remove_files_later([name.to_owned()]))?;
         log.set_prefix(LogPrefix { horizon, compacted_prefix: Some(Arc::clone(base)) });
         drop(manifest);
-        self.remove_files_later(old.map(|old| old.files.data.name.clone()));
+        self.remove_files_later(old.map(|old| old.files.data.name().to_owned()));
         self.stats.replaced_prefixes.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -228,20 +230,22 @@ impl SealedHistory {
         &self,
         id: LogId,
         name: &str,
-    ) -> io::Result<Arc<CompactedPrefix>> {
-        let file = self.disk.open(name)?;
+    ) -> Result<Arc<CompactedPrefix>, StorageError> {
+        let file = StorageFile::open(&*self.disk, name)?;
         let index = self.open_index(&index_name(name), 0)?;
-        let run: IndexRun = index
-            .run(id)?
-            .ok_or_else(|| io::Error::other("a compacted prefix has its log's run"))?;
-        let files = SegmentFiles { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
+        let run = index.run(id)?.ok_or_else(|| StorageError::unreadable_output(index.name()))?;
+        let files = SegmentFiles { data: Arc::new(DataFile::new(file)), index };
         Ok(Arc::new(CompactedPrefix::new(files, run)))
     }
 }
 
 /// The entry that stands in a compacted prefix for all that was removed before its first entry: an entry
 /// without offsets. A cut can end there, and then its end and its chain are the original ones.
-fn prefix_marker(sealed: &SealedLog, first: &Entry, start: Offset) -> io::Result<Option<Entry>> {
+fn prefix_marker(
+    sealed: &SealedLog,
+    first: &Entry,
+    start: Offset,
+) -> Result<Option<Entry>, StorageError> {
     let before = sealed.tip_before_offset(first.base)?;
     // A lookup of what follows the start would find a marker after the start; and no cut that ends there is
     // complete: what lay between has been compacted away.
@@ -264,11 +268,12 @@ fn prefix_marker(sealed: &SealedLog, first: &Entry, start: Offset) -> io::Result
     }))
 }
 
-fn short_replacement(reached: u64, until: Offset) -> io::Error {
+fn short_replacement(reached: u64, until: Offset) -> StorageError {
     let until = until.0;
-    io::Error::other(format!(
+    let what = format!(
         "what is to replace the beginning of a log ends before it does. reached={reached}, until={until}"
-    ))
+    );
+    io::Error::other(what).into()
 }
 
 fn frame_of(log: LogId, entry: &Entry) -> FrameHeader {
@@ -294,9 +299,9 @@ pub(super) fn rebuild_compacted_prefix_index(
     header: &SortedSegmentHeader,
     data: &DataFile,
     end: Offset,
-) -> io::Result<()> {
-    tracing::warn!(file = data.name, "an index is lost or corrupt, and is rebuilt");
-    let name = index_name(&data.name);
+) -> Result<(), StorageError> {
+    tracing::warn!(file = data.name(), "an index is lost or corrupt, and is rebuilt");
+    let name = index_name(data.name());
     let mut builder = IndexBuilder::create(disk, &rebuilt_name(&name), header.start, header.end)?;
     builder.begin_run(log, LogTip::NONE, RunLinks::FIRST);
     let mut walk = SortedSegmentScanner::new(data)?;

@@ -1,18 +1,19 @@
 //! Pruning proofs: the leaves of frames that are not kept are removed. What is left of the proofs of one
 //! segment, or of a range without any segment, becomes one file. So the size of proofs follows what is kept.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::SealedHistory;
 use crate::disk::Disk;
+use crate::error::StorageError;
 use crate::journal::FRAME_BYTES;
 use crate::proof::{
     LeafRetention, PROOF_ENTRIES_PER_BLOCK, ProofError, ProofLocation, proof_name, proof_start,
     rewrite_proofs,
 };
 use crate::sealed_segment::{SealedSegment, SegmentLayout, segment_at};
+use crate::storage_file::StorageFile;
 
 /// The proofs of a range of which nothing is kept are in at most this many files.
 const PRUNED_FILES_MAX: usize = 16;
@@ -28,7 +29,7 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails, or the store is closing; unfinished work is retried.
-    pub(super) fn prune_proofs(&self) -> io::Result<()> {
+    pub(super) fn prune_proofs(&self) -> Result<(), StorageError> {
         if !self.proof_pruning_due.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -36,7 +37,7 @@ impl SealedHistory {
         thinned.inspect_err(|_| self.schedule_proof_pruning())
     }
 
-    fn prune_all_proofs(&self) -> io::Result<()> {
+    fn prune_all_proofs(&self) -> Result<(), StorageError> {
         let parts = self.sealed_segments.all();
         let proved_to = self.proved_to.load(Ordering::Acquire);
         let starts = starts_below(&*self.disk, proved_to)?;
@@ -54,7 +55,11 @@ impl SealedHistory {
         merge_pruned_proofs(&*self.disk, &parts, proved_to, &mut || self.throttle())
     }
 
-    fn prune_segment_proofs(&self, part: &SealedSegment, starts: &[u64]) -> io::Result<()> {
+    fn prune_segment_proofs(
+        &self,
+        part: &SealedSegment,
+        starts: &[u64],
+    ) -> Result<(), StorageError> {
         let index = part.index();
         let kept = index.header.entries;
         let Some(entries) = entries_of(&*self.disk, starts)? else { return Ok(()) };
@@ -81,8 +86,8 @@ pub(super) fn merge_pruned_proofs(
     disk: &dyn Disk,
     parts: &[Arc<SealedSegment>],
     until: u64,
-    pace: &mut dyn FnMut() -> io::Result<()>,
-) -> io::Result<()> {
+    pace: &mut dyn FnMut() -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
     let starts = starts_below(disk, until)?;
     // The proofs between the same segments.
     let before = |start: u64| parts.partition_point(|part| part.start <= start);
@@ -101,7 +106,7 @@ pub(super) fn merge_pruned_proofs(
     Ok(())
 }
 
-fn starts_below(disk: &dyn Disk, until: u64) -> io::Result<Vec<u64>> {
+fn starts_below(disk: &dyn Disk, until: u64) -> Result<Vec<u64>, StorageError> {
     let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
     let mut starts: Vec<u64> = starts.filter(|start| *start < until).collect();
     starts.sort_unstable();
@@ -109,14 +114,14 @@ fn starts_below(disk: &dyn Disk, until: u64) -> io::Result<Vec<u64>> {
 }
 
 /// How many hashes the proofs in some files have; `None` if one is unusable.
-fn entries_of(disk: &dyn Disk, starts: &[u64]) -> io::Result<Option<u64>> {
+fn entries_of(disk: &dyn Disk, starts: &[u64]) -> Result<Option<u64>, StorageError> {
     let mut entries = 0;
     for start in starts {
-        match ProofLocation::read_all(&*disk.open(&proof_name(*start))?) {
+        match ProofLocation::read_all(&StorageFile::open(disk, &proof_name(*start))?) {
             Ok(proofs) => {
                 entries += proofs.iter().map(|proof| u64::from(proof.header.entries)).sum::<u64>();
             }
-            Err(ProofError::Disk(error)) => return Err(error),
+            Err(ProofError::Storage(error)) => return Err(error),
             Err(_) => return Ok(None),
         }
     }

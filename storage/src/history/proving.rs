@@ -2,17 +2,18 @@
 //! this incarnation of the store wrote is proved from leaves in memory. Only what an earlier one left is
 //! read for it.
 
-use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{SealedHistory, UNPROVED_SEGMENTS_MAX, UnprovedSegment};
+use crate::error::StorageError;
 use crate::proof::{
     Digest, FrameLeaves, ProofError, ProofHeader, ProofLocation, WriteProofError, chain_before,
     proof_name, write_proof, write_proof_from_leaves,
 };
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
+use crate::storage_file::StorageFile;
 
 impl SealedHistory {
     /// Whether a segment has its proof, or needs none.
@@ -24,7 +25,7 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails.
-    pub(crate) fn prove_next(&self) -> io::Result<bool> {
+    pub(crate) fn prove_next(&self) -> Result<bool, StorageError> {
         let next =
             self.sealed_segments.all().iter().find(|part| !self.is_proved(part)).map(Arc::clone);
         let Some(part) = next else { return Ok(false) };
@@ -53,7 +54,7 @@ impl SealedHistory {
         Some(Arc::clone(&known.leaves))
     }
 
-    fn prove(&self, part: &SealedSegment) -> io::Result<()> {
+    fn prove(&self, part: &SealedSegment) -> Result<(), StorageError> {
         let key = self.signing_key.get().map(|key| &**key);
         let mut progress = |_: u64| match self.throttle() {
             Ok(()) => ControlFlow::Continue(()),
@@ -63,7 +64,7 @@ impl SealedHistory {
         let (disk, span) = (&*self.disk, part.start..part.end);
         let written = match self.cached_leaves(part) {
             // Another incarnation of the store may have begun.
-            Some(_) if self.is_closing() => return Err(io::ErrorKind::Interrupted.into()),
+            Some(_) if self.is_closing() => return Err(StorageError::Interrupted),
             Some(leaves) => write_proof_from_leaves(disk, span, &leaves, before, key),
             None => write_proof(disk, span, before, key, &mut progress),
         };
@@ -72,8 +73,7 @@ impl SealedHistory {
                 self.stats.proved.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Err(WriteProofError::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
-            Err(WriteProofError::Disk(error)) => Err(error),
+            Err(WriteProofError::Storage(error)) => Err(error),
             // This segment cannot be vouched for; later ones can.
             Err(error @ WriteProofError::Corrupt { .. }) => {
                 tracing::error!(%error, "a segment of the journal stays without a proof");
@@ -84,10 +84,10 @@ impl SealedHistory {
 
     /// The chain value in front of a segment. It comes from the proof before it, and not from the segment
     /// before, which may have been removed. If nothing was proved, a chain begins.
-    fn chain_before(&self, part: &SealedSegment) -> io::Result<Digest> {
+    fn chain_before(&self, part: &SealedSegment) -> Result<Digest, StorageError> {
         match chain_before(&*self.disk, part.start) {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
-            Err(ProofError::Disk(error)) => Err(error),
+            Err(ProofError::Storage(error)) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "the proof before cannot be used");
                 Ok(Digest::BIRTH)
@@ -96,14 +96,12 @@ impl SealedHistory {
     }
 
     /// The header of a segment's proof, if it has an intact one.
-    fn proof_of(&self, part: &SealedSegment) -> io::Result<Option<ProofHeader>> {
-        let file = match self.disk.open(&proof_name(part.start)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        match ProofLocation::read_all(&*file) {
+    fn proof_of(&self, part: &SealedSegment) -> Result<Option<ProofHeader>, StorageError> {
+        let name = proof_name(part.start);
+        let Some(file) = StorageFile::open_if_exists(&*self.disk, &name)? else { return Ok(None) };
+        match ProofLocation::read_all(&file) {
             Ok(proofs) => Ok(proofs.first().map(|it| it.header).filter(|it| it.end == part.end)),
-            Err(ProofError::Disk(error)) => Err(error),
+            Err(ProofError::Storage(error)) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "a proof cannot be used");
                 Ok(None)

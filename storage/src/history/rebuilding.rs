@@ -2,7 +2,6 @@
 //! horizons.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +12,7 @@ use super::prefix_replacement::rebuild_compacted_prefix_index;
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::entry::{Entry, LogId, Offset};
+use crate::error::StorageError;
 use crate::index::{
     BlockCache, IndexBuilder, IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex,
 };
@@ -21,13 +21,14 @@ use crate::log::{CompactedPrefix, Log, LogPrefix};
 use crate::manifest::{Manifest, ManifestSegment};
 use crate::sealed_segment::{SealedSegment, SegmentLayout};
 use crate::sorted_segment::{SortedSegmentScanner, index_name};
+use crate::storage_file::rename_file;
 
 impl SealedHistory {
     /// Rebuilds the indexes that were found corrupt; returns how many.
     ///
     /// # Errors
     /// The disk fails, or the data itself is corrupt. The others were rebuilt all the same.
-    pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
+    pub(crate) fn rebuild_suspects(&self) -> Result<usize, StorageError> {
         // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(0) };
         let parts = self.sealed_segments.all();
@@ -56,7 +57,7 @@ impl SealedHistory {
     }
 
     /// Rebuilds the index of a log's compacted prefix, if it is corrupt.
-    fn rebuild_prefix_index(&self, log: &Log) -> io::Result<usize> {
+    fn rebuild_prefix_index(&self, log: &Log) -> Result<usize, StorageError> {
         // Both are of one moment.
         let LogPrefix { horizon, compacted_prefix: base } = log.prefix();
         let Some(base) = base.filter(|base| base.is_suspect()) else { return Ok(0) };
@@ -70,7 +71,7 @@ impl SealedHistory {
             data,
             horizon.released_tip.end,
         )?;
-        let mended = self.open_compacted_prefix_file(log.id, &data.name)?;
+        let mended = self.open_compacted_prefix_file(log.id, data.name())?;
         let _manifest = self.manifest.lock();
         let is_its = |held: &Arc<CompactedPrefix>| Arc::ptr_eq(held, &base);
         if log.compacted_prefix().as_ref().is_some_and(is_its) {
@@ -96,10 +97,10 @@ impl IndexRebuilder<'_> {
         &self,
         parts: &[Arc<SealedSegment>],
         place: usize,
-    ) -> io::Result<usize> {
+    ) -> Result<usize, StorageError> {
         let part = &parts[place];
         let listed = ManifestSegment { start: part.start, end: part.end, layout: part.layout };
-        let state = part.index().state().unwrap_or(None);
+        let state = part.index().readable_state()?;
         let (before, behind) = (&parts[..place], &parts[place + 1..]);
         let mended = self.rebuild(listed, part.data(), before, state.as_deref())?;
         part.set_index(Arc::new(self.confirm(listed, part.data(), behind.iter())?));
@@ -114,8 +115,8 @@ impl IndexRebuilder<'_> {
         data: &Arc<DataFile>,
         before: &[Arc<SealedSegment>],
         state: Option<&[u8]>,
-    ) -> io::Result<usize> {
-        tracing::warn!(file = data.name, "an index is lost or corrupt, and is rebuilt");
+    ) -> Result<usize, StorageError> {
+        tracing::warn!(file = data.name(), "an index is lost or corrupt, and is rebuilt");
         let mut found: BTreeMap<LogId, Vec<IndexEntry>> = BTreeMap::new();
         match listed.layout {
             SegmentLayout::Journal => journal_entries(listed, data, &mut found)?,
@@ -132,7 +133,7 @@ impl IndexRebuilder<'_> {
             !entries.is_empty()
         });
         let (runs, mended) = self.runs_before(before, &found)?;
-        let name = rebuilt_name(&index_name(&data.name));
+        let name = rebuilt_name(&index_name(data.name()));
         let mut builder = IndexBuilder::create(self.disk, &name, listed.start, listed.end)?;
         builder.set_hidden_to(gone_to);
         for (log, entries) in found {
@@ -164,8 +165,8 @@ impl IndexRebuilder<'_> {
         listed: ManifestSegment,
         data: &DataFile,
         behind: impl Iterator<Item = &'p Arc<SealedSegment>>,
-    ) -> io::Result<SegmentIndex> {
-        let name = index_name(&data.name);
+    ) -> Result<SegmentIndex, StorageError> {
+        let name = index_name(data.name());
         let index = self.open(&rebuilt_name(&name), listed)?;
         if listed.layout != SegmentLayout::Journal {
             for part in behind {
@@ -180,11 +181,10 @@ impl IndexRebuilder<'_> {
         self.open(&name, listed)
     }
 
-    fn open(&self, name: &str, listed: ManifestSegment) -> io::Result<SegmentIndex> {
+    fn open(&self, name: &str, listed: ManifestSegment) -> Result<SegmentIndex, StorageError> {
         let index = SegmentIndex::open(self.disk, name, listed.start, self.cache)?;
-        index.filter(|index| index.header.end == listed.end).ok_or_else(|| {
-            io::Error::other(format!("an index cannot be read that was just written: {name}"))
-        })
+        let index = index.filter(|index| index.header.end == listed.end);
+        index.ok_or_else(|| StorageError::unreadable_output(name))
     }
 
     fn check_follows(
@@ -192,7 +192,7 @@ impl IndexRebuilder<'_> {
         index: &SegmentIndex,
         behind: &SealedSegment,
         data: &DataFile,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let next = behind.index();
         for number in 0..next.header.runs {
             let run = behind.note_corruption(next.run_at(number))?;
@@ -215,7 +215,7 @@ impl IndexRebuilder<'_> {
         &self,
         before: &[Arc<SealedSegment>],
         found: &BTreeMap<LogId, Vec<IndexEntry>>,
-    ) -> io::Result<PreviousRuns> {
+    ) -> Result<PreviousRuns, StorageError> {
         let goes_on = |log: &LogId, entries: &[IndexEntry]| {
             let base = entries.first().map_or(Offset(0), |first| first.entry.base);
             base > self.manifest.horizon(*log).released_tip.end
@@ -229,7 +229,7 @@ impl IndexRebuilder<'_> {
             }
             for log in std::mem::take(&mut wanted) {
                 let run = match part.find_run(log) {
-                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    Err(error) if error.is_data_loss() => {
                         mended += self.rebuild_in_place(before, place)?;
                         part.find_run(log)?
                     }
@@ -257,7 +257,7 @@ fn add_run(
     log: LogId,
     (links, mut tip): (RunLinks, LogTip),
     entries: Vec<IndexEntry>,
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     builder.begin_run(log, tip, links);
     for mut placed in entries {
         let entry = &mut placed.entry;
@@ -285,16 +285,16 @@ pub(super) fn rebuilt_name(index: &str) -> String {
 }
 
 /// Puts a rebuilt index in place of the previous one.
-pub(super) fn promote(disk: &dyn Disk, index: &str) -> io::Result<()> {
-    disk.rename(&rebuilt_name(index), index)?;
-    disk.sync_directory()
+pub(super) fn promote(disk: &dyn Disk, index: &str) -> Result<(), StorageError> {
+    rename_file(disk, &rebuilt_name(index), index)?;
+    Ok(disk.sync_directory()?)
 }
 
 fn sorted_entries(
     data: &DataFile,
     manifest: &Manifest,
     found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     let damaged =
         |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.corruption_error(at, "a frame")));
     let mut walk = SortedSegmentScanner::new(data)?;
@@ -316,7 +316,7 @@ fn journal_entries(
     listed: ManifestSegment,
     data: &Arc<DataFile>,
     found: &mut BTreeMap<LogId, Vec<IndexEntry>>,
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     struct EntryCollector<'a>(&'a mut BTreeMap<LogId, Vec<IndexEntry>>);
     impl FrameVisitor for EntryCollector<'_> {
         fn frame(
@@ -335,5 +335,13 @@ fn journal_entries(
     let segment = Segment::read(Arc::clone(data), listed.start)?;
     let segment = segment.ok_or_else(|| data.corruption_error(0, "the segment's header"))?;
     let segment = Arc::new(segment);
-    scan_sealed(&segment, listed.end, &mut EntryCollector(found)).map_err(io::Error::other)
+    scan_sealed(&segment, listed.end, &mut EntryCollector(found)).map_err(|error| match error {
+        RecoverError::Storage(error) => error,
+        error @ (RecoverError::Corrupt(_)
+        | RecoverError::Gap { .. }
+        | RecoverError::Order { .. }
+        | RecoverError::Offsets { .. }
+        | RecoverError::Bytes { .. }
+        | RecoverError::Unusable(_)) => StorageError::corrupt(data.name(), None, error.to_string()),
+    })
 }

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +12,7 @@ use super::SealedHistory;
 use super::merging::journal_range_of;
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::entry::LogId;
+use crate::error::StorageError;
 use crate::index::{IndexBuilder, IndexEntry, IndexRun, RunLinks, SegmentIndex};
 use crate::journal::{FRAME_BYTES, FrameHeader};
 use crate::manifest::{ManifestChange, ManifestEdit, ManifestSegment};
@@ -20,6 +20,7 @@ use crate::sealed_segment::{SealedSegment, SegmentFiles, SegmentLayout};
 use crate::sorted_segment::{
     SortedSegmentHeader, SortedSegmentWriter, index_name, sorted_segment_name,
 };
+use crate::storage_file::StorageFile;
 
 /// If the extents of a segment are longer than this on average, sorting gains nothing.
 const EXTENT_BYTES_MAX: u64 = 1 << 20;
@@ -60,7 +61,7 @@ struct SortSources<'a> {
 }
 
 impl<'a> SortSources<'a> {
-    fn new(parts: &'a [Arc<SealedSegment>]) -> io::Result<SortSources<'a>> {
+    fn new(parts: &'a [Arc<SealedSegment>]) -> Result<SortSources<'a>, StorageError> {
         let indexes = parts.iter().map(|part| part.index()).collect();
         let mut sources = SortSources { segments: parts, indexes, next: BinaryHeap::new() };
         for source in 0..parts.len() {
@@ -69,11 +70,11 @@ impl<'a> SortSources<'a> {
         Ok(sources)
     }
 
-    fn run(&self, source: usize, number: u64) -> io::Result<IndexRun> {
+    fn run(&self, source: usize, number: u64) -> Result<IndexRun, StorageError> {
         self.segments[source].note_corruption(self.indexes[source].run_at(number))
     }
 
-    fn push(&mut self, source: usize, number: u64) -> io::Result<()> {
+    fn push(&mut self, source: usize, number: u64) -> Result<(), StorageError> {
         if number < self.indexes[source].header.runs {
             let log = self.run(source, number)?.log;
             self.next.push(Reverse((log, source, number)));
@@ -82,7 +83,7 @@ impl<'a> SortSources<'a> {
     }
 
     /// All runs of the next log, oldest first, each with its source; empty at the end.
-    fn next_log(&mut self) -> io::Result<Vec<(usize, IndexRun)>> {
+    fn next_log(&mut self) -> Result<Vec<(usize, IndexRun)>, StorageError> {
         let mut runs: Vec<(usize, IndexRun)> = Vec::new();
         while let Some(Reverse((log, source, number))) = self.next.peek().copied() {
             if runs.last().is_some_and(|(_, run)| run.log != log) {
@@ -95,7 +96,18 @@ impl<'a> SortSources<'a> {
         Ok(runs)
     }
 
-    fn entry(&self, source: usize, number: u64) -> io::Result<IndexEntry> {
+    /// The stage's state at the end of the last segment; `None` also if it is lost, because it is soft.
+    fn stage_state(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        let (Some(part), Some(index)) = (self.segments.last(), self.indexes.last()) else {
+            return Ok(None);
+        };
+        match part.note_corruption(index.state()) {
+            Err(error) if error.is_data_loss() => Ok(None),
+            state => state,
+        }
+    }
+
+    fn entry(&self, source: usize, number: u64) -> Result<IndexEntry, StorageError> {
         self.segments[source].note_corruption(self.indexes[source].entry(number))
     }
 }
@@ -114,7 +126,7 @@ impl SealedHistory {
     ///
     /// # Errors
     /// The disk fails; then nothing has changed, and the segment is added to `given_up`.
-    pub(crate) fn sort_next(&self, given_up: &mut HashSet<u64>) -> io::Result<bool> {
+    pub(crate) fn sort_next(&self, given_up: &mut HashSet<u64>) -> Result<bool, StorageError> {
         // Reclaiming space may hold the lock for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaim_state.try_lock() else { return Ok(false) };
         for part in self.sealed_segments.all().iter() {
@@ -127,7 +139,7 @@ impl SealedHistory {
                 // Its index is rebuilt first.
                 Err(_) if part.is_suspect() => {}
                 // A corrupt segment stays where it is: it may still be repaired from a copy.
-                Err(error) if is_corruption(&error) => {
+                Err(error) if error.is_corruption() => {
                     tracing::error!(%error, "a segment stays unsorted");
                     part.set_needs_no_sorting(true);
                 }
@@ -140,7 +152,7 @@ impl SealedHistory {
         Ok(false)
     }
 
-    fn sort_if_worthwhile(&self, part: &Arc<SealedSegment>) -> io::Result<bool> {
+    fn sort_if_worthwhile(&self, part: &Arc<SealedSegment>) -> Result<bool, StorageError> {
         let gains = self.is_worth_sorting(part)?;
         if gains {
             self.sort_segments(std::slice::from_ref(part))?;
@@ -149,7 +161,7 @@ impl SealedHistory {
     }
 
     /// Whether sorting a segment brings scattered entries together, or reclaims much space.
-    fn is_worth_sorting(&self, part: &SealedSegment) -> io::Result<bool> {
+    fn is_worth_sorting(&self, part: &SealedSegment) -> Result<bool, StorageError> {
         let index = part.index();
         if part.layout != SegmentLayout::Journal {
             return self.is_mostly_dead(part, &index);
@@ -172,7 +184,11 @@ impl SealedHistory {
 
     /// Whether at least half of the entries of a sorted segment were removed: the space of their payloads was
     /// reclaimed, but that of their index entries was not.
-    fn is_mostly_dead(&self, part: &SealedSegment, index: &SegmentIndex) -> io::Result<bool> {
+    fn is_mostly_dead(
+        &self,
+        part: &SealedSegment,
+        index: &SegmentIndex,
+    ) -> Result<bool, StorageError> {
         let mut dead = 0_u64;
         for number in 0..index.header.runs {
             let run = part.note_corruption(index.run_at(number))?;
@@ -186,7 +202,7 @@ impl SealedHistory {
     }
 
     /// Sorts adjacent segments into one.
-    pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> io::Result<()> {
+    pub(super) fn sort_segments(&self, parts: &[Arc<SealedSegment>]) -> Result<(), StorageError> {
         // No name is used twice: if the manifest could not be written, the one on the disk may name a file of
         // an earlier attempt.
         let generation = parts[0].next_generation();
@@ -205,7 +221,7 @@ impl SealedHistory {
         parts: &[Arc<SealedSegment>],
         name: &str,
         generation: u32,
-    ) -> io::Result<u64> {
+    ) -> Result<u64, StorageError> {
         let Range { start, end } = journal_range_of(parts);
         let header =
             SortedSegmentHeader { start, end, generation: u64::from(generation), log: None };
@@ -245,11 +261,7 @@ impl SealedHistory {
         let first = stamps.clone().map(|header| header.first_stamp).min();
         let last = stamps.map(|header| header.last_stamp).max();
         filing.builder.widen_stamps(first.unwrap_or_default(), last.unwrap_or_default());
-        let state = match (parts.last(), sources.indexes.last()) {
-            (Some(part), Some(index)) => part.note_corruption(index.state()).unwrap_or(None),
-            _ => None,
-        };
-        filing.builder.finish(state.as_deref())?;
+        filing.builder.finish(sources.stage_state()?.as_deref())?;
         self.disk.sync_directory()?;
         Ok(written)
     }
@@ -259,7 +271,7 @@ impl SealedHistory {
         parts: &[Arc<SealedSegment>],
         gathering: &mut SortBatch,
         filing: &mut SortOutput,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         // Segments sealed meanwhile are held in memory, and sorting many takes a while. If they cannot be
         // indexed, the next attempt reports it.
         while self.index_next().unwrap_or(false) {}
@@ -292,7 +304,7 @@ impl SealedHistory {
         parts: &[Arc<SealedSegment>],
         steps: &[SortStep],
         SortOutput { frames, window, .. }: &mut SortOutput,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let mut places = Vec::with_capacity(steps.len());
         let mut length = 0;
         for step in steps {
@@ -322,7 +334,7 @@ impl SealedHistory {
     }
 
     /// Leaves the disk and the processor to other work, if there is any.
-    pub(crate) fn throttle(&self) -> io::Result<()> {
+    pub(crate) fn throttle(&self) -> Result<(), StorageError> {
         let written = self.foreground_bytes.load(Ordering::Relaxed);
         if self.throttled_to.swap(written, Ordering::Relaxed) != written {
             let mut waiting = self.indexing_queue.lock();
@@ -331,7 +343,7 @@ impl SealedHistory {
             }
         }
         if self.is_closing() {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
+            return Err(StorageError::Interrupted);
         }
         Ok(())
     }
@@ -342,11 +354,11 @@ impl SealedHistory {
         parts: &[Arc<SealedSegment>],
         name: &str,
         layout: SegmentLayout,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let Range { start, end } = journal_range_of(parts);
-        let file = self.disk.open(name)?;
+        let file = StorageFile::open(&*self.disk, name)?;
         let index = self.open_index(&index_name(name), start)?;
-        let files = SegmentFiles { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
+        let files = SegmentFiles { data: Arc::new(DataFile::new(file)), index };
         let filed = Arc::new(SealedSegment::new(layout, files));
         let mut manifest = self.manifest.lock();
         let merged = parts[1..].iter().map(|part| ManifestChange::SegmentRemoved(part.start));
@@ -360,7 +372,7 @@ impl SealedHistory {
         });
         drop(manifest);
         self.schedule_proof_pruning();
-        self.remove_files_later(parts.iter().map(|part| part.data().name.clone()));
+        self.remove_files_later(parts.iter().map(|part| part.data().name().to_owned()));
         Ok(())
     }
 }
@@ -382,7 +394,7 @@ fn check_frame(
     placed: &IndexEntry,
     header: &[u8; FRAME_BYTES],
     payload: &[u8],
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     let entry = &placed.entry;
     let is_its = |frame: FrameHeader| frame.stamp == entry.stamp && frame.base == entry.base;
     let whole = FrameHeader::decode(header, entry.frame()).is_ok_and(is_its);
@@ -392,12 +404,8 @@ fn check_frame(
     Ok(())
 }
 
-pub(super) fn is_corruption(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
-}
-
 /// Bytes of payload in a run.
-fn run_bytes(index: &SegmentIndex, run: &IndexRun) -> io::Result<u64> {
+fn run_bytes(index: &SegmentIndex, run: &IndexRun) -> Result<u64, StorageError> {
     let first = index.entry(run.first)?.entry;
     Ok(run.tip.bytes - (first.bytes - u64::from(first.length)))
 }

@@ -3,13 +3,14 @@
 //! They are read, and not mapped: configuration bounds their memory, a disk failure is an error and not a
 //! signal, and the faulty disk of the tests sees every read (ADR 0007).
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 
-use crate::disk::{Disk, DiskFile, create_or_replace, read_exact_at};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
@@ -71,8 +72,7 @@ impl BlockCache {
 
 /// The blocks of one file.
 pub(crate) struct IndexBlockReader {
-    pub(crate) name: String,
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     cache: Arc<BlockCache>,
     id: u64,
     /// The position at which the indexed segment begins: no block passes for another file's.
@@ -80,53 +80,48 @@ pub(crate) struct IndexBlockReader {
 }
 
 impl IndexBlockReader {
-    pub(crate) fn new(
-        name: String,
-        file: Arc<dyn DiskFile>,
-        cache: Arc<BlockCache>,
-        start: u64,
-    ) -> IndexBlockReader {
+    pub(crate) fn new(file: StorageFile, cache: Arc<BlockCache>, start: u64) -> IndexBlockReader {
         let id = cache.next_file.fetch_add(1, Ordering::Relaxed);
-        IndexBlockReader { name, file, cache, id, start }
+        IndexBlockReader { file, cache, id, start }
+    }
+
+    /// The name of the file.
+    pub(crate) fn name(&self) -> &str {
+        self.file.name()
     }
 
     /// Block `number`, from the cache or the disk.
-    pub(crate) fn get(&self, number: u64) -> io::Result<IndexBlock> {
+    pub(crate) fn get(&self, number: u64) -> Result<IndexBlock, StorageError> {
         self.cache.blocks.get_or_insert_with(&(self.id, number), || self.load(number))
     }
 
-    fn load(&self, number: u64) -> io::Result<IndexBlock> {
+    fn load(&self, number: u64) -> Result<IndexBlock, StorageError> {
         let mut bytes = [0; INDEX_BLOCK_BYTES];
-        read_exact_at(&*self.file, &mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
+        self.file.read_exact_at(&mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
         match verify_block_checksum(&bytes, self.start, number) {
             Some(_) => Ok(Arc::new(bytes)),
             None => Err(self.corruption_error(number)),
         }
     }
 
-    /// The numbers of those of the first `count` blocks that are corrupt or missing.
-    pub(crate) fn corrupt_among(&self, count: u64) -> io::Result<Vec<u64>> {
+    /// The numbers of those of the first `count` blocks that are corrupt, or cannot be read; of those behind
+    /// the end of the file only the first.
+    pub(crate) fn corrupt_among(&self, count: u64) -> Result<Vec<u64>, StorageError> {
+        let whole = self.file.length()? / INDEX_BLOCK_BYTES as u64;
         let mut damaged = Vec::new();
-        for number in 0..count {
+        for number in 0..count.min(whole.saturating_add(1)) {
             match self.get(number) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => damaged.push(number),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    damaged.push(number);
-                    break;
-                }
+                Err(error) if error.is_data_loss() => damaged.push(number),
                 Err(error) => return Err(error),
             }
         }
         Ok(damaged)
     }
 
-    pub(crate) fn corruption_error(&self, number: u64) -> io::Error {
-        let name = &self.name;
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("an index is corrupt: block {number} of {name}; it is rebuilt"),
-        )
+    pub(crate) fn corruption_error(&self, number: u64) -> StorageError {
+        let what = format!("an index is corrupt, and is rebuilt: block {number}");
+        StorageError::corrupt(self.name(), number * INDEX_BLOCK_BYTES as u64, what)
     }
 }
 
@@ -135,7 +130,7 @@ const WRITE_BYTES: usize = 1 << 20;
 
 /// Writes a file of blocks: records, or bytes, one after the other. Block 0 is written last.
 pub(crate) struct BlockWriter {
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     start: u64,
     pending: Vec<u8>,
     /// How many blocks were written.
@@ -148,9 +143,13 @@ pub(crate) struct BlockWriter {
 impl BlockWriter {
     /// Creates the file `name`, of a segment that begins at `start`. An existing file of that name was left
     /// by a crash.
-    pub(crate) fn create(disk: &dyn Disk, name: &str, start: u64) -> io::Result<BlockWriter> {
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        name: &str,
+        start: u64,
+    ) -> Result<BlockWriter, StorageError> {
         Ok(BlockWriter {
-            file: create_or_replace(disk, name)?,
+            file: StorageFile::create_or_replace(disk, name)?,
             start,
             pending: Vec::new(),
             written: 1,
@@ -160,7 +159,10 @@ impl BlockWriter {
     }
 
     /// Adds a record to the block, or to the next one.
-    pub(crate) fn record<const BYTES: usize>(&mut self, record: &[u8; BYTES]) -> io::Result<()> {
+    pub(crate) fn record<const BYTES: usize>(
+        &mut self,
+        record: &[u8; BYTES],
+    ) -> Result<(), StorageError> {
         let at = BLOCK_HEADER_BYTES + self.filled as usize * BYTES;
         self.block[at..at + BYTES].copy_from_slice(record);
         self.filled += 1;
@@ -169,7 +171,7 @@ impl BlockWriter {
     }
 
     /// Ends the block, if there is anything in it: the next record begins a new one.
-    pub(crate) fn end_block(&mut self) -> io::Result<()> {
+    pub(crate) fn end_block(&mut self) -> Result<(), StorageError> {
         match std::mem::take(&mut self.filled) as u32 {
             0 => Ok(()),
             count => self.finish_block(count),
@@ -177,7 +179,7 @@ impl BlockWriter {
     }
 
     /// Adds bytes in blocks of their own.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         for chunk in bytes.chunks(CONTENT_BYTES) {
             self.block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + chunk.len()].copy_from_slice(chunk);
             self.finish_block(chunk.len() as u32)?;
@@ -185,7 +187,7 @@ impl BlockWriter {
         Ok(())
     }
 
-    fn finish_block(&mut self, count: u32) -> io::Result<()> {
+    fn finish_block(&mut self, count: u32) -> Result<(), StorageError> {
         let number = self.written + (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
         write_block_checksum(&mut self.block[..], self.start, number, count);
         self.pending.extend_from_slice(&self.block[..]);
@@ -193,19 +195,19 @@ impl BlockWriter {
         if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> Result<(), StorageError> {
         let at = self.written * INDEX_BLOCK_BYTES as u64;
-        self.file.write_at(&mut [io::IoSlice::new(&self.pending)], at)?;
+        self.file.write_at(&self.pending, at)?;
         self.written += (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
         self.pending.clear();
         Ok(())
     }
 
     /// Writes the rest, then block 0, and puts the file on stable storage, but not its name.
-    pub(crate) fn finish(mut self, header: &[u8; INDEX_BLOCK_BYTES]) -> io::Result<()> {
+    pub(crate) fn finish(mut self, header: &[u8; INDEX_BLOCK_BYTES]) -> Result<(), StorageError> {
         self.end_block()?;
         self.flush()?;
-        self.file.write_at(&mut [io::IoSlice::new(header)], 0)?;
+        self.file.write_at(header, 0)?;
         self.file.sync()
     }
 }

@@ -1,7 +1,5 @@
 //! Writing an index: run by run, in the order of logs.
 
-use std::io;
-
 use hlc::{Hlc, UserTime};
 
 use super::blocks::BlockWriter;
@@ -9,6 +7,7 @@ use super::record::{ENTRY_BYTES, RUN_BYTES};
 use super::{IndexEntry, IndexHeader, IndexRun, LogTip, RunLinks};
 use crate::disk::Disk;
 use crate::entry::LogId;
+use crate::error::StorageError;
 
 /// The largest gap between the payloads of adjacent frames.
 const GAP: u64 = 128;
@@ -37,7 +36,7 @@ impl IndexBuilder {
         name: &str,
         start: u64,
         end: u64,
-    ) -> io::Result<IndexBuilder> {
+    ) -> Result<IndexBuilder, StorageError> {
         Ok(IndexBuilder {
             blocks: BlockWriter::create(disk, name, start)?,
             start,
@@ -67,7 +66,7 @@ impl IndexBuilder {
     }
 
     /// Adds the next entry of the run; its `user_time_max` is computed again.
-    pub(crate) fn add_entry(&mut self, mut placed: IndexEntry) -> io::Result<()> {
+    pub(crate) fn add_entry(&mut self, mut placed: IndexEntry) -> Result<(), StorageError> {
         let run = self.runs.last_mut().expect("a run was begun");
         let entry = &mut placed.entry;
         assert!(
@@ -105,7 +104,7 @@ impl IndexBuilder {
     }
 
     /// Writes the rest, and puts the file on stable storage, but not its name.
-    pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
+    pub(crate) fn finish(mut self, state: Option<&[u8]>) -> Result<(), StorageError> {
         self.blocks.end_block()?;
         for (run, tip) in std::mem::take(&mut self.known_tips) {
             self.runs[run].tip = tip;

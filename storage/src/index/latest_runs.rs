@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,9 +14,11 @@ use super::blocks::{
     IndexBlockReader, verify_block_checksum, write_block_checksum,
 };
 use super::{RunLocation, SegmentIndex, bisect};
-use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::sealed_segment::SealedSegment;
+use crate::storage_file::StorageFile;
 
 const MAGIC: &[u8; 8] = b"FFLATEST";
 const VERSION: u32 = 1;
@@ -83,7 +84,7 @@ pub struct LatestRunTable {
 
 impl std::fmt::Debug for LatestRunTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeadTable").field("name", &self.blocks.name).finish_non_exhaustive()
+        f.debug_struct("HeadTable").field("name", &self.blocks.name()).finish_non_exhaustive()
     }
 }
 
@@ -96,46 +97,44 @@ impl LatestRunTable {
         disk: &dyn Disk,
         stretch: Range<u64>,
         cache: &Arc<BlockCache>,
-    ) -> io::Result<Option<LatestRunTable>> {
+    ) -> Result<Option<LatestRunTable>, StorageError> {
         let name = latest_runs_name(&stretch);
-        let file = match disk.open(&name) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = StorageFile::open_if_exists(disk, &name)? else { return Ok(None) };
         let length = file.length()?;
-        let table = LatestRunTable::open_any(&name, file, Arc::clone(cache))?;
+        let table = LatestRunTable::open_any(file, Arc::clone(cache))?;
         let is_whole = |table: &LatestRunTable| table.range == stretch && table.length() == length;
         Ok(table.filter(is_whole))
     }
 
     /// Opens a table without expectations, for inspection: it may be longer or shorter than its header says.
-    /// `None` if it does not begin as one.
+    /// `None` if it does not begin as one, or its beginning cannot be read.
     ///
     /// # Errors
     /// The disk fails.
     pub fn open_any(
-        name: &str,
-        file: Arc<dyn DiskFile>,
+        file: StorageFile,
         cache: Arc<BlockCache>,
-    ) -> io::Result<Option<LatestRunTable>> {
+    ) -> Result<Option<LatestRunTable>, StorageError> {
         if file.length()? < INDEX_BLOCK_BYTES as u64 {
             return Ok(None);
         }
         let mut bytes = [0; INDEX_BLOCK_BYTES];
-        read_exact_at(&*file, &mut bytes, 0)?;
+        match file.read_exact_at(&mut bytes, 0) {
+            Err(error) if error.is_data_loss() => return Ok(None),
+            read => read?,
+        }
         let Some((stretch, count)) = decode_header(&bytes) else { return Ok(None) };
         let start = stretch.start;
         Ok(Some(LatestRunTable {
             range: stretch,
             count,
-            blocks: IndexBlockReader::new(name.to_owned(), file, cache, start),
+            blocks: IndexBlockReader::new(file, cache, start),
         }))
     }
 
     /// Its name in the journal's directory.
     pub fn name(&self) -> &str {
-        &self.blocks.name
+        self.blocks.name()
     }
 
     /// The length of the whole file.
@@ -147,7 +146,7 @@ impl LatestRunTable {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn corrupt_blocks(&self) -> io::Result<Vec<u64>> {
+    pub fn corrupt_blocks(&self) -> Result<Vec<u64>, StorageError> {
         self.blocks.corrupt_among(self.length() / INDEX_BLOCK_BYTES as u64)
     }
 
@@ -155,7 +154,7 @@ impl LatestRunTable {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn latest_run_at(&self, number: u64) -> io::Result<LatestRun> {
+    pub fn latest_run_at(&self, number: u64) -> Result<LatestRun, StorageError> {
         assert!(number < self.count, "a head that is not there");
         let block = self.blocks.get(1 + number / LATEST_RUNS_PER_BLOCK)?;
         let at = BLOCK_HEADER_BYTES + (number % LATEST_RUNS_PER_BLOCK) as usize * LATEST_RUN_BYTES;
@@ -166,7 +165,7 @@ impl LatestRunTable {
     ///
     /// # Errors
     /// It cannot be read, or is corrupt.
-    pub fn latest_run(&self, log: LogId) -> io::Result<Option<LatestRun>> {
+    pub fn latest_run(&self, log: LogId) -> Result<Option<LatestRun>, StorageError> {
         let Some(last) = self.count.checked_sub(1) else { return Ok(None) };
         if log > self.latest_run_at(last)?.log {
             return Ok(None);
@@ -220,7 +219,7 @@ impl LatestRunSource {
         }
     }
 
-    fn latest_run_at(&self, number: u64) -> io::Result<LatestRun> {
+    fn latest_run_at(&self, number: u64) -> Result<LatestRun, StorageError> {
         match self {
             LatestRunSource::Segment(part, index) => {
                 let run = part.note_corruption(index.run_at(number))?;
@@ -238,11 +237,11 @@ pub(crate) fn write_latest_runs(
     stretch: Range<u64>,
     sources: &[LatestRunSource],
     is_kept: impl Fn(&LatestRun) -> bool,
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     let mut blocks = BlockWriter::create(disk, &latest_runs_name(&stretch), stretch.start)?;
     // By log, and of one log the newest first.
     let mut next = BinaryHeap::new();
-    let push = |next: &mut BinaryHeap<_>, place: usize, number: u64| -> io::Result<()> {
+    let push = |next: &mut BinaryHeap<_>, place: usize, number: u64| -> Result<(), StorageError> {
         if number < sources[place].count() {
             let head = sources[place].latest_run_at(number)?;
             next.push(Reverse((head.log, Reverse(place), number, head)));
@@ -292,7 +291,7 @@ mod tests {
     #[test]
     fn a_table_lacks_no_log_because_an_index_was_rebuilt_meanwhile() {
         let disk = MemoryDisk::new();
-        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let data = Arc::new(DataFile::new(StorageFile::create(&disk, "data").unwrap()));
         let old = index(&disk, "old", &[1, 2, 3, 4]);
         let anew = index(&disk, "new", &[2, 3, 4]);
         let part =

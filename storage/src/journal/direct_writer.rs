@@ -4,9 +4,9 @@
 //! than a block each, go through the page cache. The bytes between go to the disk from a buffer that is
 //! reused. No block is written that holds bytes of an earlier group.
 
-use std::io;
-
-use crate::disk::{BLOCK_BYTES, DiskFile};
+use crate::disk::BLOCK_BYTES;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 
 /// How much one write passes to the disk.
 const BUFFER_BYTES: usize = 2 << 20;
@@ -21,10 +21,10 @@ impl DirectWriter {
     /// Writes `slices`, one after the other, at `position` of the file.
     pub(crate) fn write<'a>(
         &mut self,
-        file: &dyn DiskFile,
+        file: &StorageFile,
         slices: impl Iterator<Item = &'a [u8]>,
         position: u64,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         if self.memory.is_empty() {
             self.memory = vec![0; BUFFER_BYTES + BLOCK_BYTES];
         }
@@ -55,7 +55,7 @@ impl DirectWriter {
     }
 }
 
-fn put(file: &dyn DiskFile, bytes: &[u8], position: u64) -> io::Result<()> {
+fn put(file: &StorageFile, bytes: &[u8], position: u64) -> Result<(), StorageError> {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -63,19 +63,20 @@ fn put(file: &dyn DiskFile, bytes: &[u8], position: u64) -> io::Result<()> {
     if position.is_multiple_of(block) && bytes.len().is_multiple_of(BLOCK_BYTES) {
         file.write_direct_at(bytes, position)
     } else {
-        file.write_at(&mut [io::IoSlice::new(bytes)], position)
+        file.write_at(bytes, position)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::disk::{Disk, MemoryDisk};
+    use crate::disk::{Disk, DiskFile, MemoryDisk};
 
     /// A file that counts what was written to it through the page cache.
     struct WriteCountingFile {
@@ -123,17 +124,18 @@ mod tests {
                 [0, 1, block - 1, block, 2 * block, 5 * block + 7, 3 * BUFFER_BYTES as u64]
             {
                 let disk = MemoryDisk::new();
-                let file = WriteCountingFile {
+                let counting = Arc::new(WriteCountingFile {
                     file: disk.create("f").unwrap(),
                     cached: AtomicU64::new(0),
-                };
+                });
+                let file = StorageFile::new("f", counting.clone());
                 let bytes = vec![5; length as usize];
                 let mut blocks = DirectWriter::default();
                 blocks.write(&file, [&bytes[..]].into_iter(), position).unwrap();
                 let (first, last) =
                     (position.next_multiple_of(block), (position + length) / block * block);
                 let around = last.saturating_sub(first);
-                let cached = file.cached.load(Ordering::Relaxed);
+                let cached = counting.cached.load(Ordering::Relaxed);
                 assert_eq!(cached, length - around, "{length} at {position}");
             }
         }
@@ -147,16 +149,16 @@ mod tests {
             lengths in prop::collection::vec(0_usize..1_500_000, 0..6),
         ) {
             let disk = MemoryDisk::new();
-            let file = disk.create("f").unwrap();
+            let file = StorageFile::create(&disk, "f").unwrap();
             let before = vec![7; position];
-            file.write_at(&mut [io::IoSlice::new(&before)], 0).unwrap();
+            file.write_at(&before, 0).unwrap();
             let slices: Vec<Vec<u8>> = lengths
                 .iter()
                 .enumerate()
                 .map(|(nth, length)| (0..*length).map(|i| (i * 31 + nth) as u8).collect())
                 .collect();
             let mut blocks = DirectWriter::default();
-            blocks.write(&*file, slices.iter().map(Vec::as_slice), position as u64).unwrap();
+            blocks.write(&file, slices.iter().map(Vec::as_slice), position as u64).unwrap();
             let expected = [vec![before], slices].concat().concat();
             prop_assert_eq!(disk.bytes("f"), expected);
         }

@@ -1,7 +1,5 @@
 //! Journals that a test writes frame by frame.
 
-use std::io;
-
 use hlc::{Hlc, SysTime, UserTime};
 
 use super::frame::{FRAME_BYTES, FrameHeader, padded};
@@ -98,7 +96,7 @@ impl JournalFixture {
         let header = frame.encode_salted(self.end, SALT);
         let padding = vec![0; (padded(payload.len() as u64) - payload.len() as u64) as usize];
         let bytes = [&header[..], &payload, &padding].concat();
-        segment.file().write_at(&mut [io::IoSlice::new(&bytes)], segment.at(self.end)).unwrap();
+        segment.file().write_at(&bytes, segment.at(self.end)).unwrap();
         let placed = FixtureFrame { position: self.end, frame, payload, segment: segment.start };
         self.end = placed.end();
         self.frames.push(placed);

@@ -4,13 +4,13 @@
 //! the page cache, so that foreground work keeps its pages there. Memory is bounded by the chunk, however
 //! long a payload claims to be.
 
-use std::io;
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use super::frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN};
-use crate::disk::{BLOCK_BYTES, DiskFile};
+use crate::disk::BLOCK_BYTES;
+use crate::error::StorageError;
 use crate::proof::{Digest, LeafHasher};
+use crate::storage_file::StorageFile;
 
 /// How much is read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -67,7 +67,7 @@ impl std::fmt::Debug for FrameReader {
 
 impl FrameReader {
     /// Reads the positions of `span`, the first of which lies at `at` of `file`.
-    pub fn new(file: Arc<dyn DiskFile>, span: Range<u64>, at: u64) -> FrameReader {
+    pub fn new(file: StorageFile, span: Range<u64>, at: u64) -> FrameReader {
         FrameReader {
             chunks: FrameChunkReader::new(file, false),
             start: span.start,
@@ -93,18 +93,18 @@ impl FrameReader {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn next_item(&mut self) -> io::Result<Option<JournalScanItem>> {
+    pub fn next_item(&mut self) -> Result<Option<JournalScanItem>, StorageError> {
         self.next_item_with(&mut |_| ControlFlow::Continue(()))
     }
 
     /// The same, and calls `progress` for each chunk.
     ///
     /// # Errors
-    /// The disk fails; `Interrupted` if `progress` ends the scan.
+    /// The disk fails; [`StorageError::Interrupted`] if `progress` ends the scan.
     pub fn next_item_with(
         &mut self,
         progress: &mut ScanProgress<'_>,
-    ) -> io::Result<Option<JournalScanItem>> {
+    ) -> Result<Option<JournalScanItem>, StorageError> {
         if self.position >= self.limit {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl FrameReader {
         &mut self,
         position: u64,
         progress: &mut ScanProgress<'_>,
-    ) -> io::Result<Result<([u8; FRAME_BYTES], FrameHeader), FrameError>> {
+    ) -> Result<Result<([u8; FRAME_BYTES], FrameHeader), FrameError>, StorageError> {
         if self.limit - position < FRAME_BYTES as u64 {
             return Ok(Err(FrameError::Short));
         }
@@ -158,7 +158,7 @@ impl FrameReader {
         &mut self,
         mut position: u64,
         progress: &mut ScanProgress<'_>,
-    ) -> io::Result<u64> {
+    ) -> Result<u64, StorageError> {
         while position + FRAME_BYTES as u64 <= self.limit {
             let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
             let mut words = bytes.chunks_exact(PAYLOAD_ALIGN as usize);
@@ -189,7 +189,7 @@ pub(crate) struct FrameChunkReader {
 }
 
 impl FrameChunkReader {
-    pub(crate) fn new(file: Arc<dyn DiskFile>, with_leaves: bool) -> FrameChunkReader {
+    pub(crate) fn new(file: StorageFile, with_leaves: bool) -> FrameChunkReader {
         let leaves = with_leaves.then(LeafHasher::default);
         FrameChunkReader { chunk: FileWindow::new(file), leaves, payload_preview: Vec::new() }
     }
@@ -205,7 +205,7 @@ impl FrameChunkReader {
         at: u64,
         count: usize,
         progress: &mut ScanProgress<'_>,
-    ) -> io::Result<&[u8]> {
+    ) -> Result<&[u8], StorageError> {
         self.chunk.get(at, count, progress)
     }
 
@@ -217,7 +217,7 @@ impl FrameChunkReader {
         header: [u8; FRAME_BYTES],
         frame: FrameHeader,
         progress: &mut ScanProgress<'_>,
-    ) -> io::Result<Result<ScannedFrame, FrameError>> {
+    ) -> Result<Result<ScannedFrame, FrameError>, StorageError> {
         self.payload_preview.clear();
         let (mut left, mut crc) = (frame.length as usize, 0);
         while left > 0 {
@@ -245,7 +245,7 @@ impl FrameChunkReader {
 
 /// A moving window over a file.
 struct FileWindow {
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     memory: Vec<u8>,
     /// Where the memory's first whole block begins.
     lead: usize,
@@ -254,14 +254,19 @@ struct FileWindow {
 }
 
 impl FileWindow {
-    fn new(file: Arc<dyn DiskFile>) -> FileWindow {
+    fn new(file: StorageFile) -> FileWindow {
         let memory = vec![0; CHUNK_BYTES + BLOCK_BYTES];
         let lead = memory.as_ptr().align_offset(BLOCK_BYTES);
         FileWindow { file, memory, lead, held: 0..0 }
     }
 
     /// The buffered bytes from `at` on: at least `count` bytes, unless the file ends before.
-    fn get(&mut self, at: u64, count: usize, progress: &mut ScanProgress<'_>) -> io::Result<&[u8]> {
+    fn get(
+        &mut self,
+        at: u64,
+        count: usize,
+        progress: &mut ScanProgress<'_>,
+    ) -> Result<&[u8], StorageError> {
         let is_held = self.held.start <= at && at + count as u64 <= self.held.end;
         if !is_held {
             self.load(at - at % BLOCK_BYTES as u64, progress)?;
@@ -271,13 +276,13 @@ impl FileWindow {
         Ok(&self.memory[from..to])
     }
 
-    fn load(&mut self, from: u64, progress: &mut ScanProgress<'_>) -> io::Result<()> {
+    fn load(&mut self, from: u64, progress: &mut ScanProgress<'_>) -> Result<(), StorageError> {
         let room = &mut self.memory[self.lead..self.lead + CHUNK_BYTES];
         let read = self.file.read_direct_at(room, from)?;
         self.held = from..from + read as u64;
         match progress(read as u64) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
+            ControlFlow::Break(()) => Err(StorageError::Interrupted),
         }
     }
 }

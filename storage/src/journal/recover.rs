@@ -4,17 +4,18 @@
 //! That decides whether the bad frame is the legal result of a crash, or corruption of acknowledged
 //! entries.
 
-use std::io;
 use std::sync::Arc;
 
 use hlc::Hlc;
 
 use super::frame::{FRAME_BYTES, FrameError, FrameHeader, PAYLOAD_ALIGN};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
-use crate::disk::{Disk, is_full};
+use crate::disk::Disk;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::payload::PAYLOAD_HEADER_BYTES_MAX;
 use crate::space_reserve::RESERVE_FILE;
+use crate::storage_file::{StorageFile, list_files, remove_file, sync_directory};
 
 /// How much is read at once while frames are small.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -81,8 +82,22 @@ pub enum RecoverError {
         /// Its first offset.
         found: Offset,
     },
+    /// A log would have more bytes than can be counted.
+    #[error("a log cannot have so many bytes. log={}, bytes={bytes}, position={position}", log.0)]
+    Bytes {
+        /// The position of the entry that is too much.
+        position: u64,
+        /// Its log.
+        log: LogId,
+        /// How many bytes the log has before it.
+        bytes: u64,
+    },
+    /// Something is intact, and is of no use to this version of the service.
     #[error("read journal: {0}")]
-    Disk(#[from] io::Error),
+    Unusable(String),
+    /// Something cannot be read or written.
+    #[error("read journal: {0}")]
+    Storage(#[from] StorageError),
 }
 
 /// Receives the frames that recovery finds, in stamp order.
@@ -140,7 +155,7 @@ impl JournalWalk {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn torn_bytes(&self) -> io::Result<u64> {
+    pub fn torn_bytes(&self) -> Result<u64, StorageError> {
         for segment in self.segments.iter().rev() {
             let from = segment.start.max(self.end);
             if let Some(last) = last_written(segment, from)? {
@@ -152,7 +167,7 @@ impl JournalWalk {
 }
 
 /// The position of the last byte of `segment` at or after `from` that is not zero.
-fn last_written(segment: &Segment, from: u64) -> io::Result<Option<u64>> {
+fn last_written(segment: &Segment, from: u64) -> Result<Option<u64>, StorageError> {
     let mut until = segment.limit()?;
     let mut bytes = vec![0; WINDOW_BYTES];
     while from < until {
@@ -180,8 +195,7 @@ pub fn walk(
     trusted_to: u64,
     visit: &mut dyn FrameVisitor,
 ) -> Result<JournalWalk, RecoverError> {
-    let mut starts: Vec<(u64, String)> = disk
-        .list()?
+    let mut starts: Vec<(u64, String)> = list_files(disk)?
         .into_iter()
         .filter_map(|name| segment_start(&name).map(|start| (start, name)))
         .filter(|(start, _)| *start >= from)
@@ -192,7 +206,7 @@ pub fn walk(
         match Segment::open(disk, &name, start)? {
             Some(segment) => segments.push(Arc::new(segment)),
             // A header is on stable storage before the first frame is written.
-            None if disk.open(&name)?.length()? > SEGMENT_HEADER_BYTES => {
+            None if StorageFile::open(disk, &name)?.length()? > SEGMENT_HEADER_BYTES => {
                 let (position, synced_to) = (start, trusted_to.max(start));
                 let reason = FrameError::Segment;
                 let damage = JournalCorruption { file: name, position, synced_to, reason };
@@ -327,7 +341,7 @@ impl<'a> ReadAheadWindow<'a> {
         self.ahead = if length as usize > WINDOW_BYTES / 4 { PEEK_BYTES } else { WINDOW_BYTES };
     }
 
-    fn get(&mut self, position: u64, count: usize) -> io::Result<Option<&[u8]>> {
+    fn get(&mut self, position: u64, count: usize) -> Result<Option<&[u8]>, StorageError> {
         if position + count as u64 > self.limit {
             return Ok(None);
         }
@@ -345,7 +359,7 @@ impl<'a> ReadAheadWindow<'a> {
 
 /// Whether anything after a bad frame says that it was on stable storage: the largest `synced_to` of the
 /// frames that can still be read there.
-fn synced_behind(walked: &JournalWalk) -> io::Result<u64> {
+fn synced_behind(walked: &JournalWalk) -> Result<u64, StorageError> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
         // A later segment exists only once its predecessor was rolled.
@@ -357,7 +371,7 @@ fn synced_behind(walked: &JournalWalk) -> io::Result<u64> {
     Ok(synced_to)
 }
 
-fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
+fn scan_for_synced(segment: &Segment, from: u64) -> Result<u64, StorageError> {
     let limit = segment.limit()?;
     let mut window = ReadAheadWindow::new(segment, limit);
     let (mut position, mut synced_to) = (from, 0);
@@ -378,14 +392,14 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
 /// Writes a range again. If the previous incarnation ended with a failed sync, the kernel serves the
 /// range's bytes to readers, takes them for clean, and would sync nothing. Only bytes that are written again
 /// reach the disk.
-fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
+fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> Result<(), StorageError> {
     let mut bytes = vec![0; WINDOW_BYTES];
     let mut position = range.start;
     while position < range.end {
         let count = (range.end - position).min(WINDOW_BYTES as u64) as usize;
         segment.read_exact(&mut bytes[..count], position)?;
         let at = segment.at(position);
-        segment.file().write_at(&mut [io::IoSlice::new(&bytes[..count])], at)?;
+        segment.file().write_at(&bytes[..count], at)?;
         position += count as u64;
     }
     Ok(())
@@ -393,9 +407,12 @@ fn rewrite_range(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<(
 
 /// Calls `act`. If there is no space for it, releases the space that the previous incarnation reserved, and
 /// calls it once more: some file systems overwrite nothing in place.
-fn with_reserve(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+fn with_reserve(
+    disk: &dyn Disk,
+    mut act: impl FnMut() -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
     match act() {
-        Err(error) if is_full(&error) && disk.remove(RESERVE_FILE).is_ok() => {
+        Err(error) if error.is_full() && remove_file(disk, RESERVE_FILE).is_ok() => {
             disk.sync_directory()?;
             act()
         }
@@ -437,15 +454,15 @@ fn truncate_torn_tail(
     let JournalWalk { mut segments, headerless: headless, end, last, .. } = walked;
     // A segment with a torn header was being created when the machine stopped: nothing is in it.
     for name in headless {
-        disk.remove(&name)?;
+        remove_file(disk, &name)?;
     }
     while segments.last().is_some_and(|segment| segment.start > end) {
         if let Some(segment) = segments.pop() {
-            disk.remove(segment.name())?;
+            remove_file(disk, segment.name())?;
         }
     }
     // Always: the previous incarnation may have ended between creating a file and syncing its name.
-    disk.sync_directory()?;
+    sync_directory(disk)?;
     if let Some(segment) = segments.last() {
         // Zeros written ahead are truncated too.
         with_reserve(disk, || segment.file().truncate(segment.at(end)))?;

@@ -1,13 +1,14 @@
 //! Segment files, and their sequence.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::data_file::DataFile;
-use crate::disk::{Disk, DiskFile, is_out_of_descriptors};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 
 /// The length of a segment's header; positions begin after it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
@@ -75,7 +76,7 @@ pub struct Segment {
     pub data: Arc<DataFile>,
     salt: u64,
     /// Why its sync failed, if it did: it is never synced again.
-    sync_failed: Mutex<Option<String>>,
+    sync_failed: Mutex<Option<StorageError>>,
     /// Whether it was rolled and is on stable storage.
     is_sealed_synced: AtomicBool,
 }
@@ -89,21 +90,21 @@ impl Segment {
     /// Puts it on stable storage. Nothing retries a failed sync: the kernel forgets what it could not write,
     /// and says so only once. Running out of descriptors to open the file is no failure, because the kernel
     /// was not asked to sync.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> Result<(), StorageError> {
         let mut failed = self.sync_failed.lock();
-        if let Some(why) = &*failed {
-            return Err(io::Error::other(why.clone()));
+        if let Some(error) = &*failed {
+            return Err(error.clone());
         }
         self.file().sync().inspect_err(|error| {
-            if !is_out_of_descriptors(error) {
-                *failed = Some(error.to_string());
+            if !error.is_out_of_descriptors() {
+                *failed = Some(error.clone());
             }
         })
     }
 
     /// The same for a rolled segment, to which nothing more is written. Until then its file is held open, so
     /// that it never waits for a descriptor.
-    pub(crate) fn sync_sealed(&self) -> io::Result<()> {
+    pub(crate) fn sync_sealed(&self) -> Result<(), StorageError> {
         if !self.is_sealed_synced() {
             self.sync()?;
             self.is_sealed_synced.store(true, Ordering::Release);
@@ -118,25 +119,29 @@ impl Segment {
     }
 
     /// Creates a segment; its header and name are on stable storage.
-    pub(crate) fn create(disk: &dyn Disk, header: SegmentHeader) -> io::Result<Segment> {
+    pub(crate) fn create(disk: &dyn Disk, header: SegmentHeader) -> Result<Segment, StorageError> {
         let name = segment_name(header.start);
-        let file = disk.create(&name)?;
-        file.write_at(&mut [io::IoSlice::new(&header.encode())], 0)?;
+        let file = StorageFile::create(disk, &name)?;
+        file.write_at(&header.encode(), 0)?;
         file.sync()?;
         disk.sync_directory()?;
-        let data = DataFile::new(name, file);
+        let data = DataFile::new(file);
         data.set_final(SEGMENT_HEADER_BYTES);
         Ok(Segment::new(header, Arc::new(data)))
     }
 
     /// Opens a segment; `None` if its header is not intact.
-    pub(crate) fn open(disk: &dyn Disk, name: &str, start: u64) -> io::Result<Option<Segment>> {
-        let data = Arc::new(DataFile::new(name.to_owned(), disk.open(name)?));
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        name: &str,
+        start: u64,
+    ) -> Result<Option<Segment>, StorageError> {
+        let data = Arc::new(DataFile::new(StorageFile::open(disk, name)?));
         Segment::read(data, start)
     }
 
     /// The segment that begins at `start`, in an open file; `None` if its header is not intact.
-    pub(crate) fn read(data: Arc<DataFile>, start: u64) -> io::Result<Option<Segment>> {
+    pub(crate) fn read(data: Arc<DataFile>, start: u64) -> Result<Option<Segment>, StorageError> {
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
         if data.file().read_at(&mut bytes, 0)? < bytes.len() {
             return Ok(None);
@@ -152,7 +157,7 @@ impl Segment {
 
     /// Its name in the journal's directory.
     pub fn name(&self) -> &str {
-        &self.data.name
+        self.data.name()
     }
 
     /// Where in the file `position` lies.
@@ -160,16 +165,16 @@ impl Segment {
         position - self.start + SEGMENT_HEADER_BYTES
     }
 
-    pub(crate) fn file(&self) -> &dyn DiskFile {
+    pub(crate) fn file(&self) -> &StorageFile {
         self.data.file()
     }
 
     /// The position after the file's last byte.
-    pub(crate) fn limit(&self) -> io::Result<u64> {
+    pub(crate) fn limit(&self) -> Result<u64, StorageError> {
         Ok(self.start + self.file().length()?.saturating_sub(SEGMENT_HEADER_BYTES))
     }
 
-    pub(crate) fn read_exact(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
+    pub(crate) fn read_exact(&self, buffer: &mut [u8], position: u64) -> Result<(), StorageError> {
         self.data.read_exact(buffer, self.at(position))
     }
 }
@@ -288,7 +293,7 @@ mod tests {
             (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES + 7)
         );
         assert_eq!(segment.limit().unwrap(), 100);
-        segment.file().write_at(&mut [io::IoSlice::new(b"abc")], segment.at(100)).unwrap();
+        segment.file().write_at(b"abc", segment.at(100)).unwrap();
         assert_eq!(segment.limit().unwrap(), 103);
         let mut read = [0; 2];
         segment.read_exact(&mut read, 101).unwrap();

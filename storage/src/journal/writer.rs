@@ -1,12 +1,14 @@
 //! Appending to the journal: lay out a group, write it, sync it.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
 use super::direct_writer::DirectWriter;
 use super::frame::{FRAME_BYTES, FrameHeader, padded};
 use super::segment::{JournalSegments, Segment, SegmentHeader};
-use crate::disk::{Disk, is_full};
+use crate::disk::Disk;
+use crate::error::StorageError;
 use crate::payload::Payload;
 use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
 use crate::space_reserve::{SpaceReserve, no_space_error};
@@ -24,12 +26,14 @@ const ZERO_AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
 const DIRECT_WRITE_BYTES_MIN: u64 = 256 << 10;
 
 /// A group could not be written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalWriteError {
     /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be opened.
-    Refused(io::Error),
+    #[error("{0}")]
+    Refused(StorageError),
     /// The content of the disk is unknown: no write may follow.
-    Broken { doing: &'static str, source: io::Error },
+    #[error("{doing}: {source}")]
+    Broken { doing: &'static str, source: StorageError },
 }
 
 /// When a segment is rolled.
@@ -189,7 +193,7 @@ impl JournalWriter {
         &mut self,
         bytes: u64,
         makes_space: bool,
-        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
         if !makes_space {
             if self.reserve.is_spent() {
@@ -197,12 +201,18 @@ impl JournalWriter {
             }
             return self.begin_segment(bytes, sealed);
         }
+        // The reserve is for the journal: it is not used up for indexes that wait for space.
+        let is_backlogged = Cell::new(false);
+        let sealed =
+            &mut |rolled: RolledSegment| sealed(rolled).inspect_err(|_| is_backlogged.set(true));
         let mut attempt = || {
             self.begin_segment(bytes, sealed)?;
             self.preallocate_group(bytes)
         };
         match attempt() {
-            Err(JournalWriteError::Refused(error)) if is_full(&error) && self.reserve.spend() => {
+            Err(JournalWriteError::Refused(error))
+                if error.is_full() && !is_backlogged.get() && self.reserve.spend() =>
+            {
                 self.begin_segment(bytes, sealed)?;
                 self.preallocate_group(bytes)
             }
@@ -218,7 +228,7 @@ impl JournalWriter {
             return Ok(());
         }
         let (zeros, at) = (vec![0; (to - from) as usize], current.at(from));
-        current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).map_err(|error| {
+        current.file().write_at(&zeros, at).map_err(|error| {
             // Nothing relies on the part that was written.
             let _ = current.file().truncate(at);
             JournalWriteError::Refused(error)
@@ -232,7 +242,7 @@ impl JournalWriter {
     fn begin_segment(
         &mut self,
         bytes: u64,
-        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
         if let Some(current) = &self.current {
             let held = self.end - current.start;
@@ -262,7 +272,7 @@ impl JournalWriter {
     /// Rolls the current segment, if there is anything in it. Called with nothing laid out.
     pub(crate) fn roll_segment(
         &mut self,
-        sealed: &mut dyn FnMut(RolledSegment) -> io::Result<()>,
+        sealed: &mut dyn FnMut(RolledSegment) -> Result<(), StorageError>,
     ) -> Result<(), JournalWriteError> {
         assert!(self.slices.is_empty(), "a segment is not rolled under a group");
         let Some(current) = self.current.clone() else { return Ok(()) };
@@ -302,7 +312,7 @@ impl JournalWriter {
         let written = if around {
             self.direct_writer.write(file, slices, at)
         } else {
-            file.write_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
+            file.write_slices_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
         };
         if let Err(error) = written {
             return Err(self.roll_back_group(error));
@@ -335,7 +345,7 @@ impl JournalWriter {
         let zeros = vec![0; (to - self.buffered_to) as usize];
         let at = current.at(self.buffered_to);
         // Only an optimization: without room for it the next writes append.
-        match current.file().write_at(&mut [io::IoSlice::new(&zeros)], at) {
+        match current.file().write_at(&zeros, at) {
             Ok(()) => self.zeroed_to = to,
             // A partial write would take the last space on the disk from what needs it.
             Err(_) => drop(current.file().truncate(at)),
@@ -344,7 +354,7 @@ impl JournalWriter {
 
     /// Withdraws a group that could not be written. None of its frames may be found later, because their
     /// stamps lie in cuts that are answered without them.
-    fn roll_back_group(&mut self, error: io::Error) -> JournalWriteError {
+    fn roll_back_group(&mut self, error: StorageError) -> JournalWriteError {
         let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
         self.discard_group();
         let at = current.at(self.end);

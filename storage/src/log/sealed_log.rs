@@ -5,7 +5,6 @@
 //! *latest run*. Entries below `released_tip` are not looked up in sealed segments: the compacted prefix has
 //! them, or they were removed.
 
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hlc::Cut;
 
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::index::{IndexEntry, IndexRun, LogTip, RunLinks, RunLocation, SegmentIndex};
+use crate::journal::segment_name;
 use crate::sealed_segment::{IndexedRun, SealedSegment, SegmentFiles, segment_at};
+use crate::sorted_segment::index_name;
 
 /// What is left of the beginning of a log that was compacted.
 #[derive(Debug)]
@@ -35,10 +37,10 @@ impl CompactedPrefix {
         self.is_suspect.load(Ordering::Acquire)
     }
 
-    /// Remembers it if `result` says that the index is corrupt.
-    fn note_corruption<T>(&self, result: io::Result<T>) -> io::Result<T> {
+    /// Remembers it if `result` says that the index is lost, as a whole or in part.
+    fn note_corruption<T>(&self, result: Result<T, StorageError>) -> Result<T, StorageError> {
         if let Err(error) = &result
-            && error.kind() == io::ErrorKind::InvalidData
+            && error.is_data_loss()
             && !self.is_suspect.swap(true, Ordering::AcqRel)
         {
             tracing::error!(%error, "found corruption");
@@ -99,7 +101,7 @@ pub(crate) struct EntryLocation {
 }
 
 impl EntryLocation {
-    pub(super) fn entry(&self, number: u64) -> io::Result<IndexEntry> {
+    pub(super) fn entry(&self, number: u64) -> Result<IndexEntry, StorageError> {
         let found = self.files.index.entry(number);
         match &self.source {
             RunSource::Segment(part) => part.note_corruption(found),
@@ -108,7 +110,7 @@ impl EntryLocation {
     }
 
     /// Reads the entry.
-    pub(super) fn index_entry(&self) -> io::Result<IndexEntry> {
+    pub(super) fn index_entry(&self) -> Result<IndexEntry, StorageError> {
         self.entry(self.number)
     }
 
@@ -119,7 +121,7 @@ impl EntryLocation {
 
 impl SealedLog {
     /// The run at a location; `None` if it was removed since the location was recorded.
-    fn run(&self, place: RunLocation) -> io::Result<Option<SegmentRun>> {
+    fn run(&self, place: RunLocation) -> Result<Option<SegmentRun>, StorageError> {
         let Some(part) = segment_at(&self.segments, place.segment) else { return Ok(None) };
         let found = part.run_near(self.log, place.number)?;
         let found = found.filter(|found| found.run.tip.end > self.released_tip.end);
@@ -127,7 +129,11 @@ impl SealedLog {
     }
 
     /// The run at a location; it has to exist if the log ended at `end` after it.
-    fn run_that_ends(&self, place: RunLocation, end: Offset) -> io::Result<Option<SegmentRun>> {
+    fn run_that_ends(
+        &self,
+        place: RunLocation,
+        end: Offset,
+    ) -> Result<Option<SegmentRun>, StorageError> {
         if end <= self.released_tip.end {
             return Ok(None);
         }
@@ -135,20 +141,21 @@ impl SealedLog {
             return Ok(Some(found));
         }
         // Taking it for removed would be an answer as if nothing had been there.
-        let error = io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
+        let error = |index: &str| {
+            let what = format!(
                 "an index does not have a run that another leads to, and is rebuilt; if that does not help, `freezeframe check` names the corrupt file: restore it from a backup. log={}, part={}, end={}",
                 self.log.0, place.segment, end.0
-            ),
-        );
+            );
+            StorageError::corrupt(index, None, what)
+        };
         match segment_at(&self.segments, place.segment) {
-            Some(part) => part.note_corruption(Err(error)),
-            None => Err(error),
+            Some(part) => part.note_corruption(Err(error(part.index().name()))),
+            None => Err(error(&index_name(&segment_name(place.segment)))),
         }
     }
 
-    pub(crate) fn latest_run(&self) -> io::Result<Option<SegmentRun>> {
+    /// The newest run.
+    pub(crate) fn latest_run(&self) -> Result<Option<SegmentRun>, StorageError> {
         match self.latest_run {
             Some(head) => self.run_that_ends(head, self.tip.end),
             None => Ok(None),
@@ -156,7 +163,7 @@ impl SealedLog {
     }
 
     /// The run before one.
-    fn previous(&self, run: &IndexRun) -> io::Result<Option<SegmentRun>> {
+    fn previous(&self, run: &IndexRun) -> Result<Option<SegmentRun>, StorageError> {
         match run.links.previous {
             Some(place) => self.run_that_ends(place, run.base),
             None => Ok(None),
@@ -165,7 +172,10 @@ impl SealedLog {
 
     /// The oldest run for which `whole` is false. Runs for which it is true are older than those for which it
     /// is false.
-    fn oldest_not(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<SegmentRun>> {
+    fn oldest_not(
+        &self,
+        whole: impl Fn(&IndexRun) -> bool,
+    ) -> Result<Option<SegmentRun>, StorageError> {
         self.oldest_not_before(0, whole)
     }
 
@@ -174,7 +184,7 @@ impl SealedLog {
         &self,
         position: u64,
         whole: impl Fn(&IndexRun) -> bool,
-    ) -> io::Result<Option<SegmentRun>> {
+    ) -> Result<Option<SegmentRun>, StorageError> {
         let is_wanted = |found: &SegmentRun| !whole(&found.run);
         let may_be = |place: &RunLocation| place.segment >= position;
         if !self.latest_run.as_ref().is_some_and(may_be) {
@@ -200,17 +210,21 @@ impl SealedLog {
     }
 
     /// The tip of the log before the oldest run that is not `whole`.
-    pub(crate) fn tip_of_whole(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<LogTip> {
+    pub(crate) fn tip_of_whole(
+        &self,
+        whole: impl Fn(&IndexRun) -> bool,
+    ) -> Result<LogTip, StorageError> {
         self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
     }
 
-    fn tip_before_run(&self, run: &IndexRun) -> io::Result<LogTip> {
+    /// The tip of the log before a run.
+    fn tip_before_run(&self, run: &IndexRun) -> Result<LogTip, StorageError> {
         Ok(self.previous(run)?.map_or(self.released_tip, |previous| previous.run.tip))
     }
 
     /// The runs that end in `offsets`, the first not counted and the last counted, oldest first. It includes
     /// released runs, as far as they still exist.
-    pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> io::Result<Vec<SegmentRun>> {
+    pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> Result<Vec<SegmentRun>, StorageError> {
         let (from, to) = (offsets.start, offsets.end);
         let freed = LogTip { end: from, ..self.released_tip };
         let sealed = SealedLog {
@@ -253,7 +267,7 @@ impl SealedLog {
         &self,
         whole: impl Fn(&IndexRun) -> bool,
         before: impl Fn(&IndexEntry) -> bool,
-    ) -> io::Result<Option<EntryLocation>> {
+    ) -> Result<Option<EntryLocation>, StorageError> {
         if let Some(base) = &self.compacted_prefix
             && !whole(&base.run)
         {
@@ -281,7 +295,10 @@ impl SealedLog {
 
     /// The first entry of the oldest run that is not `whole`, as for [`SealedLog::find`]. The run may have
     /// none.
-    fn first_run(&self, whole: impl Fn(&IndexRun) -> bool) -> io::Result<Option<EntryLocation>> {
+    fn first_run(
+        &self,
+        whole: impl Fn(&IndexRun) -> bool,
+    ) -> Result<Option<EntryLocation>, StorageError> {
         if let Some(base) = &self.compacted_prefix
             && !whole(&base.run)
         {
@@ -298,16 +315,17 @@ impl SealedLog {
     }
 
     /// The entry that holds `offset`, or the first after it.
-    pub(super) fn at_offset(&self, offset: Offset) -> io::Result<Option<EntryLocation>> {
+    pub(super) fn at_offset(&self, offset: Offset) -> Result<Option<EntryLocation>, StorageError> {
         self.find(|run| run.tip.end <= offset, |placed| placed.entry.end() <= offset)
     }
 
     /// The tip of the log before the entry that holds `offset`, or the first after it.
-    pub(crate) fn tip_before_offset(&self, offset: Offset) -> io::Result<LogTip> {
+    pub(crate) fn tip_before_offset(&self, offset: Offset) -> Result<LogTip, StorageError> {
         self.at_offset(offset)?.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
     }
 
-    fn tip_before(&self, spot: &EntryLocation) -> io::Result<LogTip> {
+    /// The tip of the log before a location.
+    fn tip_before(&self, spot: &EntryLocation) -> Result<LogTip, StorageError> {
         if spot.number > spot.run.first {
             let entry = spot.entry(spot.number - 1)?.entry;
             return Ok(LogTip::of(&entry, entry.user_time_max));
@@ -319,7 +337,7 @@ impl SealedLog {
     }
 
     /// Where the log ended in `cut`.
-    pub(super) fn tip_at(&self, cut: Cut) -> io::Result<LogTip> {
+    pub(super) fn tip_at(&self, cut: Cut) -> Result<LogTip, StorageError> {
         let is_in = |placed: &IndexEntry| cut.admits(placed.entry.stamp);
         if let Some(base) = &self.compacted_prefix
             && !cut.admits(base.run.tip.stamp)
@@ -348,7 +366,7 @@ impl SealedLog {
     }
 
     /// The tip of the log where the last epoch that is not above `epoch` ended.
-    pub(super) fn tip_of_epoch(&self, epoch: u32) -> io::Result<LogTip> {
+    pub(super) fn tip_of_epoch(&self, epoch: u32) -> Result<LogTip, StorageError> {
         let spot = self.find(|run| run.tip.epoch <= epoch, |placed| placed.entry.epoch <= epoch)?;
         spot.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
     }
@@ -359,7 +377,7 @@ impl SealedLog {
         &self,
         time: hlc::UserTime,
         from: Offset,
-    ) -> io::Result<Option<EntryLocation>> {
+    ) -> Result<Option<EntryLocation>, StorageError> {
         let Some(reached) = self.first_run(|run| run.tip.user_time_max < time)? else {
             return Ok(None);
         };
@@ -385,7 +403,11 @@ impl SealedLog {
     }
 
     /// The first entry of a run, from a location on, that holds a user time of `time` or later.
-    fn reaching_in(&self, spot: &EntryLocation, time: hlc::UserTime) -> io::Result<Option<u64>> {
+    fn reaching_in(
+        &self,
+        spot: &EntryLocation,
+        time: hlc::UserTime,
+    ) -> Result<Option<u64>, StorageError> {
         let end = spot.run.entries().end;
         let peak = |placed: &IndexEntry| placed.entry.user_time_max < time;
         let mut number = spot.files.index.partition_point(spot.number..end, peak)?;
@@ -400,7 +422,10 @@ impl SealedLog {
     }
 
     /// The first entry of the next run.
-    pub(super) fn next_run(&self, spot: &EntryLocation) -> io::Result<Option<EntryLocation>> {
+    pub(super) fn next_run(
+        &self,
+        spot: &EntryLocation,
+    ) -> Result<Option<EntryLocation>, StorageError> {
         let end = spot.run.tip.end;
         let next = match &spot.source {
             RunSource::CompactedPrefix(_) => self.oldest_not(|_| false)?,
@@ -415,7 +440,7 @@ impl SealedLog {
         &self,
         from: Offset,
         until: Offset,
-    ) -> io::Result<Option<(EntryLocation, IndexEntry)>> {
+    ) -> Result<Option<(EntryLocation, IndexEntry)>, StorageError> {
         let mut best: Option<(EntryLocation, IndexEntry)> = None;
         // The marker in front of a compacted prefix holds nothing, so it lies wholly in any range that it
         // touches.
@@ -443,7 +468,10 @@ impl SealedLog {
 }
 
 /// The tip of the log at the last entry of a run for which `before` is true.
-fn last_in(found: &SegmentRun, before: impl Fn(&IndexEntry) -> bool) -> io::Result<Option<LogTip>> {
+fn last_in(
+    found: &SegmentRun,
+    before: impl Fn(&IndexEntry) -> bool,
+) -> Result<Option<LogTip>, StorageError> {
     let SegmentRun { segment: part, index, run } = found;
     let number = part.note_corruption(index.partition_point(run.entries(), before))?;
     if number == run.first {
@@ -454,7 +482,10 @@ fn last_in(found: &SegmentRun, before: impl Fn(&IndexEntry) -> bool) -> io::Resu
 }
 
 /// The entry with the largest user time among some entries of a run; the first of equals.
-fn latest_in(spot: &EntryLocation, entries: std::ops::Range<u64>) -> io::Result<(u64, IndexEntry)> {
+fn latest_in(
+    spot: &EntryLocation,
+    entries: std::ops::Range<u64>,
+) -> Result<(u64, IndexEntry), StorageError> {
     let last = spot.entry(entries.end - 1)?;
     if entries.start == spot.run.first {
         // The running maximum of the run says where it was reached.
@@ -479,10 +510,11 @@ mod tests {
 
     use super::*;
     use crate::data_file::DataFile;
-    use crate::disk::{Disk, MemoryDisk};
+    use crate::disk::MemoryDisk;
     use crate::entry::Entry;
     use crate::index::{BlockCache, IndexBuilder};
     use crate::sealed_segment::SegmentLayout;
+    use crate::storage_file::StorageFile;
 
     fn index(disk: &MemoryDisk, name: &str, logs: &[(u64, u64)]) -> Arc<SegmentIndex> {
         let mut builder = IndexBuilder::create(disk, name, 0, 4096).unwrap();
@@ -517,7 +549,7 @@ mod tests {
     #[test]
     fn a_run_and_its_entries_are_of_one_index() {
         let disk = MemoryDisk::new();
-        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let data = Arc::new(DataFile::new(StorageFile::create(&disk, "data").unwrap()));
         let old = index(&disk, "old", &[(1, 2), (2, 3), (3, 2)]);
         let anew = index(&disk, "new", &[(2, 3), (3, 2)]);
         let (number, run) = old.find_run(LogId(2)).unwrap().unwrap();

@@ -1,11 +1,10 @@
 //! Writing the manifest: a snapshot, then edits after it, each synced before it counts.
 
-use std::io;
-use std::sync::Arc;
-
 use super::edit::{ManifestEdit, PAGE_BYTES};
 use super::{MANIFEST_FILE, Manifest};
-use crate::disk::{Disk, DiskFile, create_or_replace};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::{StorageFile, remove_file, rename_file};
 
 const NEW_FILE: &str = "manifest.new";
 /// Edits may take this many bytes more than the snapshot before them; then there is another snapshot. So
@@ -21,7 +20,7 @@ pub(crate) struct ManifestWriter {
 }
 
 struct ManifestFile {
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     /// The sequence number of its snapshot, and its length.
     snapshot: u64,
     snapshot_bytes: u64,
@@ -37,7 +36,7 @@ impl ManifestWriter {
         held: &Manifest,
         edit: &ManifestEdit,
         sequence: u64,
-    ) -> io::Result<()> {
+    ) -> Result<(), StorageError> {
         let is_outgrown = |file: &ManifestFile| file.edit_bytes > file.snapshot_bytes + EDIT_BYTES;
         match self.appended.take().filter(|file| !is_outgrown(file)) {
             Some(file) => self.appended = Some(file.append(edit, sequence)?),
@@ -52,13 +51,17 @@ impl ManifestWriter {
 
     /// Puts the whole manifest on stable storage, in place of the previous file. If that fails, either of
     /// them may be found later.
-    pub(crate) fn write_snapshot(&mut self, disk: &dyn Disk, next: &Manifest) -> io::Result<()> {
+    pub(crate) fn write_snapshot(
+        &mut self,
+        disk: &dyn Disk,
+        next: &Manifest,
+    ) -> Result<(), StorageError> {
         self.appended = None;
         let bytes = next.encode();
         let file = replace(disk, &bytes).map_err(|error| {
             // A partial file takes space that may be what is missing.
-            let _ = disk.remove(NEW_FILE);
-            full_of("write", bytes.len(), &error)
+            let _ = remove_file(disk, NEW_FILE);
+            with_size(error, "write", bytes.len())
         })?;
         let (snapshot, snapshot_bytes) = (next.sequence, bytes.len() as u64);
         self.appended = Some(ManifestFile { file, snapshot, snapshot_bytes, edit_bytes: 0 });
@@ -67,29 +70,28 @@ impl ManifestWriter {
 }
 
 impl ManifestFile {
-    fn append(mut self, edit: &ManifestEdit, sequence: u64) -> io::Result<ManifestFile> {
+    fn append(mut self, edit: &ManifestEdit, sequence: u64) -> Result<ManifestFile, StorageError> {
         let pages = edit.encode(self.snapshot, self.edit_bytes / PAGE_BYTES as u64, sequence);
         let at = self.snapshot_bytes + self.edit_bytes;
-        let written = self.file.write_at(&mut [io::IoSlice::new(&pages)], at);
+        let written = self.file.write_at(&pages, at);
         let synced = written.and_then(|()| self.file.sync());
-        synced.map_err(|error| full_of("append to", pages.len(), &error))?;
+        synced.map_err(|error| with_size(error, "append to", pages.len()))?;
         self.edit_bytes += pages.len() as u64;
         Ok(self)
     }
 }
 
-fn full_of(what: &str, need: usize, error: &io::Error) -> io::Error {
-    let what = format!("{what} journal/manifest, which takes {need} bytes: {error}");
-    io::Error::new(error.kind(), what)
+fn with_size(error: StorageError, what: &str, need: usize) -> StorageError {
+    error.during(&format!("{what} journal/manifest, which takes {need} bytes"))
 }
 
-fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
-    let file = create_or_replace(disk, NEW_FILE)?;
-    file.write_at(&mut [io::IoSlice::new(bytes)], 0)?;
+fn replace(disk: &dyn Disk, bytes: &[u8]) -> Result<StorageFile, StorageError> {
+    let file = StorageFile::create_or_replace(disk, NEW_FILE)?;
+    file.write_at(bytes, 0)?;
     file.sync()?;
-    disk.rename(NEW_FILE, MANIFEST_FILE)?;
+    rename_file(disk, NEW_FILE, MANIFEST_FILE)?;
     disk.sync_directory()?;
-    Ok(file)
+    Ok(file.with_name(MANIFEST_FILE))
 }
 
 #[cfg(test)]

@@ -1,8 +1,5 @@
 //! Reading a proof back: its structure first, then its claims.
 
-use std::io;
-use std::sync::Arc;
-
 use ed25519_dalek::VerifyingKey;
 
 use super::Digest;
@@ -11,8 +8,9 @@ use super::layout::{
     ProofHeader, decode_block,
 };
 use super::tree::HashTree;
-use crate::disk::{DiskFile, read_exact_at};
+use crate::error::StorageError;
 use crate::journal::FRAME_BYTES;
+use crate::storage_file::StorageFile;
 
 /// How many blocks are read at once.
 const BLOCKS_AT_ONCE: u64 = 64;
@@ -74,8 +72,9 @@ pub enum ProofError {
         /// The position of the first such entry.
         position: u64,
     },
+    /// It cannot be read.
     #[error("read proof: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 /// A claim of a proof that is false.
@@ -127,7 +126,7 @@ pub struct ProofLeaf {
 /// memory, and one block.
 pub struct Proof {
     header: ProofHeader,
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     /// Where in the file it begins.
     at: u64,
     /// For each block a position: above all frames of earlier blocks, and not above any frame of this one.
@@ -155,7 +154,7 @@ impl ProofLocation {
     ///
     /// # Errors
     /// [`ProofError`]: one of them is not a proof, or the file does not end with the last of them.
-    pub fn read_all(file: &dyn DiskFile) -> Result<Vec<ProofLocation>, ProofError> {
+    pub fn read_all(file: &StorageFile) -> Result<Vec<ProofLocation>, ProofError> {
         let (mut placed, mut at): (Vec<ProofLocation>, u64) = (Vec::new(), 0);
         let found = file.length()?;
         while at < found || placed.is_empty() {
@@ -176,7 +175,7 @@ impl ProofLocation {
     }
 }
 
-fn read_header(file: &dyn DiskFile, at: u64) -> Result<ProofHeader, ProofError> {
+fn read_header(file: &StorageFile, at: u64) -> Result<ProofHeader, ProofError> {
     let mut bytes = [0; PROOF_HEADER_BYTES];
     let read = file.read_at(&mut bytes, at)?;
     if at == 0 && bytes == [0; PROOF_HEADER_BYTES] {
@@ -197,8 +196,8 @@ impl Proof {
     ///
     /// # Errors
     /// [`ProofError`].
-    pub fn open(file: Arc<dyn DiskFile>) -> Result<Proof, ProofError> {
-        let first = ProofLocation::read_all(&*file)?[0];
+    pub fn open(file: StorageFile) -> Result<Proof, ProofError> {
+        let first = ProofLocation::read_all(&file)?[0];
         Proof::open_at(file, first)
     }
 
@@ -207,7 +206,7 @@ impl Proof {
     /// # Errors
     /// [`ProofError`].
     pub fn open_at(
-        file: Arc<dyn DiskFile>,
+        file: StorageFile,
         ProofLocation { at, header }: ProofLocation,
     ) -> Result<Proof, ProofError> {
         // Bounded by the file's length, which was compared.
@@ -238,7 +237,7 @@ impl Proof {
             let behind = (index + BLOCKS_AT_ONCE).min(blocks);
             let length = self.block_at(behind) - self.block_at(index);
             let mut bytes = vec![0; length as usize];
-            read_exact_at(&*self.file, &mut bytes, self.block_at(index))?;
+            self.file.read_exact_at(&mut bytes, self.block_at(index))?;
             for bytes in bytes.chunks(PROOF_BLOCK_BYTES) {
                 self.firsts.push(next_position);
                 for entry in self.entries(index, bytes)? {
@@ -261,7 +260,7 @@ impl Proof {
     /// Calls `visit` with every hash, in order.
     pub(super) fn for_each_entry(
         &mut self,
-        visit: &mut dyn FnMut(ProofEntry) -> io::Result<()>,
+        visit: &mut dyn FnMut(ProofEntry) -> Result<(), StorageError>,
     ) -> Result<(), ProofError> {
         self.walk(&mut |_, entry| Ok(visit(entry).map(|()| true)?))
     }
@@ -274,6 +273,12 @@ impl Proof {
             .ok_or(ProofError::Block { index })
     }
 
+    /// The name of its file.
+    pub(crate) fn file_name(&self) -> &str {
+        self.file.name()
+    }
+
+    /// Its header.
     pub fn header(&self) -> &ProofHeader {
         &self.header
     }
@@ -354,7 +359,7 @@ impl Proof {
         if self.cached_block.as_ref().is_none_or(|(held, _)| *held != index) {
             let length = self.block_at(index + 1) - self.block_at(index);
             let mut bytes = vec![0; length as usize];
-            read_exact_at(&*self.file, &mut bytes, self.block_at(index))?;
+            self.file.read_exact_at(&mut bytes, self.block_at(index))?;
             self.cached_block = Some((index, self.entries(index, &bytes)?));
         }
         Ok(self.cached_block.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())

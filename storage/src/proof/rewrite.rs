@@ -1,15 +1,15 @@
 //! Rewriting proofs without the leaves of frames that are gone. The proofs of one segment, or of a range of
 //! which nothing is left, become one file.
 
-use std::io;
-
 use super::builder::BlockFiller;
 use super::layout::{BLOCKS_AT, ProofEntry, ProofHeader};
 use super::reader::{Proof, ProofError, ProofLocation};
 use super::tree::SubtreePruner;
 use super::write::{WRITE_BYTES, put};
 use super::{proof_name, proof_start};
-use crate::disk::{Disk, DiskFile, create_or_replace};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::{StorageFile, remove_file, rename_file};
 
 /// Which leaves stay.
 pub(crate) enum LeafRetention<'a> {
@@ -28,48 +28,48 @@ pub(crate) fn rewrite_proofs(
     disk: &dyn Disk,
     starts: &[u64],
     keep: &LeafRetention<'_>,
-    pace: &mut dyn FnMut() -> io::Result<()>,
-) -> io::Result<bool> {
+    pace: &mut dyn FnMut() -> Result<(), StorageError>,
+) -> Result<bool, StorageError> {
     let [first, others @ ..] = starts else { return Ok(false) };
     let name = proof_name(*first);
     let new_name = format!("{name}.new");
-    let file = create_or_replace(disk, &new_name)?;
-    let mut rewriting = ProofRewriter { disk, file: &*file, at: 0, next: *first, throttle: pace };
+    let file = StorageFile::create_or_replace(disk, &new_name)?;
+    let mut rewriting = ProofRewriter { disk, file: &file, at: 0, next: *first, throttle: pace };
     let written = starts.iter().try_for_each(|start| rewriting.rewrite_file(*start, keep));
     let written = match written {
         Ok(()) => file.sync(),
         Err(error) => {
-            disk.remove(&new_name)?;
-            let ProofError::Disk(error) = error else {
+            remove_file(disk, &new_name)?;
+            let ProofError::Storage(error) = error else {
                 tracing::warn!(start = first, %error, "a proof cannot be used, and stays as it is");
                 return Ok(false);
             };
             Err(error)
         }
     };
-    written.and_then(|()| disk.rename(&new_name, &name))?;
+    written.and_then(|()| rename_file(disk, &new_name, &name))?;
     disk.sync_directory()?;
     // The next start removes those that are left if this fails.
     for start in others {
-        disk.remove(&proof_name(*start))?;
+        remove_file(disk, &proof_name(*start))?;
     }
     Ok(true)
 }
 
 struct ProofRewriter<'a> {
     disk: &'a dyn Disk,
-    file: &'a dyn DiskFile,
+    file: &'a StorageFile,
     /// Where the next proof is written.
     at: u64,
     /// Where it has to begin.
     next: u64,
-    throttle: &'a mut dyn FnMut() -> io::Result<()>,
+    throttle: &'a mut dyn FnMut() -> Result<(), StorageError>,
 }
 
 impl ProofRewriter<'_> {
     fn rewrite_file(&mut self, start: u64, keep: &LeafRetention<'_>) -> Result<(), ProofError> {
-        let file = self.disk.open(&proof_name(start))?;
-        for placed in ProofLocation::read_all(&*file)? {
+        let file = StorageFile::open(self.disk, &proof_name(start))?;
+        for placed in ProofLocation::read_all(&file)? {
             let ProofHeader { start: found, end, .. } = placed.header;
             if found != self.next {
                 return Err(ProofError::NotContiguous { expected: self.next, found });
@@ -81,7 +81,7 @@ impl ProofRewriter<'_> {
                 }
                 LeafRetention::None => &[],
             };
-            self.rewrite_proof(Proof::open_at(std::sync::Arc::clone(&file), placed)?, kept)?;
+            self.rewrite_proof(Proof::open_at(file.clone(), placed)?, kept)?;
             self.next = end;
         }
         Ok(())
@@ -91,7 +91,6 @@ impl ProofRewriter<'_> {
         let header = *proof.header();
         // A proof whose leaves do not lead to its root must not be rewritten to look as if they did.
         if let Err(fault) = proof.verify_chain(None) {
-            let fault = io::Error::new(io::ErrorKind::InvalidData, fault.to_string());
             tracing::warn!(start = header.start, %fault, "a proof is not pruned");
             return Err(ProofError::Header);
         }
@@ -131,19 +130,19 @@ impl ProofRewriter<'_> {
 ///
 /// # Errors
 /// The disk fails.
-pub(crate) fn remove_superseded(disk: &dyn Disk) -> io::Result<()> {
+pub(crate) fn remove_superseded(disk: &dyn Disk) -> Result<(), StorageError> {
     let mut starts: Vec<u64> = disk.list()?.iter().filter_map(|name| proof_start(name)).collect();
     starts.sort_unstable();
     let mut before: Vec<ProofLocation> = Vec::new();
     for start in starts {
         let name = proof_name(start);
-        let proofs = match ProofLocation::read_all(&*disk.open(&name)?) {
+        let proofs = match ProofLocation::read_all(&StorageFile::open(disk, &name)?) {
             Ok(proofs) => proofs,
-            Err(ProofError::Disk(error)) => return Err(error),
+            Err(ProofError::Storage(error)) => return Err(error),
             Err(_) => continue,
         };
         if is_superseded(&proofs, &before) {
-            disk.remove(&name)?;
+            remove_file(disk, &name)?;
         } else {
             before = proofs;
         }

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::{Disk, DiskFault, MemoryDisk};
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::journal::{FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
+use crate::storage_file::StorageFile;
 
 /// The key of RFC 8410, section 10.3, as OpenSSL writes one.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
@@ -66,7 +68,7 @@ fn put(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
 fn open(bytes: &[u8]) -> Result<Proof, ProofError> {
     let disk = MemoryDisk::new();
     put(&disk, "p", bytes);
-    Proof::open(disk.open("p").unwrap())
+    Proof::open(StorageFile::open(&disk, "p").unwrap())
 }
 
 fn go_on(_: u64) -> ControlFlow<()> {
@@ -138,8 +140,8 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
 }
 
 fn proofs_in(disk: &MemoryDisk, name: &str) -> Vec<Proof> {
-    let file = disk.open(name).unwrap();
-    let placed = ProofLocation::read_all(&*file).unwrap();
+    let file = StorageFile::open(disk, name).unwrap();
+    let placed = ProofLocation::read_all(&file).unwrap();
     placed.into_iter().map(|it| Proof::open_at(file.clone(), it).unwrap()).collect()
 }
 
@@ -380,7 +382,9 @@ fn the_progress_callback_may_end_it_and_nothing_remains() {
         chunks += 1;
         if chunks == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    assert!(matches!(written, Err(WriteProofError::Interrupted)), "{written:?}");
+    let is_interrupted =
+        matches!(written, Err(WriteProofError::Storage(StorageError::Interrupted)));
+    assert!(is_interrupted, "{written:?}");
     assert_eq!((chunks, disk.list().unwrap()), (2, vec![segment_name(800)]));
 }
 
@@ -400,12 +404,14 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) as usize % choices
         });
-        let Ok(file) = crashed.open(&proof_name(800)) else {
+        let Ok(file) = StorageFile::open(&crashed, &proof_name(800)) else {
             assert!(written.is_err(), "seed {seed}: it was said to be written");
             none += 1;
             continue;
         };
-        match Proof::open(file) {
+        let opened = Proof::open(file);
+        let is_whole = opened.is_ok();
+        match opened {
             Ok(_) => {
                 assert_eq!(crashed.bytes(&proof_name(800)), proof, "seed {seed}");
                 whole += 1;
@@ -414,7 +420,7 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
             Err(error) => panic!("seed {seed}: {error}"),
         }
         let chain = chain_before(&crashed, end).unwrap();
-        assert_eq!(chain.is_some(), Proof::open(crashed.open(&proof_name(800)).unwrap()).is_ok());
+        assert_eq!(chain.is_some(), is_whole);
     }
     assert!(whole > 0 && unfinished > 0 && none > 0, "{whole} {unfinished} {none}");
 }

@@ -1,6 +1,5 @@
 //! Writing the proof of a sealed segment.
 
-use std::io;
 use std::ops::Range;
 
 use ed25519_dalek::SigningKey;
@@ -10,10 +9,12 @@ use super::builder::ProofBuilder;
 use super::layout::{BLOCKS_AT, ProofHeader};
 use super::reader::{ProofError, ProofLocation};
 use super::{Digest, FrameLeaves, proof_name, proof_start};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
+use crate::error::StorageError;
 use crate::journal::{
     FrameError, FrameReader, JournalScanItem, SEGMENT_HEADER_BYTES, ScanProgress, segment_name,
 };
+use crate::storage_file::{StorageFile, list_files, remove_file, remove_if_exists, sync_directory};
 
 /// Blocks are written when there are this many bytes of them.
 pub(super) const WRITE_BYTES: u64 = 1 << 20;
@@ -29,11 +30,10 @@ pub enum WriteProofError {
         /// What is wrong there.
         reason: FrameError,
     },
-    /// The progress callback ended it. Nothing of it remains.
-    #[error("writing the proof was interrupted")]
-    Interrupted,
+    /// The segment cannot be read, the proof cannot be written, or the progress callback ended it
+    /// ([`StorageError::Interrupted`]). Nothing of it remains.
     #[error("write proof: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 /// Writes the proof of the sealed segment that holds `span`, durably. It first removes the remains of a
@@ -81,36 +81,33 @@ fn write_with(
     add: &mut LeafSource<'_>,
 ) -> Result<ProofHeader, WriteProofError> {
     let name = proof_name(span.start);
-    match disk.remove(&name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let file = disk.create(&name)?;
+    remove_if_exists(disk, &name)?;
+    let file = StorageFile::create(disk, &name)?;
     let mut write = || -> Result<ProofHeader, WriteProofError> {
         let builder = ProofBuilder::new(span.start, before);
-        let mut proof = ProofFile { file: &*file, builder, at: BLOCKS_AT };
+        let mut proof = ProofFile { file: &file, builder, at: BLOCKS_AT };
         add(&mut proof)?;
         let header = proof.finish(span.end, key)?;
-        disk.sync_directory()?;
+        sync_directory(disk)?;
         Ok(header)
     };
     let written = write();
     if written.is_err() {
         // A reader would find it unfinished, so this may fail.
-        let _ = disk.remove(&name);
+        let _ = remove_file(disk, &name);
     }
     written
 }
 
 /// A proof that is being written to its file.
 struct ProofFile<'a> {
-    file: &'a dyn DiskFile,
+    file: &'a StorageFile,
     builder: ProofBuilder,
     at: u64,
 }
 
 impl ProofFile<'_> {
-    fn add(&mut self, position: u64, leaf: Digest, stamp: Hlc) -> io::Result<()> {
+    fn add(&mut self, position: u64, leaf: Digest, stamp: Hlc) -> Result<(), StorageError> {
         self.builder.leaf(position, leaf, stamp);
         if self.builder.filled_bytes() >= WRITE_BYTES {
             self.at = put(self.file, &self.builder.take_blocks(), self.at)?;
@@ -118,7 +115,7 @@ impl ProofFile<'_> {
         Ok(())
     }
 
-    fn finish(self, end: u64, key: Option<&SigningKey>) -> io::Result<ProofHeader> {
+    fn finish(self, end: u64, key: Option<&SigningKey>) -> Result<ProofHeader, StorageError> {
         let finished = self.builder.finish(end, key);
         put(self.file, &finished.blocks, self.at)?;
         // A header vouches for what follows it, so it is written last.
@@ -137,16 +134,11 @@ fn add_leaves_of_file(
     progress: &mut ScanProgress<'_>,
 ) -> Result<(), WriteProofError> {
     let segment = segment_name(span.start);
-    let frames = disk.open(&segment)?;
+    let frames = StorageFile::open(disk, &segment)?;
     let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
     let mut position = span.start;
     loop {
-        let found = match frames.next_item_with(progress) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                return Err(WriteProofError::Interrupted);
-            }
-            found => found?,
-        };
+        let found = frames.next_item_with(progress)?;
         let damaged = |position, reason| {
             Err(WriteProofError::Corrupt { file: segment.clone(), position, reason })
         };
@@ -168,9 +160,9 @@ fn add_leaves_of_file(
     }
 }
 
-pub(super) fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {
+pub(super) fn put(file: &StorageFile, bytes: &[u8], at: u64) -> Result<u64, StorageError> {
     if !bytes.is_empty() {
-        file.write_at(&mut [io::IoSlice::new(bytes)], at)?;
+        file.write_at(bytes, at)?;
     }
     Ok(at + bytes.len() as u64)
 }
@@ -184,9 +176,9 @@ pub fn chain_before(disk: &dyn Disk, start: u64) -> Result<Option<Digest>, Proof
     if start == 0 {
         return Ok(Some(Digest::BIRTH));
     }
-    let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
+    let starts = list_files(disk)?.into_iter().filter_map(|name| proof_start(&name));
     let Some(before) = starts.filter(|other| *other < start).max() else { return Ok(None) };
-    match ProofLocation::read_all(&*disk.open(&proof_name(before))?) {
+    match ProofLocation::read_all(&StorageFile::open(disk, &proof_name(before))?) {
         Ok(proofs) => {
             let last = proofs.last().map(|proof| proof.header).filter(|last| last.end == start);
             Ok(last.map(|last| last.after))

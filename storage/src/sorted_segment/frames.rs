@@ -1,15 +1,14 @@
 //! Reading a sorted segment from beginning to end, with every payload, past bytes that are not frames.
 
-use std::io;
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use super::{
     GapTracker, SORTED_FRAME_HEADER_BYTES, SORTED_HEADER_BYTES, SORTED_PREFIX_BYTES, SortedFrame,
     decode_sorted_frame,
 };
-use crate::disk::DiskFile;
+use crate::error::StorageError;
 use crate::journal::{FRAME_BYTES, FrameChunkReader, PAYLOAD_ALIGN, ScannedFrame, padded};
+use crate::storage_file::StorageFile;
 
 /// An item at a place of a sorted segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +52,14 @@ impl SortedFrameReader {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn new(file: Arc<dyn DiskFile>) -> io::Result<SortedFrameReader> {
+    pub fn new(file: StorageFile) -> Result<SortedFrameReader, StorageError> {
         SortedFrameReader::with_leaves(file, false)
     }
 
     pub(crate) fn with_leaves(
-        file: Arc<dyn DiskFile>,
+        file: StorageFile,
         with_leaves: bool,
-    ) -> io::Result<SortedFrameReader> {
+    ) -> Result<SortedFrameReader, StorageError> {
         let length = file.length()?;
         let chunks = FrameChunkReader::new(file, with_leaves);
         Ok(SortedFrameReader { chunks, length, at: SORTED_HEADER_BYTES, gap: None, next: None })
@@ -85,15 +84,15 @@ impl SortedFrameReader {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn next_item(&mut self) -> io::Result<Option<SortedScanItem>> {
+    pub fn next_item(&mut self) -> Result<Option<SortedScanItem>, StorageError> {
         self.next_item_where(&mut |_| Ok(true))
     }
 
     /// The same; a frame for which `is_one` returns false belongs to a gap.
     pub(crate) fn next_item_where(
         &mut self,
-        is_one: &mut dyn FnMut(&SortedFrame) -> io::Result<bool>,
-    ) -> io::Result<Option<SortedScanItem>> {
+        is_one: &mut dyn FnMut(&SortedFrame) -> Result<bool, StorageError>,
+    ) -> Result<Option<SortedScanItem>, StorageError> {
         if let Some(found) = self.next.take() {
             return Ok(Some(found));
         }
@@ -131,7 +130,7 @@ impl SortedFrameReader {
         &mut self,
         filed: &SortedFrame,
         front: &[u8; SORTED_FRAME_HEADER_BYTES],
-    ) -> io::Result<Option<SortedScanItem>> {
+    ) -> Result<Option<SortedScanItem>, StorageError> {
         let header: [u8; FRAME_BYTES] =
             front[SORTED_PREFIX_BYTES..].try_into().expect("a front ends with a header");
         let go_on = &mut |_| ControlFlow::Continue(());

@@ -1,7 +1,6 @@
 //! Opening a store: sealed segments, then the journal after them, then the threads.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +14,7 @@ use super::{
 use crate::data_cache::DataCache;
 use crate::disk::Disk;
 use crate::entry::{Entry, LogId};
+use crate::error::StorageError;
 use crate::history::{HistoryBuilder, HistoryError, SealedHistory};
 use crate::index::BlockCache;
 use crate::journal::{
@@ -56,8 +56,9 @@ pub enum OpenError {
     /// The bound file cannot be read.
     #[error(transparent)]
     Bound(#[from] BoundError),
+    /// Something cannot be read or written.
     #[error("open store: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 /// Opens the sealed part. It refuses a manifest or a bound file that is older than the other.
@@ -183,7 +184,7 @@ impl<S: AppendStage> Store<S> {
         let shared = Arc::new(StoreContext { queue: StoreRequestQueue::new(), history, stats });
         let clock = (timekeeper, renewer);
         Store::start(shared, journal, clock, stage(replay), torn_bytes, options)
-            .map_err(OpenError::Disk)
+            .map_err(OpenError::Storage)
     }
 
     /// Starts the writer and the other threads, unless they are stepped.
@@ -194,7 +195,7 @@ impl<S: AppendStage> Store<S> {
         stage: S,
         torn_bytes: u64,
         options: Options,
-    ) -> io::Result<Store<S>> {
+    ) -> Result<Store<S>, StorageError> {
         let data_cache = Arc::new(DataCache::new(options.tail_bytes_max));
         let writer = StoreWriter {
             shared: Arc::clone(&shared),
@@ -222,7 +223,12 @@ impl<S: AppendStage> Store<S> {
         Ok(store)
     }
 
-    fn spawn(&self, writer: StoreWriter<S>, keeper: BoundRenewer, by_hand: bool) -> io::Result<()> {
+    fn spawn(
+        &self,
+        writer: StoreWriter<S>,
+        keeper: BoundRenewer,
+        by_hand: bool,
+    ) -> Result<(), StorageError> {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);

@@ -1,7 +1,6 @@
 //! Reading back what the previous incarnation of the store left.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use hlc::Hlc;
 use super::OpenError;
 use crate::data_file::DataFile;
 use crate::entry::{Entry, LogId};
+use crate::error::StorageError;
 use crate::history::{HistoryBuilder, UnindexedSegment};
 use crate::index::{IndexRun, LogTip};
 use crate::journal::{
@@ -34,7 +34,7 @@ impl ReplayedEntry<'_> {
     ///
     /// # Errors
     /// The disk fails, or returns other bytes than were written.
-    pub fn payload(&self) -> io::Result<Bytes> {
+    pub fn payload(&self) -> Result<Bytes, StorageError> {
         read_checked(self.file, self.at, self.entry)
     }
 }
@@ -45,14 +45,14 @@ pub trait ReplayHandler {
     /// called if no state is saved: then all entries follow.
     ///
     /// # Errors
-    /// The state cannot be used; the store does not open.
-    fn restore(&mut self, state: &[u8]) -> io::Result<()>;
+    /// [`RecoverError::Unusable`], for example; the store does not open.
+    fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError>;
 
     /// An entry. Those of one log come in order.
     ///
     /// # Errors
-    /// The entry cannot be used; the store does not open.
-    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> io::Result<()>;
+    /// [`RecoverError::Unusable`], for example; the store does not open.
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> Result<(), RecoverError>;
 
     /// The state that an [`AppendStage`](crate::AppendStage) would have after the same entries.
     fn state(&self) -> Vec<u8>;
@@ -182,9 +182,7 @@ pub(super) fn check_continuation(
         return Err(RecoverError::Order { position, stamp, last });
     }
     if tip.bytes.checked_add(u64::from(entry.length)).is_none() {
-        let (log, bytes) = (log.0, tip.bytes);
-        let what = format!("a log cannot have so many bytes. log={log}, bytes={bytes}");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
+        return Err(RecoverError::Bytes { position, log, bytes: tip.bytes });
     }
     Ok(())
 }

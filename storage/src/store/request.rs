@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::checksum::combine_checksums;
 use crate::entry::{LogId, Offset};
+use crate::error::StorageError;
 use crate::journal::PAYLOAD_BYTES_MAX;
 use crate::log::Log;
 use crate::payload::Payload;
@@ -107,15 +108,10 @@ pub enum AppendError<R> {
     /// No stamp can be assigned.
     #[error("{0}")]
     Time(TimeError),
-    /// The disk did not take it. Reads go on, and writes will too once there is room.
-    #[error("the disk refused a write: {0}")]
-    Disk(Arc<str>),
-    /// Where the log ends cannot be read.
-    #[error("an index cannot be read: {0}; a corrupt index is rebuilt: try again")]
-    Index(Arc<str>),
-    /// The store takes no more writes.
-    #[error("the store has stopped: {0}")]
-    Stopped(Arc<str>),
+    /// The disk did not take it, where its log ends cannot be read, or the store has stopped. But for the last,
+    /// reads go on, and the same append may succeed later: once there is room, or the index is rebuilt.
+    #[error("{0}")]
+    Storage(StorageError),
 }
 
 /// The results of a request, one for each of its appends.

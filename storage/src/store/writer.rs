@@ -1,7 +1,6 @@
 //! The writer: the one thread that appends.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,8 +10,8 @@ use super::{
     AppendError, AppendReceipt, AppendResults, AppendStage, Durability, LogAppend, StoreContext,
     StoreRequest, StoreRequestQueueState,
 };
-use crate::disk::{is_full, is_out_of_descriptors};
 use crate::entry::{Entry, LogId, Offset};
+use crate::error::StorageError;
 use crate::history::UnindexedSegment;
 use crate::journal::{
     FRAME_BYTES, FrameHeader, JournalWriteError, JournalWriter, RolledSegment, padded,
@@ -57,7 +56,7 @@ impl<S: AppendStage> StoreWriter<S> {
         if self.stop_reason().is_none()
             && let Err(error) = self.journal.sync()
         {
-            tracing::error!(error = describe(&error), "the journal was not synced at the end");
+            tracing::error!(%error, "the journal was not synced at the end");
         }
         self.timekeeper.close(self.journal.synced_to());
         std::mem::forget(abort);
@@ -112,7 +111,7 @@ impl<S: AppendStage> StoreWriter<S> {
     fn write_group(&mut self, group: Vec<StoreRequest<S>>) {
         // Requests queued before the store stopped are not written after it.
         if let Some(why) = self.stop_reason() {
-            let error = AppendError::Stopped(why);
+            let error = AppendError::Storage(StorageError::Stopped { why });
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
         let durable = group.iter().any(|request| {
@@ -247,18 +246,18 @@ impl<S: AppendStage> StoreWriter<S> {
     }
 
     fn handle_write_error(&mut self, error: JournalWriteError) -> AppendError<S::Refusal> {
-        let why: Arc<str> = describe(&error).into();
-        match error {
-            JournalWriteError::Refused(_) => {
-                self.refusals.record_refusal(&why, self.timekeeper.steady_now());
-                AppendError::Disk(why)
+        AppendError::Storage(match error {
+            JournalWriteError::Refused(error) => {
+                self.refusals.record_refusal(&error.to_string(), self.timekeeper.steady_now());
+                error
             }
-            JournalWriteError::Broken { .. } => {
+            JournalWriteError::Broken { doing, source } => {
+                let why: Arc<str> = source.during(doing).to_string().into();
                 tracing::error!(error = %why, "the store stops: what is on the disk is not known");
                 self.shared.queue.state.lock().stopped = Some(Arc::clone(&why));
-                AppendError::Stopped(why)
+                StorageError::Stopped { why }
             }
-        }
+        })
     }
 }
 
@@ -291,7 +290,7 @@ fn queue_for_indexing<S: AppendStage>(
     shared: &StoreContext<S>,
     stage: &S,
     RolledSegment { segment, end, leaves }: RolledSegment,
-) -> io::Result<()> {
+) -> Result<(), StorageError> {
     let history = &shared.history;
     history.wait_for_room()?;
     shared.stats.open_since.store(0, Ordering::Relaxed);
@@ -300,19 +299,6 @@ fn queue_for_indexing<S: AppendStage>(
     }
     history.push_unindexed(UnindexedSegment { segment, end, stage_state: stage.state() });
     Ok(())
-}
-
-fn describe(error: &JournalWriteError) -> String {
-    match error {
-        JournalWriteError::Refused(source) if is_full(source) => {
-            format!("{source}; free space on it")
-        }
-        JournalWriteError::Refused(source) if is_out_of_descriptors(source) => {
-            format!("{source}; let the process open more files (ulimit -Hn, LimitNOFILE=)")
-        }
-        JournalWriteError::Refused(source) => source.to_string(),
-        JournalWriteError::Broken { doing, source } => format!("{doing}: {source}"),
-    }
 }
 
 pub(super) fn fail<S: AppendStage>(

@@ -4,12 +4,11 @@
 //! also holds how far the wall clock was confirmed, so that a restart neither ends a doubt nor loses a
 //! confirmation.
 
-use std::io;
-use std::sync::Arc;
-
 use hlc::{Hlc, SysTime, WallMark};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
+use crate::error::StorageError;
+use crate::storage_file::StorageFile;
 
 /// The name of the bound file, in the journal's directory.
 pub const BOUND_FILE: &str = "bound";
@@ -69,7 +68,7 @@ impl BoundRecord {
 }
 
 pub struct BoundFile {
-    file: Arc<dyn DiskFile>,
+    file: StorageFile,
     newest: BoundRecord,
 }
 
@@ -85,8 +84,9 @@ pub enum BoundError {
         /// Where in the file the slot lies.
         position: u64,
     },
+    /// It cannot be read.
     #[error("read journal/bound: {0}")]
-    Disk(#[from] io::Error),
+    Storage(#[from] StorageError),
 }
 
 impl BoundFile {
@@ -95,13 +95,9 @@ impl BoundFile {
     /// # Errors
     /// [`BoundError`].
     pub fn read(disk: &dyn Disk) -> Result<Option<BoundRecord>, BoundError> {
-        let file = match disk.open(BOUND_FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(file) = StorageFile::open_if_exists(disk, BOUND_FILE)? else { return Ok(None) };
         let mut newest: Option<BoundRecord> = None;
-        for (index, slot) in read_slots(&*file)?.into_iter().enumerate() {
+        for (index, slot) in read_slots(&file)?.into_iter().enumerate() {
             match slot {
                 BoundSlot::Empty => {}
                 BoundSlot::Corrupt => {
@@ -122,12 +118,9 @@ impl BoundFile {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn corrupt_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
-        let slots = match disk.open(BOUND_FILE) {
-            Ok(file) => read_slots(&*file)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+    pub fn corrupt_slot(disk: &dyn Disk) -> Result<Option<u64>, StorageError> {
+        let Some(file) = StorageFile::open_if_exists(disk, BOUND_FILE)? else { return Ok(None) };
+        let slots = read_slots(&file)?;
         let is_second =
             |slot: &BoundSlot| matches!(slot, BoundSlot::Whole(bound) if bound.sequence >= 2);
         let lost = slots.iter().position(|slot| *slot == BoundSlot::Empty);
@@ -138,18 +131,16 @@ impl BoundFile {
     ///
     /// # Errors
     /// The disk fails.
-    pub fn open(disk: &dyn Disk, newest: Option<BoundRecord>) -> io::Result<BoundFile> {
-        let file = match disk.open(BOUND_FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = disk.create(BOUND_FILE)?;
+    pub fn open(disk: &dyn Disk, newest: Option<BoundRecord>) -> Result<BoundFile, StorageError> {
+        let file = match StorageFile::open_if_exists(disk, BOUND_FILE)? {
+            Some(file) => file,
+            None => {
+                let file = StorageFile::create(disk, BOUND_FILE)?;
                 // Then a bound takes no more space, however full the disk is.
-                let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
-                file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
+                file.write_at(&[0; SLOT_STRIDE as usize + SLOT_BYTES], 0)?;
                 disk.sync_directory()?;
                 file
             }
-            Err(error) => return Err(error),
         };
         file.hold_open(true);
         Ok(BoundFile { file, newest: newest.unwrap_or_default() })
@@ -161,14 +152,13 @@ impl BoundFile {
     }
 
     /// Puts `next` on stable storage, as the write after the newest.
-    pub(super) fn write(&mut self, next: BoundRecord) -> io::Result<()> {
+    pub(super) fn write(&mut self, next: BoundRecord) -> Result<(), StorageError> {
         let next = BoundRecord { sequence: self.newest.sequence + 1, ..next };
         assert!(next.bound >= self.newest.bound, "the persisted bound never falls");
         let position = (next.sequence % 2) * SLOT_STRIDE;
-        let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
-        written.and_then(|()| self.file.sync()).map_err(|error| {
-            io::Error::new(error.kind(), format!("write journal/bound: {error}"))
-        })?;
+        let written = self.file.write_at(&next.encode(), position);
+        let synced = written.and_then(|()| self.file.sync());
+        synced.map_err(|error| error.during("write journal/bound"))?;
         self.newest = next;
         Ok(())
     }
@@ -176,7 +166,7 @@ impl BoundFile {
     /// Records that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes
     /// it back, so that the next start need not wait. It is the one safe fall: nothing at or above the new
     /// bound was given out, and nothing will be.
-    pub(super) fn close(&mut self, last: BoundRecord) -> io::Result<()> {
+    pub(super) fn close(&mut self, last: BoundRecord) -> Result<(), StorageError> {
         self.newest.bound = self.newest.bound.min(last.bound);
         self.write(BoundRecord { clean: true, ..last })
     }
@@ -196,7 +186,7 @@ pub enum BoundSlot {
 ///
 /// # Errors
 /// The disk fails.
-pub fn read_slots(file: &dyn DiskFile) -> io::Result<[BoundSlot; 2]> {
+pub fn read_slots(file: &StorageFile) -> Result<[BoundSlot; 2], StorageError> {
     let mut slots = [BoundSlot::Empty; 2];
     for (index, slot) in slots.iter_mut().enumerate() {
         let mut bytes = [0; SLOT_BYTES];
@@ -306,7 +296,7 @@ mod tests {
         file.write(bound(4)).unwrap();
         assert_eq!(newest(&disk), Some(BoundRecord { sequence: 3, ..bound(4) }));
         disk.corrupt(BOUND_FILE, SLOT_STRIDE as usize, 1);
-        let slots = read_slots(&*disk.open(BOUND_FILE).unwrap()).unwrap();
+        let slots = read_slots(&StorageFile::open(&disk, BOUND_FILE).unwrap()).unwrap();
         assert_eq!(
             slots,
             [BoundSlot::Whole(BoundRecord { sequence: 2, ..bound(2) }), BoundSlot::Corrupt]
@@ -330,7 +320,7 @@ mod tests {
         let (disk, _) = written(1);
         disk.arm(DiskFault::CrashAt(disk.operations()));
         assert!(disk.sync_directory().is_err(), "the machine stops");
-        assert!(matches!(BoundFile::read(&disk), Err(BoundError::Disk(_))));
+        assert!(matches!(BoundFile::read(&disk), Err(BoundError::Storage(_))));
         assert!(BoundFile::corrupt_slot(&disk).is_err());
         assert!(BoundFile::open(&disk, None).is_err());
     }
@@ -344,8 +334,8 @@ mod tests {
         for (times, position) in [(2, 0), (2, SLOT_STRIDE), (3, 0), (3, SLOT_STRIDE)] {
             let (disk, _) = written(times);
             assert_eq!(lost(&disk), None);
-            let file = disk.open(BOUND_FILE).unwrap();
-            file.write_at(&mut [io::IoSlice::new(&[0; SLOT_BYTES])], position).unwrap();
+            let file = StorageFile::open(&disk, BOUND_FILE).unwrap();
+            file.write_at(&[0; SLOT_BYTES], position).unwrap();
             let is_told = newest(&disk).unwrap().sequence >= 2;
             assert_eq!(lost(&disk), is_told.then_some(position), "{times} {position}");
         }

@@ -229,7 +229,9 @@ fn a_bound_that_cannot_be_written_is_asked_for_again() {
     rig.disk.arm(DiskFault::SyncFails(0));
     rig.timekeeper.begin_group();
     match rig.timekeeper.stamp() {
-        Err(TimeError::Bound(why)) => assert!(why.contains("write journal/bound"), "{why}"),
+        Err(TimeError::Bound(error)) => {
+            assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(rig.bound(), before);

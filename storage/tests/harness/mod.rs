@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hlc::{Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
 use storage::disk::{Disk, MemoryDisk};
+use storage::journal::RecoverError;
 use storage::{
     AppendError, AppendReceipt, AppendStage, Durability, LogAppend, LogId, Offset, OpenError,
     Options, Payload, PayloadHeader, ReplayHandler, ReplayedEntry, Store,
@@ -103,7 +104,7 @@ pub(crate) struct StoredEntry {
 pub(crate) struct ReplayRecorder(pub(crate) Vec<StoredEntry>);
 
 impl ReplayHandler for ReplayRecorder {
-    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
+    fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError> {
         assert_eq!(state, STATE, "a stage gets back what it remembered");
         Ok(())
     }
@@ -112,7 +113,7 @@ impl ReplayHandler for ReplayRecorder {
         STATE.to_vec()
     }
 
-    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> Result<(), RecoverError> {
         let payload = replayed.payload()?;
         let shown = replayed.start.len();
         assert_eq!(

@@ -24,7 +24,7 @@ pub(super) fn print(
     inspected: &InspectedFile,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let slots = read_slots(&*inspected.file)?;
+    let slots = read_slots(&inspected.file)?;
     let newest = slots.iter().filter_map(whole).map(|bound| bound.sequence).max();
     let headings = &[
         "slot",

@@ -1,9 +1,7 @@
 //! An index: its header, the runs of logs, and entries if some are requested.
 
-use std::io;
-use std::sync::Arc;
-
 use serde::Serialize;
+use storage::StorageError;
 use storage::index::{IndexEntry, IndexRun, SegmentIndex};
 
 use super::{InspectPrinter, InspectedFile, stamp, user_times};
@@ -78,7 +76,7 @@ pub(super) fn print(
     inspected: &InspectedFile,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let index = SegmentIndex::open_any(&inspected.name, Arc::clone(&inspected.file))?;
+    let index = SegmentIndex::open_any(inspected.file.clone())?;
     print_header(inspected, index.as_ref(), printer)?;
     let Some(index) = index else { return Ok(()) };
     let mut walk = IndexPrinter { inspected, printer, last_reason: String::new() };
@@ -151,10 +149,10 @@ struct IndexPrinter<'a, 'b> {
 impl IndexPrinter<'_, '_> {
     /// The value that was read; `None` if it is corrupt, which is reported once. Other errors end
     /// the run.
-    fn read<T>(&mut self, read: io::Result<T>) -> anyhow::Result<Option<T>> {
+    fn read<T>(&mut self, read: Result<T, StorageError>) -> anyhow::Result<Option<T>> {
         let reason = match read {
             Ok(read) => return Ok(Some(read)),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+            Err(error) if error.is_corruption() => error.to_string(),
             Err(error) => return Err(error.into()),
         };
         if reason != self.last_reason {
@@ -169,11 +167,17 @@ impl IndexPrinter<'_, '_> {
         Ok(None)
     }
 
+    /// Whether the file ends before the record.
+    fn is_at_end<T>(&self, read: &Result<T, StorageError>) -> anyhow::Result<bool> {
+        let Err(StorageError::Corrupt { at: Some(at), .. }) = read else { return Ok(false) };
+        Ok(*at >= self.inspected.file.length()?)
+    }
+
     fn runs(&mut self, index: &SegmentIndex) -> anyhow::Result<Vec<IndexRun>> {
         let mut runs = Vec::new();
         for number in 0..index.header.runs {
             let run = index.run_at(number);
-            if is_at_end(&run) {
+            if self.is_at_end(&run)? {
                 break;
             }
             if let Some(run) = self.read(run)? {
@@ -235,7 +239,7 @@ impl IndexPrinter<'_, '_> {
                 break;
             }
             let placed = index.entry(number);
-            if is_at_end(&placed) {
+            if self.is_at_end(&placed)? {
                 break;
             }
             let Some(placed) = self.read(placed)? else { continue };
@@ -286,9 +290,4 @@ impl IndexPrinter<'_, '_> {
         ];
         self.printer.row(headings, cells)
     }
-}
-
-/// Whether the file ends before the record.
-fn is_at_end<T>(read: &io::Result<T>) -> bool {
-    read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }

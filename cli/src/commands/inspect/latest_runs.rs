@@ -35,8 +35,8 @@ pub(super) fn print(
     inspected: &InspectedFile,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let (file, cache) = (Arc::clone(&inspected.file), Arc::new(BlockCache::new(1 << 20)));
-    let table = LatestRunTable::open_any(&inspected.name, file, cache)?;
+    let (file, cache) = (inspected.file.clone(), Arc::new(BlockCache::new(1 << 20)));
+    let table = LatestRunTable::open_any(file, cache)?;
     let damaged =
         table.as_ref().map(LatestRunTable::corrupt_blocks).transpose()?.unwrap_or(vec![0]);
     print_header(inspected, table.as_ref(), &damaged, printer)?;

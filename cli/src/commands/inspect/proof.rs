@@ -1,7 +1,5 @@
 //! The proofs of segments: for each its header, whether its claims hold, then its leaves.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use storage::proof::{Proof, ProofError, ProofHeader, ProofLocation};
 
@@ -45,16 +43,16 @@ pub(super) fn print(
     inspected: &InspectedFile,
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
-    let placed = match ProofLocation::read_all(&*inspected.file) {
+    let placed = match ProofLocation::read_all(&inspected.file) {
         Ok(placed) => placed,
-        Err(ProofError::Disk(error)) => return Err(error.into()),
+        Err(ProofError::Storage(error)) => return Err(error.into()),
         Err(error) => return print_fault(inspected, &error, printer),
     };
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
     for placed in placed {
-        match Proof::open_at(Arc::clone(&inspected.file), placed) {
+        match Proof::open_at(inspected.file.clone(), placed) {
             Ok(proof) => print_proof(inspected, proof, &mut left, printer)?,
-            Err(ProofError::Disk(error)) => return Err(error.into()),
+            Err(ProofError::Storage(error)) => return Err(error.into()),
             Err(error) => print_fault(inspected, &error, printer)?,
         }
     }

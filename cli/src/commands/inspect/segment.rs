@@ -1,7 +1,6 @@
 //! A segment of the journal: its header, then its frames.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use serde::Serialize;
 use storage::journal::{
@@ -78,7 +77,7 @@ pub(super) fn print(
     let start = print_header(inspected, printer)?;
     let length = inspected.file.length()?.saturating_sub(SEGMENT_HEADER_BYTES);
     let span = start..start.saturating_add(length);
-    let mut frames = FrameReader::new(Arc::clone(&inspected.file), span, SEGMENT_HEADER_BYTES);
+    let mut frames = FrameReader::new(inspected.file.clone(), span, SEGMENT_HEADER_BYTES);
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
     while let Some(found) = frames.next_item()? {
         let end = match &found {

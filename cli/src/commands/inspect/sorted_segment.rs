@@ -1,7 +1,5 @@
 //! A sorted segment: its header, then its frames in file order, and the gaps between them.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use storage::sorted_segment::{
     SORTED_HEADER_BYTES, SortedFrameReader, SortedScanItem, SortedSegmentHeader,
@@ -35,7 +33,7 @@ pub(super) fn print(
     printer: &mut InspectPrinter<'_>,
 ) -> anyhow::Result<()> {
     print_header(inspected, printer)?;
-    let mut frames = SortedFrameReader::new(Arc::clone(&inspected.file))?;
+    let mut frames = SortedFrameReader::new(inspected.file.clone())?;
     let mut left = printer.args.frames.unwrap_or(u64::MAX);
     while let Some(found) = frames.next_item()? {
         match found {

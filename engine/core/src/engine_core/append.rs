@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::{AppendError, AppendReceipt, AppendResults, Durability};
+use storage::{AppendError, AppendReceipt, AppendResults, Durability, StorageError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::EngineCore;
@@ -102,7 +102,7 @@ pub fn flatten(error: AppendError<EngineError>) -> EngineError {
     match error {
         AppendError::Refused(refusal) => refusal,
         AppendError::Time(error) => EngineError::Fenced(error.to_string()),
-        AppendError::Disk(why) | AppendError::Index(why) => EngineError::Disk(why),
-        AppendError::Stopped(why) => EngineError::Stopping(why),
+        AppendError::Storage(StorageError::Stopped { why }) => EngineError::Stopping(why),
+        AppendError::Storage(error) => EngineError::Storage(error),
     }
 }

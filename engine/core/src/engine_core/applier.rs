@@ -9,7 +9,7 @@ use hlc::{Cut, Hlc, UserTime};
 use storage::catalog::AppliedPosition;
 use storage::{
     AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogAppend, LogId, LogSource,
-    Payload,
+    Payload, StorageError,
 };
 use tokio::sync::oneshot;
 
@@ -198,7 +198,7 @@ impl EngineCore {
         changing: Option<ChangesGuard>,
     ) -> Result<PendingStamp, EngineError> {
         if let Some(why) = self.shared.apply_failure.get() {
-            return Err(EngineError::Disk(Arc::clone(why)));
+            return Err(EngineError::Internal(Arc::clone(why)));
         }
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::closing());
@@ -251,7 +251,7 @@ impl EngineCore {
         };
         let load = || {
             let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
-            logs.collect::<std::io::Result<_>>()
+            logs.collect::<Result<_, StorageError>>()
         };
         Ok(block_in_place(load)?)
     }
@@ -305,7 +305,7 @@ impl EngineCore {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub fn has_applied(&self, cut: Cut) -> std::io::Result<bool> {
+    pub fn has_applied(&self, cut: Cut) -> Result<bool, StorageError> {
         let applied = Hlc::from_bits(self.shared.applied_stamp.load(Ordering::Acquire));
         let projected = self.wings().events.iter().map(|projection| projection.log());
         for log in std::iter::once(NAMESPACE_LOG).chain(projected) {
@@ -342,7 +342,7 @@ impl EventApplier {
         let shared = &self.shared;
         let held = shared.apply_lock.lock();
         let result = match shared.apply_failure.get() {
-            Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+            Some(why) => Err(EngineError::Internal(Arc::clone(why))),
             None => self.apply(&change, AppliedPosition { position, stamp }),
         };
         match &result {

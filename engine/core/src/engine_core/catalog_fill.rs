@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
 use storage::catalog::{AppliedPosition, Catalog, CatalogDirectory, CatalogError};
-use storage::{Log, Offset};
+use storage::{Log, Offset, StorageError};
 
 use super::{EngineState, EngineStore};
 use crate::event_reader::{EventReader, LogEvent};
@@ -247,7 +247,7 @@ fn can_catch_up(
 }
 
 /// Whether a log has the last entry that the catalog applied.
-fn has_entry(log: &Log, applied: AppliedPosition) -> std::io::Result<bool> {
+fn has_entry(log: &Log, applied: AppliedPosition) -> Result<bool, StorageError> {
     let tip = log.tip_at(Cut::through(applied.stamp))?;
     let Some(last) = tip.end.0.checked_sub(1) else { return Ok(false) };
     let entry = log.entry_at(Offset(last))?;

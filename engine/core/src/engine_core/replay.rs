@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use storage::journal::RecoverError;
 use storage::{Offset, ReplayHandler, ReplayedEntry};
 
 use super::{EngineState, EngineStore};
@@ -20,12 +21,13 @@ pub(super) struct ProducerReplay {
 }
 
 impl ReplayHandler for ProducerReplay {
-    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
-        self.producers = ProducerStates::decode(state).map_err(std::io::Error::other)?;
+    fn restore(&mut self, state: &[u8]) -> Result<(), RecoverError> {
+        self.producers =
+            ProducerStates::decode(state).map_err(|why| RecoverError::Unusable(why.to_string()))?;
         Ok(())
     }
 
-    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, replayed: &ReplayedEntry<'_>) -> Result<(), RecoverError> {
         let entry = replayed.entry;
         self.producers.advance_activity(entry.stamp);
         match entry.kind {
@@ -37,7 +39,7 @@ impl ReplayHandler for ProducerReplay {
             }
             // The logs of events are replayed once the store is open.
             kind if is_known_kind(kind) => Ok(()),
-            kind => Err(std::io::Error::other(format!(
+            kind => Err(RecoverError::Unusable(format!(
                 "entry of a kind that this version does not know. kind={kind}, position={}",
                 entry.position
             ))),

@@ -36,7 +36,7 @@ impl EngineCore {
             return act();
         }
         let done = tokio::task::spawn_blocking(act).await;
-        done.map_err(|error| EngineError::Disk(error.to_string().into()))?
+        done.map_err(|error| EngineError::Internal(error.to_string().into()))?
     }
 
     /// [`EngineCore::lock_changes`], on a thread that may block; `None` where it may not and the lock

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset};
+use storage::{CompactionHorizon, Entry, EntryPayload, EntrySink, Log, Offset, StorageError};
 
 use super::CoreMaintenance;
 use crate::compaction::{
@@ -46,7 +45,10 @@ impl CoreMaintenance<'_> {
             let source = LogPrefixSource { log, until: due.until };
             let outcome = compact_into(&source, &options, &*self.core.format, emit)?;
             tracing::info!(topic = name, partition = index, ?outcome, "compacted");
-            Ok(CompactionHorizon { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+            Ok::<_, EngineError>(CompactionHorizon {
+                compacted_to: outcome.compacted_to,
+                clean_to: outcome.until,
+            })
         };
         let compacted =
             self.core.store.replace_prefix(log.id, due.until, &mut fill, &mut |compacted| {
@@ -57,7 +59,7 @@ impl CoreMaintenance<'_> {
                 self.may_compact_to(topic, compacted.compacted_to, now)
             });
         drop(held);
-        Ok(compacted?)
+        compacted
     }
 
     /// Whether a topic's settings and the pins still allow compaction up to a bound: a run takes
@@ -111,14 +113,10 @@ fn compact_into(
     options: &CompactionOptions,
     format: &dyn crate::append::BatchFormat,
     emit: EntrySink<'_>,
-) -> io::Result<CompactionOutcome> {
+) -> Result<CompactionOutcome, CompactionError> {
     let put = |entry: Entry, payload| storage::CompactedEntry { entry, payload };
     let mut emit_kept = |kept: CompactedBatch<Entry>| emit(put(kept.entry, kept.batch));
-    let outcome =
-        compact(source, options, format, &mut emit_kept).map_err(|error| match error {
-            CompactionError::Disk(error) => error,
-            error => io::Error::other(error),
-        })?;
+    let outcome = compact(source, options, format, &mut emit_kept)?;
     // The memory for keys was full: the next run does the rest.
     for stored in source.batches(outcome.until) {
         let SourceBatch { entry, batch, .. } = stored?;
@@ -136,7 +134,10 @@ struct LogPrefixSource<'a> {
 impl BatchSource for LogPrefixSource<'_> {
     type Entry = Entry;
 
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<SourceBatch<Entry>>> {
+    fn batches(
+        &self,
+        from: Offset,
+    ) -> impl Iterator<Item = Result<SourceBatch<Entry>, StorageError>> {
         LogBatchIterator { log: self.log, next: from, until: self.until, read: VecDeque::new() }
     }
 }
@@ -149,7 +150,7 @@ struct LogBatchIterator<'a> {
 }
 
 impl LogBatchIterator<'_> {
-    fn try_next(&mut self) -> io::Result<Option<SourceBatch<Entry>>> {
+    fn try_next(&mut self) -> Result<Option<SourceBatch<Entry>>, StorageError> {
         if self.read.is_empty() && self.next < self.until {
             self.read = self.log.read(self.next, self.until, READ_BYTES)?.into();
         }
@@ -162,7 +163,7 @@ impl LogBatchIterator<'_> {
 }
 
 impl Iterator for LogBatchIterator<'_> {
-    type Item = io::Result<SourceBatch<Entry>>;
+    type Item = Result<SourceBatch<Entry>, StorageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.try_next().transpose()

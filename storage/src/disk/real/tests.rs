@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::read_exact_at;
 
 /// A directory that is removed at the end.
 struct ScratchDirectory(PathBuf);
@@ -43,7 +42,7 @@ impl Drop for ScratchDirectory {
 
 fn all(file: &dyn DiskFile) -> Vec<u8> {
     let mut bytes = vec![0; file.length().unwrap() as usize];
-    read_exact_at(file, &mut bytes, 0).unwrap();
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
     bytes
 }
 

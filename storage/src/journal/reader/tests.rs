@@ -4,7 +4,6 @@ use super::super::fixture::{CorruptionTarget, FixtureFrame, JournalFixture, SALT
 use super::super::frame::padded;
 use super::super::segment::{SEGMENT_HEADER_BYTES, segment_name};
 use super::*;
-use crate::disk::Disk;
 
 /// Where the first segment of the journals here begins.
 const START: u64 = 4096;
@@ -17,7 +16,7 @@ fn journal(lengths: &[usize]) -> JournalFixture {
 }
 
 fn reader(journal: &JournalFixture, span: Range<u64>) -> FrameReader {
-    let file = journal.disk.open(&segment_name(START)).unwrap();
+    let file = StorageFile::open(&journal.disk, &segment_name(START)).unwrap();
     let at = span.start - START + SEGMENT_HEADER_BYTES;
     FrameReader::new(file, span, at)
 }
@@ -93,7 +92,7 @@ fn a_payload_that_breaks_off_is_in_no_leaf() {
     let (first, second) = (&journal.frames[0], &journal.frames[1]);
     let name = second.file();
     journal.disk.truncate_file(&name, second.at() + FRAME_BYTES + 5);
-    let mut chunks = FrameChunkReader::new(journal.disk.open(&name).unwrap(), true);
+    let mut chunks = FrameChunkReader::new(StorageFile::open(&journal.disk, &name).unwrap(), true);
     let mut payload = |placed: &FixtureFrame| {
         let header = placed.frame.encode(placed.position);
         let at = (placed.at() + FRAME_BYTES) as u64;
@@ -168,7 +167,7 @@ fn progress_is_told_of_all_bytes_and_can_end_it() {
     assert_eq!(chunks, 3, "each byte is read once, but for blocks at the seams");
     let mut ended = reader(&journal, START..journal.end);
     let error = ended.next_item_with(&mut |_| ControlFlow::Break(())).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+    assert!(matches!(error, StorageError::Interrupted), "{error}");
 }
 
 /// Bytes in a payload that merely look like a frame do not end corruption: their position differs.

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use hlc::{Cut, Hlc, OsClock, UserTime};
 use storage::disk::{Disk, RealDisk};
+use storage::journal::RecoverError;
 use storage::{
     AppendResults, AppendStage, DataFile, EntryPayload, LoadBuffer, LogAppend, LogId, Offset,
     Options, Payload, PayloadLocation, ReplayHandler, ReplayedEntry, Store,
@@ -48,11 +49,11 @@ impl AppendStage for AcceptAllStage {
 struct NullReplay;
 
 impl ReplayHandler for NullReplay {
-    fn restore(&mut self, _: &[u8]) -> std::io::Result<()> {
+    fn restore(&mut self, _: &[u8]) -> Result<(), RecoverError> {
         Ok(())
     }
 
-    fn entry(&mut self, _: &ReplayedEntry<'_>) -> std::io::Result<()> {
+    fn entry(&mut self, _: &ReplayedEntry<'_>) -> Result<(), RecoverError> {
         Ok(())
     }
 
@@ -310,7 +311,7 @@ impl PayloadReader {
             let PayloadLocation::File { at, .. } = &piece.location else { continue };
             let from = (at - start) as usize;
             let bytes = &self.buffer.bytes()[from..from + piece.entry.length as usize];
-            ensure!(crc32c::crc32c(bytes) == piece.entry.payload_crc, "{} is corrupt", file.name);
+            ensure!(crc32c::crc32c(bytes) == piece.entry.payload_crc, "{} is corrupt", file.name());
             self.out.extend_from_slice(bytes);
         }
         Ok(())
