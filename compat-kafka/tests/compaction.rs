@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use engine::{EngineError, Offset, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
+use testkit::kafka::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
 
 const KEYS: u32 = 6;
 const RETENTION_MS: &str = "6000";

@@ -1,7 +1,5 @@
 //! Compressed batches whose headers lie: what their records say is what counts.
 
-mod rig;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,8 +7,9 @@ use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_records::{BatchBuilder, BatchHeader, CompressionType, HEADER_BYTES, set_crc};
-use rig::{START, TestKafkaConnection, TestKafkaServer, name};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{START, TestKafkaConnection, TestKafkaServer};
+use testkit::requests::topic_name;
 
 const INVALID_RECORD: i16 = 87;
 const INVALID_TIMESTAMP: i16 = 32;
@@ -34,7 +33,8 @@ fn batch(codec: CompressionType, times: &[i64]) -> Bytes {
 /// The offset of the first record at or after `time`.
 async fn offset_at(wire: &mut TestKafkaConnection, time: i64) -> i64 {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
-    let topic = ListOffsetsTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let topic =
+        ListOffsetsTopic::default().with_name(topic_name("t")).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default().with_topics(vec![topic]);
     let answer = wire.ask(6, &request).await.expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);

@@ -1,17 +1,16 @@
 //! A disk that hangs: what waits for it is bounded, for all connections together, and is answered
 //! when it goes on.
 
-mod rig;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
-use rig::hanging_disk::HangingDisk;
-use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, frame, produce};
 use storage::disk::Disk;
+use testkit::disks::HangingDisk;
+use testkit::kafka::{PATIENCE, TestKafkaConnection, TestKafkaServer, one_record_batch};
+use testkit::requests::{encode_frame, produce_request};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 
@@ -28,11 +27,12 @@ async fn on(disk: &HangingDisk, options: KafkaOptions) -> TestKafkaServer {
 async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_together() {
     const REQUESTS: usize = 100;
     const CONNECTIONS: usize = 4;
-    let disk = HangingDisk::default();
+    let disk = HangingDisk::at_syncs(".journal");
     let options = KafkaOptions { requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
     let rig = on(&disk, options).await;
-    let request = frame(9, &produce("t", batch(&vec![b'x'; 100 << 10])));
-    let closed = disk.gate.close();
+    let request =
+        encode_frame(9, &produce_request("t", 0, &one_record_batch(&vec![b'x'; 100 << 10])));
+    let closed = disk.hook.close();
     let mut clients = Vec::new();
     for nth in 0..CONNECTIONS {
         // From an address of its own: one has no more than three quarters of the room.
@@ -52,7 +52,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     // A quarter of the setting, and one request of each connection that needs no room.
     let bound = 2 * MIB + CONNECTIONS * request.len();
     let mut other = rig.connect().await;
-    let ask = frame(0, &ApiVersionsRequest::default());
+    let ask = encode_frame(0, &ApiVersionsRequest::default());
     let (mut asked, mut asked_when_full) = (0, None);
     let begun = std::time::Instant::now();
     loop {
@@ -78,7 +78,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
             let write = tokio::time::timeout(PATIENCE, sending).await.expect("all is read");
             write.expect("it was sent")
         });
-        let mut answers = rig::TestKafkaResponses(read);
+        let mut answers = testkit::kafka::TestKafkaResponses(read);
         for _ in 0..REQUESTS {
             let answer = answers.next::<ProduceRequest>(9).await.expect("an answer");
             assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
@@ -89,12 +89,14 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
-    let disk = HangingDisk::default();
+    let disk = HangingDisk::at_syncs(".journal");
     let idle_max = Duration::from_millis(5);
     let rig = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
     let mut wire = TestKafkaConnection::connect(rig.address).await;
-    let closed = disk.gate.close();
-    wire.send(&frame(9, &produce("t", batch(b"x")))).await.expect("it is taken");
+    let closed = disk.hook.close();
+    wire.send(&encode_frame(9, &produce_request("t", 0, &one_record_batch(b"x"))))
+        .await
+        .expect("it is taken");
     // One that is idle, from later on, is closed meanwhile.
     let mut idle = TestKafkaConnection::connect(rig.address).await;
     let end = idle.response::<ProduceRequest>(9).await.expect_err("it was idle");

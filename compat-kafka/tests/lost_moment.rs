@@ -1,15 +1,14 @@
 //! A client that holds on to a moment by its id is told when it is no longer whole.
 
-mod rig;
-
 use std::sync::Arc;
 
 use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{FetchRequest, MetadataRequest};
-use rig::{START, TestKafkaServer, batch, name};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{START, TestKafkaServer, one_record_batch};
+use testkit::requests::topic_name;
 
 const INVALID_TOPIC: i16 = 17;
 
@@ -21,12 +20,12 @@ async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_delet
     rig.topic("t", &[]).await;
     let mut wire = rig.connect().await;
     for value in [b"0", b"1", b"2"] {
-        assert_eq!(wire.produce("t", batch(value)).await.0, 0);
+        assert_eq!(wire.produce("t", one_record_batch(value)).await.0, 0);
     }
     rig.clock.advance(std::time::Duration::from_millis(10));
     let moment = format!("t.__at.s{}", START + 5);
-    assert_eq!(wire.produce("t", batch(b"3")).await, (0, 3));
-    let asked = MetadataRequestTopic::default().with_name(Some(name(&moment)));
+    assert_eq!(wire.produce("t", one_record_batch(b"3")).await, (0, 3));
+    let asked = MetadataRequestTopic::default().with_name(Some(topic_name(&moment)));
     let request = MetadataRequest::default().with_topics(Some(vec![asked]));
     let metadata = wire.ask(12, &request).await.expect("an answer");
     let id = metadata.topics[0].topic_id;

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::{EngineError, EngineOptions, OffsetCommit, Pin, WaitPolicy};
 use hlc::{Cut, SysTime};
 use proptest::prelude::*;
-use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, read_all};
+use testkit::kafka::{TestKafkaEngine, TestReadRecord, read_all};
 
 const TOPICS: [&str; 3] = ["compacted", "short", "small"];
 const PINS: [&str; 3] = ["p", "q", "r"];

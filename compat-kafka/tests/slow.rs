@@ -1,7 +1,5 @@
 //! Clients that send or read slowly: each is ended, and others are served meanwhile.
 
-mod rig;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use compat_kafka::{KafkaOptions, TransferLimits};
-use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, fetch, frame, produce};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{PATIENCE, TestKafkaConnection, TestKafkaServer, one_record_batch};
+use testkit::requests::{encode_frame, fetch_request, produce_request};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 
@@ -33,7 +32,7 @@ async fn serve(options: KafkaOptions) -> TestKafkaServer {
 }
 
 fn large() -> Bytes {
-    batch(&vec![b'x'; 900 << 10])
+    one_record_batch(&vec![b'x'; 900 << 10])
 }
 
 /// A connection that takes few bytes at once.
@@ -64,7 +63,7 @@ async fn trickle<F: Future<Output = ()>>(
     while !is_over() || served == 0 {
         assert!(begun.elapsed() < PATIENCE, "the slow client is never ended");
         act().await;
-        assert_eq!(other.produce("t", batch(b"small")).await.0, 0);
+        assert_eq!(other.produce("t", one_record_batch(b"small")).await.0, 0);
         assert_eq!(other.produce("t", large()).await.0, 0);
         served += 1;
         tokio::time::sleep(TRICKLE).await;
@@ -74,7 +73,7 @@ async fn trickle<F: Future<Output = ()>>(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_trickles_its_request_is_ended() {
     let rig = serve(options()).await;
-    let request = frame(9, &produce("t", large()));
+    let request = encode_frame(9, &produce_request("t", 0, &large()));
     let mut wire = rig.connect().await;
     wire.send(&request[..800 << 10]).await.expect("it is taken");
     let wire = Arc::new(tokio::sync::Mutex::new(wire));
@@ -103,10 +102,14 @@ async fn a_client_that_trickles_its_request_is_ended() {
 async fn a_client_that_asks_nothing_at_all_is_ended_sooner_than_an_idle_one() {
     let rig = serve(options()).await;
     let (mut silent, mut idle) = (rig.connect().await, rig.connect().await);
-    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0);
+    assert_eq!(idle.produce("t", one_record_batch(b"x")).await.0, 0);
     let end = tokio::time::timeout(PATIENCE, silent.0.read(&mut [0])).await;
     assert_eq!(end.expect("an end").expect("an orderly one"), 0);
-    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0, "that one may be idle for minutes");
+    assert_eq!(
+        idle.produce("t", one_record_batch(b"x")).await.0,
+        0,
+        "that one may be idle for minutes"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +120,11 @@ async fn a_client_that_trickles_through_its_answer_is_ended() {
         assert_eq!(other.produce("t", large()).await.0, 0);
     }
     let wire = Arc::new(tokio::sync::Mutex::new(narrow(rig.address).await));
-    wire.lock().await.send(&frame(12, &fetch("t", 0, Duration::ZERO))).await.expect("it is taken");
+    wire.lock()
+        .await
+        .send(&encode_frame(12, &fetch_request("t", 0, 0, Duration::ZERO)))
+        .await
+        .expect("it is taken");
     let one = || async { drop(wire.lock().await.0.read_u8().await) };
     trickle(&rig, one, || slow(&rig) == 1).await;
 }
@@ -127,7 +134,7 @@ async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
     let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 100 << 10 };
     let rig = serve(KafkaOptions { transfer_limits: transfers, ..KafkaOptions::default() }).await;
     let mut wire = rig.connect().await;
-    let request = frame(9, &produce("t", large()));
+    let request = encode_frame(9, &produce_request("t", 0, &large()));
     // About twice the rate, for several times as long as it may pause.
     for piece in request.chunks(20 << 10) {
         wire.send(piece).await.expect("it is taken");
@@ -148,7 +155,8 @@ async fn frames_that_stand_still_make_room_for_others() {
         ..KafkaOptions::default()
     };
     let rig = serve(options).await;
-    let request = frame(9, &produce("t", batch(&vec![b'x'; 3 * MIB])));
+    let request =
+        encode_frame(9, &produce_request("t", 0, &one_record_batch(&vec![b'x'; 3 * MIB])));
     let mut standing = Vec::new();
     for _ in 0..6 {
         let mut wire = rig.connect().await;
@@ -178,7 +186,7 @@ async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
     for _ in 0..8 {
         assert_eq!(other.produce("t", large()).await.0, 0);
     }
-    let ask = frame(12, &fetch("t", 0, Duration::ZERO));
+    let ask = encode_frame(12, &fetch_request("t", 0, 0, Duration::ZERO));
     let mut deaf = Vec::new();
     for _ in 0..12 {
         let mut wire = narrow(rig.address).await;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +21,9 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, CompressionType, HEADER_BYTES};
-use rig::test_kafka_engine::TestKafkaEngine;
-use rig::{START, TestKafkaConnection, TestKafkaServer, name};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{START, TestKafkaConnection, TestKafkaEngine, TestKafkaServer};
+use testkit::requests::{produce_request, topic_name};
 
 const OK: i16 = 0;
 const INVALID_TIMESTAMP: i16 = 32;
@@ -71,7 +69,7 @@ async fn produce(
     topic: &str,
     batch: Bytes,
 ) -> PartitionProduceResponse {
-    let answer = wire.ask(9, &rig::produce(topic, batch)).await.unwrap();
+    let answer = wire.ask(9, &produce_request(topic, 0, &batch)).await.unwrap();
     answer.responses[0].partition_responses[0].clone()
 }
 
@@ -82,7 +80,8 @@ fn blamed(answer: &PartitionProduceResponse) -> Vec<i32> {
 /// The offset and the time that ListOffsets answers.
 async fn at(wire: &mut TestKafkaConnection, topic: &str, time: i64) -> (i64, i64) {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
-    let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let topic =
+        ListOffsetsTopic::default().with_name(topic_name(topic)).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default().with_topics(vec![topic]);
     let answer = wire.ask(7, &request).await.unwrap();
     let found = &answer.topics[0].partitions[0];
@@ -307,7 +306,9 @@ async fn what_cannot_be_read_is_refused_by_name_and_other_partitions_go_on() {
     rig.topic("other", &[]).await;
     let data = |topic, batch| {
         let partition = PartitionProduceData::default().with_records(Some(batch));
-        TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![partition])
+        TopicProduceData::default()
+            .with_name(topic_name(topic))
+            .with_partition_data(vec![partition])
     };
     let both = vec![data("t", values(&["5", "soon", "6", ""])), data("other", values(&["x"]))];
     let request = ProduceRequest::default().with_acks(-1).with_topic_data(both);

@@ -1,13 +1,11 @@
 //! The cache of answers to cuts (F15, F38).
 
-mod rig;
-
 use std::sync::Arc;
 
 use engine::{EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 

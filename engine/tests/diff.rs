@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,8 +9,8 @@ use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
-use rig::EngineFixture;
 use storage::disk::MemoryDisk;
+use testkit::engine::EngineFixture;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
@@ -162,7 +160,7 @@ impl DiffWorld {
                 state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
             }
             DiffStep::Pin { name } => {
-                let (name, at) = (format!("p{name}"), Cut::before(SysTime(rig::START)));
+                let (name, at) = (format!("p{name}"), Cut::before(SysTime(testkit::engine::START)));
                 let expires = SysTime(self.fixture.clock_ms() + 1_000_000);
                 if engine.pin(&name, at, NOW, expires, None).await.is_ok() {
                     state.pins.push(format!("+{name}"));
@@ -432,7 +430,7 @@ async fn what_was_deleted_is_an_error_and_not_less() {
 async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_begins() {
     let storage = storage::Options { manual_maintenance: true, ..storage::Options::default() };
     let options = EngineOptions { storage, ..EngineOptions::default() };
-    let clock = Arc::new(ManualClock::at(SysTime(rig::START)));
+    let clock = Arc::new(ManualClock::at(SysTime(testkit::engine::START)));
     let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
     let topic = rig.topic("t", 3).await;
     rig.append(&topic, 0, &[1]).await.unwrap();

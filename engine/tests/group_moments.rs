@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +11,8 @@ use engine::{
     WaitPolicy,
 };
 use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 

@@ -1,10 +1,8 @@
 //! Committed offsets, present and past.
 
-mod rig;
-
 use engine::{OffsetCommit, WaitPolicy};
 use hlc::Cut;
-use rig::EngineFixture;
+use testkit::engine::EngineFixture;
 
 fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     let topic = topic.to_owned();

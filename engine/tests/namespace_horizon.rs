@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +12,10 @@ use engine::{
     PayloadHeader, PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
 };
 use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
-use rig::{START, TimeListFormat};
 use storage::LogId;
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::manifest::Manifest;
+use testkit::engine::{START, TimeListFormat};
 
 const RETENTION: Duration = Duration::from_millis(1000);
 

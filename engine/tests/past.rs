@@ -1,13 +1,12 @@
 //! What a read of the past promises (TIME.md 3 and 4), on one node.
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Offset, PartitionView, SeekError, WaitPolicy};
 use hlc::{Cut, Moment, MomentSelector, SysTime, UserTime};
-use rig::{EngineFixture, START};
+use testkit::engine::{EngineFixture, START};
+use testkit::rng::SeededRng;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 
@@ -236,7 +235,7 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
 async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
     let mut rig = EngineFixture::new();
     let mut taken: Vec<(Cut, u128)> = Vec::new();
-    let mut seed = 7_u64;
+    let mut random = SeededRng::new(7);
     for life in 0..12 {
         let name = format!("t{life}");
         let topic = rig.topic(&name, 3).await;
@@ -251,10 +250,7 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
             let back = rig.engine.wall_now().0 - 200;
             rig.clock.step_to(SysTime(back));
         }
-        rig = rig.crash(|choices| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize % choices
-        });
+        rig = rig.crash(|choices| random.below(choices as u64) as usize);
         for (cut, hash) in &taken {
             let again = rig.engine.cut(*cut, None, NOW).await.unwrap();
             assert_eq!(again.hash, *hash, "cut {:?} in incarnation {life}", cut.bound());
@@ -339,7 +335,7 @@ async fn a_corrupt_namespace_event_is_never_applied() {
         Arc::new(disk),
         engine::EngineOptions::default(),
         clock as Arc<dyn hlc::WallClock>,
-        Arc::new(rig::TimeListFormat),
+        Arc::new(testkit::engine::TimeListFormat),
     );
     let error = opened.expect_err("corruption is refused").to_string();
     assert!(error.contains("corrupt") && error.contains(&journal), "{error}");

@@ -1,14 +1,12 @@
 //! What pins hold, and until when (TIME.md 6).
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::{EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy};
 use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const HOUR: u64 = 3_600_000;

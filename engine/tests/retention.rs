@@ -1,14 +1,12 @@
 //! The rules by which records of topics are removed (TIME.md 6).
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::EngineOptions;
 use engine::retention::RetentionRules;
 use hlc::SysTime;
-use rig::{EngineFixture, START};
+use testkit::engine::{EngineFixture, START};
 
 /// The rules by name and by whether the topic was deleted.
 fn rules(rig: &EngineFixture) -> BTreeMap<(String, bool), RetentionRules> {

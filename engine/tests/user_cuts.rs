@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{CutAnswer, SeekError, Topic, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::EngineFixture;
+use testkit::engine::EngineFixture;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const PARTITIONS: u32 = 3;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +10,8 @@ use engine::{
 };
 use hlc::{Cut, ManualClock, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const LARGE: usize = 1 << 20;

@@ -4,15 +4,15 @@
 
 #![allow(missing_docs, reason = "criterion's macros document nothing")]
 
-#[path = "../tests/rig/mod.rs"]
-mod rig;
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;
 
 use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fileview::tree::{TreeOptions, ViewNode, ViewTree};
-use rig::{TreeFixture, TreeTestRecord};
+use fixture::{TreeFixture, TreeTestRecord};
 use tokio::runtime::Runtime;
 
 const BATCHES: u64 = 2000;
@@ -30,7 +30,7 @@ async fn filled_fixture() -> TreeFixture {
         };
         rig.produce("t", 0, &(0..RECORDS).map(record).collect::<Vec<_>>()).await;
     }
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     rig
 }
 

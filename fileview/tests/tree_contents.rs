@@ -3,17 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
+mod fixture;
 
 use std::collections::BTreeMap;
 
 use engine::SeekError;
 use fileview::ViewFormat;
 use fileview::tree::{KeysPage, OpenNode, TreeError, TreeOptions, ViewNode};
+use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;
@@ -138,11 +138,11 @@ impl TreeWorld {
             }
             TreeStep::Retain => drop(self.rig.engine.apply_retention().await.unwrap()),
             TreeStep::Compact => {
-                self.rig.roll_and_maintain().await;
+                self.rig.roll_and_index().await;
                 self.rig.engine.compact_due().await.unwrap();
             }
             TreeStep::Reclaim => self.rig.reclaim().await,
-            TreeStep::RollAndMaintain => self.rig.roll_and_maintain().await,
+            TreeStep::RollAndMaintain => self.rig.roll_and_index().await,
             TreeStep::Restart => {
                 self.opened.clear();
                 self.rig = self.rig.restart();

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
+mod fixture;
 
+use fixture::{TreeFixture, record};
 use kafka_records::CompressionType;
-use rig::{TreeFixture, record};
 
 /// Resets the peak of memory use, and returns its new value.
 fn reset_peak() -> usize {

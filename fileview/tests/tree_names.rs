@@ -3,17 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
+mod fixture;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::Durability;
 use fileview::tree::{TreeError, TreeOptions, ViewNode, ViewNodeKind};
+use fixture::{TreeFixture, read_node, record};
 use hlc::{Cut, Moment, SysTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{START, TreeFixture, read_node, record};
+use testkit::kafka::START;
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
@@ -143,7 +144,7 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
             rig.produce("t", 0, &[record("k", &time.to_string(), time)]).await;
         }
         rig.advance_clock(1);
-        rig.roll_and_maintain().await;
+        rig.roll_and_index().await;
         let open = rig.node("/topics/t/0.values@u5..u25").await.unwrap();
         let open = rig.tree.open(&open).await.unwrap();
         rig.engine.delete_records(&topic, 0, 2).await.unwrap();
@@ -185,7 +186,7 @@ async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
     rig.advance_clock(1);
     rig.produce("t", 0, &[record("k", "new", 20)]).await;
     rig.advance_clock(1);
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
     rig.produce("t", 0, &[record("l", "later", 30)]).await;
     rig.advance_clock(1);
@@ -296,7 +297,7 @@ async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() 
     rig.engine.delete_records(&topic, 0, 1).await.unwrap();
     let second = versions().await;
     rig.advance_clock(1000);
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
     let third = versions().await;
     rig.produce("t", 0, &[record("b", "4", 10)]).await;
@@ -488,7 +489,7 @@ async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>)
     }
     // A file without a name still has a past.
     files.unlink(FILES[0]).await.unwrap();
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     let rig = rig.restart();
     for (moment, model) in &moments {
         for (file, expected) in FILES.iter().zip(model) {

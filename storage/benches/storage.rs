@@ -4,9 +4,6 @@
 //! In addition to criterion's numbers, each comparison prints a ratio. A store passes each append to its
 //! writer's thread and back; "one by one" pays for that, "many in flight" shows the throughput.
 
-#[path = "../tests/harness/mod.rs"]
-mod harness;
-
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -15,10 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use harness::{StageVerdict, StoreFixture, StoreTestDirectory, append};
 use hlc::{Cut, Hlc, OsClock, WallClock};
 use storage::disk::RealDisk;
 use storage::{Durability, LogAppend, LogId, Options, Payload};
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+use testkit::store::{StageVerdict, StoreFixture, append};
 
 /// The plain file is created again at this length, and so is the store: benches share the disk.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -30,17 +29,17 @@ fn steady() -> Duration {
 /// A store in a real directory, created again when it has grown too long.
 struct BenchStore {
     rig: Option<StoreFixture>,
-    directory: StoreTestDirectory,
+    directory: TestDirectory,
     written: u64,
 }
 
 impl BenchStore {
     fn new() -> BenchStore {
-        let directory = StoreTestDirectory::new("bench");
+        let directory = TestDirectory::new();
         BenchStore { rig: Some(BenchStore::open(&directory)), directory, written: 0 }
     }
 
-    fn open(directory: &StoreTestDirectory) -> StoreFixture {
+    fn open(directory: &TestDirectory) -> StoreFixture {
         let disk = RealDisk::open(directory.path()).expect("a directory opens");
         let options = Options { tail_bytes_max: 16 << 20, ..Options::default() };
         StoreFixture::open_on(Arc::new(disk), options, Arc::new(OsClock)).expect("a store opens")
@@ -54,7 +53,7 @@ impl BenchStore {
             let batch = left.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
             if self.written > FILE_BYTES_MAX {
                 self.rig = None;
-                self.directory = StoreTestDirectory::new("bench");
+                self.directory = TestDirectory::new();
                 self.rig = Some(BenchStore::open(&self.directory));
                 self.written = 0;
             }
@@ -80,7 +79,7 @@ impl BenchStore {
     }
 }
 
-type BenchResultReceiver = std::sync::mpsc::Receiver<Vec<harness::StageAppendResult>>;
+type BenchResultReceiver = std::sync::mpsc::Receiver<Vec<testkit::store::StageAppendResult>>;
 
 fn wait(receiver: Option<BenchResultReceiver>) {
     let results = receiver.expect("something is in flight").recv().expect("a result comes");
@@ -91,12 +90,12 @@ fn wait(receiver: Option<BenchResultReceiver>) {
 struct BenchPlainFile {
     file: File,
     at: u64,
-    _directory: StoreTestDirectory,
+    _directory: TestDirectory,
 }
 
 impl BenchPlainFile {
     fn new() -> BenchPlainFile {
-        let directory = StoreTestDirectory::new("bench-plain");
+        let directory = TestDirectory::new();
         let path = directory.path().join("plain");
         let file = OpenOptions::new().write(true).create_new(true).open(path).expect("a file");
         BenchPlainFile { file, at: 0, _directory: directory }
@@ -161,7 +160,7 @@ fn appending(criterion: &mut Criterion) {
 
 /// F14.
 fn by_length(criterion: &mut Criterion) {
-    let directory = StoreTestDirectory::new("bench-length");
+    let directory = TestDirectory::new();
     let rig = BenchStore::open(&directory);
     let mut group = criterion.benchmark_group("by length");
     group.sample_size(20).warm_up_time(Duration::from_millis(300));
@@ -179,7 +178,7 @@ fn by_length(criterion: &mut Criterion) {
             .stamp
             .bits();
         let last = log.tip().stamp.bits();
-        let mut random = harness::StoreTestRng::new(1);
+        let mut random = SeededRng::new(1);
         group.bench_function(BenchmarkId::new("offset_at", target), |bencher| {
             bencher.iter(|| {
                 let stamp = first + random.below(last - first);

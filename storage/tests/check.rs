@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 
-use harness::{StoreFixture, append, manual_clock};
 use storage::check::CheckReport;
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const BLOCK: usize = 4096;
 const PAYLOAD: usize = 9000;

@@ -6,19 +6,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestDirectory, StoreTestRng, StoredEntry, append};
 use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
 use storage::disk::RealDisk;
 use storage::manifest::Manifest;
 use storage::{Durability, LogId, Offset, Options};
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, StoredEntry, append};
 
 const DAYS: u64 = 30;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -50,7 +50,7 @@ fn apply_retention(rig: &StoreFixture, log: LogId, days: u32, now: SysTime) {
 
 /// Two topics, each batch goes to one of them; and one that is created and deleted now and then.
 fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
-    let mut random = StoreTestRng::new(1);
+    let mut random = SeededRng::new(1);
     let between = DAY / u32::try_from(batches).unwrap();
     let mut next_log = 10;
     for nth in 0..DAYS * batches {
@@ -103,7 +103,7 @@ fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
 
 /// The space of a store in which nothing else ever existed.
 fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
-    let directory = StoreTestDirectory::new("churn-new");
+    let directory = TestDirectory::new();
     let rig = StoreFixture::open_on(
         Arc::new(RealDisk::open(directory.path()).unwrap()),
         options(frames),
@@ -156,7 +156,7 @@ fn a_start_after_thirty_days() {
 fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     let (batches, frames) =
         (number("STORAGE_CHURN_BATCHES", 480), number("STORAGE_CHURN_FRAMES", 40));
-    let directory = StoreTestDirectory::new("churn");
+    let directory = TestDirectory::new();
     let disk = || Arc::new(RealDisk::open(directory.path()).unwrap());
     let clock = Arc::new(ManualClock::at(SysTime(1_800_000_000_000)));
     let wall = || Arc::clone(&clock) as Arc<dyn WallClock>;

@@ -15,22 +15,20 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{
-    SeedReplayHint, StageVerdict, StoreFixture, StoreTestRng, StoredEntry, append,
-    append_with_header, seeds,
-};
 use hlc::{Cut, Hlc, ManualClock, SysTime, WallClock};
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::{
     AppendError, AppendReceipt, CompactedEntry, CompactionHorizon, Durability, HistoryStats,
     LogAppend, LogId, Offset, Options,
+};
+use testkit::rng::SeededRng;
+use testkit::store::{
+    SeedReplayHint, StageVerdict, StoreFixture, StoredEntry, append, append_with_header, seeds,
 };
 
 const LOGS: u64 = 4;
@@ -46,7 +44,7 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         tail_bytes_max: 2048,
         uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
@@ -137,7 +135,7 @@ impl CrashWitness {
         }
     }
 
-    fn ask(&mut self, rig: &StoreFixture, random: &mut StoreTestRng) {
+    fn ask(&mut self, rig: &StoreFixture, random: &mut SeededRng) {
         let frontier = rig.frontier();
         assert!(frontier >= self.promised || !self.ends_whole(), "a frontier never falls");
         self.promised = self.promised.max(frontier);
@@ -267,7 +265,7 @@ struct CrashMachine {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     durability: Durability,
-    random: StoreTestRng,
+    random: SeededRng,
     witness: CrashWitness,
     /// The length of some payloads: their groups go around the page cache.
     large_bytes: u64,
@@ -309,9 +307,9 @@ impl CrashMachine {
             fills_up: false,
             done: MaintenanceCounts::default(),
             disk: MemoryDisk::new(),
-            clock: harness::manual_clock(),
+            clock: testkit::store::manual_clock(),
             durability,
-            random: StoreTestRng::new(seed),
+            random: SeededRng::new(seed),
             witness: CrashWitness::default(),
         }
     }
@@ -553,7 +551,7 @@ impl CrashMachine {
         &mut self,
         told: Vec<AppendCopy>,
         how: Durability,
-        results: Vec<harness::StageAppendResult>,
+        results: Vec<testkit::store::StageAppendResult>,
     ) {
         let synced = how == Durability::Synced && self.durability == Durability::Synced;
         for (told, result) in told.into_iter().zip(results) {
@@ -605,7 +603,7 @@ impl AppendCopy {
 }
 
 /// What a crash keeps: nothing, everything, or some.
-fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
+fn choose(choice: u64, mut random: SeededRng) -> impl FnMut(usize) -> usize {
     move |count| match choice {
         0 => 0,
         1 => count - 1,
@@ -614,7 +612,7 @@ fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
 }
 
 /// The wall clock after a crash: right, set back (a little, and far), or set ahead.
-fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
+fn wall_after(wall: SysTime, random: &mut SeededRng) -> SysTime {
     match random.below(5) {
         0 => wall,
         1 => SysTime(wall.0 + random.below(5000)),
@@ -626,7 +624,7 @@ fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
 
 /// Reopens `machine`, with a crash at each operation of recovery first; examines it, works a
 /// little, and crashes for the last time.
-fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
+fn survive(machine: &CrashMachine, least: usize, random: &mut SeededRng) {
     let recovery = {
         let disk = machine.disk.after_kill();
         let second = machine.restart(disk.clone(), machine.clock.read().wall);
@@ -697,14 +695,14 @@ fn crash_everywhere(plan: CrashPlan) {
             );
             for choice in 0..4 {
                 replays.place.set((operation, choice));
-                let mut random = StoreTestRng::new(seed ^ (operation << 20) ^ (choice << 50));
+                let mut random = SeededRng::new(seed ^ (operation << 20) ^ (choice << 50));
                 let disk = machine.disk.after_crash(choose(choice, random.clone()));
                 let wall = wall_after(machine.clock.read().wall, &mut random);
                 survive(&machine.restart(disk, wall), machine.witness.durable, &mut random);
             }
             // Only the process dies: everything visible must exist, and survive a crash of the machine.
             replays.place.set((operation, 9));
-            let mut random = StoreTestRng::new(seed ^ (operation << 20));
+            let mut random = SeededRng::new(seed ^ (operation << 20));
             let disk = machine.disk.after_kill();
             let wall = wall_after(machine.clock.read().wall, &mut random);
             survive(&machine.restart(disk, wall), machine.witness.visible, &mut random);
@@ -784,7 +782,7 @@ fn maintenance_heavy(seed: u64, durability: Durability) -> CrashMachine {
 fn lose_power(machine: &CrashMachine, place: &Cell<(u64, u64)>, nth: u64) {
     for choice in 0..4 {
         place.set((nth, choice));
-        let mut random = StoreTestRng::new(nth << 20 ^ choice << 50);
+        let mut random = SeededRng::new(nth << 20 ^ choice << 50);
         let disk = machine.disk.after_crash(choose(choice, random.clone()));
         let wall = wall_after(machine.clock.read().wall, &mut random);
         let mut second = machine.restart(disk, wall);

@@ -1,22 +1,21 @@
 //! A process that is out of descriptors: writes are refused, withdrawn whole, and accepted again later. It is
 //! in a binary of its own, because the limit is that of the process.
 
-mod harness;
-
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use harness::{StoreFixture, StoreTestDirectory, append};
 use hlc::OsClock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use storage::disk::RealDisk;
 use storage::{AppendError, Durability, LogId, Options};
+use testkit::directory::TestDirectory;
+use testkit::store::{StoreFixture, append};
 
 /// Few enough that a test can use them up.
 const LIMIT: u64 = 256;
 
-fn open(directory: &StoreTestDirectory) -> StoreFixture {
+fn open(directory: &TestDirectory) -> StoreFixture {
     let disk = Arc::new(RealDisk::open(directory.path()).expect("a disk"));
     let options =
         Options { segment_bytes_max: 64 << 10, manual_maintenance: true, ..Options::default() };
@@ -42,7 +41,7 @@ fn use_up() -> Vec<File> {
 fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> io::Result<()> {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard })?;
-    let directory = StoreTestDirectory::new("descriptors");
+    let directory = TestDirectory::new();
     let rig = open(&directory);
     let mut acknowledged = Vec::new();
     let write = |rig: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {

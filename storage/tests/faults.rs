@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{StoreFixture, append, durably, manual_clock, one, problems, segments};
 use hlc::{Cut, SysTime};
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::timekeeper::TimeError;
 use storage::{AppendError, Durability, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, durably, manual_clock, one, problems, segments};
 
 fn options() -> Options {
     Options { segment_bytes_max: 4096, manual_maintenance: true, ..Options::default() }
@@ -343,7 +341,7 @@ fn b5_a_promise_given_after_closing_is_kept_by_the_next_incarnation() {
     let promised = rig.store.timekeeper().frontier();
     rig.store.timekeeper().fence();
     let promised = promised.max(rig.store.timekeeper().frontier());
-    clock.step_to(SysTime(harness::BEGIN.0));
+    clock.step_to(SysTime(testkit::store::BEGIN.0));
     let reopened = StoreFixture::open(&disk, options(), &clock).unwrap();
     let stamp = one(&reopened, 1, b"b", Durability::Written).unwrap().stamp;
     assert!(stamp > promised, "{stamp} <= {promised}");

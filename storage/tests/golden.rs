@@ -5,17 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{
-    StageVerdict, StoreFixture, StoreTestDirectory, append, append_with_header, manual_clock,
-};
 use hlc::{Cut, Hlc, SysTime, UserTime};
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -24,6 +19,8 @@ use storage::timekeeper::{BoundSlot, read_slots};
 use storage::{
     CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset, Options,
 };
+use testkit::directory::TestDirectory;
+use testkit::store::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 
 /// Two small segments, written by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
@@ -88,7 +85,7 @@ fn a_bound_file_is_written_byte_for_byte_as_documented() {
 
 #[test]
 fn an_identity_file_is_written_byte_for_byte_as_documented() {
-    let directory = StoreTestDirectory::new("golden");
+    let directory = TestDirectory::new();
     drop(DataDirectory::open(directory.path(), || "Zm9v-cluster".to_owned()).unwrap());
     compare("FREEZEFRAME.hex", &std::fs::read(directory.path().join("FREEZEFRAME")).unwrap());
     let lock = std::fs::read_to_string(directory.path().join("LOCK")).unwrap();
@@ -334,7 +331,7 @@ fn f12_every_field_stands_where_the_document_says() {
     let payload = &file[144..158];
     assert_eq!(payload, b"hello, journal");
     assert_eq!((u32_at(frame, 8), u32_at(frame, 12)), (14, crc32c::crc32c(payload)));
-    assert_eq!(u64_at(frame, 16) >> 16, harness::BEGIN.0);
+    assert_eq!(u64_at(frame, 16) >> 16, testkit::store::BEGIN.0);
     assert_eq!((u64_at(frame, 24), u64_at(frame, 32)), (0x0102, 0));
     assert_eq!((u32_at(frame, 40), u32_at(frame, 44)), (2, 3));
     assert_eq!((u64_at(frame, 48) as i64, u64_at(frame, 56)), (-1, 1_795_251_600_000));
@@ -351,7 +348,7 @@ fn f12_every_field_stands_where_the_document_says() {
     let newest = &bound[..64];
     assert_eq!((&newest[..8], u64_at(newest, 8)), (&b"FFBOUND2"[..], 2));
     assert_eq!((u64_at(newest, 24), newest[32]), (280 + 104, 1));
-    assert_eq!((newest[41], u64_at(newest, 42)), (1, harness::BEGIN.0 + 5));
+    assert_eq!((newest[41], u64_at(newest, 42)), (1, testkit::store::BEGIN.0 + 5));
     assert_eq!(newest[50..60], [0; 10]);
     assert_eq!(u32_at(newest, 60), crc32c::crc32c(&newest[..60]));
     assert_eq!((&bound[4096..4104], u64_at(&bound, 4104)), (&b"FFBOUND2"[..], 1));

@@ -6,20 +6,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::io::IoSlice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, UserTime};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES};
 use storage::{CompactedEntry, CompactionHorizon, Durability, LogId, Offset, Options};
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOGS: u64 = 4;
 
@@ -28,13 +27,13 @@ fn options() -> Options {
         segment_bytes_max: 24 << 10,
         index_bytes_max: 0,
         uncovered_segments_max: 0,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
 /// A store with a file of each kind, stopped by a loss of power.
 fn a_store() -> MemoryDisk {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(3));
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(3));
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let mut write = |count: u64| {
         for nth in 0..count {

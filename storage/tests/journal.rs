@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use bytes::Bytes;
-use harness::{StoreFixture, append, append_with_header, in_files_stepped, manual_clock};
 use storage::disk::MemoryDisk;
 use storage::{Durability, LogId, Options};
+use testkit::store::{StoreFixture, append, append_with_header, in_files_stepped, manual_clock};
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.ends_with(".journal")).collect()

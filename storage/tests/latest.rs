@@ -1,11 +1,9 @@
 //! The entry with the largest user time, in a log with more entries in memory than one lock covers.
 
-mod harness;
-
-use harness::{StoreFixture, append, manual_clock};
 use hlc::UserTime;
 use storage::disk::MemoryDisk;
 use storage::{Durability, LogAppend, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOG: LogId = LogId(5);
 const ENTRIES: u64 = 1000;

@@ -2,21 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::cell::Cell;
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use harness::{StoreFixture, append, manual_clock};
 use parking_lot::Mutex;
-use storage::disk::{Disk, DiskFile, MemoryDisk};
+use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
+use testkit::disks::{DiskHook, HookedDisk};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 fn options() -> Options {
-    Options { uncovered_segments_max: 0, proofs: false, ..harness::in_files_stepped() }
+    Options { uncovered_segments_max: 0, proofs: false, ..testkit::store::in_files_stepped() }
 }
 
 fn roll_segment(rig: &StoreFixture) {
@@ -202,63 +200,23 @@ thread_local! {
     static UNREADABLE: Cell<bool> = const { Cell::new(false) };
 }
 
-type ReadHook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
+type ReadAction = (String, u64, Box<dyn FnOnce() + Send>);
 
-/// A disk that calls a hook before it reads a place of a file, once.
-struct ReadHookDisk(MemoryDisk, ReadHook);
+/// Calls an action before a position of a file is read, once.
+#[derive(Default)]
+struct ReadHook(Mutex<Option<ReadAction>>);
 
-struct ReadHookFile(Arc<dyn DiskFile>, String, ReadHook);
-
-impl Disk for ReadHookDisk {
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.create(name)
-    }
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(ReadHookFile(self.0.open(name)?, name.to_owned(), Arc::clone(&self.1))))
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.0.list()
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.0.sync_directory()
-    }
-}
-
-impl DiskFile for ReadHookFile {
-    fn length(&self) -> io::Result<u64> {
-        self.0.length()
-    }
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let is_it = |(name, at, _): &mut (String, u64, _)| *name == self.1 && *at == position;
-        let hook = self.2.lock().take_if(is_it);
-        if let Some((_, _, act)) = hook {
+impl DiskHook for ReadHook {
+    fn before_read(&self, name: &str, position: u64) -> io::Result<()> {
+        let is_it = |(file, at, _): &mut ReadAction| file == name && *at == position;
+        let action = self.0.lock().take_if(is_it);
+        if let Some((_, _, act)) = action {
             act();
         }
-        if position > 0 && self.1.ends_with(".latest") && UNREADABLE.get() {
+        if position > 0 && name.ends_with(".latest") && UNREADABLE.get() {
             return Err(io::Error::from_raw_os_error(5));
         }
-        self.0.read_at(buffer, position)
-    }
-    fn write_at(&self, slices: &mut [IoSlice<'_>], position: u64) -> io::Result<()> {
-        self.0.write_at(slices, position)
-    }
-    fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.truncate(length)
-    }
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.0.allocate(length)
-    }
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.punch_hole(range)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+        Ok(())
     }
 }
 
@@ -276,9 +234,10 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
         proofs: false,
         ..Options::default()
     };
-    let (memory, clock, hook) = (MemoryDisk::new(), manual_clock(), ReadHook::default());
+    let (memory, clock) = (MemoryDisk::new(), manual_clock());
+    let hook = Arc::new(ReadHook::default());
     let open = || {
-        let disk = Arc::new(ReadHookDisk(memory.clone(), Arc::clone(&hook)));
+        let disk = Arc::new(HookedDisk::new(memory.clone(), Arc::clone(&hook)));
         Arc::new(StoreFixture::open_on(disk, options, clock.clone()).unwrap())
     };
     let seal = |rig: &StoreFixture| {
@@ -308,9 +267,9 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
         let ask = move || asking.store.log(LogId(ASKED)).map(|log| log.end());
         assert_eq!(std::thread::spawn(ask).join().unwrap().unwrap(), Offset(1));
     };
-    *hook.lock() = Some((name, 6 * 4096, Box::new(ask)));
+    *hook.0.lock() = Some((name, 6 * 4096, Box::new(ask)));
     seal(&rig);
-    assert!(hook.lock().is_none(), "latest-run tables were merged");
+    assert!(hook.0.lock().is_none(), "latest-run tables were merged");
     let ends = |rig: &StoreFixture| -> Vec<u64> {
         let is_lost = |log: &u64| rig.store.log(LogId(*log)).unwrap().end() != Offset(1);
         (1..=LOGS).filter(is_lost).collect()
@@ -335,7 +294,7 @@ fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
         proofs: false,
         ..Options::default()
     };
-    let disk = Arc::new(ReadHookDisk(MemoryDisk::new(), ReadHook::default()));
+    let disk = Arc::new(HookedDisk::new(MemoryDisk::new(), Arc::new(ReadHook::default())));
     let rig = StoreFixture::open_on(disk, options, manual_clock()).unwrap();
     rig.append(vec![append(1, b"first")], Durability::Synced);
     rig.store.roll_segment();

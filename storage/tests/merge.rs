@@ -3,16 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, ManualClock};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOGS: u64 = 5;
 /// The segments that are as large as they may become here, and those that wait for more.
@@ -23,7 +22,7 @@ fn options() -> Options {
         segment_frames_max: 12,
         uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
@@ -65,7 +64,7 @@ fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> io::Result<LogContents> {
     Ok(LogContents { payloads, tips })
 }
 
-fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut StoreTestRng, count: usize) {
+fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut SeededRng, count: usize) {
     for _ in 0..count {
         clock.advance(Duration::from_millis(7));
         let log = if random.one_in(3) { random.below(LOGS) } else { 1 };
@@ -78,7 +77,7 @@ fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut StoreTestRng, cou
 fn grow(
     rig: &StoreFixture,
     clock: &ManualClock,
-    random: &mut StoreTestRng,
+    random: &mut SeededRng,
     rounds: usize,
 ) -> Vec<Hlc> {
     let mut cuts = Vec::new();
@@ -103,9 +102,8 @@ fn files(disk: &MemoryDisk, kind: &str) -> usize {
 
 #[test]
 fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
-    for seed in harness::seeds(2) {
-        let (disk, clock, mut random) =
-            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
+    for seed in testkit::store::seeds(2) {
+        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(seed));
         let apart = Options { merge_bytes_min: 0, ..options() };
         let rig = StoreFixture::open(&disk, apart, &clock).unwrap();
         let cuts = grow(&rig, &clock, &mut random, 60);
@@ -146,7 +144,7 @@ fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
 
 #[test]
 fn an_index_of_a_merged_segment_is_rebuilt() {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(7));
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(7));
     let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
     let cuts = grow(&rig, &clock, &mut random, 60);
     assert!(rig.store.history_stats().merged.load(Ordering::Relaxed) > 20);
@@ -169,9 +167,8 @@ fn an_index_of_a_merged_segment_is_rebuilt() {
 /// The entries that are kept in the end take as much space as if no others had ever existed.
 #[test]
 fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
-    for seed in harness::seeds(2) {
-        let (disk, clock, mut random) =
-            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
+    for seed in testkit::store::seeds(2) {
+        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(seed));
         let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
         let mut cuts = Vec::new();
         for _ in 0..25 {

@@ -4,13 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
 use storage::disk::{Disk, MemoryDisk};
@@ -19,6 +16,7 @@ use storage::{
     AppendError, CompactedEntry, CompactionHorizon, Durability, EntryPayload, LogAppend, LogId,
     Offset, Options,
 };
+use testkit::store::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 
 const LOGS: usize = 3;
 
@@ -142,7 +140,7 @@ fn record_append(
     model: &mut LogModel,
     wanted: &LogAppendSpec,
     epoch: u32,
-    result: &harness::StageAppendResult,
+    result: &testkit::store::StageAppendResult,
 ) {
     let log = &mut model[wanted.log];
     let end = log.last_key_value().map_or(0, |(_, last)| last.end);

@@ -3,19 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use harness::{BEGIN, StoreFixture, append, manual_clock};
 use hlc::{
     ClockDiscipline, ClockFence, Cut, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock,
 };
 use storage::disk::MemoryDisk;
 use storage::timekeeper::{BoundFile, TimeError};
 use storage::{AppendError, Durability, LogAppend, LogId, Offset, Options};
+use testkit::store::{BEGIN, StoreFixture, append, manual_clock};
 
 const LOG: LogId = LogId(1);
 

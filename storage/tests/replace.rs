@@ -1,14 +1,12 @@
 //! Replacing the beginning of a log. A replacement that is cancelled, fails, or comes too late leaves
 //! everything as it was, now and after the rounds in which files are removed.
 
-mod harness;
-
 use std::io;
 
-use harness::{StoreFixture, append, manual_clock};
 use hlc::Cut;
 use storage::disk::MemoryDisk;
 use storage::{CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOG: LogId = LogId(5);
 const ENTRIES: u64 = 6;

@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::{StoreFixture, append, manual_clock};
 use hlc::{Cut, Hlc};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{
     AppendReceipt, CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset, Options,
 };
+use testkit::store::{StoreFixture, append, manual_clock};
 
 fn options() -> Options {
     Options { manual_maintenance: true, proofs: false, tail_bytes_max: 0, ..Options::default() }

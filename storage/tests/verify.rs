@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 
-use harness::{StoreFixture, append, append_with_header, manual_clock};
 use storage::check::{ChangedFrame, CheckReport, FrameChange, VerificationReport};
 use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::journal::segment_name;
@@ -20,6 +17,7 @@ use storage::proof::{
     write_proof,
 };
 use storage::{Durability, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, append_with_header, manual_clock};
 
 const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 /// Payloads are a multiple of 8 long, so that no byte of a frame is padding.

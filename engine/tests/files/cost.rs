@@ -1,5 +1,8 @@
 //! The cost of files, counted in entries, checkpoints, nodes and bytes.
 
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+
 use super::*;
 
 #[tokio::test]
@@ -66,7 +69,7 @@ async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     let files = FileOptions { checkpoint_entries: EVERY, closed_max: 0, node_bytes_max: 0 };
     let rig = on_new(EngineOptions { files, ..nothing_in_memory() });
     let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (FileTestRng(34), Vec::new());
+    let (mut random, mut moments) = (SeededRng::new(34), Vec::new());
     for nth in 0..4000_u64 {
         write(&file, random.below(1000) * 64, &[nth as u8; 500]).await;
         if nth % 100 == 99 && nth > 400 {
@@ -95,7 +98,7 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
     const WRITES: u64 = 4000;
     let rig = on_new(nothing_in_memory());
     let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (FileTestRng(21), Vec::new());
+    let (mut random, mut moments) = (SeededRng::new(21), Vec::new());
     let mut model = vec![0; 64 << 10];
     for nth in 0..WRITES {
         // First sequential, and then random.
@@ -250,15 +253,19 @@ async fn measure() {
     const WRITES: u64 = 100_000;
     const WRITE: usize = 32 << 10;
     const FILE: usize = 64 << 20;
-    let directory =
-        std::env::temp_dir().join(format!("freezeframe-measure-{}", std::process::id()));
-    let disk = storage::disk::RealDisk::open(&directory).unwrap();
+    let directory = TestDirectory::new();
+    let disk = storage::disk::RealDisk::open(directory.path()).unwrap();
     let wall = Arc::new(hlc::OsClock);
     let options = EngineOptions::default();
-    let engine =
-        engine::Engine::open(Arc::new(disk), options, wall, Arc::new(rig::TimeListFormat)).unwrap();
+    let engine = engine::Engine::open(
+        Arc::new(disk),
+        options,
+        wall,
+        Arc::new(testkit::engine::TimeListFormat),
+    )
+    .unwrap();
     let files = engine.files();
-    let (mut random, mut moments) = (FileTestRng(1), Vec::new());
+    let (mut random, mut moments) = (SeededRng::new(1), Vec::new());
     let file = files.create("/f", 0o644).await.unwrap();
     let (data, mut begun) = (Bytes::from(vec![7; WRITE]), Instant::now());
     for nth in 1..=WRITES {
@@ -294,5 +301,4 @@ async fn measure() {
     println!("list of 10,001 names: {:?}", begun.elapsed());
     drop(file);
     engine.close();
-    let _ = std::fs::remove_dir_all(&directory);
 }

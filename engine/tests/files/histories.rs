@@ -1,5 +1,8 @@
 //! Random histories against a model, over restarts and crashes.
 
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+
 use super::*;
 
 /// The model: names of files, and their bytes.
@@ -38,12 +41,7 @@ impl FileHistoryModel {
 const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "d/c"];
 
 /// One random operation on both.
-async fn step(
-    random: &mut FileTestRng,
-    files: &FileSystem,
-    model: &mut FileHistoryModel,
-    nth: u64,
-) {
+async fn step(random: &mut SeededRng, files: &FileSystem, model: &mut FileHistoryModel, nth: u64) {
     let path = PATHS[random.below(6) as usize];
     let Some(&file) = model.names.get(path) else {
         files.create(path, 0o644).await.unwrap();
@@ -91,7 +89,7 @@ async fn step(
 async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
     for seed in 0..12 {
         println!("seed {seed}");
-        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
+        let (mut random, mut model) = (SeededRng::new(seed), FileHistoryModel::default());
         let mut rig = on_new(tight());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
         let mut moments: Vec<(Cut, FileHistoryModel)> = Vec::new();
@@ -121,12 +119,10 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
 async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
     for seed in 0..20 {
         println!("seed {seed}");
-        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
+        let (mut random, mut model) = (SeededRng::new(seed), FileHistoryModel::default());
         // A catalog that outlives the crash has events that the journal has lost.
-        let catalog = format!("freezeframe-files-crash-{}-{seed}", std::process::id());
-        let catalog = std::env::temp_dir().join(catalog);
-        let _ = std::fs::remove_dir_all(&catalog);
-        let kept = (seed % 2 == 1).then(|| catalog.clone());
+        let catalog = TestDirectory::new();
+        let kept = (seed % 2 == 1).then(|| catalog.path().to_owned());
         let options = || EngineOptions { catalog: kept.clone(), ..tight() };
         let mut rig = on_new(options());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
@@ -142,7 +138,7 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
                     states.drain(..states.len() - 1);
                 }
             }
-            let mut choices = FileTestRng(seed * 10 + life);
+            let mut choices = SeededRng::new(seed * 10 + life);
             let left = rig.disk.after_crash(|count| choices.below(count as u64) as usize);
             let clock = Arc::clone(&rig.clock);
             drop(rig);
@@ -157,7 +153,5 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
             });
             model = found.expect("a crash leaves a moment that there was").clone();
         }
-        drop(rig);
-        let _ = std::fs::remove_dir_all(&catalog);
     }
 }

@@ -8,8 +8,6 @@ mod corruption;
 mod cost;
 mod histories;
 mod names;
-#[path = "../rig/mod.rs"]
-mod rig;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +20,8 @@ use engine::files::{
 };
 use engine::{Durability, EngineOptions};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::disk::{DiskFault, MemoryDisk};
+use testkit::engine::{EngineFixture, START};
 
 fn with(files: FileOptions) -> EngineFixture {
     on_new(EngineOptions { files, ..EngineOptions::default() })
@@ -99,16 +97,6 @@ const ENOTEMPTY: i32 = 39;
 fn nothing_in_memory() -> EngineOptions {
     let storage = storage::Options { tail_bytes_max: 1, ..storage::Options::default() };
     EngineOptions { storage, ..EngineOptions::default() }
-}
-
-struct FileTestRng(u64);
-
-impl FileTestRng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
 
 /// Options by which a short history goes everywhere: through several checkpoints, out of all

@@ -1,5 +1,7 @@
 //! Names and attributes, present and past.
 
+use testkit::directory::TestDirectory;
+
 use super::*;
 
 #[tokio::test]
@@ -169,9 +171,9 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
 #[tokio::test]
 async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_where_it_knows_too_much()
  {
-    let directory = std::env::temp_dir().join(format!("freezeframe-files-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
+    let directory = TestDirectory::new();
+    let catalog = || Some(directory.path().to_owned());
+    let options = || EngineOptions { catalog: catalog(), ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
@@ -191,17 +193,14 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_whe
     let rig = EngineFixture::with(early, clock, options());
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
     assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "1");
-    drop(rig);
-    let _ = std::fs::remove_dir_all(&directory);
 }
 
 /// The position is cleared first, then the keys: a crash in between leaves keys without a position.
 #[tokio::test]
 async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_not() {
-    let directory =
-        std::env::temp_dir().join(format!("freezeframe-rebuild-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
+    let directory = TestDirectory::new();
+    let catalog = || Some(directory.path().to_owned());
+    let options = || EngineOptions { catalog: catalog(), ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
     let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
@@ -214,7 +213,7 @@ async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_no
     let lost = moment(&rig);
     rig.engine.close();
     drop(rig);
-    let catalog = storage::catalog::Catalog::open(&directory.join("1")).unwrap();
+    let catalog = storage::catalog::Catalog::open(&directory.path().join("1")).unwrap();
     catalog.remove_log(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
     drop(catalog);
     // The journal was restored from a backup.
@@ -222,8 +221,6 @@ async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_no
     rig.advance_clock(10_000);
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
     assert_eq!(names(rig.engine.files(), "/", lost), ["a"]);
-    drop(rig);
-    let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use engine::Offset;
 
+use super::fixture::{TreeFixture, record};
 use super::raw::OpenRaw;
-use super::rig::{TreeFixture, record};
 use super::text::OpenText;
 use super::{TreeError, ViewNode, ViewTree, encode};
 use crate::ViewFormat;
@@ -28,7 +28,7 @@ async fn superseded_key() -> (TreeFixture, String) {
     let then = hlc::Moment::Sys(rig.now()).to_string();
     rig.produce("t", 1, &[record("key", "2", 1)]).await;
     rig.advance_clock(1);
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     (rig, then)
 }
 
@@ -105,7 +105,7 @@ async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_w
         let names = interrupted(listing, polls, async {
             rig.produce("t", 1, &[record("key", "4", 1)]).await;
             rig.advance_clock(1);
-            rig.roll_and_maintain().await;
+            rig.roll_and_index().await;
             compact(&rig).await;
         });
         assert_eq!(names.await.unwrap().len(), 2, "after {polls} polls");
@@ -124,7 +124,7 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     for round in 0..4 {
         rig.produce("t", 1, &[record("more", "1", 1)]).await;
         rig.advance_clock(1);
-        rig.roll_and_maintain().await;
+        rig.roll_and_index().await;
         rig.engine.compact_due().await.unwrap();
         let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
         if entry.is_none_or(|entry| entry.base > tombstone) {
@@ -141,7 +141,7 @@ async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<
     for asked in 1..1000 {
         let read = async {
             let node = tree.resolve(path).await?;
-            super::rig::read_node(tree, &node, 1000).await
+            super::fixture::read_node(tree, &node, 1000).await
         };
         match read.await {
             Err(TreeError::Unfinished(_)) => {}
@@ -167,7 +167,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     let then = hlc::Moment::Sys(rig.now()).to_string();
     rig.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
     rig.advance_clock(1);
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     let bounded = rig.tree.with_key_scan_limit(SCAN_BYTES);
     let name = String::from_utf8(encode(long.as_bytes())).unwrap();
     let absent = name.replace('k', "j");
@@ -204,7 +204,7 @@ async fn a_search_begins_again_where_the_topic_is_compacted_on_the_way() {
         rig.produce("t", 1, &[record(&format!("other-{round}"), "x", 1)]).await;
     }
     rig.advance_clock(1);
-    rig.roll_and_maintain().await;
+    rig.roll_and_index().await;
     let bounded = rig.tree.with_key_scan_limit(500);
     let path = b"/topics/t/by-key/key";
     assert!(matches!(bounded.resolve(path).await, Err(TreeError::Unfinished(_))));

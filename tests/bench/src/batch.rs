@@ -6,6 +6,7 @@
 //! for it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay as they are.
 
 use anyhow::{Result, bail, ensure};
+use testkit::rng::SeededRng;
 
 pub(crate) const HEADER_BYTES: usize = 61;
 
@@ -47,7 +48,7 @@ pub(crate) struct BatchProducer {
 impl BenchBatch {
     /// As many records of `record_bytes` as `batch_bytes_max` admits, but one at least.
     pub(crate) fn filled(record_bytes: usize, batch_bytes_max: usize, now_ms: i64) -> BenchBatch {
-        let mut noise = XorShiftRng(0x9e37_79b9_7f4a_7c15);
+        let mut noise = SeededRng::new(1);
         let (mut records, mut count) = (Vec::with_capacity(batch_bytes_max), 0_u32);
         loop {
             let value: Vec<u8> = noise.bytes(record_bytes);
@@ -140,23 +141,6 @@ fn put_varint(out: &mut Vec<u8>, value: i64) {
         rest >>= 7;
     }
     out.push(rest as u8);
-}
-
-/// xorshift64*: bytes that no compression shortens, the same in each run.
-struct XorShiftRng(u64);
-
-impl XorShiftRng {
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count + 8);
-        while bytes.len() < count {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            bytes.extend_from_slice(&self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-        }
-        bytes.truncate(count);
-        bytes
-    }
 }
 
 /// A batch as it came back.

@@ -13,11 +13,12 @@ use std::time::Instant;
 use anyhow::Result;
 use bytes::Bytes;
 use hlc::Cut;
+use testkit::rng::SeededRng;
 
 use super::StorageContext;
 use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
 use super::file_driver::FileDriver;
-use super::plain_file::{BLOCK_BYTES, BenchRng, drop_page_cache};
+use super::plain_file::{BLOCK_BYTES, drop_page_cache};
 use super::value_spread::ValueSpread;
 
 /// Moments whose reads make one point.
@@ -74,7 +75,7 @@ fn run_shape(bench: &StorageContext, shape: &FileShape) -> Result<ExperimentResu
     // Every moment finds the file whole.
     let whole = 0..file_bytes / write_bytes;
     rig.write(whole.map(|nth| (nth * write_bytes, bench.source.piece(nth, write_bytes))))?;
-    let mut random = BenchRng(1);
+    let mut random = SeededRng::new(1);
     let mut cuts = Vec::new();
     let began = Instant::now();
     for _ in 0..writes / a_moment {
@@ -103,9 +104,9 @@ fn run_shape(bench: &StorageContext, shape: &FileShape) -> Result<ExperimentResu
 
 /// MB/s of each moment, from the oldest on.
 fn read(rig: &FileDriver, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
-    let mut random = BenchRng(2);
+    let mut random = SeededRng::new(2);
     let mut order: Vec<usize> = (0..cuts.len()).collect();
-    order.sort_by_cached_key(|_| random.next());
+    order.sort_by_cached_key(|_| random.next_u64());
     let mut out = Vec::new();
     let mut rates = vec![0.0; cuts.len()];
     for nth in order {

@@ -8,11 +8,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use testkit::rng::SeededRng;
 
 use super::child::{self, ChildAction, ChildJob};
 use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
 use super::file_driver::FileDriver;
-use super::plain_file::{BenchRng, ByteSource};
+use super::plain_file::ByteSource;
 use super::value_spread::ValueSpread;
 use super::{StorageContext, size_label};
 use crate::process::Process;
@@ -62,8 +63,8 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
 pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
     let source = ByteSource::new();
     let count = (job.bytes / job.size).max(1);
-    let mut random = BenchRng(1);
-    let place = |nth: u64, random: &mut BenchRng| match job.is_random {
+    let mut random = SeededRng::new(1);
+    let place = |nth: u64, random: &mut SeededRng| match job.is_random {
         true => random.below(FILE_BYTES - job.size),
         false => nth * job.size,
     };

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hlc::{Cut, Hlc};
+use testkit::rng::SeededRng;
 
 use super::StorageContext;
 use super::experiment::ExperimentResults;
-use super::plain_file::BenchRng;
 use super::rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved};
 use super::store_driver::{Durability, StoreDriver};
 use crate::histogram::Histogram;
@@ -60,11 +60,11 @@ fn measure(
 
 /// Random moments between the first entry and the last.
 fn seek(rig: &StoreDriver, log: u64, (first, last): (Hlc, Hlc), seed: u64) -> Result<RoundFigures> {
-    let mut random = BenchRng(seed);
+    let mut random = SeededRng::new(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {
-        let bits = first.bits() + random.below(last.bits() - first.bits());
+        let bits = first.bits() + random.below((last.bits() - first.bits()).max(1));
         let cut = Cut::below(Hlc::from_bits(bits));
         let before = Instant::now();
         std::hint::black_box(rig.offset_at(log, cut)?);

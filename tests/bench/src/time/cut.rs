@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use client::{Client, history::PendingMomentPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime};
+use testkit::rng::SeededRng;
 
 use super::TimeContext;
 use super::engine_driver::EngineDriver;
@@ -18,7 +19,6 @@ use crate::produce::now_ms;
 use crate::sender::{BatchSender, BenchAcks, SendOptions};
 use crate::store::{
     experiment::{ExperimentResults, PerformanceGoal},
-    plain_file::BenchRng,
     rounds::{ComparisonSide, RoundFigures, Stopwatch, run_interleaved},
 };
 use crate::topic::BenchTopic;
@@ -94,7 +94,7 @@ fn fill(rig: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
 
 /// Random moments that nobody has asked for.
 fn moments(first: Hlc, last: Hlc, seed: u64) -> impl Iterator<Item = Cut> {
-    let mut random = BenchRng(seed);
+    let mut random = SeededRng::new(seed);
     let moment =
         move |_| first.bits() + random.below(last.bits().saturating_sub(first.bits()).max(1));
     (0..MOMENTS).map(moment).map(|bits| Cut::below(Hlc::from_bits(bits)))

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use engine::Topic;
 use hlc::{Cut, Hlc};
+use testkit::rng::SeededRng;
 
 use super::TimeContext;
 use super::engine_driver::EngineDriver;
 use crate::histogram::Histogram;
 use crate::store::{
     experiment::{ExperimentResults, PerformanceGoal},
-    plain_file::BenchRng,
     rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved},
 };
 
@@ -67,10 +67,12 @@ fn measure(
             by_stamp(rig, &topic, (first, last), nth as u64)
         }));
         sides.push(ComparisonSide::new(&format!("by user time, the batch, {what}"), move |nth| {
-            seeks(nth as u64, |random| rig.batch_by_user_time(&of_batch, random.below(*length)))
+            seeks(nth as u64, |random| {
+                rig.batch_by_user_time(&of_batch, random.below((*length).max(1)))
+            })
         }));
         sides.push(ComparisonSide::new(&format!("by user time, the record, {what}"), move |nth| {
-            seeks(nth as u64, |random| rig.by_user_time(&of_record, random.below(*length)))
+            seeks(nth as u64, |random| rig.by_user_time(&of_record, random.below((*length).max(1))))
         }));
     }
     let measured = run_interleaved(TURNS, sides)?;
@@ -94,13 +96,13 @@ fn by_stamp(
     seed: u64,
 ) -> Result<RoundFigures> {
     seeks(seed, |random| {
-        let bits = first.bits() + random.below(last.bits() - first.bits());
+        let bits = first.bits() + random.below((last.bits() - first.bits()).max(1));
         rig.by_stamp(topic, Cut::below(Hlc::from_bits(bits)))
     })
 }
 
-fn seeks(seed: u64, mut seek: impl FnMut(&mut BenchRng) -> Result<u64>) -> Result<RoundFigures> {
-    let mut random = BenchRng(seed);
+fn seeks(seed: u64, mut seek: impl FnMut(&mut SeededRng) -> Result<u64>) -> Result<RoundFigures> {
+    let mut random = SeededRng::new(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {

@@ -1,0 +1,125 @@
+//! Who acts upon the node, each with randomness of its own.
+
+mod admin;
+mod consumer;
+mod file_writer;
+mod history_reader;
+mod moment_reader;
+mod offset_committer;
+mod pin_admin;
+mod producer;
+mod requests;
+mod slow_client;
+mod small_file_writer;
+mod topic_admin;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use testkit::rng::SeededRng;
+use tokio::task::JoinHandle;
+
+pub(crate) use admin::SimAdmin;
+pub(crate) use file_writer::read_snapshot;
+
+use crate::node::WorldShape;
+use crate::world::SimWorld;
+
+/// A topic that is there from the beginning: its name, how many partitions, and its settings.
+type StandingTopic = (&'static str, u32, &'static [(&'static str, &'static str)]);
+
+/// The topic that is compacted.
+const COMPACTED_TOPIC: &str = "keyed";
+
+/// How long a tombstone stays.
+pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
+
+/// How long a record of the topic `short` stays.
+pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
+
+/// The topics that stay.
+const STANDING_TOPICS: [StandingTopic; 3] = [
+    ("plain", 3, &[]),
+    ("short", 2, &[("retention.ms", "2500")]),
+    (
+        COMPACTED_TOPIC,
+        2,
+        &[
+            ("cleanup.policy", "compact"),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("delete.retention.ms", "6000"),
+            ("min.compaction.lag.ms", "0"),
+        ],
+    ),
+];
+
+/// The names of topics that come and go: so long that it is worth forgetting them.
+const TRANSIENT_TOPICS: [&str; 2] = [
+    "passing-a.........................................................................................",
+    "passing-b.........................................................................................",
+];
+
+/// A topic's name, and one of its partitions.
+fn random_partition(chance: &mut SeededRng) -> (&'static str, u32) {
+    if chance.one_in(5) {
+        return (*chance.pick(&TRANSIENT_TOPICS), chance.below(2) as u32);
+    }
+    let (name, partitions, _) = *chance.pick(&STANDING_TOPICS);
+    (name, chance.below(partitions.into()) as u32)
+}
+
+async fn pause(chance: &mut SeededRng, least_ms: u64, most_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
+}
+
+/// How often somebody who waits looks whether the node has died meanwhile.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits for something, unless the life after so many deaths ends before.
+async fn unless_node_exits<T>(
+    world: &SimWorld,
+    deaths: u64,
+    doing: impl Future<Output = T>,
+) -> Option<T> {
+    let mut doing = std::pin::pin!(doing);
+    loop {
+        match tokio::time::timeout(EXIT_POLL_INTERVAL, &mut doing).await {
+            Ok(done) => return Some(done),
+            Err(_) if deaths != world.incarnation.get() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Sets all of them to work; each ends when the world does.
+pub(crate) fn spawn_all(world: &Rc<SimWorld>, chance: &mut SeededRng) -> Vec<JoinHandle<()>> {
+    let mut actors = Vec::new();
+    for nth in 0..4 {
+        let producer = producer::SimProducer::new(world, nth, chance.fork());
+        actors.push(tokio::task::spawn_local(producer.run()));
+    }
+    actors.push(tokio::task::spawn_local(consumer::run(Rc::clone(world), chance.fork())));
+    for nth in 0..2 {
+        let historian = moment_reader::MomentReader::new(world, nth, chance.fork());
+        actors.push(tokio::task::spawn_local(historian.run()));
+    }
+    let namekeeper = topic_admin::TopicAdmin::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(namekeeper.run()));
+    let committer = offset_committer::OffsetCommitter::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(committer.run()));
+    let pinner = pin_admin::PinAdmin::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(pinner.run()));
+    let scribe = file_writer::FileWriter::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(scribe.run()));
+    if world.shape != WorldShape::Short {
+        let hoarder = small_file_writer::SmallFileWriter::new(world, chance.fork());
+        actors.push(tokio::task::spawn_local(hoarder.run()));
+    }
+    for nth in 0..3 {
+        let trickling = slow_client::run_slow_client(Rc::clone(world), nth, chance.fork());
+        actors.push(tokio::task::spawn_local(trickling));
+    }
+    actors.push(tokio::task::spawn_local(slow_client::run_prober(Rc::clone(world), chance.fork())));
+    actors.push(tokio::task::spawn_local(history_reader::run(Rc::clone(world), chance.fork())));
+    actors
+}

@@ -1,0 +1,86 @@
+//! The node's catalog, which outlives it: on a real directory, since sled knows no other. A life finds what
+//! the last one left, which after a loss of power knows of more than the journal has; or what an earlier
+//! one left; or nothing.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+
+/// How many catalogs of earlier lives are kept.
+const KEPT_MAX: u64 = 5;
+
+/// What a life finds of the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CatalogAge {
+    /// What the last life left.
+    Latest,
+    /// What an earlier life left.
+    Stale,
+    /// Nothing.
+    Missing,
+}
+
+/// The catalogs of all lives in a world, each in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct CatalogDirectories {
+    root: TestDirectory,
+    incarnations: u64,
+}
+
+impl CatalogDirectories {
+    pub(crate) fn new() -> CatalogDirectories {
+        CatalogDirectories { root: TestDirectory::new(), incarnations: 0 }
+    }
+
+    fn directory_of(&self, life: u64) -> PathBuf {
+        self.root.path().join(life.to_string())
+    }
+
+    /// The directory for the next life, and what is in it.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub(crate) fn next(&mut self, chance: &mut SeededRng) -> io::Result<(PathBuf, CatalogAge)> {
+        let (left, back) = match chance.below(6) {
+            0 => (CatalogAge::Missing, None),
+            1..3 => (CatalogAge::Stale, Some(chance.between(2, KEPT_MAX))),
+            _ => (CatalogAge::Latest, Some(1)),
+        };
+        self.incarnations += 1;
+        let directory = self.directory_of(self.incarnations);
+        let from =
+            back.and_then(|back| self.incarnations.checked_sub(back)).filter(|from| *from > 0);
+        if let Some(gone) = self.incarnations.checked_sub(KEPT_MAX + 1) {
+            let _ = fs::remove_dir_all(self.directory_of(gone));
+        }
+        match from {
+            Some(from) => copy(&self.directory_of(from), &directory).map(|()| (directory, left)),
+            None => Ok((directory, CatalogAge::Missing)),
+        }
+    }
+}
+
+/// The last life may have it open still: it is copied as it is. A catalog that failed may be on its way out.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    // A life may have ended before it had one.
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        let copied = match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to),
+            false => fs::copy(entry.path(), to).map(drop),
+        };
+        match copied {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            copied => copied?,
+        }
+    }
+    Ok(())
+}

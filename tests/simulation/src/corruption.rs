@@ -1,0 +1,188 @@
+//! A disk that rots: at the end of a world bits of sealed files flip, and everything that the sound node was
+//! asked is asked again of one that starts on that disk. It may refuse to start, and it may say that something
+//! cannot be read; what it does answer is what the sound one answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::files::Inode;
+use engine::{Engine, Offset, Partition, WaitPolicy};
+use hlc::{Cut, Hlc};
+use storage::disk::MemoryDisk;
+use storage::journal::segment_start;
+use storage::sorted_segment::{is_index_name, is_sorted_segment_name};
+use testkit::rng::SeededRng;
+
+use crate::actors::read_snapshot;
+use crate::audit::{PartitionKey, read_records};
+use crate::ledger::SimLedger;
+
+/// How many moments are asked for.
+const MOMENTS: u64 = 5;
+/// How many of very many files.
+const SMALL_FILES: u64 = 20;
+const READ_BYTES: usize = 64 << 10;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CorruptionQuery {
+    /// Which partitions there are or were, and where each begins and ends.
+    Partitions,
+    /// The batch that holds an offset.
+    Batch(PartitionKey, u64),
+    /// Where a partition ends in the cut with a bound.
+    End(PartitionKey, Hlc),
+    /// The cut with a bound.
+    Cut(Hlc),
+    /// All files in the cut with a bound.
+    Files(Hlc),
+    /// One of very many files, in the cut with a bound.
+    SmallFile(u64, Hlc),
+}
+
+/// Questions, with what a sound node answers; `None` where it does not.
+pub(crate) struct BaselineAnswers(BTreeMap<CorruptionQuery, Option<String>>);
+
+impl BaselineAnswers {
+    /// Asks a node whose disk is sound.
+    pub(crate) async fn collect(
+        engine: &Engine,
+        questions: Vec<CorruptionQuery>,
+    ) -> BaselineAnswers {
+        let mut answers = BTreeMap::new();
+        for question in questions {
+            let answer = run_query(engine, &question).await.ok();
+            answers.insert(question, answer);
+        }
+        BaselineAnswers(answers)
+    }
+
+    /// Asks all of it again; how much was answered as before, and how much not at all.
+    ///
+    /// # Errors
+    /// An answer is another than before.
+    pub(crate) async fn compare(&self, engine: &Engine) -> Result<(usize, usize), String> {
+        let (mut same, mut refused) = (0, 0);
+        for (question, sound) in &self.0 {
+            match run_query(engine, question).await {
+                Ok(answer) if Some(&answer) == sound.as_ref() => same += 1,
+                Ok(answer) => {
+                    return Err(format!("{question:?}: {answer}, and from a sound disk {sound:?}"));
+                }
+                Err(_) if sound.is_some() => refused += 1,
+                Err(_) => {}
+            }
+        }
+        Ok((same, refused))
+    }
+}
+
+/// What to ask a node of which so much is known.
+pub(crate) fn corruption_queries(
+    engine: &Engine,
+    ledger: &SimLedger,
+    chance: &mut SeededRng,
+) -> Vec<CorruptionQuery> {
+    let mut questions = vec![CorruptionQuery::Partitions];
+    let stamps: Vec<Hlc> = ledger
+        .partitions
+        .values()
+        .flat_map(|seen| seen.entries.values().map(|entry| entry.stamp))
+        .chain(
+            (0..200).map(|back| ledger.files.nth_newest(back).stamp_at_most.min(engine.frontier())),
+        )
+        .collect();
+    let moments: Vec<Hlc> = (0..MOMENTS).map(|_| chance.pick(&stamps).next()).collect();
+    for at in &moments {
+        questions.extend([CorruptionQuery::Cut(*at), CorruptionQuery::Files(*at)]);
+    }
+    for (topic, _) in engine.topics_including_deleted() {
+        for partition in &topic.partitions {
+            let place = (topic.id, partition.index);
+            let offsets = partition.start().0..partition.end().0;
+            questions
+                .extend(offsets.step_by(11).map(|offset| CorruptionQuery::Batch(place, offset)));
+            questions.extend(moments.iter().map(|at| CorruptionQuery::End(place, *at)));
+        }
+    }
+    let known = ledger.small_files.iter().filter(|hoarded| !hoarded.is_uncertain);
+    let known: Vec<_> = known.filter_map(|h| Some((h.inode, h.writes.last()?.0))).collect();
+    for _ in 0..SMALL_FILES.min(known.len() as u64) {
+        let (inode, stamp) = *chance.pick(&known);
+        questions.push(CorruptionQuery::SmallFile(inode, stamp.next()));
+    }
+    questions
+}
+
+async fn run_query(engine: &Engine, question: &CorruptionQuery) -> Result<String, String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    Ok(match question {
+        CorruptionQuery::Partitions => {
+            let topics = engine.topics_including_deleted();
+            let shown = topics.iter().flat_map(|(topic, deleted)| {
+                topic.partitions.iter().map(move |p| {
+                    (topic.name.to_string(), topic.created, *deleted, p.index, p.start(), p.end())
+                })
+            });
+            format!("{:?}", shown.collect::<Vec<_>>())
+        }
+        CorruptionQuery::Batch(place, offset) => {
+            let partition = find_partition(engine, place)?;
+            let read = partition.log.read(Offset(*offset), partition.end(), READ_BYTES);
+            let read = read.map_err(|error| failed(&error))?;
+            let Some(piece) = read.first() else { return Ok("nothing".to_owned()) };
+            let payload = piece.read().map_err(|error| failed(&error))?;
+            let entry = (piece.entry.base, piece.entry.end(), piece.entry.stamp);
+            format!("{entry:?} {:?}", read_records(&payload)?)
+        }
+        CorruptionQuery::End(place, at) => {
+            let end = find_partition(engine, place)?.log.offset_at(Cut::below(*at));
+            format!("{:?}", end.map_err(|error| failed(&error))?)
+        }
+        CorruptionQuery::Cut(at) => {
+            let cut = engine.cut(Cut::below(*at), None, WaitPolicy::Refuse).await;
+            let cut = cut.map_err(|error| failed(&error))?;
+            let spans = cut.partitions.iter().map(|p| (&p.topic, p.partition, p.end));
+            format!("{:032x} {:?}", cut.hash, spans.collect::<Vec<_>>())
+        }
+        CorruptionQuery::Files(at) => {
+            let found = read_snapshot(engine.files(), Cut::below(*at));
+            format!("{:?}", found.map_err(|error| failed(&error))?)
+        }
+        CorruptionQuery::SmallFile(inode, at) => {
+            let file = engine.files().open_inode(Inode(*inode));
+            let read = file.and_then(|file| file.read_at(Cut::below(*at), 0, 100));
+            format!("{:?}", read.map_err(|error| failed(&error))?)
+        }
+    })
+}
+
+fn find_partition(engine: &Engine, place: &PartitionKey) -> Result<Arc<Partition>, String> {
+    let topics = engine.topics_including_deleted();
+    let topic = topics.into_iter().find(|(topic, _)| topic.id == place.0);
+    let partition = topic.and_then(|(topic, _)| topic.partitions.get(place.1 as usize).cloned());
+    partition.ok_or_else(|| format!("there is no partition {place:?}"))
+}
+
+/// Flips bits of sealed files; which, in words. Nothing if nothing is sealed.
+pub(crate) fn flip_bits(disk: &MemoryDisk, chance: &mut SeededRng) -> Vec<String> {
+    let names = disk.names();
+    let open = names.iter().filter_map(|name| segment_start(name)).max();
+    let is_sealed = |name: &String| match segment_start(name) {
+        Some(start) => Some(start) != open,
+        None => is_sorted_segment_name(name) || is_index_name(name) || name.ends_with(".proof"),
+    };
+    let sealed: Vec<&String> = names.iter().filter(|name| is_sealed(name)).collect();
+    let mut flipped = Vec::new();
+    for _ in 0..chance.between(1, 4) {
+        let Some(name) = (!sealed.is_empty()).then(|| *chance.pick(&sealed)) else { break };
+        let length = disk.bytes(name).len() as u64;
+        if length == 0 {
+            continue;
+        }
+        let (position, mask) = (chance.below(length) as usize, 1 << chance.below(8));
+        disk.corrupt(name, position, mask);
+        flipped.push(format!("{mask:#x} at {position} of {length} in {name}"));
+    }
+    flipped
+}
