@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::LogThrottle;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
@@ -41,8 +42,6 @@ use crate::{apis, routes};
 const PRODUCES_MAX: usize = 256;
 /// How long nobody is accepted where that fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often it is said at most that nobody is.
-const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long open requests may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
@@ -59,7 +58,7 @@ pub async fn serve(
     }
     let by_ip: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
     let mut connections = tokio::task::JoinSet::new();
-    let mut warnings = AcceptWarnings::default();
+    let mut warnings = AcceptWarnings { begun: Instant::now(), throttle: LogThrottle::default() };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -99,19 +98,16 @@ pub async fn serve(
     }
 }
 
-/// Says that connections are not accepted: not for each, for there may be thousands in a second.
-#[derive(Default)]
+/// Warns that connections are not accepted, now and then.
 struct AcceptWarnings {
-    count: u64,
-    last_warned: Option<Instant>,
+    begun: Instant,
+    throttle: LogThrottle,
 }
 
 impl AcceptWarnings {
     fn warn(&mut self, why: &str) {
-        self.count += 1;
-        if self.last_warned.is_none_or(|said| said.elapsed() >= WARN_INTERVAL) {
-            tracing::warn!(why, connections = self.count, "connections are not accepted");
-            *self = AcceptWarnings { count: 0, last_warned: Some(Instant::now()) };
+        if let Some(connections) = self.throttle.record_failure(self.begun.elapsed()) {
+            tracing::warn!(why, connections, "connections are not accepted");
         }
     }
 }

@@ -66,6 +66,6 @@ pub use storage::disk::is_data_loss;
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
-    Durability, Entry, EntryPayload, LoadBuffer, Offset, Payload, PayloadHeader, PayloadLocation,
-    block_of,
+    Durability, Entry, EntryPayload, LoadBuffer, LogThrottle, Offset, Payload, PayloadHeader,
+    PayloadLocation, block_of,
 };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::{Log, LogId, Offset, ReclaimStats};
+use storage::{Log, LogId, LogThrottle, Offset, ReclaimStats};
 
 use crate::compaction::CompactionSettings;
 use crate::config::{TopicConfig, TopicDefaults};
@@ -276,8 +276,7 @@ impl Engine {
     }
 }
 
-/// Runs something periodically, for ever. A failure is retried at the next tick, and logged if it
-/// differs from the last one.
+/// Runs something periodically, for ever. A failure is retried at the next tick, and logged now and then.
 async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
     period: Duration,
     doing: &str,
@@ -285,16 +284,18 @@ async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
 ) {
     let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut said = None;
+    let (mut failures, mut begun) = (LogThrottle::default(), None);
     loop {
-        ticks.tick().await;
-        let failed = act().await.err().map(|error| error.to_string());
-        if failed != said
-            && let Some(error) = &failed
-        {
-            tracing::error!(error, doing, "maintenance failed");
+        let tick = ticks.tick().await;
+        let now = tick - *begun.get_or_insert(tick);
+        match act().await {
+            Ok(()) => _ = failures.record_success(|| now),
+            Err(error) => {
+                if let Some(failed) = failures.record_failure(now) {
+                    tracing::error!(%error, failed, doing, "maintenance failed");
+                }
+            }
         }
-        said = failed;
     }
 }
 

@@ -18,9 +18,9 @@ use crate::journal::{
     FRAME_BYTES, FrameHeader, JournalWriteError, JournalWriter, RolledSegment, padded,
 };
 use crate::log::Log;
+use crate::log_throttle::LogThrottle;
 use crate::payload::Payload;
 use crate::proof::Digest;
-use crate::refusal_reporter::RefusalReporter;
 use crate::tail::PayloadTail;
 use crate::timekeeper::Timekeeper;
 
@@ -34,7 +34,7 @@ pub(super) struct StoreWriter<S: AppendStage> {
     pub(super) stage: S,
     pub(super) tail: PayloadTail,
     pub(super) durability: Durability,
-    pub(super) refusals: RefusalReporter,
+    pub(super) refusals: LogThrottle,
 }
 
 /// An append whose frame is laid out, and that is not visible yet.
@@ -171,7 +171,10 @@ impl<S: AppendStage> StoreWriter<S> {
             }
             return complete(done);
         }
-        self.refusals.record_success(|| self.timekeeper.steady_now());
+        // A full disk may still accept a write now and then.
+        if self.refusals.record_success(|| self.timekeeper.steady_now()) {
+            tracing::info!("the disk takes writes again");
+        }
         self.publish(laid, durable);
         complete(done);
     }
@@ -250,7 +253,13 @@ impl<S: AppendStage> StoreWriter<S> {
         let why: Arc<str> = describe(&error).into();
         match error {
             JournalWriteError::Refused(_) => {
-                self.refusals.record_refusal(&why, self.timekeeper.steady_now());
+                if let Some(refused) = self.refusals.record_failure(self.timekeeper.steady_now()) {
+                    tracing::error!(
+                        error = &*why,
+                        refused,
+                        "the disk refused a write; it was taken back whole"
+                    );
+                }
                 AppendError::Disk(why)
             }
             JournalWriteError::Broken { .. } => {
