@@ -385,9 +385,9 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
     let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
-    let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
-    let (id, mut wire) = ([9; 16], rig.connect().await);
-    rig.engine.create_topic("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
+    let server = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
+    let (id, mut wire) = ([9; 16], server.connect().await);
+    server.engine.create_topic("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
     let offset = |partition| OffsetCommit {
         topic: "t".to_owned(),
         partition,
@@ -398,16 +398,16 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     };
     for nth in 0..GROUPS {
         join(&mut wire, nth).await;
-        rig.engine.commit_offsets(&group(nth), (0..40).map(offset).collect()).await.unwrap();
+        server.engine.commit_offsets(&group(nth), (0..40).map(offset).collect()).await.unwrap();
     }
-    rig.clock.advance(Duration::from_millis(10));
-    (rig, id)
+    server.clock.advance(Duration::from_millis(10));
+    (server, id)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_the_request() {
-    let (rig, topic) = server_with_groups().await;
-    let mut wire = rig.connect().await;
+    let (server, topic) = server_with_groups().await;
+    let mut wire = server.connect().await;
     let cases: Vec<ResponseSizeCase> = describing(topic)
         .into_iter()
         .chain(reading())

@@ -36,10 +36,10 @@ impl ReadCounter {
 /// A broker with so much memory for the newest batches and for what is read again.
 async fn broker(memory_bytes: usize) -> (HookedDisk<ReadCounter>, TestKafkaServer) {
     let disk = HookedDisk::new(MemoryDisk::new(), Arc::new(ReadCounter::default()));
-    let rig =
+    let server =
         TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), memory_bytes).await;
-    rig.topic("t", &[("max.message.bytes", "8000000")]).await;
-    (disk, rig)
+    server.topic("t", &[("max.message.bytes", "8000000")]).await;
+    (disk, server)
 }
 
 /// A batch that no other is like.
@@ -78,8 +78,8 @@ async fn read_all(wire: &mut TestKafkaConnection, produced: &[Bytes], from: usiz
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_consumers_of_the_same_old_batches_read_the_disk_once() {
-    let (disk, rig) = broker(48 * MIB).await;
-    let mut producer = rig.connect().await;
+    let (disk, server) = broker(48 * MIB).await;
+    let mut producer = server.connect().await;
     let mut produced = Vec::new();
     for number in 0..80 {
         produced.push(numbered(number, 900_000 + number * 1000));
@@ -89,7 +89,7 @@ async fn ten_consumers_of_the_same_old_batches_read_the_disk_once() {
     let before = disk.hook.bytes();
     let mut consumers = Vec::new();
     for _ in 0..10 {
-        let (mut wire, old) = (rig.connect().await, old.to_vec());
+        let (mut wire, old) = (server.connect().await, old.to_vec());
         consumers.push(tokio::spawn(async move { read_all(&mut wire, &old, 0).await }));
     }
     for consumer in consumers {
@@ -99,14 +99,14 @@ async fn ten_consumers_of_the_same_old_batches_read_the_disk_once() {
     let sent: usize = old.iter().map(Bytes::len).sum();
     // Whole blocks, and one ahead of them.
     assert!(read <= sent + 3 * MIB, "{read} bytes were read, and ten times {sent} sent");
-    let stats = rig.engine.data_cache().stats();
+    let stats = server.engine.data_cache().stats();
     assert!(stats.hits.load(Ordering::Relaxed) > stats.loads.load(Ordering::Relaxed));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_grows_under_its_readers_is_read_as_it_was_written() {
-    let (_, rig) = broker(8 * MIB).await;
-    let (mut producer, mut behind) = (rig.connect().await, rig.connect().await);
+    let (_, server) = broker(8 * MIB).await;
+    let (mut producer, mut behind) = (server.connect().await, server.connect().await);
     let mut produced = Vec::new();
     for number in 0..400 {
         // Long ones, and short ones that lie together in a block.
@@ -125,14 +125,14 @@ async fn a_file_that_grows_under_its_readers_is_read_as_it_was_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_compared_once_is_served_from_memory_and_what_was_not_never() {
-    let (disk, rig) = broker(48 * MIB).await;
-    let mut producer = rig.connect().await;
+    let (disk, server) = broker(48 * MIB).await;
+    let mut producer = server.connect().await;
     let mut produced = Vec::new();
     for number in 0..80 {
         produced.push(numbered(number, 1_000_000));
         assert_eq!(producer.produce("t", produced[number].clone()).await, (0, number as i64));
     }
-    let mut wire = rig.connect().await;
+    let mut wire = server.connect().await;
     read_all(&mut wire, &produced[..8], 0).await;
     let journal = {
         let names = Disk::list(&disk.memory).expect("a list");

@@ -77,7 +77,7 @@ impl KafkaCompactionModel {
     ) -> KafkaCompactionModel {
         let mut options = TestKafkaEngine::options();
         options.storage.tail_bytes_max = tail_bytes_max;
-        let house = TestKafkaEngine::with(options);
+        let fixture = TestKafkaEngine::with(options);
         let configs = [
             ("cleanup.policy", policy),
             ("min.compaction.lag.ms", "500"),
@@ -86,13 +86,13 @@ impl KafkaCompactionModel {
             ("retention.ms", RETENTION_MS),
             ("retention.bytes", retention_bytes),
         ];
-        house.topic("c", 1, &configs).await;
+        fixture.topic("c", 1, &configs).await;
         // Another in the same files, of which nothing ever goes.
-        house.topic("other", 1, &[("retention.ms", "-1")]).await;
+        fixture.topic("other", 1, &[("retention.ms", "-1")]).await;
         let deletes = policy.contains("delete");
         let retention_bytes = retention_bytes.parse().unwrap();
         KafkaCompactionModel {
-            test_engine: house,
+            test_engine: fixture,
             batches: Vec::new(),
             moments: Vec::new(),
             start: 0,

@@ -42,17 +42,17 @@ async fn offset_at(wire: &mut TestKafkaConnection, time: i64) -> i64 {
 }
 
 async fn start_server(configs: &[(&str, &str)]) -> TestKafkaServer {
-    let rig =
+    let server =
         TestKafkaServer::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20)
             .await;
-    rig.topic("t", configs).await;
-    rig
+    server.topic("t", configs).await;
+    server
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_them() {
-    let rig = start_server(&[]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[]).await;
+    let mut wire = server.connect().await;
     let mut base = 0;
     for codec in CompressionType::ALL {
         for claimed in [i64::MIN, -1, 0, START as i64 + 1_000_000] {
@@ -75,8 +75,8 @@ async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_that_its_records_do_not_bear_out_is_refused() {
-    let rig = start_server(&[]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[]).await;
+    let mut wire = server.connect().await;
     for codec in CompressionType::ALL {
         let honest = batch(codec, &[1, 2, 3]);
         for count in [2, 4] {
@@ -95,8 +95,8 @@ async fn a_count_that_its_records_do_not_bear_out_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_too_old_is_refused_whatever_packs_it() {
-    let rig = start_server(&[("message.timestamp.before.max.ms", "1000")]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[("message.timestamp.before.max.ms", "1000")]).await;
+    let mut wire = server.connect().await;
     let now = START as i64;
     for (nth, codec) in CompressionType::ALL.into_iter().enumerate() {
         let (old, new) = (batch(codec, &[now, now - 1001]), batch(codec, &[now, now - 1000]));

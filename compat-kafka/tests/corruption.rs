@@ -15,9 +15,9 @@ const MIB: usize = 1 << 20;
 /// All that is read is read from the disk.
 async fn without_memory() -> (MemoryDisk, TestKafkaServer) {
     let disk = MemoryDisk::new();
-    let rig = TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
-    rig.topic("t", &[("max.message.bytes", "8000000")]).await;
-    (disk, rig)
+    let server = TestKafkaServer::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
+    server.topic("t", &[("max.message.bytes", "8000000")]).await;
+    (disk, server)
 }
 
 /// The one place where `bytes` are stored.
@@ -54,13 +54,13 @@ async fn fetch(wire: &mut TestKafkaConnection, offset: i64) -> (i16, Vec<i64>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_corrupt_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_on() {
-    let (disk, rig) = without_memory().await;
-    let mut wire = rig.connect().await;
+    let (disk, server) = without_memory().await;
+    let mut wire = server.connect().await;
     produce_six(&mut wire).await;
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2, 3, 4, 5]));
     corrupt(&disk, b"value 2", 6);
     corrupt(&disk, b"value 4", 0);
-    let found = || rig.kafka.metrics().corrupt_reads.load(Ordering::Relaxed);
+    let found = || server.kafka.metrics().corrupt_reads.load(Ordering::Relaxed);
     assert_eq!(found(), 0, "nobody has read them");
     // On one connection: what was found before anything went out ends no connection.
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it is served");
@@ -76,8 +76,8 @@ async fn a_corrupt_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_batch_is_compared_in_pieces_and_a_corrupt_one_ends_its_response_in_the_middle() {
-    let (disk, rig) = without_memory().await;
-    let mut wire = rig.connect().await;
+    let (disk, server) = without_memory().await;
+    let mut wire = server.connect().await;
     let value = |mark: &str| [mark.as_bytes(), &vec![b'x'; 3 * MIB]].concat();
     assert_eq!(wire.produce("t", one_record_batch(&value("good"))).await, (0, 0));
     assert_eq!(wire.produce("t", one_record_batch(&value("rotten"))).await, (0, 1));
@@ -86,7 +86,7 @@ async fn a_long_batch_is_compared_in_pieces_and_a_corrupt_one_ends_its_response_
     corrupt(&disk, b"rotten", 3 * MIB);
     let broken = wire.fetch("t", 0).await.expect_err("the answer breaks off");
     assert_eq!(broken.kind(), std::io::ErrorKind::UnexpectedEof);
-    let mut wire = rig.connect().await;
+    let mut wire = server.connect().await;
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0]));
     assert_eq!(fetch(&mut wire, 1).await, (CORRUPT_MESSAGE, vec![]));
     assert_eq!(fetch(&mut wire, 2).await, (0, vec![2]));
@@ -94,8 +94,8 @@ async fn a_long_batch_is_compared_in_pieces_and_a_corrupt_one_ends_its_response_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_shortened_file_still_has_is_served_and_the_rest_is_corrupt_on_one_connection() {
-    let (disk, rig) = without_memory().await;
-    let mut wire = rig.connect().await;
+    let (disk, server) = without_memory().await;
+    let mut wire = server.connect().await;
     produce_six(&mut wire).await;
     let (journal, at) = find_bytes(&disk, b"value 3");
     disk.truncate_file(&journal, at + 2);
@@ -106,14 +106,14 @@ async fn what_a_shortened_file_still_has_is_served_and_the_rest_is_corrupt_on_on
         }
     }
     assert_eq!(fetch(&mut wire, 2).await, (0, vec![2]));
-    assert!(rig.kafka.metrics().corrupt_reads.load(Ordering::Relaxed) >= 10);
+    assert!(server.kafka.metrics().corrupt_reads.load(Ordering::Relaxed) >= 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_again() {
-    let (disk, rig) = without_memory().await;
-    rig.topic("u", &[]).await;
-    let mut wire = rig.connect().await;
+    let (disk, server) = without_memory().await;
+    server.topic("u", &[]).await;
+    let mut wire = server.connect().await;
     produce_six(&mut wire).await;
     assert_eq!(wire.produce("u", one_record_batch(b"of another topic")).await, (0, 0));
     assert_eq!(wire.produce("t", one_record_batch(b"value 6")).await, (0, 6));
@@ -132,13 +132,13 @@ async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_ag
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_corrupt_batch_at_the_edge_of_a_moment_is_refused_too() {
-    let (disk, rig) = without_memory().await;
-    let mut wire = rig.connect().await;
+    let (disk, server) = without_memory().await;
+    let mut wire = server.connect().await;
     let mut edge = BatchBuilder::new(CompressionType::None);
     edge.record(START as i64 - 10, None, Some(b"seen"), &[]);
     edge.record(START as i64, None, Some(b"not seen"), &[]);
     assert_eq!(wire.produce("t", edge.build()).await, (0, 0));
-    rig.clock.advance(std::time::Duration::from_secs(1));
+    server.clock.advance(std::time::Duration::from_secs(1));
     let moment = format!("t.__at.u{START}");
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (0, vec![0]));

@@ -18,9 +18,9 @@ const MIB: usize = 1 << 20;
 
 async fn on(disk: &HangingDisk, options: KafkaOptions) -> TestKafkaServer {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let rig = TestKafkaServer::start(disk, options, 64 * MIB).await;
-    rig.topic("t", &[]).await;
-    rig
+    let server = TestKafkaServer::start(disk, options, 64 * MIB).await;
+    server.topic("t", &[]).await;
+    server
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,7 +29,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     const CONNECTIONS: usize = 4;
     let disk = HangingDisk::at_syncs(".journal");
     let options = KafkaOptions { requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
-    let rig = on(&disk, options).await;
+    let server = on(&disk, options).await;
     let request =
         encode_frame(9, &produce_request("t", 0, &one_record_batch(&vec![b'x'; 100 << 10])));
     let closed = disk.hook.close();
@@ -38,7 +38,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
         // From an address of its own: one has no more than three quarters of the room.
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(([127, 0, 0, 2 + nth as u8], 0).into()).expect("an address of this machine");
-        let stream = socket.connect(rig.address).await.expect("somebody listens");
+        let stream = socket.connect(server.address).await.expect("somebody listens");
         let (read, mut write) = stream.into_split();
         let request = request.clone();
         let sending = tokio::spawn(async move {
@@ -51,7 +51,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     }
     // A quarter of the setting, and one request of each connection that needs no room.
     let bound = 2 * MIB + CONNECTIONS * request.len();
-    let mut other = rig.connect().await;
+    let mut other = server.connect().await;
     let ask = encode_frame(0, &ApiVersionsRequest::default());
     let (mut asked, mut asked_when_full) = (0, None);
     let begun = std::time::Instant::now();
@@ -60,7 +60,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
         other.send(&ask).await.expect("it is taken");
         other.response::<ApiVersionsRequest>(0).await.expect("an answer");
         asked += 1;
-        let read = rig.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
+        let read = server.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
         let waiting = read - asked * ask.len();
         assert!(waiting <= bound, "{waiting} bytes wait, and {bound} may");
         if asked_when_full.is_none() && waiting + request.len() > bound - (8 << 10) {
@@ -91,14 +91,14 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let disk = HangingDisk::at_syncs(".journal");
     let idle_max = Duration::from_millis(5);
-    let rig = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
-    let mut wire = TestKafkaConnection::connect(rig.address).await;
+    let server = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
+    let mut wire = TestKafkaConnection::connect(server.address).await;
     let closed = disk.hook.close();
     wire.send(&encode_frame(9, &produce_request("t", 0, &one_record_batch(b"x"))))
         .await
         .expect("it is taken");
     // One that is idle, from later on, is closed meanwhile.
-    let mut idle = TestKafkaConnection::connect(rig.address).await;
+    let mut idle = TestKafkaConnection::connect(server.address).await;
     let end = idle.response::<ProduceRequest>(9).await.expect_err("it was idle");
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
     drop(closed);

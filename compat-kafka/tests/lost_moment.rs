@@ -14,15 +14,15 @@ const INVALID_TOPIC: i16 = 17;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_deleted() {
-    let rig =
+    let server =
         TestKafkaServer::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20)
             .await;
-    rig.topic("t", &[]).await;
-    let mut wire = rig.connect().await;
+    server.topic("t", &[]).await;
+    let mut wire = server.connect().await;
     for value in [b"0", b"1", b"2"] {
         assert_eq!(wire.produce("t", one_record_batch(value)).await.0, 0);
     }
-    rig.clock.advance(std::time::Duration::from_millis(10));
+    server.clock.advance(std::time::Duration::from_millis(10));
     let moment = format!("t.__at.s{}", START + 5);
     assert_eq!(wire.produce("t", one_record_batch(b"3")).await, (0, 3));
     let asked = MetadataRequestTopic::default().with_name(Some(topic_name(&moment)));
@@ -37,8 +37,8 @@ async fn a_moment_that_is_fetched_by_id_is_refused_once_records_of_it_were_delet
     let answer = &answer.responses[0].partitions[0];
     assert_eq!((answer.error_code, answer.high_watermark), (0, 3));
 
-    let topic = rig.engine.topic("t").expect("the topic");
-    rig.engine.delete_records(&topic, 0, 4).await.expect("records are deleted");
+    let topic = server.engine.topic("t").expect("the topic");
+    server.engine.delete_records(&topic, 0, 4).await.expect("records are deleted");
     let answer = wire.ask(13, &fetch).await.expect("an answer");
     assert_eq!(answer.responses[0].partitions[0].error_code, INVALID_TOPIC);
 }

@@ -33,7 +33,7 @@ struct KafkaRetentionModel {
 impl KafkaRetentionModel {
     async fn produce(
         &mut self,
-        house: &TestKafkaEngine,
+        fixture: &TestKafkaEngine,
         topic: &str,
         partition: u32,
         times: &[i64],
@@ -43,7 +43,7 @@ impl KafkaRetentionModel {
         let value = format!("{nth:>2000}");
         let records: Vec<TestRecordInput> =
             times.iter().map(|time| (None, Some(value.clone()), *time)).collect();
-        let appended = house.produce(topic, partition, &records).await;
+        let appended = fixture.produce(topic, partition, &records).await;
         let base = appended.base.0;
         let read = |(nth, time): (usize, &i64)| TestReadRecord {
             offset: base + nth as u64,
@@ -94,10 +94,15 @@ impl KafkaRetentionModel {
 }
 
 /// Holds what can be read of a topic against the model: at every moment, present and past.
-async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel, starts: &[u64]) {
+async fn check(
+    fixture: &TestKafkaEngine,
+    topic: &str,
+    model: &KafkaRetentionModel,
+    starts: &[u64],
+) {
     let partitions = || (0..starts.len() as u32).zip(starts.iter().copied());
     for (index, start) in partitions() {
-        let view = house.present(topic, index);
+        let view = fixture.present(topic, index);
         let end = model.end_at(index, Cut::ALL);
         assert_eq!((view.start().0, view.end().0), (start, end));
         assert_eq!(read_all(&view), model.between(index, start, end));
@@ -113,7 +118,7 @@ async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel
             .filter(|(index, start)| model.end_at(*index, *cut) < *start)
             .map(|(index, _)| index)
             .collect();
-        match house.at(topic, *cut).await {
+        match fixture.at(topic, *cut).await {
             Ok(view) => {
                 assert_eq!(expected, [0; 0], "at {cut:?}");
                 for (index, start) in partitions() {
@@ -133,17 +138,17 @@ async fn check(house: &TestKafkaEngine, topic: &str, model: &KafkaRetentionModel
                     assert!(model.end_at(index, before) < starts[index as usize]);
                 }
                 let latest = lost.iter().map(|lost| lost.earliest).max().expect("one is named");
-                house.at(topic, Cut::below(latest)).await.expect("the earliest moment is whole");
+                fixture.at(topic, Cut::below(latest)).await.expect("the earliest moment is whole");
             }
             Err(error) => panic!("at {cut:?}: {error}"),
         }
-        check_user_times(house, topic, model, starts, *cut).await;
+        check_user_times(fixture, topic, model, starts, *cut).await;
     }
 }
 
 /// By user time too, a moment gives what it always gave, or an error.
 async fn check_user_times(
-    house: &TestKafkaEngine,
+    fixture: &TestKafkaEngine,
     topic: &str,
     model: &KafkaRetentionModel,
     starts: &[u64],
@@ -154,8 +159,8 @@ async fn check_user_times(
         let ends: Vec<u64> =
             (0..starts.len() as u32).map(|index| model.end_before(index, time, known)).collect();
         let is_lost = ends.iter().zip(starts).any(|(end, start)| end < start)
-            || house.at(topic, known).await.is_err();
-        match house.before(topic, time, known).await {
+            || fixture.at(topic, known).await.is_err();
+        match fixture.before(topic, time, known).await {
             Ok(view) => {
                 assert!(!is_lost, "u{time} as of {known:?} is lost: {starts:?} {ends:?}");
                 for (index, (end, start)) in ends.into_iter().zip(starts).enumerate() {
@@ -170,105 +175,105 @@ async fn check_user_times(
 }
 
 async fn hashes(
-    house: &TestKafkaEngine,
+    fixture: &TestKafkaEngine,
     topic: &str,
     model: &KafkaRetentionModel,
 ) -> Vec<Option<u128>> {
     let mut hashes = Vec::new();
     for cut in &model.moments {
-        hashes.push(house.hash(topic, *cut).await.ok());
+        hashes.push(fixture.hash(topic, *cut).await.ok());
     }
     hashes
 }
 
-fn sorted_bytes(house: &TestKafkaEngine) -> u64 {
-    house.engine.history_stats().sorted_bytes.load(Ordering::Relaxed)
+fn sorted_bytes(fixture: &TestKafkaEngine) -> u64 {
+    fixture.engine.history_stats().sorted_bytes.load(Ordering::Relaxed)
 }
 
 /// Three segments of two topics, a second between batches; user times out of order.
-async fn fill(house: &TestKafkaEngine, a: &mut KafkaRetentionModel, b: &mut KafkaRetentionModel) {
+async fn fill(fixture: &TestKafkaEngine, a: &mut KafkaRetentionModel, b: &mut KafkaRetentionModel) {
     for segment in 0..3_i64 {
         for nth in 0..12_i64 {
-            house.advance_clock(SECOND);
+            fixture.advance_clock(SECOND);
             let time = 1000 * segment + 10 * nth;
-            a.produce(house, "a", (nth % 2) as u32, &[time, time + 35, time - 20]).await;
-            b.produce(house, "b", 0, &[time]).await;
+            a.produce(fixture, "a", (nth % 2) as u32, &[time, time + 35, time - 20]).await;
+            b.produce(fixture, "b", 0, &[time]).await;
         }
-        house.roll_and_index().await;
+        fixture.roll_and_index().await;
     }
     for nth in 0..4 {
-        house.advance_clock(SECOND);
-        a.produce(house, "a", nth % 2, &[5000, 4000]).await;
-        b.produce(house, "b", 0, &[5000]).await;
+        fixture.advance_clock(SECOND);
+        a.produce(fixture, "a", nth % 2, &[5000, 4000]).await;
+        b.produce(fixture, "b", 0, &[5000]).await;
     }
-    house.advance_clock(1);
+    fixture.advance_clock(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f34_retention_by_age_deletes_what_is_old_and_says_so_and_nothing_else() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 2, &[("retention.ms", "20000")]).await;
-    house.topic("b", 1, &[("retention.ms", "-1")]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 2, &[("retention.ms", "20000")]).await;
+    fixture.topic("b", 1, &[("retention.ms", "-1")]).await;
     let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
-    fill(&house, &mut a, &mut b).await;
-    check(&house, "a", &a, &[0, 0]).await;
-    let before = hashes(&house, "b", &b).await;
+    fill(&fixture, &mut a, &mut b).await;
+    check(&fixture, "a", &a, &[0, 0]).await;
+    let before = hashes(&fixture, "b", &b).await;
     assert!(before.iter().all(Option::is_some));
-    let a_before = hashes(&house, "a", &a).await;
-    let (held, filed) = (house.disk.used_bytes(), sorted_bytes(&house));
+    let a_before = hashes(&fixture, "a", &a).await;
+    let (held, filed) = (fixture.disk.used_bytes(), sorted_bytes(&fixture));
     assert!(filed > 0, "segments with two topics are sorted");
 
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    let oldest = house.engine.wall_now().0 - 20_000;
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
+    let oldest = fixture.engine.wall_now().0 - 20_000;
     let mut starts = vec![a.start_by_age(0, oldest), a.start_by_age(1, oldest)];
     assert!(starts.iter().all(|start| *start > 12), "more than a segment goes: {starts:?}");
-    check(&house, "a", &a, &starts).await;
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
+    check(&fixture, "a", &a, &starts).await;
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 0);
 
-    house.reclaim().await;
-    house.engine.run_maintenance().await.unwrap();
+    fixture.reclaim().await;
+    fixture.engine.run_maintenance().await.unwrap();
     let gone: u64 = a.batches.iter().filter(|batch| batch.end <= 18).map(|_| 6000).sum();
-    let given_back = held - house.disk.used_bytes();
+    let given_back = held - fixture.disk.used_bytes();
     assert!(given_back > gone * 8 / 10, "{given_back} of {gone}");
-    assert_eq!(sorted_bytes(&house), filed, "nobody's data is copied for it");
+    assert_eq!(sorted_bytes(&fixture), filed, "nobody's data is copied for it");
     for life in 0..3 {
-        check(&house, "a", &a, &starts).await;
-        check(&house, "b", &b, &[0]).await;
-        assert_eq!(hashes(&house, "b", &b).await, before);
-        let after = hashes(&house, "a", &a).await;
+        check(&fixture, "a", &a, &starts).await;
+        check(&fixture, "b", &b, &[0]).await;
+        assert_eq!(hashes(&fixture, "b", &b).await, before);
+        let after = hashes(&fixture, "a", &a).await;
         assert!(
             after.iter().zip(&a_before).all(|(after, before)| after.is_none() || after == before)
         );
         assert!(after.iter().any(Option::is_some));
-        house = if life == 0 { house.restart() } else { house.crash() };
+        fixture = if life == 0 { fixture.restart() } else { fixture.crash() };
     }
     // Also what lies in the open segment, the newest batch too; and then more comes.
-    house.advance_clock(100_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+    fixture.advance_clock(100_000);
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
     starts = vec![a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)];
-    check(&house, "a", &a, &starts).await;
-    house.roll_and_index().await;
-    house.reclaim().await;
-    house.reclaim().await;
-    check(&house, "a", &a, &starts).await;
-    house = house.crash();
-    a.produce(&house, "a", 1, &[9000]).await;
-    house.advance_clock(1);
-    check(&house, "a", &a, &starts).await;
-    assert_eq!(hashes(&house, "b", &b).await, before);
+    check(&fixture, "a", &a, &starts).await;
+    fixture.roll_and_index().await;
+    fixture.reclaim().await;
+    fixture.reclaim().await;
+    check(&fixture, "a", &a, &starts).await;
+    fixture = fixture.crash();
+    a.produce(&fixture, "a", 1, &[9000]).await;
+    fixture.advance_clock(1);
+    check(&fixture, "a", &a, &starts).await;
+    assert_eq!(hashes(&fixture, "b", &b).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 2, &[("retention.bytes", "30000"), ("retention.ms", "-1")]).await;
-    house.topic("b", 1, &[]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 2, &[("retention.bytes", "30000"), ("retention.ms", "-1")]).await;
+    fixture.topic("b", 1, &[]).await;
     let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
-    fill(&house, &mut a, &mut b).await;
-    let before = hashes(&house, "b", &b).await;
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    let topic = house.engine.topic("a").unwrap();
-    let starts: Vec<u64> = (0..2).map(|index| house.present("a", index).start().0).collect();
+    fill(&fixture, &mut a, &mut b).await;
+    let before = hashes(&fixture, "b", &b).await;
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
+    let topic = fixture.engine.topic("a").unwrap();
+    let starts: Vec<u64> = (0..2).map(|index| fixture.present("a", index).start().0).collect();
     for (index, start) in (0..2).zip(&starts) {
         let log = &topic.partitions[index as usize].log;
         let kept = log.bytes().unwrap();
@@ -277,66 +282,66 @@ async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
         assert!(kept >= 30_000 && kept - u64::from(length) < 30_000, "{kept}");
     }
     for _ in 0..2 {
-        check(&house, "a", &a, &starts).await;
-        house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
-        check(&house, "a", &a, &starts).await;
-        check(&house, "b", &b, &[0]).await;
-        assert_eq!(hashes(&house, "b", &b).await, before);
-        house = house.restart();
+        check(&fixture, "a", &a, &starts).await;
+        fixture.reclaim().await;
+        fixture.engine.run_maintenance().await.unwrap();
+        assert_eq!(fixture.engine.apply_retention().await.unwrap(), 0);
+        check(&fixture, "a", &a, &starts).await;
+        check(&fixture, "b", &b, &[0]).await;
+        assert_eq!(hashes(&fixture, "b", &b).await, before);
+        fixture = fixture.restart();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_moment() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 2, &[]).await;
-    house.topic("b", 1, &[]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 2, &[]).await;
+    fixture.topic("b", 1, &[]).await;
     let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
-    fill(&house, &mut a, &mut b).await;
+    fill(&fixture, &mut a, &mut b).await;
     let mut starts = [0, 0];
     for (partition, before) in [(0, 1), (1, 20), (0, 18), (0, 25), (1, 54), (0, 58)] {
-        let topic = house.engine.topic("a").unwrap();
-        let start = house.engine.delete_records(&topic, partition, before).await.unwrap();
+        let topic = fixture.engine.topic("a").unwrap();
+        let start = fixture.engine.delete_records(&topic, partition, before).await.unwrap();
         starts[partition as usize] = before as u64;
         assert_eq!(start.0, before as u64);
-        house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        check(&house, "a", &a, &starts).await;
-        house = if before % 2 == 0 { house.restart() } else { house.crash() };
-        check(&house, "a", &a, &starts).await;
+        fixture.reclaim().await;
+        fixture.engine.run_maintenance().await.unwrap();
+        check(&fixture, "a", &a, &starts).await;
+        fixture = if before % 2 == 0 { fixture.restart() } else { fixture.crash() };
+        check(&fixture, "a", &a, &starts).await;
     }
-    check(&house, "b", &b, &[0]).await;
+    check(&fixture, "b", &b, &[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 2, &[("retention.ms", "1000")]).await;
-    house.topic("b", 1, &[]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 2, &[("retention.ms", "1000")]).await;
+    fixture.topic("b", 1, &[]).await;
     let (mut a, mut b) = (KafkaRetentionModel::default(), KafkaRetentionModel::default());
-    fill(&house, &mut a, &mut b).await;
+    fill(&fixture, &mut a, &mut b).await;
     let at = a.moments[30];
-    let hash = house.hash("a", at).await.unwrap();
-    let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
-    house.advance_clock(10_000);
-    let topic = house.engine.topic("a").unwrap();
+    let hash = fixture.hash("a", at).await.unwrap();
+    let expires = SysTime(fixture.engine.wall_now().0 + 60_000);
+    fixture.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    fixture.advance_clock(10_000);
+    let topic = fixture.engine.topic("a").unwrap();
     for _ in 0..2 {
-        assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
-        let deleted = house.engine.delete_records(&topic, 0, 5).await;
+        assert_eq!(fixture.engine.apply_retention().await.unwrap(), 0);
+        let deleted = fixture.engine.delete_records(&topic, 0, 5).await;
         assert!(matches!(deleted, Err(EngineError::Pinned { .. })), "{deleted:?}");
-        house.reclaim().await;
-        assert_eq!(house.hash("a", at).await.unwrap(), hash);
-        check(&house, "a", &a, &[0, 0]).await;
-        house = house.crash();
+        fixture.reclaim().await;
+        assert_eq!(fixture.hash("a", at).await.unwrap(), hash);
+        check(&fixture, "a", &a, &[0, 0]).await;
+        fixture = fixture.crash();
     }
-    house.advance_clock(60_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    assert_eq!(house.engine.pins(), []);
-    check(&house, "a", &a, &[a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)]).await;
-    assert!(matches!(house.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
+    fixture.advance_clock(60_000);
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
+    assert_eq!(fixture.engine.pins(), []);
+    check(&fixture, "a", &a, &[a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)]).await;
+    assert!(matches!(fixture.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
 }
 
 /// F12, B13: a topic that was deleted and made again: each moment has that of then, and what retention
@@ -345,52 +350,52 @@ async fn a_pin_keeps_what_it_covers_from_being_deleted_until_it_expires() {
 async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_does_not() {
     let mut options = TestKafkaEngine::options();
     options.deleted_topic_retention = Duration::from_secs(100);
-    let mut house = TestKafkaEngine::with(options);
+    let mut fixture = TestKafkaEngine::with(options);
     let mut old = KafkaRetentionModel::default();
-    house.topic("a", 2, &[("retention.ms", "-1")]).await;
-    house.topic("b", 1, &[]).await;
+    fixture.topic("a", 2, &[("retention.ms", "-1")]).await;
+    fixture.topic("b", 1, &[]).await;
     let mut b = KafkaRetentionModel::default();
-    fill(&house, &mut old, &mut b).await;
-    let last = house.now();
-    let old_hashes = hashes(&house, "a", &old).await;
-    house.advance_clock(1);
-    let id = house.engine.topic("a").unwrap().id;
-    house.engine.delete_topic(id).await.unwrap();
-    house.advance_clock(1);
-    let between = house.now();
-    house.advance_clock(1);
-    house.topic("a", 1, &[("retention.ms", "-1")]).await;
+    fill(&fixture, &mut old, &mut b).await;
+    let last = fixture.now();
+    let old_hashes = hashes(&fixture, "a", &old).await;
+    fixture.advance_clock(1);
+    let id = fixture.engine.topic("a").unwrap().id;
+    fixture.engine.delete_topic(id).await.unwrap();
+    fixture.advance_clock(1);
+    let between = fixture.now();
+    fixture.advance_clock(1);
+    fixture.topic("a", 1, &[("retention.ms", "-1")]).await;
     let mut new = KafkaRetentionModel::default();
-    new.produce(&house, "a", 0, &[7]).await;
-    house.advance_clock(1);
-    house.roll_and_index().await;
+    new.produce(&fixture, "a", 0, &[7]).await;
+    fixture.advance_clock(1);
+    fixture.roll_and_index().await;
     // The last moment of the old one shows it still.
-    assert_eq!(house.at("a", last).await.unwrap().partitions.len(), 2);
-    assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
-    house.advance_clock(90_000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0);
-    assert_eq!(hashes(&house, "a", &old).await, old_hashes);
-    house.advance_clock(10_000);
-    let held = house.disk.used_bytes();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
-    house.reclaim().await;
-    house.engine.run_maintenance().await.unwrap();
-    house.reclaim().await;
-    assert!(held - house.disk.used_bytes() > 36 * 6000 * 8 / 10);
+    assert_eq!(fixture.at("a", last).await.unwrap().partitions.len(), 2);
+    assert!(matches!(fixture.at("a", between).await, Err(SeekError::NoTopic { .. })));
+    fixture.advance_clock(90_000);
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 0);
+    assert_eq!(hashes(&fixture, "a", &old).await, old_hashes);
+    fixture.advance_clock(10_000);
+    let held = fixture.disk.used_bytes();
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
+    fixture.reclaim().await;
+    fixture.engine.run_maintenance().await.unwrap();
+    fixture.reclaim().await;
+    assert!(held - fixture.disk.used_bytes() > 36 * 6000 * 8 / 10);
     for _ in 0..2 {
         // At its last moment it begins where it ended; before, it is lost.
-        for view in house.at("a", last).await.unwrap().partitions {
+        for view in fixture.at("a", last).await.unwrap().partitions {
             assert_eq!((view.start(), view.end()), (Offset(58), Offset(58)));
         }
-        let lost = house.at("a", old.moments[70]).await;
+        let lost = fixture.at("a", old.moments[70]).await;
         assert!(
             matches!(&lost, Err(SeekError::BeforeHistory { lost }) if lost.len() == 2),
             "{lost:?}"
         );
-        assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
-        check(&house, "a", &new, &[0]).await;
-        check(&house, "b", &b, &[0]).await;
-        house = house.crash();
+        assert!(matches!(fixture.at("a", between).await, Err(SeekError::NoTopic { .. })));
+        check(&fixture, "a", &new, &[0]).await;
+        check(&fixture, "b", &b, &[0]).await;
+        fixture = fixture.crash();
     }
 }
 
@@ -402,28 +407,28 @@ async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bound
     let mut options = TestKafkaEngine::options();
     options.storage.index_bytes_max = INDEX_BYTES;
     options.cut_cache_bytes_max = 64 << 10;
-    let house = TestKafkaEngine::with(options);
-    house.topic("a", 2, &[]).await;
+    let fixture = TestKafkaEngine::with(options);
+    fixture.topic("a", 2, &[]).await;
     let record: TestRecordInput = (None, Some("x".to_owned()), 1);
-    let from = house.engine.wall_now().0;
+    let from = fixture.engine.wall_now().0;
     for nth in 0..2000_u32 {
-        house.advance_clock(50);
-        house.produce("a", nth % 2, std::slice::from_ref(&record)).await;
+        fixture.advance_clock(50);
+        fixture.produce("a", nth % 2, std::slice::from_ref(&record)).await;
         if nth % 500 == 499 {
-            house.roll_and_index().await;
+            fixture.roll_and_index().await;
         }
     }
-    house.advance_clock(1);
+    fixture.advance_clock(1);
     let (mut cuts, mut index) = (0, 0);
     for nth in 0..MOMENTS {
         let ms = 1 + (nth * 62_137) % MOMENTS;
         let cut = Cut::before(SysTime(from + ms));
-        let answer = house.engine.cut(cut, None, WaitPolicy::Refuse).await.unwrap();
+        let answer = fixture.engine.cut(cut, None, WaitPolicy::Refuse).await.unwrap();
         let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();
         assert_eq!(records, (ms - 1) / 50, "at {ms}");
         if nth % 64 == 0 {
-            cuts = cuts.max(house.engine.cut_cache_stats().bytes);
-            index = index.max(house.engine.index_bytes());
+            cuts = cuts.max(fixture.engine.cut_cache_stats().bytes);
+            index = index.max(fixture.engine.index_bytes());
         }
     }
     assert!(cuts <= 64 << 10, "{cuts}");
@@ -432,59 +437,59 @@ async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bound
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_reads_only_what_is_not_indexed() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 1, &[]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 1, &[]).await;
     let record: TestRecordInput = (None, Some("x".to_owned()), 1);
     for nth in 0..300 {
-        house.produce("a", 0, std::slice::from_ref(&record)).await;
+        fixture.produce("a", 0, std::slice::from_ref(&record)).await;
         if nth % 100 == 96 {
-            house.roll_and_index().await;
+            fixture.roll_and_index().await;
         }
     }
     for _ in 0..3 {
-        house = house.crash();
-        assert_eq!(house.format.replayed.load(Ordering::Relaxed), 3);
-        assert_eq!(read_all(&house.present("a", 0)).len(), 300);
+        fixture = fixture.crash();
+        assert_eq!(fixture.format.replayed.load(Ordering::Relaxed), 3);
+        assert_eq!(read_all(&fixture.present("a", 0)).len(), 300);
     }
 }
 
 /// What producers wrote is remembered although all of it is gone, with the last part it lay in.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
-    let mut house = TestKafkaEngine::new();
-    house.topic("a", 1, &[("retention.ms", "1000")]).await;
+    let mut fixture = TestKafkaEngine::new();
+    fixture.topic("a", 1, &[("retention.ms", "1000")]).await;
     let record: TestRecordInput = (None, Some("x".to_owned()), 1);
-    let write = async |house: &TestKafkaEngine, sequence: i32| {
-        house.produce_as("a", 0, std::slice::from_ref(&record), Some((5, 0, sequence))).await
+    let write = async |fixture: &TestKafkaEngine, sequence: i32| {
+        fixture.produce_as("a", 0, std::slice::from_ref(&record), Some((5, 0, sequence))).await
     };
     for sequence in 0..4 {
-        write(&house, sequence).await.unwrap();
-        house.roll_and_index().await;
+        write(&fixture, sequence).await.unwrap();
+        fixture.roll_and_index().await;
     }
-    house.advance_clock(2000);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    fixture.advance_clock(2000);
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 1);
     for _ in 0..2 {
-        house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        house = house.restart();
-        let again = write(&house, 3).await;
+        fixture.reclaim().await;
+        fixture.engine.run_maintenance().await.unwrap();
+        fixture = fixture.restart();
+        let again = write(&fixture, 3).await;
         assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
-        let gap = write(&house, 5).await;
+        let gap = write(&fixture, 5).await;
         assert!(matches!(gap, Err(EngineError::OutOfOrderSequence { expected: 4, .. })), "{gap:?}");
     }
-    assert_eq!(write(&house, 4).await.unwrap().base, Offset(4));
+    assert_eq!(write(&fixture, 4).await.unwrap().base, Offset(4));
     // What was kept only for that goes with what comes next.
-    house.roll_and_index().await;
-    house.advance_clock(2000);
+    fixture.roll_and_index().await;
+    fixture.advance_clock(2000);
     for _ in 0..2 {
-        house.engine.apply_retention().await.unwrap();
-        house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        house.produce("a", 0, std::slice::from_ref(&record)).await;
-        house.roll_and_index().await;
-        house.advance_clock(2000);
+        fixture.engine.apply_retention().await.unwrap();
+        fixture.reclaim().await;
+        fixture.engine.run_maintenance().await.unwrap();
+        fixture.produce("a", 0, std::slice::from_ref(&record)).await;
+        fixture.roll_and_index().await;
+        fixture.advance_clock(2000);
     }
-    assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
+    assert!(fixture.engine.segment_count() <= 4, "{:?}", fixture.disk.names());
 }
 
 /// What cannot be done to one partition keeps nothing from being done to the others.
@@ -492,30 +497,30 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_deleted() {
 async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
     let mut options = TestKafkaEngine::options();
     options.maintenance.compaction_bytes_max = 1 << 10;
-    let house = TestKafkaEngine::with(options);
+    let fixture = TestKafkaEngine::with(options);
     for topic in ["a", "b"] {
-        house.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
+        fixture.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
     }
     let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
-    house.produce("a", 0, &(0..1000).map(record).collect::<Vec<_>>()).await;
+    fixture.produce("a", 0, &(0..1000).map(record).collect::<Vec<_>>()).await;
     for _ in 0..2 {
-        house.produce("b", 0, &[record(7)]).await;
+        fixture.produce("b", 0, &[record(7)]).await;
     }
-    house.advance_clock(SECOND);
-    house.roll_and_index().await;
-    let clean_to = |topic| house.present(topic, 0).partition.log.horizon().clean_to;
+    fixture.advance_clock(SECOND);
+    fixture.roll_and_index().await;
+    let clean_to = |topic| fixture.present(topic, 0).partition.log.horizon().clean_to;
     for _ in 0..2 {
-        let failed = house.engine.compact_due().await.unwrap_err().to_string();
+        let failed = fixture.engine.compact_due().await.unwrap_err().to_string();
         assert!(failed.contains("the keys of one batch need more memory"), "{failed}");
         assert_eq!((clean_to("a"), clean_to("b")), (Offset(0), Offset(2)));
     }
 }
 
 /// Spoils the blocks of all indexes that have entries of the first topic, and none of the second.
-fn spoil_indexes(house: &TestKafkaEngine) {
-    for name in house.disk.names().iter().filter(|name| name.ends_with(".index")) {
+fn spoil_indexes(fixture: &TestKafkaEngine) {
+    for name in fixture.disk.names().iter().filter(|name| name.ends_with(".index")) {
         for block in 2..4 {
-            house.disk.corrupt(name, block * 4096 + 100, 0x10);
+            fixture.disk.corrupt(name, block * 4096 + 100, 0x10);
         }
     }
 }
@@ -526,30 +531,30 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
     for is_deleted in [false, true] {
         let mut options = TestKafkaEngine::options();
         options.deleted_topic_retention = Duration::from_secs(1);
-        let house = TestKafkaEngine::with(options);
-        let a = house.topic("a", 1, &[("retention.ms", "20000")]).await;
-        house.topic("b", 1, &[("retention.ms", "20000")]).await;
+        let fixture = TestKafkaEngine::with(options);
+        let a = fixture.topic("a", 1, &[("retention.ms", "20000")]).await;
+        fixture.topic("b", 1, &[("retention.ms", "20000")]).await;
         for topic in ["a", "b"] {
             for nth in 0..200 {
-                house.advance_clock(100);
-                house.produce(topic, 0, &[(None, Some("x".to_owned()), nth)]).await;
+                fixture.advance_clock(100);
+                fixture.produce(topic, 0, &[(None, Some("x".to_owned()), nth)]).await;
             }
         }
         if is_deleted {
-            house.engine.delete_topic(a.id).await.unwrap();
+            fixture.engine.delete_topic(a.id).await.unwrap();
         }
-        house.advance_clock(30 * SECOND);
-        house.roll_and_index().await;
-        spoil_indexes(&house);
+        fixture.advance_clock(30 * SECOND);
+        fixture.roll_and_index().await;
+        spoil_indexes(&fixture);
         let start = |topic: &engine::Topic| topic.partitions[0].start();
-        let b = house.engine.topic("b").unwrap();
+        let b = fixture.engine.topic("b").unwrap();
         for _ in 0..2 {
-            let failed = house.engine.apply_retention().await.unwrap_err().to_string();
+            let failed = fixture.engine.apply_retention().await.unwrap_err().to_string();
             assert!(failed.contains("an index is corrupt"), "{failed}");
             assert_eq!((start(&a), start(&b)), (Offset(0), Offset(200)));
         }
-        house.engine.run_maintenance().await.unwrap();
-        house.engine.apply_retention().await.unwrap();
+        fixture.engine.run_maintenance().await.unwrap();
+        fixture.engine.apply_retention().await.unwrap();
         assert_eq!(start(&a), Offset(200));
     }
 }
@@ -561,95 +566,95 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
     let mut options = TestKafkaEngine::options();
     // 23 keys.
     options.maintenance.compaction_bytes_max = 26 * 24;
-    let house = TestKafkaEngine::with(options);
+    let fixture = TestKafkaEngine::with(options);
     let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
-    house.topic("a", 1, &settings).await;
+    fixture.topic("a", 1, &settings).await;
     let mut moments = Vec::new();
     for keys in [0..20, 20..30, 30..40] {
         let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
-        house.produce("a", 0, &keys.map(record).collect::<Vec<_>>()).await;
-        house.roll_and_index().await;
-        house.advance_clock(SECOND);
-        moments.push(house.now());
-        house.advance_clock(SECOND);
+        fixture.produce("a", 0, &keys.map(record).collect::<Vec<_>>()).await;
+        fixture.roll_and_index().await;
+        fixture.advance_clock(SECOND);
+        moments.push(fixture.now());
+        fixture.advance_clock(SECOND);
     }
-    let horizon = || house.present("a", 0).partition.log.horizon();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    let horizon = || fixture.present("a", 0).partition.log.horizon();
+    assert_eq!(fixture.engine.compact_due().await.unwrap(), 1);
     assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(20), Offset(40)));
 
-    let expires = SysTime(house.engine.wall_now().0 + 60_000);
-    house.engine.pin("p", moments[1], WaitPolicy::Refuse, expires, None).await.unwrap();
-    let cleaned = || house.format.compacted.load(Ordering::Relaxed);
+    let expires = SysTime(fixture.engine.wall_now().0 + 60_000);
+    fixture.engine.pin("p", moments[1], WaitPolicy::Refuse, expires, None).await.unwrap();
+    let cleaned = || fixture.format.compacted.load(Ordering::Relaxed);
     let before = cleaned();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+    assert_eq!(fixture.engine.compact_due().await.unwrap(), 0);
     assert_eq!(cleaned(), before, "nothing is cleaned that cannot be put in place");
 
-    house.advance_clock(60_000);
-    house.engine.remove_expired_pins().await.unwrap();
-    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    fixture.advance_clock(60_000);
+    fixture.engine.remove_expired_pins().await.unwrap();
+    assert_eq!(fixture.engine.compact_due().await.unwrap(), 1);
     assert_eq!((horizon().clean_to, horizon().released_tip().end), (Offset(40), Offset(40)));
 }
 
 /// Two topics, of which the first is to be compacted, and goes by age too.
 async fn compacted_and_not(options: EngineOptions) -> TestKafkaEngine {
-    let house = TestKafkaEngine::with(options);
+    let fixture = TestKafkaEngine::with(options);
     let settings = [
         ("cleanup.policy", "compact,delete"),
         ("min.cleanable.dirty.ratio", "0"),
         ("retention.ms", "100000"),
     ];
-    house.topic("a", 1, &settings).await;
-    house.topic("b", 1, &[("retention.ms", "100000")]).await;
+    fixture.topic("a", 1, &settings).await;
+    fixture.topic("b", 1, &[("retention.ms", "100000")]).await;
     for _ in 0..2 {
         for nth in 0..4 {
             for topic in ["a", "b"] {
                 let record = (Some(format!("{}", nth % 2)), Some("x".to_owned()), nth);
-                house.produce(topic, 0, &[record]).await;
+                fixture.produce(topic, 0, &[record]).await;
             }
         }
-        house.roll_and_index().await;
+        fixture.roll_and_index().await;
     }
-    house.advance_clock(SECOND);
-    house
+    fixture.advance_clock(SECOND);
+    fixture
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaimed_and_it_is_not_compacted_twice()
  {
     for is_given_up in [false, true] {
-        let house = compacted_and_not(TestKafkaEngine::options()).await;
-        let (mut arrived, go) = house.pause_compaction();
-        let engine = Arc::clone(&house.engine);
+        let fixture = compacted_and_not(TestKafkaEngine::options()).await;
+        let (mut arrived, go) = fixture.pause_compaction();
+        let engine = Arc::clone(&fixture.engine);
         let compacting = tokio::spawn(async move { engine.compact_due().await });
         arrived.recv().await.expect("it compacts");
-        assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+        assert_eq!(fixture.engine.compact_due().await.unwrap(), 0);
         if is_given_up {
-            house.advance_clock(200_000);
-            assert_eq!(house.engine.apply_retention().await.unwrap(), 2);
+            fixture.advance_clock(200_000);
+            assert_eq!(fixture.engine.apply_retention().await.unwrap(), 2);
         }
-        let parts = house.engine.segment_count();
-        house.reclaim().await;
-        house.engine.run_maintenance().await.unwrap();
-        house.reclaim().await;
-        assert!(house.engine.segment_count() <= parts);
+        let parts = fixture.engine.segment_count();
+        fixture.reclaim().await;
+        fixture.engine.run_maintenance().await.unwrap();
+        fixture.reclaim().await;
+        assert!(fixture.engine.segment_count() <= parts);
         drop(go);
         assert_eq!(compacting.await.unwrap().unwrap(), usize::from(!is_given_up));
         // And again, when more has come.
         for nth in 0..2 {
             let record = (Some("0".to_owned()), Some("y".to_owned()), nth);
-            house.produce("a", 0, &[record]).await;
+            fixture.produce("a", 0, &[record]).await;
         }
-        house.roll_and_index().await;
-        house.advance_clock(SECOND);
-        assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-        let offsets = |house: &TestKafkaEngine| {
-            let read = read_all(&house.present("a", 0));
+        fixture.roll_and_index().await;
+        fixture.advance_clock(SECOND);
+        assert_eq!(fixture.engine.compact_due().await.unwrap(), 1);
+        let offsets = |fixture: &TestKafkaEngine| {
+            let read = read_all(&fixture.present("a", 0));
             read.iter().map(|record| record.offset).collect::<Vec<_>>()
         };
         let expected: &[u64] = if is_given_up { &[9] } else { &[7, 9] };
-        assert_eq!(offsets(&house), expected);
-        house.reclaim().await;
-        assert_eq!(offsets(&house.crash()), expected);
+        assert_eq!(offsets(&fixture), expected);
+        fixture.reclaim().await;
+        assert_eq!(offsets(&fixture.crash()), expected);
     }
 }
 
@@ -658,27 +663,27 @@ async fn while_a_log_is_compacted_its_start_can_advance_and_its_space_be_reclaim
 async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
     let lag = ("min.compaction.lag.ms", "900000");
     for change in [Some(("cleanup.policy", "delete")), Some(lag), None] {
-        let house = compacted_and_not(TestKafkaEngine::options()).await;
-        let earlier = house.now();
-        let (mut arrived, go) = house.pause_compaction();
-        let engine = Arc::clone(&house.engine);
+        let fixture = compacted_and_not(TestKafkaEngine::options()).await;
+        let earlier = fixture.now();
+        let (mut arrived, go) = fixture.pause_compaction();
+        let engine = Arc::clone(&fixture.engine);
         let compacting = tokio::spawn(async move { engine.compact_due().await });
         arrived.recv().await.expect("it compacts");
-        let topic = house.engine.topic("a").unwrap();
+        let topic = fixture.engine.topic("a").unwrap();
         match change {
             Some((key, value)) => {
                 let set = |configs: &mut std::collections::BTreeMap<String, String>| {
                     configs.insert(key.to_owned(), value.to_owned());
                     Ok(())
                 };
-                house.engine.configure_topic("a", set, false).await.unwrap();
+                fixture.engine.configure_topic("a", set, false).await.unwrap();
             }
-            None => house.engine.delete_topic(topic.id).await.unwrap(),
+            None => fixture.engine.delete_topic(topic.id).await.unwrap(),
         }
         drop(go);
         assert_eq!(compacting.await.unwrap().unwrap(), 0, "{change:?}");
         assert_eq!(topic.partitions[0].log.horizon().compacted_to, Hlc::ZERO, "{change:?}");
-        assert_eq!(read_all(&house.at("a", earlier).await.unwrap().partitions[0]).len(), 8);
+        assert_eq!(read_all(&fixture.at("a", earlier).await.unwrap().partitions[0]).len(), 8);
     }
 }
 
@@ -686,15 +691,15 @@ async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
 async fn while_a_log_is_compacted_retention_goes_on() {
     let mut options = TestKafkaEngine::options();
     options.maintenance.retention_interval = Duration::from_millis(1);
-    let house = compacted_and_not(options).await;
-    let (mut arrived, go) = house.pause_compaction();
-    let keeping = tokio::spawn(Arc::clone(&house.engine).maintenance_loop());
+    let fixture = compacted_and_not(options).await;
+    let (mut arrived, go) = fixture.pause_compaction();
+    let keeping = tokio::spawn(Arc::clone(&fixture.engine).maintenance_loop());
     arrived.recv().await.expect("it compacts");
     // Nothing was old before.
-    assert_eq!(house.present("b", 0).start(), Offset(0));
-    house.advance_clock(200_000);
+    assert_eq!(fixture.present("b", 0).start(), Offset(0));
+    fixture.advance_clock(200_000);
     let given_up = async {
-        while house.present("b", 0).start() < Offset(8) {
+        while fixture.present("b", 0).start() < Offset(8) {
             tokio::task::yield_now().await;
         }
     };
@@ -707,26 +712,26 @@ async fn while_a_log_is_compacted_retention_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
     for (policy, compacts) in [("compact", true), ("delete", false)] {
-        let house = TestKafkaEngine::new();
+        let fixture = TestKafkaEngine::new();
         let settings = [
             ("cleanup.policy", policy),
             ("max.compaction.lag.ms", "100000"),
             ("min.cleanable.dirty.ratio", "1"),
         ];
-        house.topic("a", 1, &settings).await;
+        fixture.topic("a", 1, &settings).await;
         for value in ["old", "new"] {
-            house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
+            fixture.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
         }
-        house.advance_clock(99 * SECOND);
+        fixture.advance_clock(99 * SECOND);
         // A segment is sealed behind what is written next, and what is sealed compacted a round later.
         let round = async || {
-            house.engine.compact_due().await.unwrap();
-            house.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
-            house.engine.run_maintenance().await.unwrap();
-            house.engine.compact_due().await.unwrap()
+            fixture.engine.compact_due().await.unwrap();
+            fixture.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
+            fixture.engine.run_maintenance().await.unwrap();
+            fixture.engine.compact_due().await.unwrap()
         };
         assert_eq!(round().await, 0, "it need not be compacted yet");
-        house.advance_clock(2 * SECOND);
+        fixture.advance_clock(2 * SECOND);
         assert_eq!(round().await, usize::from(compacts), "{policy}");
     }
 }
@@ -736,29 +741,29 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_alone_then() {
     for (lag, compacts) in [("100", 1), ("9223372036854775807", 0)] {
-        let house = TestKafkaEngine::new();
+        let fixture = TestKafkaEngine::new();
         let settings = [
             ("cleanup.policy", "compact"),
             ("segment.ms", "500"),
             ("max.compaction.lag.ms", lag),
             ("min.cleanable.dirty.ratio", "1"),
         ];
-        house.topic("a", 1, &settings).await;
-        house.topic("b", 1, &[]).await;
+        fixture.topic("a", 1, &settings).await;
+        fixture.topic("b", 1, &[]).await;
         for value in ["old", "new"] {
-            house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
+            fixture.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
         }
-        house.advance_clock(SECOND);
+        fixture.advance_clock(SECOND);
         let mut compacted = 0;
         for _ in 0..3 {
-            house.engine.compact_due().await.unwrap();
-            house.produce("b", 0, &[(None, Some("other".to_owned()), 0)]).await;
-            house.advance_clock(SECOND);
-            house.engine.run_maintenance().await.unwrap();
-            compacted += house.engine.compact_due().await.unwrap();
+            fixture.engine.compact_due().await.unwrap();
+            fixture.produce("b", 0, &[(None, Some("other".to_owned()), 0)]).await;
+            fixture.advance_clock(SECOND);
+            fixture.engine.run_maintenance().await.unwrap();
+            compacted += fixture.engine.compact_due().await.unwrap();
         }
         assert_eq!(compacted, compacts, "lag {lag}");
-        let segments = storage::disk::Disk::list(&house.disk).unwrap();
+        let segments = storage::disk::Disk::list(&fixture.disk).unwrap();
         let segments = segments.iter().filter(|name| name.ends_with(".journal")).count();
         assert!(segments <= 1 + compacts, "{segments} segments with lag {lag}");
     }
@@ -767,38 +772,38 @@ async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_al
 #[tokio::test]
 async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_was_before() {
     let day = Duration::from_secs(24 * 60 * 60);
-    let house = TestKafkaEngine::with(EngineOptions {
+    let fixture = TestKafkaEngine::with(EngineOptions {
         deleted_topic_retention: day,
         ..TestKafkaEngine::options()
     });
     let mut logs = Vec::new();
     for topic in ["before", "after"] {
-        let topic = house.topic(topic, 1, &[("retention.ms", "-1")]).await;
-        house.produce(&topic.name, 0, &[(None, Some("x".to_owned()), 0)]).await;
+        let topic = fixture.topic(topic, 1, &[("retention.ms", "-1")]).await;
+        fixture.produce(&topic.name, 0, &[(None, Some("x".to_owned()), 0)]).await;
         logs.push((topic.id, Arc::clone(&topic.partitions[0].log)));
     }
     let [(before, gone), (after, held)] = &logs[..] else { unreachable!("there are two") };
-    house.advance_clock(SECOND);
-    let both = house.now();
-    house.engine.delete_topic(*before).await.unwrap();
-    house.advance_clock(SECOND);
-    let at = house.now();
-    let hash = house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash;
-    let expires = SysTime(house.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
-    house.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
-    house.engine.pin("both", both, WaitPolicy::Refuse, expires, None).await.unwrap();
-    house.engine.delete_topic(*after).await.unwrap();
-    house.advance_clock(2 * 24 * 3600 * SECOND);
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 0, "the earlier pin holds it");
-    assert_eq!(read_all(&house.at("before", both).await.unwrap().partitions[0]).len(), 1);
-    house.engine.unpin("both").await.unwrap();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    fixture.advance_clock(SECOND);
+    let both = fixture.now();
+    fixture.engine.delete_topic(*before).await.unwrap();
+    fixture.advance_clock(SECOND);
+    let at = fixture.now();
+    let hash = fixture.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash;
+    let expires = SysTime(fixture.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
+    fixture.engine.pin("p", at, WaitPolicy::Refuse, expires, None).await.unwrap();
+    fixture.engine.pin("both", both, WaitPolicy::Refuse, expires, None).await.unwrap();
+    fixture.engine.delete_topic(*after).await.unwrap();
+    fixture.advance_clock(2 * 24 * 3600 * SECOND);
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 0, "the earlier pin holds it");
+    assert_eq!(read_all(&fixture.at("before", both).await.unwrap().partitions[0]).len(), 1);
+    fixture.engine.unpin("both").await.unwrap();
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 1);
     assert_eq!((gone.start(), held.start()), (Offset(1), Offset(0)));
-    house.roll_and_index().await;
-    house.reclaim().await;
-    assert_eq!(house.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash, hash);
-    assert_eq!(read_all(&house.at("after", at).await.unwrap().partitions[0]).len(), 1);
-    house.engine.unpin("p").await.unwrap();
-    assert_eq!(house.engine.apply_retention().await.unwrap(), 1);
+    fixture.roll_and_index().await;
+    fixture.reclaim().await;
+    assert_eq!(fixture.engine.cut(at, None, WaitPolicy::Refuse).await.unwrap().hash, hash);
+    assert_eq!(read_all(&fixture.at("after", at).await.unwrap().partitions[0]).len(), 1);
+    fixture.engine.unpin("p").await.unwrap();
+    assert_eq!(fixture.engine.apply_retention().await.unwrap(), 1);
     assert_eq!(held.start(), Offset(1));
 }

@@ -47,9 +47,9 @@ impl FaultyCatalogFixture {
 
     /// The process dies, and another one starts.
     fn crash(self) -> FaultyCatalogFixture {
-        let FaultyCatalogFixture { fixture: rig, catalog, .. } = self;
-        let (disk, clock) = (rig.disk.after_kill(), Arc::clone(&rig.clock));
-        drop(rig);
+        let FaultyCatalogFixture { fixture, catalog, .. } = self;
+        let (disk, clock) = (fixture.disk.after_kill(), Arc::clone(&fixture.clock));
+        drop(fixture);
         clock.advance(Duration::from_secs(3));
         FaultyCatalogFixture::on(disk, clock, catalog)
     }

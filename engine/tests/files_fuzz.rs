@@ -95,10 +95,10 @@ impl FilesFuzz {
         let catalog = directory.path().join("catalog");
         let options = options(&mut random, &catalog);
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        let rig = EngineFixture::with(MemoryDisk::new(), clock, options.clone());
+        let fixture = EngineFixture::with(MemoryDisk::new(), clock, options.clone());
         FilesFuzz {
             random,
-            fixture: rig,
+            fixture,
             options,
             catalog,
             model: FileModel::new(),
@@ -499,16 +499,16 @@ fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
 }
 
 impl FilesFuzz {
-    /// How many reads were made of the files on `rig`, whose disk is corrupt, and how many were
+    /// How many reads were made of the files on `fixture`, whose disk is corrupt, and how many were
     /// refused.
     fn check_corrupted(
         &self,
-        rig: &EngineFixture,
+        fixture: &EngineFixture,
         cut: Cut,
         model: &FileModel,
         inodes: usize,
     ) -> [usize; 2] {
-        let files = rig.engine.files();
+        let files = fixture.engine.files();
         let mut looks = [0, 0];
         let mut looked = |is_right: bool| {
             looks[0] += 1;
@@ -607,11 +607,11 @@ impl FilesFuzz {
                 Arc::new(testkit::engine::TimeListFormat),
             );
             let Ok(engine) = opened else { continue };
-            let rig = EngineFixture { disk, clock: Arc::clone(&clock), engine };
-            rig.advance_clock(2000);
+            let fixture = EngineFixture { disk, clock: Arc::clone(&clock), engine };
+            fixture.advance_clock(2000);
             sum[0] += 1;
             for FuzzMoment { cut, model, inodes, .. } in &self.moments {
-                let [looks, refused] = self.check_corrupted(&rig, *cut, model, *inodes);
+                let [looks, refused] = self.check_corrupted(&fixture, *cut, model, *inodes);
                 sum[1] += looks;
                 sum[2] += refused;
             }

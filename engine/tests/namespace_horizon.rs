@@ -567,9 +567,9 @@ fn a_log_start_that_advanced_without_a_restatement_is_refused() {
         world.create_and_delete(GONE).await;
         world.engine.close();
         {
-            let rig = storage_of(&world);
-            rig.advance_log_start(&[(LogId(0), Offset(3))]).unwrap();
-            rig.close();
+            let fixture = storage_of(&world);
+            fixture.advance_log_start(&[(LogId(0), Offset(3))]).unwrap();
+            fixture.close();
         }
         let refused = open(&world.disk, &world.clock, 0).unwrap_err().to_string();
         assert!(

@@ -88,12 +88,12 @@ fn fill(directory: &TestDirectory, payload_bytes: usize) -> u64 {
         ..Options::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let rig = StoreFixture::open_on(Arc::clone(&disk), options, Arc::new(OsClock))
+    let fixture = StoreFixture::open_on(Arc::clone(&disk), options, Arc::new(OsClock))
         .expect("a store opens");
     let payload = Bytes::from(vec![0xa5; payload_bytes]);
     loop {
         let group = (0..64).map(|_| append(1, &payload)).collect();
-        for result in rig.append(group, Durability::Written) {
+        for result in fixture.append(group, Durability::Written) {
             result.expect("a healthy disk takes an append");
         }
         let mut starts: Vec<u64> = disk
@@ -106,7 +106,7 @@ fn fill(directory: &TestDirectory, payload_bytes: usize) -> u64 {
         starts.sort_unstable();
         if let [first, second, ..] = starts[..] {
             assert!(disk.open(&segment_name(first)).is_ok());
-            rig.store.close();
+            fixture.store.close();
             return second;
         }
     }

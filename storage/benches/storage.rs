@@ -28,7 +28,7 @@ fn steady() -> Duration {
 
 /// A store in a real directory, created again when it has grown too long.
 struct BenchStore {
-    rig: Option<StoreFixture>,
+    fixture: Option<StoreFixture>,
     directory: TestDirectory,
     written: u64,
 }
@@ -36,7 +36,7 @@ struct BenchStore {
 impl BenchStore {
     fn new() -> BenchStore {
         let directory = TestDirectory::new();
-        BenchStore { rig: Some(BenchStore::open(&directory)), directory, written: 0 }
+        BenchStore { fixture: Some(BenchStore::open(&directory)), directory, written: 0 }
     }
 
     fn open(directory: &TestDirectory) -> StoreFixture {
@@ -52,18 +52,18 @@ impl BenchStore {
         while left > 0 {
             let batch = left.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
             if self.written > FILE_BYTES_MAX {
-                self.rig = None;
+                self.fixture = None;
                 self.directory = TestDirectory::new();
-                self.rig = Some(BenchStore::open(&self.directory));
+                self.fixture = Some(BenchStore::open(&self.directory));
                 self.written = 0;
             }
-            let rig = self.rig.as_ref().expect("a store is open");
+            let fixture = self.fixture.as_ref().expect("a store is open");
             let began = steady();
             let mut waiting = std::collections::VecDeque::new();
             for _ in 0..batch {
                 let payload = Payload::without_header(payload.clone());
                 let one: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
-                waiting.push_back(rig.begin_append(vec![one], how));
+                waiting.push_back(fixture.begin_append(vec![one], how));
                 if waiting.len() >= window {
                     wait(waiting.pop_front());
                 }
@@ -161,16 +161,19 @@ fn appending(criterion: &mut Criterion) {
 /// F14.
 fn by_length(criterion: &mut Criterion) {
     let directory = TestDirectory::new();
-    let rig = BenchStore::open(&directory);
+    let fixture = BenchStore::open(&directory);
     let mut group = criterion.benchmark_group("by length");
     group.sample_size(20).warm_up_time(Duration::from_millis(300));
     group.measurement_time(Duration::from_secs(1));
     for target in [1_000u64, 10_000, 100_000, 1_000_000] {
         // A log for each length; appending below makes it a little longer.
         for _ in 0..target / 1_000 {
-            rig.append((0..1_000).map(|_| append(target, &[7; 16])).collect(), Durability::Written);
+            fixture.append(
+                (0..1_000).map(|_| append(target, &[7; 16])).collect(),
+                Durability::Written,
+            );
         }
-        let log = rig.store.log(LogId(target)).expect("an index");
+        let log = fixture.store.log(LogId(target)).expect("an index");
         let first = log
             .entry_at(storage::Offset(0))
             .expect("an index")
@@ -188,7 +191,7 @@ fn by_length(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("append of 100", target), |bencher| {
             bencher.iter(|| {
                 let appends = (0..100).map(|_| append(target, &[7; 16])).collect();
-                rig.append(appends, Durability::Written)
+                fixture.append(appends, Durability::Written)
             });
         });
     }

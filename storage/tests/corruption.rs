@@ -43,26 +43,26 @@ type WrittenPayloads = BTreeMap<(u64, u64), Bytes>;
 /// A store that has a file of each kind, stopped by a loss of power, and its content.
 fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, WrittenPayloads) {
     let (disk, mut random) = (MemoryDisk::new(), SeededRng::new(7));
-    let rig = StoreFixture::open(&disk, options(), clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), clock).unwrap();
     let write = |from: u64, until: u64, random: &mut SeededRng| {
         for nth in from..until {
             // The last log gets no more entries, so that nothing of it follows what may be lost.
             let log = if nth >= 24 { nth % (LOGS - 1) } else { nth % LOGS };
             let length = 300 + random.below(4500) as usize;
-            rig.append(vec![append(log, &random.bytes(length))], Durability::Synced);
+            fixture.append(vec![append(log, &random.bytes(length))], Durability::Synced);
         }
     };
     let seal = || {
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
     };
     write(0, 24, &mut random);
     seal();
-    rig.store.run_maintenance().unwrap();
-    let (until, stamp) = rig.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
-    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
+    fixture.store.run_maintenance().unwrap();
+    let (until, stamp) = fixture.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
+    let pieces = fixture.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace_prefix(
+    let replaced = fixture.store.replace_prefix(
         LogId(1),
         until,
         &mut |emit| {
@@ -74,39 +74,40 @@ fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Writ
         &mut |_| true,
     );
     assert!(replaced.unwrap());
-    rig.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
+    fixture.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
+        fixture.store.reclaim().unwrap();
     }
     write(24, 36, &mut random);
     seal();
     // One log alone: sorting gains nothing, and the segment stays.
     for _ in 0..3 {
-        rig.append(vec![append(2, &random.bytes(700))], Durability::Synced);
+        fixture.append(vec![append(2, &random.bytes(700))], Durability::Synced);
     }
     seal();
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     write(36, 40, &mut random);
     // What was sorted is gone from its old place.
-    rig.store.reclaim().unwrap();
-    rig.store.reclaim().unwrap();
+    fixture.store.reclaim().unwrap();
+    fixture.store.reclaim().unwrap();
     assert!(
-        rig.store.history_stats().reclaimed_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0
+        fixture.store.history_stats().reclaimed_bytes.load(std::sync::atomic::Ordering::Relaxed)
+            > 0
     );
-    let known = read_payloads(&rig).unwrap();
+    let known = read_payloads(&fixture).unwrap();
     // The bound file knows the manifest, and what was synced.
     clock.advance(Duration::from_secs(2));
-    rig.frontier();
+    fixture.frontier();
     let crashed = disk.after_crash(|_| 0);
-    drop(rig);
+    drop(fixture);
     (crashed, known)
 }
 
 /// All payloads that are kept, by log and offset; an error if any of them cannot be read.
-fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
+fn read_payloads(fixture: &StoreFixture) -> io::Result<WrittenPayloads> {
     let mut known = WrittenPayloads::new();
     for id in logs() {
-        let log = rig.store.log(id)?;
+        let log = fixture.store.log(id)?;
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX)? {
             known.insert((id.0, piece.entry.base.0), piece.read()?);
         }
@@ -115,14 +116,14 @@ fn read_payloads(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
 }
 
 /// Reads all payloads, again and again while corrupt indexes are rebuilt.
-fn read_payloads_after_rebuild(rig: &StoreFixture) -> io::Result<WrittenPayloads> {
+fn read_payloads_after_rebuild(fixture: &StoreFixture) -> io::Result<WrittenPayloads> {
     for _ in 0..8 {
-        if let Ok(known) = read_payloads(rig) {
+        if let Ok(known) = read_payloads(fixture) {
             return Ok(known);
         }
-        let _ = rig.store.run_maintenance();
+        let _ = fixture.store.run_maintenance();
     }
-    read_payloads(rig)
+    read_payloads(fixture)
 }
 
 fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
@@ -160,8 +161,8 @@ fn check_corrupt_file(
     soft: bool,
     file: &str,
 ) {
-    let rig = match StoreFixture::open(disk, options(), clock) {
-        Ok(rig) => rig,
+    let fixture = match StoreFixture::open(disk, options(), clock) {
+        Ok(fixture) => fixture,
         Err(error) => {
             assert!(!soft, "soft files are rebuilt: {file}: {error}");
             let said = error.to_string();
@@ -173,7 +174,7 @@ fn check_corrupt_file(
             return;
         }
     };
-    match read_payloads_after_rebuild(&rig) {
+    match read_payloads_after_rebuild(&fixture) {
         Ok(found) => {
             let lost: Vec<_> = written.iter().filter(|(at, _)| !found.contains_key(at)).collect();
             assert!(found == *written, "{file}: {:?}", lost.first());
@@ -274,16 +275,16 @@ fn f16_an_index_is_not_made_of_a_sorted_segment_that_lost_a_frame() {
 #[test]
 fn m3_a_manifest_that_is_missing_or_old_is_refused() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
-        rig.append(vec![append(1, &[1; 500])], Durability::Synced);
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        rig.store.run_maintenance().unwrap();
+        fixture.append(vec![append(1, &[1; 500])], Durability::Synced);
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        fixture.store.run_maintenance().unwrap();
     }
     let old = disk.bytes("manifest");
-    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
-    drop(rig);
+    fixture.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    drop(fixture);
     assert!(!disk.names().iter().any(|name| name.ends_with(".sorted")));
     let restored = disk.after_kill();
     restored.remove("manifest").unwrap();
@@ -296,23 +297,24 @@ fn m3_a_manifest_that_is_missing_or_old_is_refused() {
         assert!(matches!(error, OpenError::History(HistoryError::Manifest(_))), "{error}");
         assert!(error.to_string().contains("journal/manifest"), "{error}");
     }
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    assert_eq!(fixture.store.log(LogId(1)).unwrap().start(), Offset(1));
 }
 
 /// A reader that holds a payload for longer than two rounds gets an error, and no zeros.
 #[test]
 fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_written() {
     let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(5));
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     let payloads: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(1000)).collect();
     for payload in &payloads {
-        rig.append(vec![append(1, payload), append(2, payload)], Durability::Synced);
+        fixture.append(vec![append(1, payload), append(2, payload)], Durability::Synced);
     }
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
-    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(20), usize::MAX).unwrap();
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
+    let pieces =
+        fixture.store.log(LogId(1)).unwrap().read(Offset(0), Offset(20), usize::MAX).unwrap();
     let read = |count: usize| {
         let read = pieces.iter().zip(&payloads).filter(|(piece, payload)| match piece.read() {
             Ok(bytes) => {
@@ -323,12 +325,12 @@ fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_writt
         });
         assert!(read.count() >= count);
     };
-    rig.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
     read(20);
-    rig.store.reclaim().unwrap();
+    fixture.store.reclaim().unwrap();
     read(20);
-    rig.store.reclaim().unwrap();
-    rig.store.reclaim().unwrap();
+    fixture.store.reclaim().unwrap();
+    fixture.store.reclaim().unwrap();
     assert!(pieces.iter().any(|piece| piece.read().is_err()), "space was reclaimed");
     read(0);
 }
@@ -337,22 +339,22 @@ fn a_payload_of_a_run_that_was_reclaimed_meanwhile_is_an_error_or_what_was_writt
 #[test]
 fn f16_a_crash_between_reclaiming_space_and_recording_it_is_survived_without_indexes_too() {
     let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(5));
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..20 {
         let payload = random.bytes(1000);
-        rig.append(vec![append(1, &payload), append(2, &payload)], Durability::Synced);
+        fixture.append(vec![append(1, &payload), append(2, &payload)], Durability::Synced);
     }
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
-    rig.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
-    rig.store.reclaim().unwrap();
-    let written = read_payloads(&rig).unwrap();
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(20))]).unwrap();
+    fixture.store.reclaim().unwrap();
+    let written = read_payloads(&fixture).unwrap();
     // The first operation is the punch.
     disk.arm(DiskFault::CrashAt(disk.operations() + 1));
-    rig.store.reclaim().unwrap_err();
+    fixture.store.reclaim().unwrap_err();
     let crashed = disk.after_crash(|count| count - 1);
-    drop(rig);
+    drop(fixture);
     for without_indexes in [false, true] {
         let disk = crashed.after_kill();
         if without_indexes {
@@ -360,11 +362,11 @@ fn f16_a_crash_between_reclaiming_space_and_recording_it_is_survived_without_ind
             let indexes = names.iter().filter(|name| name.ends_with(".index"));
             indexes.for_each(|name| disk.remove(name).unwrap());
         }
-        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-        assert!(read_payloads(&rig).unwrap() == written);
+        let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert!(read_payloads(&fixture).unwrap() == written);
         // Nothing is reclaimed before it is known to be proved.
-        rig.store.run_maintenance().unwrap();
-        let freed = rig.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
+        let freed = fixture.store.reclaim().unwrap();
         // A rebuilt index does not know where it was.
         assert!(freed.reclaimed_bytes > 0 || without_indexes, "it is reclaimed again: {freed:?}");
     }
@@ -376,8 +378,9 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     let disk = HangingDisk::at_creations(".proof");
     let closed_gate = disk.hook.close();
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
-    let rig = StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
-    let one = || rig.append(vec![append(1, &[1; 1500])], Durability::Written);
+    let fixture =
+        StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
+    let one = || fixture.append(vec![append(1, &[1; 1500])], Durability::Written);
     one();
     one();
     disk.hook.wait_until_reached();
@@ -385,15 +388,15 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
     for _ in 0..4 {
         one();
     }
-    let last = rig.begin_append(vec![append(1, &[1; 1500])], Durability::Written);
+    let last = fixture.begin_append(vec![append(1, &[1; 1500])], Durability::Written);
     let (sender, closed) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            rig.store.close();
+            fixture.store.close();
             sender.send(()).unwrap();
         });
         // The gate opens once closing has begun.
-        while !rig.store.is_closing() {
+        while !fixture.store.is_closing() {
             std::thread::yield_now();
         }
         drop(closed_gate);
@@ -408,8 +411,9 @@ fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
 fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index() {
     let disk = MemoryDisk::new();
     let options = Options { segment_bytes_max: 2048, ..Options::default() };
-    let rig = StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
-    let one = || rig.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
+    let fixture =
+        StoreFixture::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
+    let one = || fixture.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
     one().unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 20_000));
     let mut refused = 0;
@@ -420,10 +424,10 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
             Err(error) => panic!("{error}"),
         }
     }
-    let log = rig.store.log(LogId(1)).unwrap();
+    let log = fixture.store.log(LogId(1)).unwrap();
     let held = log.end();
-    assert_eq!(rig.read(LogId(1)).len() as u64, held.0, "reads go on");
-    assert_eq!(rig.store.stop_reason(), None);
+    assert_eq!(fixture.read(LogId(1)).len() as u64, held.0, "reads go on");
+    assert_eq!(fixture.store.stop_reason(), None);
     disk.remove_capacity_limit();
     // The indexing thread retries after a while.
     while one().is_err() {
@@ -437,29 +441,31 @@ fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index()
 #[test]
 fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..100 {
-        rig.append(vec![append(1, &[1; 900]), append(2, &[2; 900])], Durability::Synced);
+        fixture.append(vec![append(1, &[1; 900]), append(2, &[2; 900])], Durability::Synced);
     }
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     // The reserve is spent, and there is no space to allocate it again.
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
-    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
-    let error =
-        rig.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap_err();
+    let error = fixture
+        .store
+        .advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))])
+        .unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(error.to_string().contains("journal/manifest, which takes"), "{error}");
-    assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(1));
+    assert_eq!(fixture.store.log(LogId(1)).unwrap().start(), Offset(1));
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
-    rig.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();
     let full = disk.used_bytes();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
+        fixture.store.reclaim().unwrap();
     }
     assert!(disk.used_bytes() < full / 2, "{} of {full} are held", disk.used_bytes());
     disk.remove_capacity_limit();
-    rig.append(vec![append(1, &[3; 900])], Durability::Synced).remove(0).unwrap();
+    fixture.append(vec![append(1, &[3; 900])], Durability::Synced).remove(0).unwrap();
 }
 
 /// A log start beyond what a crash leaves would assign offsets twice.
@@ -467,14 +473,14 @@ fn f16_room_is_made_on_a_full_disk_by_advancing_the_log_start() {
 fn f18_a_log_start_that_advances_on_a_full_disk_was_synced_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { segment_frames_max: 4, ..options() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     for _ in 0..4 {
-        rig.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
+        fixture.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
     }
     // There is space for a manifest, but not for the header of a segment: the next append needs one.
     disk.arm(DiskFault::FullAt(disk.used_bytes() + 2000));
-    rig.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
-    rig.store.advance_log_start(&[(LogId(1), Offset(4))]).unwrap();
+    fixture.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(4))]).unwrap();
     let crashed = disk.after_crash(|_| 0);
     let log = StoreFixture::open(&crashed, options, &clock).unwrap().store.log(LogId(1)).unwrap();
     assert_eq!((log.start(), log.end()), (Offset(4), Offset(4)));

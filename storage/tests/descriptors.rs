@@ -42,22 +42,22 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard })?;
     let directory = TestDirectory::new();
-    let rig = open(&directory);
+    let fixture = open(&directory);
     let mut acknowledged = Vec::new();
-    let write = |rig: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {
+    let write = |fixture: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {
         let payload = vec![nth as u8; 10_000];
-        let written = rig.append(vec![append(1, &payload)], Durability::Synced).remove(0);
+        let written = fixture.append(vec![append(1, &payload)], Durability::Synced).remove(0);
         acknowledged.extend(written.is_ok().then_some(nth as u8));
         written
     };
     for nth in 0..40 {
-        write(&rig, &mut acknowledged, nth).expect("there are descriptors");
+        write(&fixture, &mut acknowledged, nth).expect("there are descriptors");
     }
     let mut refused = 0;
     for round in 0..3 {
         let mut hogs = use_up();
         for nth in 0..40 {
-            match write(&rig, &mut acknowledged, 40 + round * 80 + nth) {
+            match write(&fixture, &mut acknowledged, 40 + round * 80 + nth) {
                 Ok(_) => {}
                 Err(AppendError::Disk(why)) => {
                     assert!(why.contains("open more files"), "{why}");
@@ -68,15 +68,15 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
             // Once there is something to index, each rolled segment makes room for the next.
             if round > 0 {
                 // The rolled segment cannot be opened, which does not mean that it cannot be synced.
-                let _ = rig.store.run_maintenance();
+                let _ = fixture.store.run_maintenance();
             }
-            assert_eq!(rig.store.stop_reason(), None);
+            assert_eq!(fixture.store.stop_reason(), None);
             // Uses up the descriptors that closed journal files released.
             hogs.extend(use_up());
         }
         drop(hogs);
         for nth in 40..80 {
-            write(&rig, &mut acknowledged, 40 + round * 80 + nth)
+            write(&fixture, &mut acknowledged, 40 + round * 80 + nth)
                 .expect("there are descriptors again");
         }
     }
@@ -84,23 +84,23 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     // A rolled segment that is not synced yet can be synced, whatever was closed for others meanwhile.
     for nth in 0..40 {
         let one = append(1, &[nth; 10_000]);
-        rig.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
+        fixture.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
         acknowledged.push(nth);
     }
     let mut hogs = use_up();
     for _ in 0..20 {
-        if rig.append(vec![append(1, &[9; 10_000])], Durability::Written).remove(0).is_ok() {
+        if fixture.append(vec![append(1, &[9; 10_000])], Durability::Written).remove(0).is_ok() {
             acknowledged.push(9);
         }
         hogs.extend(use_up());
     }
-    rig.store.sync()?;
+    fixture.store.sync()?;
     drop(hogs);
-    let kept = |rig: &StoreFixture| -> Vec<u8> {
-        rig.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
+    let kept = |fixture: &StoreFixture| -> Vec<u8> {
+        fixture.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
     };
-    assert_eq!(kept(&rig), acknowledged);
-    drop(rig);
+    assert_eq!(kept(&fixture), acknowledged);
+    drop(fixture);
     assert_eq!(kept(&open(&directory)), acknowledged);
     Ok(())
 }

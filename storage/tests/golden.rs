@@ -27,7 +27,7 @@ fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options =
         Options { segment_bytes_max: 300, manual_maintenance: true, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     let first: LogAppend<StageVerdict> = LogAppend {
         kind: 7,
         epoch: 3,
@@ -35,11 +35,11 @@ fn a_small_store() -> MemoryDisk {
         user: (UserTime(-1), UserTime(1_795_251_600_000)),
         ..append(0x0102, b"hello, journal")
     };
-    rig.append(vec![first, append_with_header(1, b"rest")], Durability::Synced);
+    fixture.append(vec![first, append_with_header(1, b"rest")], Durability::Synced);
     clock.advance(Duration::from_millis(5));
-    rig.append(vec![append(0x0102, b"")], Durability::Synced);
-    rig.append(vec![append(1, &[0xaa; 24])], Durability::Written);
-    rig.store.close();
+    fixture.append(vec![append(0x0102, b"")], Durability::Synced);
+    fixture.append(vec![append(1, &[0xaa; 24])], Durability::Written);
+    fixture.store.close();
     disk
 }
 
@@ -161,7 +161,7 @@ fn a_sorted_store() -> MemoryDisk {
         uncovered_segments_max: 0,
         ..Options::default()
     };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     for nth in 0..3u8 {
         let first: LogAppend<StageVerdict> = LogAppend {
             epoch: 3,
@@ -169,15 +169,15 @@ fn a_sorted_store() -> MemoryDisk {
             user: (UserTime(-1), UserTime(7)),
             ..append(1, &[nth; 9])
         };
-        rig.append(vec![first, append(2, &[0xb0 + nth; 4])], Durability::Synced);
+        fixture.append(vec![first, append(2, &[0xb0 + nth; 4])], Durability::Synced);
     }
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
-    let (until, stamp) = rig.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
-    let last = rig.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
+    let (until, stamp) = fixture.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
+    let last = fixture.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace_prefix(
+    let replaced = fixture.store.replace_prefix(
         LogId(2),
         until,
         &mut |emit| {
@@ -187,8 +187,8 @@ fn a_sorted_store() -> MemoryDisk {
         &mut |_| true,
     );
     assert!(replaced.unwrap());
-    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
-    rig.store.close();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    fixture.store.close();
     disk
 }
 
@@ -387,8 +387,8 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
             report.problems
         );
         let options = Options { manual_maintenance: true, ..Options::default() };
-        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
-        let seen = rig.all([LogId(1), LogId(2)]);
+        let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+        let seen = fixture.all([LogId(1), LogId(2)]);
         let seen: Vec<(u64, u64, &[u8])> =
             seen.iter().map(|seen| (seen.log.0, seen.base.0, &seen.payload[..])).collect();
         assert_eq!(seen, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
@@ -405,16 +405,16 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
 fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { manual_maintenance: true, proofs: false, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     let mut starts = Vec::new();
     for nth in 0..5 {
         let logs = if nth % 4 == 0 { &[1, 2][..] } else { &[2] };
         let appends = logs.iter().map(|log| append(*log, b"x")).collect();
-        let appended = rig.append(appends, Durability::Synced).pop().unwrap().unwrap();
+        let appended = fixture.append(appends, Durability::Synced).pop().unwrap().unwrap();
         starts.push(appended.journal_end - 88 * logs.len() as u64);
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        rig.store.run_maintenance().unwrap();
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        fixture.store.run_maintenance().unwrap();
     }
     let runs = |nth: usize| {
         let index = disk.bytes(&format!("{:020}.index", starts[nth]));
@@ -463,10 +463,13 @@ fn the_golden_files_open_and_read_back() {
     assert_eq!(report.verification.unwrap().verified(), 3);
     let slots = read_slots(&*disk.open("bound").unwrap()).unwrap();
     assert!(matches!(slots[0], BoundSlot::Whole(bound) if bound.clean && bound.sequence == 2));
-    let rig = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
-    let seen: Vec<(u64, u64, Bytes)> =
-        rig.replayed.iter().map(|seen| (seen.log.0, seen.base.0, seen.payload.clone())).collect();
-    let stamp = rig.replayed[1].stamp.bits().to_le_bytes();
+    let fixture = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
+    let seen: Vec<(u64, u64, Bytes)> = fixture
+        .replayed
+        .iter()
+        .map(|seen| (seen.log.0, seen.base.0, seen.payload.clone()))
+        .collect();
+    let stamp = fixture.replayed[1].stamp.bits().to_le_bytes();
     let head = [&0u64.to_le_bytes()[..], &stamp, b"rest"].concat();
     assert_eq!(
         seen,

@@ -47,35 +47,39 @@ impl LogChurn {
     }
 
     /// Creates some logs, and advances their log starts to their ends. The disk may fail.
-    fn create_and_truncate_logs(&mut self, rig: &StoreFixture, count: u64) -> std::io::Result<()> {
+    fn create_and_truncate_logs(
+        &mut self,
+        fixture: &StoreFixture,
+        count: u64,
+    ) -> std::io::Result<()> {
         for _ in 0..count {
             let log = self.next;
             self.next += 1;
             let appends = vec![append(log, &[log as u8; 100]), append(log, b"last")];
-            let results = rig.append(appends, Durability::Synced);
+            let results = fixture.append(appends, Durability::Synced);
             results.into_iter().try_for_each(|result| result.map(drop)).map_err(io_error)?;
-            rig.store.advance_log_start(&[(LogId(log), Offset(2))])?;
+            fixture.store.advance_log_start(&[(LogId(log), Offset(2))])?;
         }
-        let result = rig.append(vec![append(KEPT.0, &[7; 50])], Durability::Synced).remove(0);
+        let result = fixture.append(vec![append(KEPT.0, &[7; 50])], Durability::Synced).remove(0);
         self.kept += 1;
         result.map(drop).map_err(io_error)
     }
 
     /// Rolls, indexes, sorts, reclaims and removes; returns how many logs were removed.
-    fn remove_unused_logs(&self, rig: &StoreFixture) -> std::io::Result<usize> {
-        self.run_maintenance(rig)?;
+    fn remove_unused_logs(&self, fixture: &StoreFixture) -> std::io::Result<usize> {
+        self.run_maintenance(fixture)?;
         let next = self.next;
-        rig.store.remove_logs(&|log| log.0 < FIRST || log.0 >= next)
+        fixture.store.remove_logs(&|log| log.0 < FIRST || log.0 >= next)
     }
 
-    fn run_maintenance(&self, rig: &StoreFixture) -> std::io::Result<()> {
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        rig.store.run_maintenance()?;
+    fn run_maintenance(&self, fixture: &StoreFixture) -> std::io::Result<()> {
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        fixture.store.run_maintenance()?;
         for _ in 0..3 {
-            rig.store.reclaim()?;
+            fixture.store.reclaim()?;
         }
-        rig.store.run_maintenance()
+        fixture.store.run_maintenance()
     }
 
     fn manifest_log_count(&self) -> usize {
@@ -88,11 +92,11 @@ impl LogChurn {
     }
 
     /// The log that stays is complete, and of the others there is nothing.
-    fn examine(&self, rig: &StoreFixture) {
-        let kept = rig.read(KEPT).len() as u64;
+    fn examine(&self, fixture: &StoreFixture) {
+        let kept = fixture.read(KEPT).len() as u64;
         assert!(kept == self.kept || kept + 1 == self.kept, "{kept} of {}", self.kept);
         for log in FIRST..self.next {
-            let held = rig.store.log(LogId(log)).unwrap();
+            let held = fixture.store.log(LogId(log)).unwrap();
             // The last one's log start may not have advanced yet.
             let is_last = log + 1 == self.next;
             assert!(held.start() == held.end() || is_last, "log {log} is alive again");
@@ -107,40 +111,42 @@ fn io_error(error: impl std::fmt::Display) -> std::io::Error {
 #[test]
 fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
     let mut churn = LogChurn::new();
-    let mut rig = churn.open();
+    let mut fixture = churn.open();
     let (mut most, mut forgotten) = (0, 0);
     for round in 0..40 {
-        churn.create_and_truncate_logs(&rig, 25).unwrap();
-        forgotten += churn.remove_unused_logs(&rig).unwrap();
+        churn.create_and_truncate_logs(&fixture, 25).unwrap();
+        forgotten += churn.remove_unused_logs(&fixture).unwrap();
         most = most.max(churn.manifest_log_count());
         if round % 7 == 0 {
-            drop(rig);
+            drop(fixture);
             churn.check();
-            rig = churn.open();
-            churn.examine(&rig);
+            fixture = churn.open();
+            churn.examine(&fixture);
         }
     }
     assert!(most < 300, "{most} logs of 1000 are named");
     assert!(forgotten > 700, "{forgotten} logs were removed");
-    let stats = rig.store.history_stats();
+    let stats = fixture.store.history_stats();
     assert!(stats.removed_logs.load(Ordering::Relaxed) > 0);
     // A removed log is like one that never existed.
-    let gone = rig.store.log(LogId(FIRST)).unwrap();
+    let gone = fixture.store.log(LogId(FIRST)).unwrap();
     assert_eq!((gone.start(), gone.end()), (Offset(0), Offset(0)));
 }
 
 #[test]
 fn a_log_that_somebody_knows_or_holds_is_not_removed() {
     let mut churn = LogChurn::new();
-    let rig = churn.open();
-    churn.create_and_truncate_logs(&rig, 100).unwrap();
-    let held = rig.store.log(LogId(FIRST + 3)).unwrap();
-    churn.remove_unused_logs(&rig).unwrap();
+    let fixture = churn.open();
+    churn.create_and_truncate_logs(&fixture, 100).unwrap();
+    let held = fixture.store.log(LogId(FIRST + 3)).unwrap();
+    churn.remove_unused_logs(&fixture).unwrap();
     // The last segment stays, empty or not, until there is another.
-    churn.create_and_truncate_logs(&rig, 1).unwrap();
+    churn.create_and_truncate_logs(&fixture, 1).unwrap();
     let before = churn.manifest_log_count();
-    assert!(rig.store.remove_logs(&|_| true).unwrap() == 0 && churn.manifest_log_count() == before);
-    churn.remove_unused_logs(&rig).unwrap();
+    assert!(
+        fixture.store.remove_logs(&|_| true).unwrap() == 0 && churn.manifest_log_count() == before
+    );
+    churn.remove_unused_logs(&fixture).unwrap();
     let manifest = Manifest::read(&churn.disk).unwrap();
     assert!(manifest.logs.len() < 10, "{}", manifest.logs.len());
     assert!(manifest.logs.contains_key(&held.id));
@@ -151,46 +157,46 @@ fn a_log_that_somebody_knows_or_holds_is_not_removed() {
 #[test]
 fn a_log_whose_frames_may_be_left_without_a_run_is_not_removed() {
     let mut churn = LogChurn::new();
-    let rig = churn.open();
+    let fixture = churn.open();
     // Most of the segment stays, so that it is not sorted because of what was removed.
-    rig.append(vec![append(KEPT.0, &[1; 60_000])], Durability::Synced).remove(0).unwrap();
+    fixture.append(vec![append(KEPT.0, &[1; 60_000])], Durability::Synced).remove(0).unwrap();
     churn.kept += 1;
-    churn.create_and_truncate_logs(&rig, 100).unwrap();
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.close();
-    drop(rig);
+    churn.create_and_truncate_logs(&fixture, 100).unwrap();
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.close();
+    drop(fixture);
     let index = |churn: &LogChurn| {
         churn.disk.names().into_iter().filter(|name| name.ends_with(".index")).min()
     };
-    let mut rig = churn.open();
-    rig.store.run_maintenance().unwrap();
-    churn.remove_unused_logs(&rig).unwrap();
+    let mut fixture = churn.open();
+    fixture.store.run_maintenance().unwrap();
+    churn.remove_unused_logs(&fixture).unwrap();
     let mut lost = 0;
     for _ in 0..3 {
-        drop(rig);
+        drop(fixture);
         let name = index(&churn).unwrap();
         churn.disk.remove(&name).unwrap();
-        rig = churn.open();
+        fixture = churn.open();
         lost += 1;
-        churn.remove_unused_logs(&rig).unwrap();
-        churn.examine(&rig);
-        drop(rig);
+        churn.remove_unused_logs(&fixture).unwrap();
+        churn.examine(&fixture);
+        drop(fixture);
         churn.check();
-        rig = churn.open();
+        fixture = churn.open();
     }
     assert_eq!(lost, 3);
-    churn.examine(&rig);
+    churn.examine(&fixture);
 }
 
 #[test]
 fn a_crash_at_any_operation_brings_nothing_back() {
     let work = |churn: &mut LogChurn| {
-        let Ok(rig) = StoreFixture::open(&churn.disk, options(), &churn.clock) else { return };
+        let Ok(fixture) = StoreFixture::open(&churn.disk, options(), &churn.clock) else { return };
         for _ in 0..2 {
             let done = churn
-                .create_and_truncate_logs(&rig, 3)
-                .and_then(|()| churn.remove_unused_logs(&rig));
+                .create_and_truncate_logs(&fixture, 3)
+                .and_then(|()| churn.remove_unused_logs(&fixture));
             if done.is_err() {
                 return;
             }
@@ -198,14 +204,14 @@ fn a_crash_at_any_operation_brings_nothing_back() {
     };
     let prepare = || {
         let mut churn = LogChurn::new();
-        let rig = churn.open();
+        let fixture = churn.open();
         for _ in 0..3 {
-            churn.create_and_truncate_logs(&rig, 30).unwrap();
-            churn.remove_unused_logs(&rig).unwrap();
+            churn.create_and_truncate_logs(&fixture, 30).unwrap();
+            churn.remove_unused_logs(&fixture).unwrap();
         }
         // Enough logs wait for removal.
-        churn.create_and_truncate_logs(&rig, 70).unwrap();
-        drop(rig);
+        churn.create_and_truncate_logs(&fixture, 70).unwrap();
+        drop(fixture);
         churn
     };
     let prepared = prepare();
@@ -227,20 +233,20 @@ fn a_crash_at_any_operation_brings_nothing_back() {
         let LogChurn { next, kept, .. } = churn;
         let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
         let mut second = LogChurn { disk, clock, next, kept };
-        let rig = second.open();
-        second.examine(&rig);
-        second.kept = rig.read(KEPT).len() as u64;
-        let last = rig.store.log(LogId(second.next - 1)).unwrap().end();
-        rig.store.advance_log_start(&[(LogId(second.next - 1), last)]).unwrap();
+        let fixture = second.open();
+        second.examine(&fixture);
+        second.kept = fixture.read(KEPT).len() as u64;
+        let last = fixture.store.log(LogId(second.next - 1)).unwrap().end();
+        fixture.store.advance_log_start(&[(LogId(second.next - 1), last)]).unwrap();
         // A refused or lost operation had no effect: the next log is another.
         second.next += 1;
-        second.create_and_truncate_logs(&rig, 70).unwrap();
+        second.create_and_truncate_logs(&fixture, 70).unwrap();
         for _ in 0..2 {
-            second.create_and_truncate_logs(&rig, 1).unwrap();
-            second.remove_unused_logs(&rig).unwrap();
+            second.create_and_truncate_logs(&fixture, 1).unwrap();
+            second.remove_unused_logs(&fixture).unwrap();
         }
-        second.examine(&rig);
-        drop(rig);
+        second.examine(&fixture);
+        drop(fixture);
         assert!(
             second.manifest_log_count() < FEW,
             "{operation}: {} are named",
@@ -257,14 +263,14 @@ fn a_crash_at_any_operation_brings_nothing_back() {
 fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
     for nth in 0..4 {
         let mut churn = LogChurn::new();
-        let rig = churn.open();
+        let fixture = churn.open();
         for count in [100, 1, 1] {
-            churn.create_and_truncate_logs(&rig, count).unwrap();
-            churn.run_maintenance(&rig).unwrap();
+            churn.create_and_truncate_logs(&fixture, count).unwrap();
+            churn.run_maintenance(&fixture).unwrap();
         }
         let is_known = |log: LogId| log.0 < FIRST || log.0 >= FIRST + 100;
         churn.disk.arm(DiskFault::SyncFails(nth));
-        let first = rig.store.remove_logs(&is_known);
+        let first = fixture.store.remove_logs(&is_known);
         let has_failed = !churn.disk.has_pending_sync_failure();
         assert_eq!(first.is_err(), has_failed, "{nth}: {first:?}");
         churn.disk.arm(DiskFault::SyncFails(u64::MAX));
@@ -272,18 +278,18 @@ fn a_sync_that_fails_while_logs_are_removed_costs_nothing() {
             assert!(has_failed);
         }
         let left = churn.disk.after_crash(|count| nth as usize % count);
-        let second = rig.store.remove_logs(&is_known).unwrap();
+        let second = fixture.store.remove_logs(&is_known).unwrap();
         assert_eq!(first.unwrap_or(0) + second, 100, "{nth}");
-        rig.store.reclaim().unwrap();
-        churn.examine(&rig);
-        drop(rig);
+        fixture.store.reclaim().unwrap();
+        churn.examine(&fixture);
+        drop(fixture);
         assert!(churn.manifest_log_count() < 10, "{nth}: {} are named", churn.manifest_log_count());
         churn.check();
         let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
         let crashed = LogChurn { disk: left, clock, next: churn.next, kept: churn.kept };
-        let rig = crashed.open();
-        crashed.examine(&rig);
-        drop(rig);
+        let fixture = crashed.open();
+        crashed.examine(&fixture);
+        drop(fixture);
         crashed.check();
     }
 }

@@ -14,8 +14,8 @@ use testkit::store::{StoreFixture, append, in_files_stepped, manual_clock};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn put(rig: &StoreFixture, log: u64) -> hlc::Hlc {
-    let appended = rig.append(vec![append(log, &[7; 100])], Durability::Synced).remove(0);
+fn put(fixture: &StoreFixture, log: u64) -> hlc::Hlc {
+    let appended = fixture.append(vec![append(log, &[7; 100])], Durability::Synced).remove(0);
     appended.unwrap().stamp
 }
 
@@ -30,58 +30,58 @@ fn wait_for(what: &str, is_there: impl Fn() -> bool) {
 #[test]
 fn a_step_says_whether_there_was_anything_to_do() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
-    assert!(!rig.store.step(), "nothing");
-    let written = rig.begin_append(vec![append(1, b"a")], Durability::Synced);
-    assert!(rig.store.step(), "a group");
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    assert!(!fixture.store.step(), "nothing");
+    let written = fixture.begin_append(vec![append(1, b"a")], Durability::Synced);
+    assert!(fixture.store.step(), "a group");
     assert!(written.try_recv().unwrap()[0].is_ok());
-    assert!(!rig.store.step());
+    assert!(!fixture.store.step());
     clock.advance(Duration::from_secs(60));
-    rig.store.timekeeper().frontier();
-    assert!(rig.store.step(), "a bound that is wanted");
-    assert!(!rig.store.step());
+    fixture.store.timekeeper().frontier();
+    assert!(fixture.store.step(), "a bound that is wanted");
+    assert!(!fixture.store.step());
 }
 
 #[test]
 fn the_segment_that_is_written_is_open_since_its_first_stamp() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
-    assert_eq!(rig.store.open_since(), None);
-    let first = put(&rig, 1);
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    assert_eq!(fixture.store.open_since(), None);
+    let first = put(&fixture, 1);
     clock.advance(Duration::from_millis(5));
-    put(&rig, 2);
-    assert_eq!(rig.store.open_since(), Some(first));
-    rig.store.roll_segment();
-    rig.step_until_idle();
-    assert_eq!(rig.store.open_since(), None, "the next one is empty");
-    let next = put(&rig, 1);
-    assert_eq!(rig.store.open_since(), Some(next));
-    drop(rig);
+    put(&fixture, 2);
+    assert_eq!(fixture.store.open_since(), Some(first));
+    fixture.store.roll_segment();
+    fixture.step_until_idle();
+    assert_eq!(fixture.store.open_since(), None, "the next one is empty");
+    let next = put(&fixture, 1);
+    assert_eq!(fixture.store.open_since(), Some(next));
+    drop(fixture);
     // The next incarnation knows it too.
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
-    assert_eq!(rig.store.open_since(), Some(next));
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    assert_eq!(fixture.store.open_since(), Some(next));
 }
 
 #[test]
 fn data_files_are_counted_whether_they_are_indexed_or_not() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let on_disk = || {
         let is_data = |name: &String| name.ends_with(".journal") || name.ends_with(".sorted");
         disk.names().iter().filter(|name| is_data(name)).count()
     };
     for _ in 0..3 {
-        put(&rig, 1);
-        rig.store.roll_segment();
-        rig.step_until_idle();
-        assert_eq!(rig.store.segment_count(), on_disk());
+        put(&fixture, 1);
+        fixture.store.roll_segment();
+        fixture.step_until_idle();
+        assert_eq!(fixture.store.segment_count(), on_disk());
     }
     assert!(on_disk() >= 3);
-    let indexed = || rig.store.history_stats().indexed.load(Ordering::Relaxed);
+    let indexed = || fixture.store.history_stats().indexed.load(Ordering::Relaxed);
     assert_eq!(indexed(), 0);
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     assert_eq!(indexed(), 3);
-    assert_eq!(rig.store.segment_count(), on_disk());
+    assert_eq!(fixture.store.segment_count(), on_disk());
 }
 
 /// Even if neither the append nor the options ask for stable storage.
@@ -89,16 +89,16 @@ fn data_files_are_counted_whether_they_are_indexed_or_not() {
 fn when_it_is_said_that_all_is_synced_it_is() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { durability: Durability::Written, ..in_files_stepped() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
-    put(&rig, 1);
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+    put(&fixture, 1);
     let left = |disk: &MemoryDisk| {
         StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
     };
     assert_eq!(left(&disk), 0);
     let is_said = Arc::new(AtomicBool::new(false));
     let said = Arc::clone(&is_said);
-    rig.store.when_synced(move || said.store(true, Ordering::SeqCst));
-    rig.step_until_idle();
+    fixture.store.when_synced(move || said.store(true, Ordering::SeqCst));
+    fixture.step_until_idle();
     assert!(is_said.load(Ordering::SeqCst));
     assert_eq!(left(&disk), 1);
 }
@@ -106,24 +106,24 @@ fn when_it_is_said_that_all_is_synced_it_is() {
 #[test]
 fn a_store_that_is_dropped_is_closed() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    put(&rig, 1);
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    put(&fixture, 1);
     let is_clean = || BoundFile::read(&disk).unwrap().unwrap().clean;
     assert!(!is_clean());
-    drop(rig);
+    drop(fixture);
     assert!(is_clean());
 }
 
 #[test]
 fn sealed_segments_are_maintained_in_the_background_if_that_was_asked_for() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    rig.store.start_maintenance(None).unwrap();
-    put(&rig, 1);
-    rig.store.roll_segment();
-    rig.store.sync().unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    fixture.store.start_maintenance(None).unwrap();
+    put(&fixture, 1);
+    fixture.store.roll_segment();
+    fixture.store.sync().unwrap();
     wait_for("an index", || disk.names().iter().any(|name| name.ends_with(".index")));
-    rig.store.close();
+    fixture.store.close();
 }
 
 /// A small append does not wait until gigabytes in front of it are written as one group.
@@ -131,16 +131,17 @@ fn sealed_segments_are_maintained_in_the_background_if_that_was_asked_for() {
 fn a_group_takes_what_is_queued_up_to_a_bound() {
     const LARGE: usize = 1 << 20;
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let large = vec![1; LARGE];
-    let waiting: Vec<_> =
-        (0..40).map(|_| rig.begin_append(vec![append(1, &large)], Durability::Synced)).collect();
+    let waiting: Vec<_> = (0..40)
+        .map(|_| fixture.begin_append(vec![append(1, &large)], Durability::Synced))
+        .collect();
     let mut groups = 0;
-    while rig.store.step() {
+    while fixture.store.step() {
         groups += 1;
     }
     assert!(waiting.iter().all(|done| done.try_recv().is_ok()));
-    let stats = rig.store.stats();
+    let stats = fixture.store.stats();
     let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     assert_eq!((read(&stats.appends), read(&stats.groups)), (40, groups));
     assert_eq!(read(&stats.syncs), groups);
@@ -148,8 +149,8 @@ fn a_group_takes_what_is_queued_up_to_a_bound() {
     assert!((3..40).contains(&groups), "{groups}");
     // Small ones are taken together.
     let waiting: Vec<_> =
-        (0..40).map(|_| rig.begin_append(vec![append(1, b"x")], Durability::Written)).collect();
-    assert!(rig.store.step() && !rig.store.step());
+        (0..40).map(|_| fixture.begin_append(vec![append(1, b"x")], Durability::Written)).collect();
+    assert!(fixture.store.step() && !fixture.store.step());
     assert!(waiting.iter().all(|done| done.try_recv().is_ok()));
     assert_eq!((read(&stats.groups), read(&stats.syncs)), (groups + 1, groups));
 }
@@ -159,16 +160,16 @@ fn a_group_takes_what_is_queued_up_to_a_bound() {
 #[test]
 fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let mut by_segment: Vec<Vec<hlc::Hlc>> = Vec::new();
     for segment in 0..4 {
-        by_segment.push((0..6).map(|nth| put(&rig, 1 + (nth + segment) % 3)).collect());
-        rig.store.roll_segment();
-        rig.step_until_idle();
-        rig.store.run_maintenance().unwrap();
+        by_segment.push((0..6).map(|nth| put(&fixture, 1 + (nth + segment) % 3)).collect());
+        fixture.store.roll_segment();
+        fixture.step_until_idle();
+        fixture.store.run_maintenance().unwrap();
     }
-    let behind = put(&rig, 1);
-    drop(rig);
+    let behind = put(&fixture, 1);
+    drop(fixture);
     // Each segment has one for each layout that it had.
     let mut starts: Vec<String> = disk.names();
     starts.retain(|name| name.ends_with(".journal"));
@@ -181,12 +182,12 @@ fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
         for name in left.names().iter().filter(|name| is_lost(name, &starts[kept..])) {
             left.remove(name).unwrap();
         }
-        let rig = StoreFixture::open(&left, in_files_stepped(), &clock).unwrap();
-        let mut shown: Vec<hlc::Hlc> = rig.replayed.iter().map(|seen| seen.stamp).collect();
+        let fixture = StoreFixture::open(&left, in_files_stepped(), &clock).unwrap();
+        let mut shown: Vec<hlc::Hlc> = fixture.replayed.iter().map(|seen| seen.stamp).collect();
         shown.sort();
         let mut expected = by_segment[kept..].concat();
         expected.push(behind);
         assert_eq!(shown, expected, "{kept} are left");
-        assert_eq!(rig.all((1..=3).map(LogId)).len(), 25);
+        assert_eq!(fixture.all((1..=3).map(LogId)).len(), 25);
     }
 }

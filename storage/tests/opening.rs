@@ -45,9 +45,9 @@ fn assert_checked(disk: &MemoryDisk, file: &str) {
 /// stopped, so that only frames and the first bound say what was synced.
 fn crashed_with_three_segments(clock: &Arc<ManualClock>) -> MemoryDisk {
     let disk = MemoryDisk::new();
-    let rig = StoreFixture::open(&disk, options(), clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), clock).unwrap();
     for index in 0..10u8 {
-        durably(&rig, u64::from(index % 2), &[index; 1000]);
+        durably(&fixture, u64::from(index % 2), &[index; 1000]);
     }
     let crashed = disk.after_crash(|_| 0);
     assert_eq!(segments(&crashed).len(), 4);
@@ -92,10 +92,10 @@ fn corruption_in_a_payload_that_a_later_frame_knew_to_be_synced_refuses_to_open(
 #[test]
 fn corruption_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_by_readers() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    durably(&rig, 1, &[1; 1000]);
-    durably(&rig, 1, &[2; 1000]);
-    drop(rig);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    durably(&fixture, 1, &[1; 1000]);
+    durably(&fixture, 1, &[2; 1000]);
+    drop(fixture);
     disk.corrupt(&segments(&disk)[0], HEADER + FRAME + 500, 1);
     assert_checked(&disk, "position=0,");
     // A start reads no such payload by itself; the replay of this test does.
@@ -122,10 +122,10 @@ fn corruption_in_a_segment_header_refuses_to_open_whichever_segment_it_is() {
 #[test]
 fn corruption_in_the_tail_that_nobody_synced_is_truncated() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    durably(&rig, 1, &[1; 100]);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    durably(&fixture, 1, &[1; 100]);
     for index in 2..5 {
-        one(&rig, 1, &[index; 100], Durability::Written).unwrap();
+        one(&fixture, 1, &[index; 100], Durability::Written).unwrap();
     }
     let disk = disk.after_kill();
     let name = &segments(&disk)[0];
@@ -143,8 +143,8 @@ fn corruption_in_the_tail_that_nobody_synced_is_truncated() {
 #[test]
 fn zeros_written_ahead_are_no_torn_tail() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    durably(&rig, 1, &[1; 100]);
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    durably(&fixture, 1, &[1; 100]);
     let crashed = disk.after_crash(|_| 0);
     let name = &segments(&crashed)[0];
     assert!(crashed.bytes(name).len() > 1 << 20, "zeros stand ahead");
@@ -214,12 +214,12 @@ fn b5_a_missing_bound_file_refuses_to_open() {
 #[test]
 fn b5_a_bound_file_older_than_the_journal_refuses_to_open() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    durably(&rig, 1, b"a");
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    durably(&fixture, 1, b"a");
     let old = disk.bytes("bound");
     clock.advance(Duration::from_secs(5));
-    durably(&rig, 1, b"b");
-    drop(rig);
+    durably(&fixture, 1, b"b");
+    drop(fixture);
     disk.remove("bound").unwrap();
     let file = disk.create("bound").unwrap();
     file.write_at(&mut [std::io::IoSlice::new(&old)], 0).unwrap();
@@ -231,9 +231,9 @@ fn b5_a_bound_file_older_than_the_journal_refuses_to_open() {
 fn a_disk_with_nothing_on_it_opens_as_a_new_store() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     assert_eq!(problems(&disk), [""; 0]);
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    assert_eq!((rig.replayed.len(), rig.store.torn_bytes), (0, 0));
-    drop(rig);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    assert_eq!((fixture.replayed.len(), fixture.store.torn_bytes), (0, 0));
+    drop(fixture);
     assert_eq!(problems(&disk), [""; 0]);
 }
 
@@ -241,20 +241,21 @@ fn a_disk_with_nothing_on_it_opens_as_a_new_store() {
 #[should_panic(expected = "no payload is longer")]
 fn an_append_that_recovery_would_take_for_corruption_is_not_accepted() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     // Untouched zeros: they use no memory.
     let payload = storage::Payload::without_header(vec![0; (1 << 30) + 1].into());
     let append: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
-    rig.store.append(vec![append], Durability::Written, |_| {});
+    fixture.store.append(vec![append], Durability::Written, |_| {});
 }
 
 #[test]
 fn tiny_payloads_cannot_hold_far_more_memory_than_the_budget() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { tail_bytes_max: 1000, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
-    rig.append((0..500).map(|_| append(1, b"")).collect(), Durability::Written);
-    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(500), usize::MAX).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+    fixture.append((0..500).map(|_| append(1, b"")).collect(), Durability::Written);
+    let pieces =
+        fixture.store.log(LogId(1)).unwrap().read(Offset(0), Offset(500), usize::MAX).unwrap();
     let in_memory = pieces
         .iter()
         .filter(|piece| matches!(piece.location, storage::PayloadLocation::Memory(_)))
@@ -378,10 +379,14 @@ fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_aroun
             .into_iter()
             .map(|length| random.bytes(length))
             .collect();
-    let examine = |rig: &StoreFixture, count: usize| {
+    let examine = |fixture: &StoreFixture, count: usize| {
         let mut buffer = storage::LoadBuffer::default();
-        let pieces =
-            rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(u64::MAX), usize::MAX).unwrap();
+        let pieces = fixture
+            .store
+            .log(LogId(1))
+            .unwrap()
+            .read(Offset(0), Offset(u64::MAX), usize::MAX)
+            .unwrap();
         assert_eq!(pieces.len(), count);
         for (piece, payload) in pieces.iter().zip(&payloads) {
             assert!(piece.read().unwrap() == payload[..]);
@@ -396,18 +401,18 @@ fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_aroun
             assert!(buffer.bytes() == payload);
         }
     };
-    let mut rig = open();
+    let mut fixture = open();
     for (index, payload) in payloads.iter().enumerate() {
         let how = [Durability::Synced, Durability::Written][index % 2];
-        one(&rig, 1, payload, how).unwrap();
-        examine(&rig, index + 1);
+        one(&fixture, 1, payload, how).unwrap();
+        examine(&fixture, index + 1);
         if index % 4 == 3 {
-            drop(rig);
-            rig = open();
-            examine(&rig, index + 1);
+            drop(fixture);
+            fixture = open();
+            examine(&fixture, index + 1);
         }
     }
-    drop(rig);
+    drop(fixture);
     examine(&open(), payloads.len());
 }
 
@@ -419,15 +424,15 @@ fn a_store_on_a_real_directory_reads_back_what_was_written() {
         let disk = Arc::new(RealDisk::open(&home.journal()).unwrap());
         StoreFixture::open_on(disk, options(), Arc::new(hlc::OsClock)).unwrap()
     };
-    let rig = open();
+    let fixture = open();
     for index in 0..20u8 {
-        durably(&rig, u64::from(index % 3), &vec![index; 100 * usize::from(index)]);
+        durably(&fixture, u64::from(index % 3), &vec![index; 100 * usize::from(index)]);
     }
-    let before = rig.all((0..3).map(LogId));
-    drop(rig);
-    let rig = open();
-    assert_eq!(rig.replayed, before);
-    assert_eq!(rig.all((0..3).map(LogId)), before);
+    let before = fixture.all((0..3).map(LogId));
+    drop(fixture);
+    let fixture = open();
+    assert_eq!(fixture.replayed, before);
+    assert_eq!(fixture.all((0..3).map(LogId)), before);
     let disk = RealDisk::open(&home.journal()).unwrap();
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!((report.frames, report.problems), (20, vec![]));

@@ -32,18 +32,18 @@ fn on_new(options: EngineOptions) -> EngineFixture {
     EngineFixture::with(MemoryDisk::new(), clock, options)
 }
 
-fn reopen(rig: EngineFixture, options: EngineOptions) -> EngineFixture {
-    let EngineFixture { disk, clock, engine } = rig;
+fn reopen(fixture: EngineFixture, options: EngineOptions) -> EngineFixture {
+    let EngineFixture { disk, clock, engine } = fixture;
     engine.close();
     drop(engine);
     EngineFixture::with(disk, clock, options)
 }
 
 /// The current moment. Later events are not in it.
-fn moment(rig: &EngineFixture) -> Cut {
-    rig.advance_clock(2);
-    let cut = rig.now();
-    rig.advance_clock(2);
+fn moment(fixture: &EngineFixture) -> Cut {
+    fixture.advance_clock(2);
+    let cut = fixture.now();
+    fixture.advance_clock(2);
     cut
 }
 

@@ -1,5 +1,15 @@
 //! Random numbers that replay: SplitMix64 (Steele, Lea and Flood 2014).
 
+/// What a stream adds to its state in each step.
+pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A number that depends on all bits of `word`.
+pub fn mix(word: u64) -> u64 {
+    let mut mixed = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 /// A stream of random numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct SeededRng(u64);
@@ -17,11 +27,8 @@ impl SeededRng {
 
     /// Any number.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
     }
 
     /// A number below `count`.

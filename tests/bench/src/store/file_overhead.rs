@@ -68,18 +68,18 @@ pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
         true => random.below(FILE_BYTES - job.size),
         false => nth * job.size,
     };
-    let rig = FileDriver::open(directory, TAIL_BYTES)?;
+    let driver = FileDriver::open(directory, TAIL_BYTES)?;
     // What the process takes once is not what a write costs.
-    rig.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
+    driver.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
     let this = Process::this();
     let (memory, disk) = (this.resident_bytes()?, bytes_of(directory)?);
     let write = |nth| (place(nth, &mut random), source.piece(nth, job.size));
-    rig.write((0..count).map(write))?;
-    let index = rig.index_bytes();
+    driver.write((0..count).map(write))?;
+    let index = driver.index_bytes();
     let memory = this.resident_bytes()?.saturating_sub(memory) as f64;
     let written = (count * job.size) as f64;
     let disk = (bytes_of(directory)? - disk) as f64 - written;
-    rig.close();
+    driver.close();
     Ok(json!({
         "memory_percent": 100.0 * memory / written, "disk_percent": 100.0 * disk / written,
         "index_percent": 100.0 * index as f64 / written,
