@@ -49,7 +49,7 @@ impl DerefMut for FuzzRng {
 
 impl FuzzRng {
     fn name(&mut self) -> &'static str {
-        *self.pick(&NAMES)
+        self.pick::<&str>(&NAMES)
     }
 
     /// Mostly small, sometimes at the edge of a page.
