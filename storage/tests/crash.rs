@@ -840,7 +840,7 @@ fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
     }
 }
 
-/// The harness can fail: it would catch a store that acknowledges before it syncs.
+/// The test can fail: it would catch a store that acknowledges before it syncs.
 #[test]
 fn a_lost_acknowledged_append_would_be_noticed() {
     let mut machine = CrashMachine::new(1, Durability::Synced);

@@ -71,11 +71,11 @@ impl AuditPartition {
 pub(crate) enum AuditOccasion {
     /// Only what was appended since the last audit is looked at.
     NewEntries,
-    /// All of it, in the middle of a life.
+    /// All of it, in the middle of an incarnation.
     AllEntries,
     /// All of it, as clients could see it when the node died.
     NodeExit,
-    /// All of it, at the begin of a life. What was not on stable storage may be gone, if so.
+    /// All of it, at the start of an incarnation. What was not on stable storage may be gone, if so.
     Start { lost_power: bool },
 }
 

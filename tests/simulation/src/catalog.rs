@@ -1,4 +1,4 @@
-//! The node's catalog, which outlives it: on a real directory, since sled knows no other. A life finds what
+//! The node's catalog, which outlives it: on a real directory, since sled knows no other. An incarnation finds what
 //! the last one left, which after a loss of power knows of more than the journal has; or what an earlier
 //! one left; or nothing.
 
@@ -8,21 +8,21 @@ use std::{fs, io};
 use testkit::directory::TestDirectory;
 use testkit::rng::SeededRng;
 
-/// How many catalogs of earlier lives are kept.
+/// How many catalogs of earlier incarnations are kept.
 const KEPT_MAX: u64 = 5;
 
-/// What a life finds of the catalog.
+/// What an incarnation finds of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CatalogAge {
-    /// What the last life left.
+    /// What the last incarnation left.
     Latest,
-    /// What an earlier life left.
+    /// What an earlier incarnation left.
     Stale,
     /// Nothing.
     Missing,
 }
 
-/// The catalogs of all lives in a world, each in a directory of its own.
+/// The catalogs of all incarnations in a world, each in a directory of its own.
 #[derive(Debug)]
 pub(crate) struct CatalogDirectories {
     root: TestDirectory,
@@ -38,14 +38,14 @@ impl CatalogDirectories {
         self.root.path().join(life.to_string())
     }
 
-    /// The directory for the next life, and what is in it.
+    /// The directory for the next incarnation, and what is in it.
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(crate) fn next(&mut self, chance: &mut SeededRng) -> io::Result<(PathBuf, CatalogAge)> {
-        let (left, back) = match chance.below(6) {
+    pub(crate) fn next(&mut self, rng: &mut SeededRng) -> io::Result<(PathBuf, CatalogAge)> {
+        let (left, back) = match rng.below(6) {
             0 => (CatalogAge::Missing, None),
-            1..3 => (CatalogAge::Stale, Some(chance.between(2, KEPT_MAX))),
+            1..3 => (CatalogAge::Stale, Some(rng.between(2, KEPT_MAX))),
             _ => (CatalogAge::Latest, Some(1)),
         };
         self.incarnations += 1;
@@ -62,10 +62,10 @@ impl CatalogDirectories {
     }
 }
 
-/// The last life may have it open still: it is copied as it is. A catalog that failed may be on its way out.
+/// The last incarnation may have it open still: it is copied as it is. A catalog that failed may be on its way out.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    // A life may have ended before it had one.
+    // An incarnation may have ended before it had one.
     let entries = match fs::read_dir(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,

@@ -1,4 +1,4 @@
-//! A disk that rots: at the end of a world bits of sealed files flip, and everything that the sound node was
+//! A corrupt disk: at the end of a world bits of sealed files flip, and everything that the sound node was
 //! asked is asked again of one that starts on that disk. It may refuse to start, and it may say that something
 //! cannot be read; what it does answer is what the sound one answered.
 
@@ -81,7 +81,7 @@ impl BaselineAnswers {
 pub(crate) fn corruption_queries(
     engine: &Engine,
     ledger: &SimLedger,
-    chance: &mut SeededRng,
+    rng: &mut SeededRng,
 ) -> Vec<CorruptionQuery> {
     let mut questions = vec![CorruptionQuery::Partitions];
     let stamps: Vec<Hlc> = ledger
@@ -92,7 +92,7 @@ pub(crate) fn corruption_queries(
             (0..200).map(|back| ledger.files.nth_newest(back).stamp_at_most.min(engine.frontier())),
         )
         .collect();
-    let moments: Vec<Hlc> = (0..MOMENTS).map(|_| chance.pick(&stamps).next()).collect();
+    let moments: Vec<Hlc> = (0..MOMENTS).map(|_| rng.pick(&stamps).next()).collect();
     for at in &moments {
         questions.extend([CorruptionQuery::Cut(*at), CorruptionQuery::Files(*at)]);
     }
@@ -105,10 +105,10 @@ pub(crate) fn corruption_queries(
             questions.extend(moments.iter().map(|at| CorruptionQuery::End(place, *at)));
         }
     }
-    let known = ledger.small_files.iter().filter(|hoarded| !hoarded.is_uncertain);
+    let known = ledger.small_files.iter().filter(|small_file| !small_file.is_uncertain);
     let known: Vec<_> = known.filter_map(|h| Some((h.inode, h.writes.last()?.0))).collect();
     for _ in 0..SMALL_FILES.min(known.len() as u64) {
-        let (inode, stamp) = *chance.pick(&known);
+        let (inode, stamp) = *rng.pick(&known);
         questions.push(CorruptionQuery::SmallFile(inode, stamp.next()));
     }
     questions
@@ -165,7 +165,7 @@ fn find_partition(engine: &Engine, place: &PartitionKey) -> Result<Arc<Partition
 }
 
 /// Flips bits of sealed files; which, in words. Nothing if nothing is sealed.
-pub(crate) fn flip_bits(disk: &MemoryDisk, chance: &mut SeededRng) -> Vec<String> {
+pub(crate) fn flip_bits(disk: &MemoryDisk, rng: &mut SeededRng) -> Vec<String> {
     let names = disk.names();
     let open = names.iter().filter_map(|name| segment_start(name)).max();
     let is_sealed = |name: &String| match segment_start(name) {
@@ -174,13 +174,13 @@ pub(crate) fn flip_bits(disk: &MemoryDisk, chance: &mut SeededRng) -> Vec<String
     };
     let sealed: Vec<&String> = names.iter().filter(|name| is_sealed(name)).collect();
     let mut flipped = Vec::new();
-    for _ in 0..chance.between(1, 4) {
-        let Some(name) = (!sealed.is_empty()).then(|| *chance.pick(&sealed)) else { break };
+    for _ in 0..rng.between(1, 4) {
+        let Some(name) = (!sealed.is_empty()).then(|| *rng.pick(&sealed)) else { break };
         let length = disk.bytes(name).len() as u64;
         if length == 0 {
             continue;
         }
-        let (position, mask) = (chance.below(length) as usize, 1 << chance.below(8));
+        let (position, mask) = (rng.below(length) as usize, 1 << rng.below(8));
         disk.corrupt(name, position, mask);
         flipped.push(format!("{mask:#x} at {position} of {length} in {name}"));
     }

@@ -60,27 +60,27 @@ pub enum CoveragePoint {
     FilesLost,
     /// A file was read that was written long before, in a log that little was said of since.
     SmallFileRead,
-    /// There were more than a hundred stretches of history.
+    /// There were more than a hundred segments of history.
     ManySegments,
     /// Stretches of history were merged.
     SegmentsMerged,
-    /// What was committed long ago was given up.
+    /// What was committed long ago was removed.
     OffsetsLogStartAdvanced,
     /// Committed offsets expired.
     OffsetsExpired,
     /// Topics were forgotten that had been deleted.
     TopicsRemoved,
-    /// A life of the node found this of its catalog.
+    /// An incarnation of the node found this of its catalog.
     Catalog(CatalogAge),
     /// A catalog failed, and another one was made while the node lived.
     CatalogRebuilt,
     /// A catalog was made in memory, for its disk was full.
     CatalogInMemory,
-    /// On a rotten disk the node did not start.
+    /// On a corrupt disk the node did not start.
     CorruptionRefused,
-    /// On a rotten disk something could not be read, and all else could.
+    /// On a corrupt disk something could not be read, and all else could.
     CorruptionFound,
-    /// On a rotten disk everything was answered.
+    /// On a corrupt disk everything was answered.
     CorruptionHarmless,
     /// The node died in this way.
     NodeExited(NodeExitKind),

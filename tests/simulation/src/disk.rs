@@ -18,7 +18,7 @@ use storage::disk::{Disk, DiskFile, MemoryDisk};
 /// Called in the middle of a group.
 pub(crate) type SyncHook = Box<dyn FnMut() + Send>;
 
-/// A disk of one life of a node.
+/// A disk of one incarnation of a node.
 #[derive(Clone)]
 pub(crate) struct SimDisk {
     pub(crate) memory: MemoryDisk,

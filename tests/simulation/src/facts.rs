@@ -1,4 +1,4 @@
-//! What becomes known in a run: each invariant is told of each fact.
+//! What becomes known in a run: each invariant learns each fact.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::audit::AuditRecord;
 use crate::ledger::LedgerStep;
 use crate::model_tree::TreeSnapshot;
 
-/// How a life of the node ended.
+/// How an incarnation of the node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeExitKind {
     /// It was asked to stop.
@@ -76,7 +76,7 @@ pub(crate) enum MomentRefusal {
     Future,
     /// It is not past yet; ask again.
     NotYet,
-    /// What it held has been given up.
+    /// What it held has been removed.
     BeforeHistory,
     /// There was no such topic.
     UnknownTopic,
@@ -112,7 +112,7 @@ pub(crate) enum SimFact {
     SyncObservation { frontier: Hlc, ends: Vec<(crate::audit::PartitionKey, u64)> },
     /// All files were looked at, as they were in the cut with a bound, or as they are now.
     Files { at: Option<Hlc>, snapshot: TreeSnapshot },
-    /// All files, as the first look in a life of the node finds them.
+    /// All files, as the first look in an incarnation of the node finds them.
     FilesAtStart { lost_power: bool, snapshot: TreeSnapshot },
     /// A change to files was answered, and by the rules it should be done, or not.
     FileChange { change: String, is_allowed: bool, refused: Option<String> },
@@ -120,12 +120,12 @@ pub(crate) enum SimFact {
     SmallFile { nth: usize, at: Hlc, bytes: Bytes },
     /// Which pins stand, when the wall clock showed this much at least.
     Pins { listed: Vec<String>, at_least_ms: u64 },
-    /// No pin stands, and what was old when the wall clock showed this was given up.
+    /// No pin stands, and what was old when the wall clock showed this was removed.
     RetentionApplied { wall_ms: u64 },
     /// Compacted topics were compacted to their end, twice and with time enough in between for tombstones
     /// that are stamped before.
     TombstonesCleaned { before: Hlc },
-    /// A life of the node ended.
+    /// An incarnation of the node ended.
     NodeExited(NodeExitKind),
     /// The wall clock jumped so far ahead that nobody trusts it; or that is over.
     ClockJumped(bool),

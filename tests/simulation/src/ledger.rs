@@ -54,7 +54,7 @@ pub(crate) struct BatchAck {
 pub(crate) struct PartitionRecord {
     /// As it is now, without entries.
     pub(crate) now: AuditPartition,
-    /// All entries that it ever had, by offset, as they were at first: what was given up is here too.
+    /// All entries that it ever had, by offset, as they were at first: what was removed is here too.
     pub(crate) entries: BTreeMap<u64, AuditBatch>,
 }
 
@@ -69,7 +69,7 @@ impl PartitionRecord {
         self.entries.values().take_while(move |entry| entry.stamp < bound)
     }
 
-    /// The stamp of the last entry of which something was given up at the front.
+    /// The stamp of the last entry of which something was removed at the front.
     pub(crate) fn deleted_up_to(&self) -> Option<Hlc> {
         let lost = self.entries.range(..self.now.start).next_back();
         lost.map(|(_, entry)| entry.stamp)
@@ -109,7 +109,7 @@ pub(crate) struct SimLedger {
     pub(crate) small_files: Vec<SmallFile>,
     pub(crate) pins: Vec<LedgerPin>,
     pub(crate) files: TreeVersions,
-    /// The life of the node in which it is known what files are.
+    /// The incarnation of the node in which it is known what files are.
     pub(crate) files_incarnation: Option<u64>,
 }
 

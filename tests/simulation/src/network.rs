@@ -41,15 +41,15 @@ pub(crate) struct SimSocket {
 }
 
 /// Both ends of a new connection.
-pub(crate) fn socket_pair(chance: &mut SeededRng) -> (SimSocket, SimSocket) {
+pub(crate) fn socket_pair(rng: &mut SeededRng) -> (SimSocket, SimSocket) {
     let mut lane = || {
-        let chance = chance.fork();
+        let rng = rng.fork();
         let lane = Lane {
             chunks: VecDeque::new(),
             buffered_bytes: 0,
             is_closed: false,
             is_reset: false,
-            rng: chance,
+            rng,
         };
         Arc::new(SharedLane { lane: Mutex::new(lane), changed: Notify::new() })
     };

@@ -1,4 +1,4 @@
-//! One life of a node: the engine and Kafka's face, on a simulated disk and clock.
+//! One incarnation of a node: the engine and the Kafka server, on a simulated disk and clock.
 
 use std::cell::Cell;
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) const COMMITTED_OFFSETS_RETENTION: Duration = Duration::from_secs(2);
 /// What the history of a world is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorldShape {
-    /// Some dozens of stretches.
+    /// Some dozens of segments.
     Short,
     /// More than a hundred, of very many logs.
     Long,
@@ -136,7 +136,7 @@ impl SimNode {
         disk: SimDisk,
         (shape, catalog): (WorldShape, PathBuf),
         clock: &Arc<SimClock>,
-        mut chance: SeededRng,
+        mut rng: SeededRng,
     ) -> Result<SimNode, String> {
         let kafka_options = kafka_options();
         let format = KafkaFormat { decompressed_bytes_max: kafka_options.decompressed_bytes_max };
@@ -151,10 +151,10 @@ impl SimNode {
         let engine = Arc::new(engine.map_err(|error| error.to_string())?);
         let kafka = KafkaServer::new(Arc::clone(&engine), kafka_options);
         let kafka = kafka.map_err(|error| error.to_string())?;
-        let turns = tokio::spawn(step_engine(Arc::clone(&engine), chance.fork()));
+        let turns = tokio::spawn(step_engine(Arc::clone(&engine), rng.fork()));
         let (stop, _) = watch::channel(false);
-        let (tasks, chance) = (Mutex::new(vec![turns]), Mutex::new(chance));
-        Ok(SimNode { disk, engine, kafka, catalog_faults, stop, tasks, rng: chance })
+        let (tasks, rng) = (Mutex::new(vec![turns]), Mutex::new(rng));
+        Ok(SimNode { disk, engine, kafka, catalog_faults, stop, tasks, rng })
     }
 
     /// A client's end of a new connection, unless it stops.
@@ -223,9 +223,9 @@ impl SimNode {
 }
 
 /// Does what the node's threads would do, now and then.
-async fn step_engine(engine: Arc<Engine>, mut chance: SeededRng) {
+async fn step_engine(engine: Arc<Engine>, mut rng: SeededRng) {
     loop {
-        tokio::time::sleep(Duration::from_millis(chance.between(0, STEP_MS_MAX))).await;
+        tokio::time::sleep(Duration::from_millis(rng.between(0, STEP_MS_MAX))).await;
         engine.step();
     }
 }

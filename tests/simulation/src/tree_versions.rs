@@ -114,7 +114,7 @@ impl TreeVersions {
         self.all.iter().enumerate().filter(may_be)
     }
 
-    /// What may be there when a life begins, latest first.
+    /// What may be there when an incarnation begins, latest first.
     pub(crate) fn at_start(&self, lost_power: bool) -> impl Iterator<Item = (usize, &TreeVersion)> {
         let least = match lost_power {
             true => self.synced_index,
@@ -134,7 +134,7 @@ impl TreeVersions {
         }
     }
 
-    /// A life begins with one of them: what came after it never happened. Those from `first` on look the
+    /// An incarnation begins with one of them: what came after it never happened. Those from `first` on look the
     /// same, and then whether it and what lies between happened is not known: what was made there and has no
     /// name may be made again, and at a moment from then on it may not be seen.
     pub(crate) fn restart_from(

@@ -1,4 +1,4 @@
-//! One world: a node that lives and dies, clients, people who set its clock, all from one seed.
+//! One world: a node that starts and stops, clients, people who set its clock, all from one seed.
 //!
 //! Everything runs on one thread, in tokio's paused time: its timers are the queue of events. No thread
 //! of the node's own takes part ([`storage::Options::manual_stepping`]), so what comes when is decided by
@@ -40,11 +40,11 @@ pub(crate) struct SimWorld {
     pub(crate) node: RefCell<Option<SimNode>>,
     /// How often somebody has set the wall clock.
     pub(crate) clock_steps: Cell<u64>,
-    /// How many lives of the node have ended.
+    /// How many incarnations of the node have ended.
     pub(crate) incarnation: Cell<u64>,
     /// In how many of them the machine lost its power.
     pub(crate) power_losses: Cell<u64>,
-    /// What lives leave beside the disk.
+    /// What incarnations leave beside the disk.
     pub(crate) catalogs: RefCell<CatalogDirectories>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<SimTrace>,
@@ -98,17 +98,17 @@ impl SimWorld {
     }
 
     async fn run_to_end(self: &Rc<Self>, seed: u64) {
-        let mut chance = SeededRng::new(seed);
-        let mut operator = SimAdmin::new(self, chance.fork());
-        operator.begin().await;
-        let actors = actors::spawn_all(self, &mut chance);
-        operator.run().await;
+        let mut rng = SeededRng::new(seed);
+        let mut admin = SimAdmin::new(self, rng.fork());
+        admin.begin().await;
+        let actors = actors::spawn_all(self, &mut rng);
+        admin.run().await;
         for actor in actors {
             if let Err(error) = actor.await {
                 self.fail("an actor", &error.to_string());
             }
         }
-        operator.end().await;
+        admin.end().await;
     }
 
     /// Whether actors should end: time is up, or something has failed.
@@ -116,17 +116,17 @@ impl SimWorld {
         self.started.elapsed() >= WORLD_DURATION || self.has_failed()
     }
 
-    /// The engine of the node that lives.
+    /// The engine of the running node.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
         self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
     }
 
-    /// Whether the disk of the node that lives can be read.
+    /// Whether the disk of the running node can be read.
     pub(crate) fn has_disk(&self) -> bool {
         self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.has_crashed())
     }
 
-    /// Whether clients of the node that lives can expect answers.
+    /// Whether clients of the running node can expect answers.
     pub(crate) fn is_serving(&self) -> bool {
         let is_taken = self.node.borrow().as_ref().is_some_and(|node| !node.is_stopping());
         is_taken
@@ -206,7 +206,7 @@ impl SimWorld {
         }
     }
 
-    /// Audits the node that lives, and tells all invariants. Nothing if none does.
+    /// Audits the running node, and tells all invariants. Nothing if none runs.
     pub(crate) fn audit(&self, occasion: AuditOccasion) {
         let Some(engine) = self.engine() else { return };
         self.expire_pins();

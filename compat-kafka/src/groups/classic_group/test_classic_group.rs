@@ -1,4 +1,4 @@
-//! A group on a bench: time passes by hand, answers are collected, writes end when told.
+//! A group under test: the test advances time, answers are collected, and writes end on request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

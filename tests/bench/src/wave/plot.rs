@@ -9,8 +9,8 @@ const WIDTH: u32 = 900;
 const CHARTS_HEIGHT: u32 = 600;
 const LEGEND_COLUMNS: usize = 4;
 const LEGEND_ROW: u32 = 18;
-const FONT: (&str, u32) = ("sans-serif", 12);
-const TITLE_FONT: (&str, u32) = ("sans-serif", 14);
+const FONT: (&str, u32) = ("sans-serif", 15);
+const TITLE_FONT: (&str, u32) = ("sans-serif", 18);
 /// Colours that those who see red and green alike can tell apart.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0xd5, 0x5e, 0x00),
@@ -74,7 +74,8 @@ fn draw_chart(
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d(seconds(1)..seconds(frames), 0.0..1.05 * largest)?;
-    chart.configure_mesh().disable_x_mesh().x_desc("s").label_style(FONT).draw()?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().max_light_lines(0).x_desc("s").label_style(FONT).draw()?;
     for (movie, colour) in movies.iter().zip(COLOURS.iter().cycle()) {
         let points = movie.frames.iter().enumerate().map(|(nth, of)| (seconds(nth + 1), value(of)));
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;

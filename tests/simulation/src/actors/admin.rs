@@ -1,5 +1,5 @@
 //! Whoever runs the node: starts it, has it look after what it keeps, sets its clock, breaks its disk, and
-//! ends its lives.
+//! ends its incarnations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ use crate::world::SimWorld;
 const POLICY_VIOLATION: i16 = 44;
 const APPLY_RETENTION: &str = "apply retention";
 const ADVANCE_OFFSETS_LOG_START: &str = "advance the offsets log start";
-/// That many stretches of history are many.
+/// That many segments of history are many.
 const MANY_SEGMENTS: usize = 100;
 const WHO: &str = "admin";
 /// How long a fault that was armed is waited for.
@@ -65,21 +65,15 @@ pub(crate) struct SimAdmin {
 }
 
 impl SimAdmin {
-    pub(crate) fn new(world: &Rc<SimWorld>, chance: SeededRng) -> SimAdmin {
-        let (client, mut chance) = (SimClient::new(world), chance);
-        let errs_after = Duration::from_millis(chance.between(4000, WRONG_CLOCK_AFTER_MS_MAX));
-        let errs_from = chance.one_in(3).then(|| Instant::now() + errs_after);
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> SimAdmin {
+        let (client, mut rng) = (SimClient::new(world), rng);
+        let errs_after = Duration::from_millis(rng.between(4000, WRONG_CLOCK_AFTER_MS_MAX));
+        let errs_from = rng.one_in(3).then(|| Instant::now() + errs_after);
         let world = Rc::clone(world);
-        SimAdmin {
-            world,
-            client,
-            rng: chance,
-            confirmed_ahead_ms: SLEW_MS,
-            wrong_clock_from: errs_from,
-        }
+        SimAdmin { world, client, rng, confirmed_ahead_ms: SLEW_MS, wrong_clock_from: errs_from }
     }
 
-    /// Starts the first life, and makes the topics that stay.
+    /// Starts the first incarnation, and makes the topics that stay.
     pub(crate) async fn begin(&mut self) {
         self.start(MemoryDisk::new(), false).await;
         let Some(engine) = self.world.engine() else { return };
@@ -126,7 +120,7 @@ impl SimAdmin {
         }
     }
 
-    /// The world ends well: one more life, in which everything is still there.
+    /// The world ends well: one more incarnation, in which everything is still there.
     pub(crate) async fn end(&mut self) {
         self.disk().remove_capacity_limit();
         self.world.audit(AuditOccasion::AllEntries);
@@ -194,7 +188,7 @@ impl SimAdmin {
         self.world.node.borrow_mut().take()
     }
 
-    /// The disk of this life.
+    /// The disk of this incarnation.
     fn disk(&self) -> MemoryDisk {
         let node = self.world.node.borrow();
         node.as_ref().map_or_else(MemoryDisk::new, |node| node.disk.memory.clone())
@@ -208,7 +202,7 @@ impl SimAdmin {
 
     // ---- Lives ----
 
-    /// Ends this life, and begins the next after a while.
+    /// Ends this incarnation, and begins the next after a while.
     async fn restart(&mut self, death: NodeExitKind) {
         self.restart_with_clock_step(death, 0).await;
     }
@@ -272,7 +266,7 @@ impl SimAdmin {
         self.restart(NodeExitKind::PowerLoss).await;
     }
 
-    /// Begins a life, through further crashes if need be.
+    /// Begins an incarnation, through further crashes if need be.
     async fn start(&mut self, memory: MemoryDisk, lost_power: bool) {
         let (mut memory, mut lost_power) = (memory, lost_power);
         if self.rng.one_in(4) {
@@ -352,7 +346,7 @@ impl SimAdmin {
         pause(&mut self.rng, 0, 50).await;
     }
 
-    /// One of the next steps of the catalog fails. It is made anew.
+    /// One of the next steps of the catalog fails. It is rebuilt.
     async fn fail_catalog(&mut self) {
         let after = self.rng.below(12);
         self.world.note(WHO, &format!("the catalog will fail after {after} writes"));
@@ -426,7 +420,7 @@ impl SimAdmin {
 
     async fn set_forward_clock(&mut self) {
         let by = self.rng.between(2000, 6000) as i64;
-        // A life that began behind knows the right time only by the bound of the one before, which was ahead.
+        // An incarnation that began behind knows the right time only by the bound of the one before, which was ahead.
         let fence = self.world.engine().and_then(|engine| engine.timekeeper().fence());
         let is_behind = matches!(fence, Some(ClockFence::Behind { .. }));
         let known_to_ms = if is_behind { BOUND_AHEAD_MS } else { 0 };
@@ -636,7 +630,7 @@ impl SimAdmin {
         self.world.audit(AuditOccasion::NewEntries);
     }
 
-    /// What was hoarded is found again.
+    /// Small files that were written long ago are found again.
     fn check_small_files(&mut self) {
         let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
         self.world.note(WHO, &format!("{} segments", engine.segment_count()));

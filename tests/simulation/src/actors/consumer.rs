@@ -10,17 +10,17 @@ use crate::facts::SimFact;
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 
-pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SeededRng) {
+pub(crate) async fn run(world: Rc<SimWorld>, mut rng: SeededRng) {
     let mut client = SimClient::new(&world);
     while !world.is_over() {
-        pause(&mut chance, 5, 100).await;
-        let (topic, partition) = random_partition(&mut chance);
+        pause(&mut rng, 5, 100).await;
+        let (topic, partition) = random_partition(&mut rng);
         // The end first, then a little before it.
         let Ok(Ok(end)) = fetch_from(&mut client, topic, partition, 0).await else { continue };
         if end.code != 0 && !end.is_before_start(0) {
             continue;
         }
-        let from = end.end.saturating_sub(chance.between(0, 12)).max(end.start);
+        let from = end.end.saturating_sub(rng.between(0, 12)).max(end.start);
         let fetched = match fetch_from(&mut client, topic, partition, from).await {
             Ok(Ok(fetched)) => fetched,
             Ok(Err(why)) => {

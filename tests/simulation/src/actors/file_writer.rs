@@ -31,7 +31,7 @@ const OPEN_MAX: usize = 3;
 pub(crate) struct FileWriter {
     world: Rc<SimWorld>,
     rng: SeededRng,
-    /// The life in which it has seen the files, and how often the machine had lost its power by then.
+    /// The incarnation in which it has seen the files, and how often the machine had lost its power by then.
     incarnation: Option<u64>,
     power_losses: u64,
     /// Files that it has open, whatever became of their names.
@@ -48,9 +48,9 @@ struct ChangeResult {
 }
 
 impl FileWriter {
-    pub(crate) fn new(world: &Rc<SimWorld>, chance: SeededRng) -> FileWriter {
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> FileWriter {
         let world = Rc::clone(world);
-        FileWriter { world, rng: chance, incarnation: None, power_losses: 0, open: Vec::new() }
+        FileWriter { world, rng, incarnation: None, power_losses: 0, open: Vec::new() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -61,7 +61,7 @@ impl FileWriter {
                 self.begin_incarnation(&engine);
                 continue;
             }
-            // What became of the last change will be seen in the next life.
+            // What became of the last change will be seen in the next incarnation.
             if self.world.ledger.borrow().files.is_pending() {
                 continue;
             }
@@ -73,7 +73,7 @@ impl FileWriter {
         }
     }
 
-    /// Looks at what the last life has left.
+    /// Looks at what the last incarnation has left.
     fn begin_incarnation(&mut self, engine: &Engine) {
         self.open.clear();
         let Some(sight) = snapshot_or_fail(&self.world, WHO, engine.files(), Cut::ALL) else {
@@ -201,7 +201,7 @@ impl FileWriter {
     }
 
     /// A change has failed: it may have happened all the same, as the next look shows. Where the store
-    /// has stopped, that is in the next life.
+    /// has stopped, that is in the next incarnation.
     fn resolve_failure(&self, engine: &Engine, error: &FileError) {
         let is_pending = self.world.ledger.borrow().files.is_pending();
         if !is_pending || engine.stop_reason().is_some() || !self.world.has_disk() {
@@ -228,7 +228,7 @@ impl FileWriter {
 
     fn random_change(&mut self, tree: &ModelTree) -> Option<ModelChange> {
         let mode = *self.rng.pick(&MODES);
-        let name = |chance: &mut SeededRng| (*chance.pick(&NAMES)).to_owned();
+        let name = |rng: &mut SeededRng| (*rng.pick(&NAMES)).to_owned();
         let change = match self.rng.below(24) {
             0..10 => {
                 let (inode, offset) = (self.random_file(tree)?, self.rng.below(1100));
@@ -370,7 +370,7 @@ pub(super) fn snapshot_or_fail(
     }
     match seen {
         Ok(sight) => Some(sight),
-        // Of a life that ended.
+        // Of an incarnation that ended.
         Err(FileError::Loading(_)) => None,
         Err(_) if !world.has_disk() => None,
         Err(error) => {

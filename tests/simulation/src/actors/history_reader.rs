@@ -15,17 +15,17 @@ use crate::world::SimWorld;
 
 const WHO: &str = "history_reader";
 
-pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SeededRng) {
+pub(crate) async fn run(world: Rc<SimWorld>, mut rng: SeededRng) {
     let mut known = Vec::new();
     while !world.is_over() {
-        pause(&mut chance, 60, 400).await;
+        pause(&mut rng, 60, 400).await;
         let Some(engine) = world.engine() else { continue };
-        // What a death has left is seen by the scribe first.
+        // What an exit has left is seen by the file writer first.
         if world.ledger.borrow().files_incarnation != Some(world.incarnation.get()) {
             continue;
         }
         let frontier = engine.frontier();
-        let bound = random_bound(&world, &mut chance, &known, frontier);
+        let bound = random_bound(&world, &mut rng, &known, frontier);
         if bound > frontier.next() {
             continue;
         }
@@ -50,19 +50,19 @@ pub(crate) async fn run(world: Rc<SimWorld>, mut chance: SeededRng) {
     }
 }
 
-fn random_bound(world: &SimWorld, chance: &mut SeededRng, known: &[Hlc], frontier: Hlc) -> Hlc {
-    match chance.below(8) {
-        0..3 => Hlc::at(SysTime(world.clock.wall_ms() - chance.below(5000))),
+fn random_bound(world: &SimWorld, rng: &mut SeededRng, known: &[Hlc], frontier: Hlc) -> Hlc {
+    match rng.below(8) {
+        0..3 => Hlc::at(SysTime(world.clock.wall_ms() - rng.below(5000))),
         3 => frontier.next(),
-        4 if !known.is_empty() => *chance.pick(known),
+        4 if !known.is_empty() => *rng.pick(known),
         _ => {
             let ledger = world.ledger.borrow();
             let stamp = ledger
                 .files
-                .nth_newest(chance.below(120) as usize)
+                .nth_newest(rng.below(120) as usize)
                 .stamp_at_most
                 .max(Hlc::at(SysTime(START_MS)));
-            if chance.one_in(2) { stamp } else { stamp.next() }
+            if rng.one_in(2) { stamp } else { stamp.next() }
         }
     }
 }

@@ -60,22 +60,22 @@ const TRANSIENT_TOPICS: [&str; 2] = [
 ];
 
 /// A topic's name, and one of its partitions.
-fn random_partition(chance: &mut SeededRng) -> (&'static str, u32) {
-    if chance.one_in(5) {
-        return (*chance.pick(&TRANSIENT_TOPICS), chance.below(2) as u32);
+fn random_partition(rng: &mut SeededRng) -> (&'static str, u32) {
+    if rng.one_in(5) {
+        return (*rng.pick(&TRANSIENT_TOPICS), rng.below(2) as u32);
     }
-    let (name, partitions, _) = *chance.pick(&STANDING_TOPICS);
-    (name, chance.below(partitions.into()) as u32)
+    let (name, partitions, _) = *rng.pick(&STANDING_TOPICS);
+    (name, rng.below(partitions.into()) as u32)
 }
 
-async fn pause(chance: &mut SeededRng, least_ms: u64, most_ms: u64) {
-    tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
+async fn pause(rng: &mut SeededRng, least_ms: u64, most_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(rng.between(least_ms, most_ms))).await;
 }
 
 /// How often somebody who waits looks whether the node has died meanwhile.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits for something, unless the life after so many deaths ends before.
+/// Waits for something, unless the incarnation after so many exits ends before.
 async fn unless_node_exits<T>(
     world: &SimWorld,
     deaths: u64,
@@ -92,34 +92,34 @@ async fn unless_node_exits<T>(
 }
 
 /// Sets all of them to work; each ends when the world does.
-pub(crate) fn spawn_all(world: &Rc<SimWorld>, chance: &mut SeededRng) -> Vec<JoinHandle<()>> {
+pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHandle<()>> {
     let mut actors = Vec::new();
     for nth in 0..4 {
-        let producer = producer::SimProducer::new(world, nth, chance.fork());
+        let producer = producer::SimProducer::new(world, nth, rng.fork());
         actors.push(tokio::task::spawn_local(producer.run()));
     }
-    actors.push(tokio::task::spawn_local(consumer::run(Rc::clone(world), chance.fork())));
+    actors.push(tokio::task::spawn_local(consumer::run(Rc::clone(world), rng.fork())));
     for nth in 0..2 {
-        let historian = moment_reader::MomentReader::new(world, nth, chance.fork());
-        actors.push(tokio::task::spawn_local(historian.run()));
+        let moment_reader = moment_reader::MomentReader::new(world, nth, rng.fork());
+        actors.push(tokio::task::spawn_local(moment_reader.run()));
     }
-    let namekeeper = topic_admin::TopicAdmin::new(world, chance.fork());
-    actors.push(tokio::task::spawn_local(namekeeper.run()));
-    let committer = offset_committer::OffsetCommitter::new(world, chance.fork());
-    actors.push(tokio::task::spawn_local(committer.run()));
-    let pinner = pin_admin::PinAdmin::new(world, chance.fork());
-    actors.push(tokio::task::spawn_local(pinner.run()));
-    let scribe = file_writer::FileWriter::new(world, chance.fork());
-    actors.push(tokio::task::spawn_local(scribe.run()));
+    let topic_admin = topic_admin::TopicAdmin::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(topic_admin.run()));
+    let offset_committer = offset_committer::OffsetCommitter::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(offset_committer.run()));
+    let pin_admin = pin_admin::PinAdmin::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(pin_admin.run()));
+    let file_writer = file_writer::FileWriter::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(file_writer.run()));
     if world.shape != WorldShape::Short {
-        let hoarder = small_file_writer::SmallFileWriter::new(world, chance.fork());
-        actors.push(tokio::task::spawn_local(hoarder.run()));
+        let small_file_writer = small_file_writer::SmallFileWriter::new(world, rng.fork());
+        actors.push(tokio::task::spawn_local(small_file_writer.run()));
     }
     for nth in 0..3 {
-        let trickling = slow_client::run_slow_client(Rc::clone(world), nth, chance.fork());
-        actors.push(tokio::task::spawn_local(trickling));
+        let slow_client = slow_client::run_slow_client(Rc::clone(world), nth, rng.fork());
+        actors.push(tokio::task::spawn_local(slow_client));
     }
-    actors.push(tokio::task::spawn_local(slow_client::run_prober(Rc::clone(world), chance.fork())));
-    actors.push(tokio::task::spawn_local(history_reader::run(Rc::clone(world), chance.fork())));
+    actors.push(tokio::task::spawn_local(slow_client::run_prober(Rc::clone(world), rng.fork())));
+    actors.push(tokio::task::spawn_local(history_reader::run(Rc::clone(world), rng.fork())));
     actors
 }

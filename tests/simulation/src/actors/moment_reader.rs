@@ -35,10 +35,10 @@ pub(crate) struct MomentReader {
 }
 
 impl MomentReader {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, chance: SeededRng) -> MomentReader {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, rng: SeededRng) -> MomentReader {
         let client = SimClient::new(world);
         let (world, name) = (Rc::clone(world), format!("moment_reader{nth}"));
-        MomentReader { world, client, rng: chance, name, known_bounds: Vec::new() }
+        MomentReader { world, client, rng, name, known_bounds: Vec::new() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -81,7 +81,7 @@ impl MomentReader {
         (!pins.is_empty()).then(|| *self.rng.pick(&pins))
     }
 
-    /// Whether the life in which it asked has ended: what was not durable then may be gone by now.
+    /// Whether the incarnation in which it asked has ended: what was not durable then may be gone by now.
     fn is_stale(&self, life: u64) -> bool {
         self.world.incarnation.get() != life
     }

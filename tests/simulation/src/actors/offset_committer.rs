@@ -39,12 +39,12 @@ pub(crate) struct OffsetCommitter {
 }
 
 impl OffsetCommitter {
-    pub(crate) fn new(world: &Rc<SimWorld>, chance: SeededRng) -> OffsetCommitter {
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> OffsetCommitter {
         let client = SimClient::new(world);
         OffsetCommitter {
             world: Rc::clone(world),
             client,
-            rng: chance,
+            rng,
             committed: Some(OffsetsByPartition::new()),
             not_before: BTreeMap::new(),
             frontier: Hlc::ZERO,

@@ -47,11 +47,11 @@ struct ProduceAttempt {
 }
 
 impl SimProducer {
-    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, chance: SeededRng) -> SimProducer {
+    pub(crate) fn new(world: &Rc<SimWorld>, nth: u32, rng: SeededRng) -> SimProducer {
         SimProducer {
             world: Rc::clone(world),
             client: SimClient::new(world),
-            rng: chance,
+            rng,
             name: format!("producer{nth}"),
             is_idempotent: nth.is_multiple_of(2),
             identity: None,

@@ -94,13 +94,13 @@ fn request_with_many_errors() -> Vec<u8> {
 }
 
 /// Is a slow client, again and again.
-pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut chance: SeededRng) {
+pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut rng: SeededRng) {
     let who = format!("slow{nth}");
-    let mut producer = SimProducer::new(&world, 11 + 2 * nth, chance.fork());
+    let mut producer = SimProducer::new(&world, 11 + 2 * nth, rng.fork());
     while !world.is_over() {
-        pause(&mut chance, 20, 1200).await;
+        pause(&mut rng, 20, 1200).await;
         let Some(end) = world.connect() else { continue };
-        let manner = *chance.pick(&MODES);
+        let manner = *rng.pick(&MODES);
         world.note(&who, &format!("begins: {manner:?}"));
         let opening = manner.first_bytes(&mut producer);
         let sending = tokio::time::timeout(CLOSED_WITHIN, end.send(&opening));
@@ -111,7 +111,7 @@ pub(super) async fn run_slow_client(world: Rc<SimWorld>, nth: u32, mut chance: S
             if begun.elapsed() > CLOSED_WITHIN && world.is_serving() {
                 return world.fail(&who, &format!("is not disconnected: {manner:?}"));
             }
-            pause(&mut chance, 50, 300).await;
+            pause(&mut rng, 50, 300).await;
         }
         if is_open
             && world.is_serving()
@@ -140,15 +140,15 @@ fn is_accepted(end: &SimSocket, manner: SlowClientMode) -> bool {
 }
 
 /// Asks for what a node that serves has to answer, whoever else is slow.
-pub(super) async fn run_prober(world: Rc<SimWorld>, mut chance: SeededRng) {
+pub(super) async fn run_prober(world: Rc<SimWorld>, mut rng: SeededRng) {
     let value = vec![b'x'; 140_000];
     let large = BatchBuilder::new(CompressionType::None).record(0, None, Some(&value), &[]).build();
     let large = produce_request(UNKNOWN_TOPIC, 0, &large);
-    let mut producer = SimProducer::new(&world, 21, chance.fork());
+    let mut producer = SimProducer::new(&world, 21, rng.fork());
     while !world.is_over() {
-        pause(&mut chance, 100, 500).await;
+        pause(&mut rng, 100, 500).await;
         let (deaths, begun) = (world.incarnation.get(), Instant::now());
-        let is_answered = match chance.one_in(2) {
+        let is_answered = match rng.one_in(2) {
             true => producer.deliver(&[("plain", 0)]).await,
             false => SimClient::new(&world).call(9, &large).await.is_ok(),
         };

@@ -1,5 +1,5 @@
 //! Makes very many files, in worlds that have a long history, writes most of them once, and finds them again
-//! much later: each is a log of which a long stretch of history knows nothing.
+//! much later: each is a log that most segments of history do not have.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub(crate) struct SmallFileWriter {
 }
 
 impl SmallFileWriter {
-    pub(crate) fn new(world: &Rc<SimWorld>, chance: SeededRng) -> SmallFileWriter {
-        SmallFileWriter { world: Rc::clone(world), rng: chance, count: 0 }
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> SmallFileWriter {
+        SmallFileWriter { world: Rc::clone(world), rng, count: 0 }
     }
 
     pub(crate) async fn run(mut self) {
@@ -85,9 +85,9 @@ impl SmallFileWriter {
 
     async fn write(&mut self, engine: &Engine, life: u64, nth: usize) -> bool {
         let (inode, is_doubtful) = {
-            let hoarded = &mut self.world.ledger.borrow_mut().small_files[nth];
-            let before = (hoarded.inode, hoarded.is_uncertain);
-            hoarded.is_uncertain = true;
+            let small_file = &mut self.world.ledger.borrow_mut().small_files[nth];
+            let before = (small_file.inode, small_file.is_uncertain);
+            small_file.is_uncertain = true;
             before
         };
         if is_doubtful {
@@ -100,9 +100,9 @@ impl SmallFileWriter {
         let Some(Ok(stamp)) = unless_node_exits(&self.world, life, doing).await else {
             return false;
         };
-        let hoarded = &mut self.world.ledger.borrow_mut().small_files[nth];
-        hoarded.writes.push((stamp, bytes));
-        hoarded.is_uncertain = false;
+        let small_file = &mut self.world.ledger.borrow_mut().small_files[nth];
+        small_file.writes.push((stamp, bytes));
+        small_file.is_uncertain = false;
         true
     }
 
@@ -113,13 +113,13 @@ impl SmallFileWriter {
             return;
         }
         let nth = self.rng.below(known) as usize;
-        let hoarded = self.world.ledger.borrow().small_files[nth].clone();
-        if hoarded.is_uncertain || hoarded.writes.is_empty() {
+        let small_file = self.world.ledger.borrow().small_files[nth].clone();
+        if small_file.is_uncertain || small_file.writes.is_empty() {
             return;
         }
-        let (stamp, _) = *self.rng.pick(&hoarded.writes);
+        let (stamp, _) = *self.rng.pick(&small_file.writes);
         let at = *self.rng.pick(&[stamp, stamp.next(), engine.frontier().next()]);
-        let file = engine.files().open_inode(Inode(hoarded.inode));
+        let file = engine.files().open_inode(Inode(small_file.inode));
         let read = file.and_then(|file| file.read_at(Cut::below(at), 0, 100));
         match read {
             Ok(bytes) => self.world.report(&SimFact::SmallFile { nth, at, bytes }),
@@ -133,9 +133,9 @@ impl SmallFileWriter {
 }
 
 /// Looks at many of them, for the end of a world.
-pub(super) fn check_many(world: &Rc<SimWorld>, engine: &Engine, chance: SeededRng) {
-    let mut hoarder = SmallFileWriter::new(world, chance);
+pub(super) fn check_many(world: &Rc<SimWorld>, engine: &Engine, rng: SeededRng) {
+    let mut small_file_writer = SmallFileWriter::new(world, rng);
     for _ in 0..READS_AT_END {
-        hoarder.check_one(engine);
+        small_file_writer.check_one(engine);
     }
 }

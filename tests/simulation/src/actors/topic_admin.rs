@@ -28,13 +28,13 @@ pub(crate) struct TopicAdmin {
 }
 
 impl TopicAdmin {
-    pub(crate) fn new(world: &Rc<SimWorld>, chance: SeededRng) -> TopicAdmin {
+    pub(crate) fn new(world: &Rc<SimWorld>, rng: SeededRng) -> TopicAdmin {
         let names = STANDING_TOPICS.iter().map(|(name, ..)| (*name).to_owned()).collect();
         let client = SimClient::new(world);
         TopicAdmin {
             world: Rc::clone(world),
             client,
-            rng: chance,
+            rng,
             names: Some(names),
             known_bounds: Vec::new(),
         }

@@ -51,7 +51,7 @@ impl Invariant for NoAcknowledgedLoss {
     }
 }
 
-/// Whether a batch is where its producer was told; or may have been given up by now.
+/// Whether a batch is where its producer was told; or may have been removed by now.
 pub(super) fn is_there(audit: &NodeAudit, ledger: &SimLedger, id: u64) -> bool {
     let batch = ledger.batch(id);
     let Some(acked) = batch.acked else { return true };

@@ -1,4 +1,4 @@
-//! The horizon: a moment of which records were given up is an error, never silently less; and a moment
+//! The horizon: a moment of which records were removed is an error, never silently less; and a moment
 //! that is whole is no error.
 
 use hlc::Hlc;
@@ -57,7 +57,7 @@ impl Invariant for DeletedHistoryRefusal {
 fn is_whole(seen: &PartitionRecord, bound: Hlc) -> bool {
     let is_lost = match seen.deleted_up_to() {
         Some(lost_to) => bound <= lost_to,
-        // What was given up was never seen: then nothing can be said.
+        // What was removed was never seen: then nothing can be said.
         None => seen.now.start > 0,
     };
     !is_lost && bound >= seen.now.compacted_to && !seen.now.is_removed

@@ -1,4 +1,4 @@
-//! Whoever asks after an answer was given sees a frontier at least as late, from one life of the node to
+//! Whoever asks after an answer was given sees a frontier at least as late, from one incarnation of the node to
 //! the next.
 
 use hlc::Hlc;

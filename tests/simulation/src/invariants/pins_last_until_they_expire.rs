@@ -1,4 +1,4 @@
-//! A pin that was set is listed, in this life of the node and the next, until it expires or is removed; and
+//! A pin that was set is listed, in this incarnation of the node and the next, until it expires or is removed; and
 //! then it is not.
 
 use super::{Invariant, InvariantResult};

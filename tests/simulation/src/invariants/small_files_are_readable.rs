@@ -19,12 +19,12 @@ impl Invariant for SmallFilesAreReadable {
         ledger: &SimLedger,
     ) -> InvariantResult {
         let SimFact::SmallFile { nth, at, bytes } = fact else { return Ok(()) };
-        let hoarded = &ledger.small_files[*nth];
-        let expected = hoarded.bytes_at(*at);
+        let small_file = &ledger.small_files[*nth];
+        let expected = small_file.bytes_at(*at);
         match *bytes == expected {
             true => Ok(()),
             false => {
-                Err(format!("file {nth} at {at}: {bytes:?}, and not {expected:?}: {hoarded:?}"))
+                Err(format!("file {nth} at {at}: {bytes:?}, and not {expected:?}: {small_file:?}"))
             }
         }
     }

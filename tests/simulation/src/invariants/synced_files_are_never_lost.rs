@@ -1,4 +1,4 @@
-//! After a death files are as one of the changes to them had left them: the last one if the machine kept its
+//! After an exit files are as one of the changes to them had left them: the last one if the machine kept its
 //! power, else one at or after the last that was synced. Nothing in between is missing.
 
 use super::{Invariant, InvariantResult};
