@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::StorageError;
+use engine::{LogThrottle, StorageError};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
@@ -43,8 +43,6 @@ use crate::{apis, extension};
 const PRODUCES_MAX: usize = 256;
 /// The pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The shortest interval between two warnings that `accept` fails.
-const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the requests in flight may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// The same for a request that may wait for long: a fetch at the end of a log, a join.
@@ -61,7 +59,7 @@ pub async fn serve(
     }
     let by_ip: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
     let mut connections = tokio::task::JoinSet::new();
-    let mut warnings = AcceptWarnings::default();
+    let mut warnings = AcceptWarnings { begun: Instant::now(), throttle: LogThrottle::default() };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -103,18 +101,15 @@ pub async fn serve(
 }
 
 /// Warns that `accept` fails. It limits the warnings, because there may be thousands in a second.
-#[derive(Default)]
 struct AcceptWarnings {
-    count: u64,
-    last_warned: Option<Instant>,
+    begun: Instant,
+    throttle: LogThrottle,
 }
 
 impl AcceptWarnings {
     fn warn(&mut self, why: &str) {
-        self.count += 1;
-        if self.last_warned.is_none_or(|said| said.elapsed() >= WARN_INTERVAL) {
-            tracing::warn!(why, connections = self.count, "connections are not accepted");
-            *self = AcceptWarnings { count: 0, last_warned: Some(Instant::now()) };
+        if let Some(connections) = self.throttle.record_failure(self.begun.elapsed()) {
+            tracing::warn!(why, connections, "connections are not accepted");
         }
     }
 }

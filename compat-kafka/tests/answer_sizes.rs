@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +11,9 @@ use compat_kafka::KafkaOptions;
 use engine::groups::OffsetCommit;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Request, StrBytes};
-use rig::{TestKafkaConnection, TestKafkaServer, frame, name};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{TestKafkaConnection, TestKafkaServer};
+use testkit::requests::{encode_frame, topic_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The number of partitions of the large topic.
@@ -55,28 +54,33 @@ fn case<R: Request, T: Clone>(
     let often = all.iter().cycle().take(TIMES.max(all.len())).cloned().collect();
     ResponseSizeCase {
         api: R::KEY,
-        once: frame(version, &ask(all)),
-        often: frame(version, &ask(often)),
+        once: encode_frame(version, &ask(all)),
+        often: encode_frame(version, &ask(often)),
         more: 0,
     }
 }
 
 /// A request that cannot ask for more than one thing.
 fn single<R: Request>(version: i16, request: &R) -> ResponseSizeCase {
-    let frame = frame(version, request);
+    let frame = encode_frame(version, request);
     ResponseSizeCase { api: R::KEY, once: frame.clone(), often: frame, more: 0 }
 }
 
 /// The same, for different moments of the large topic.
 fn moments<R: Request>(version: i16, ask: impl Fn(Vec<String>) -> R) -> ResponseSizeCase {
     let names = (0..TIMES).map(|nth| format!("t@u{nth}")).collect();
-    let once = frame(version, &ask(vec!["t".to_owned()]));
-    ResponseSizeCase { api: R::KEY, once, often: frame(version, &ask(names)), more: PAST_BYTES }
+    let once = encode_frame(version, &ask(vec!["t".to_owned()]));
+    ResponseSizeCase {
+        api: R::KEY,
+        once,
+        often: encode_frame(version, &ask(names)),
+        more: PAST_BYTES,
+    }
 }
 
 fn metadata(names: Vec<String>) -> MetadataRequest {
     let topic = |name: String| {
-        metadata_request::MetadataRequestTopic::default().with_name(Some(self::name(&name)))
+        metadata_request::MetadataRequestTopic::default().with_name(Some(topic_name(&name)))
     };
     MetadataRequest::default().with_topics(Some(names.into_iter().map(topic).collect()))
 }
@@ -112,7 +116,7 @@ fn offset_fetch(groups: Vec<usize>) -> OffsetFetchRequest {
 
 fn offset_fetch_named(indexes: Vec<i32>) -> OffsetFetchRequest {
     let topic = offset_fetch_request::OffsetFetchRequestTopics::default()
-        .with_name(name("t"))
+        .with_name(topic_name("t"))
         .with_partition_indexes(indexes);
     let group = offset_fetch_request::OffsetFetchRequestGroup::default()
         .with_group_id(group(0))
@@ -122,7 +126,7 @@ fn offset_fetch_named(indexes: Vec<i32>) -> OffsetFetchRequest {
 
 fn offset_fetch_unbatched(indexes: Vec<i32>) -> OffsetFetchRequest {
     let topic = offset_fetch_request::OffsetFetchRequestTopic::default()
-        .with_name(name("t"))
+        .with_name(topic_name("t"))
         .with_partition_indexes(indexes);
     OffsetFetchRequest::default().with_group_id(group(0)).with_topics(Some(vec![topic]))
 }
@@ -130,7 +134,7 @@ fn offset_fetch_unbatched(indexes: Vec<i32>) -> OffsetFetchRequest {
 fn create_topics(names: Vec<String>) -> CreateTopicsRequest {
     let topic = |name: String| {
         create_topics_request::CreatableTopic::default()
-            .with_name(self::name(&name))
+            .with_name(topic_name(&name))
             .with_num_partitions(1)
             .with_replication_factor(1)
     };
@@ -146,7 +150,7 @@ fn fetch(indexes: Vec<i32>) -> FetchRequest {
             .with_partition_max_bytes(1 << 20)
     };
     let topic = fetch_request::FetchTopic::default()
-        .with_topic(name("t"))
+        .with_topic(topic_name("t"))
         .with_partitions(indexes.into_iter().map(partition).collect());
     FetchRequest::default().with_max_bytes(1 << 20).with_topics(vec![topic])
 }
@@ -158,7 +162,7 @@ fn list_offsets(indexes: Vec<i32>) -> ListOffsetsRequest {
             .with_timestamp(-3)
     };
     let topic = list_offsets_request::ListOffsetsTopic::default()
-        .with_name(name("t"))
+        .with_name(topic_name("t"))
         .with_partitions(indexes.into_iter().map(partition).collect());
     ListOffsetsRequest::default().with_topics(vec![topic])
 }
@@ -166,7 +170,7 @@ fn list_offsets(indexes: Vec<i32>) -> ListOffsetsRequest {
 fn describe_log_dirs(names: Vec<String>) -> DescribeLogDirsRequest {
     let topic = |name: String| {
         describe_log_dirs_request::DescribableLogDirTopic::default()
-            .with_topic(self::name(&name))
+            .with_topic(topic_name(&name))
             .with_partitions((0..4).collect())
     };
     DescribeLogDirsRequest::default().with_topics(Some(names.into_iter().map(topic).collect()))
@@ -174,7 +178,7 @@ fn describe_log_dirs(names: Vec<String>) -> DescribeLogDirsRequest {
 
 fn describe_topic_partitions(names: Vec<String>) -> DescribeTopicPartitionsRequest {
     let topic = |name: String| {
-        describe_topic_partitions_request::TopicRequest::default().with_name(self::name(&name))
+        describe_topic_partitions_request::TopicRequest::default().with_name(topic_name(&name))
     };
     DescribeTopicPartitionsRequest::default()
         .with_topics(names.into_iter().map(topic).collect())
@@ -193,7 +197,7 @@ fn describing(topic: [u8; 16]) -> Vec<ResponseSizeCase> {
         case(4, vec![(2, "t".to_owned()), (4, "1".to_owned())], describe_configs),
         // A number can be written in many ways.
         ResponseSizeCase {
-            often: frame(
+            often: encode_frame(
                 4,
                 &describe_configs((1..TIMES).map(|n| (4, format!("{:0n$}", 1))).collect()),
             ),
@@ -233,7 +237,7 @@ fn reading() -> Vec<ResponseSizeCase> {
         case(9, indexes(), |indexes| {
             let data = |index| produce_request::PartitionProduceData::default().with_index(index);
             let topic = produce_request::TopicProduceData::default()
-                .with_name(name("t"))
+                .with_name(topic_name("t"))
                 .with_partition_data(indexes.into_iter().map(data).collect());
             ProduceRequest::default().with_acks(-1).with_topic_data(vec![topic])
         }),
@@ -241,7 +245,7 @@ fn reading() -> Vec<ResponseSizeCase> {
             use offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
             let partition = |index| OffsetForLeaderPartition::default().with_partition(index);
             let topic = OffsetForLeaderTopic::default()
-                .with_topic(name("t"))
+                .with_topic(topic_name("t"))
                 .with_partitions(indexes.into_iter().map(partition).collect());
             OffsetForLeaderEpochRequest::default().with_topics(vec![topic])
         }),
@@ -271,7 +275,7 @@ fn grouping() -> Vec<ResponseSizeCase> {
             let partition =
                 |index| OffsetCommitRequestPartition::default().with_partition_index(index);
             let topic = OffsetCommitRequestTopic::default()
-                .with_name(name("t"))
+                .with_name(topic_name("t"))
                 .with_partitions(indexes.into_iter().map(partition).collect());
             OffsetCommitRequest::default().with_group_id(group(0)).with_topics(vec![topic])
         }),
@@ -280,7 +284,7 @@ fn grouping() -> Vec<ResponseSizeCase> {
             let partition =
                 |index| OffsetDeleteRequestPartition::default().with_partition_index(index);
             let topic = OffsetDeleteRequestTopic::default()
-                .with_name(name("t"))
+                .with_name(topic_name("t"))
                 .with_partitions(indexes.into_iter().map(partition).collect());
             OffsetDeleteRequest::default().with_group_id(group(0)).with_topics(vec![topic])
         }),
@@ -297,13 +301,13 @@ fn changing() -> Vec<ResponseSizeCase> {
         case(7, vec!["new".to_owned()], create_topics),
         // Each could be created, and none is.
         ResponseSizeCase {
-            often: frame(7, &create_topics(many)),
+            often: encode_frame(7, &create_topics(many)),
             ..case(7, vec!["new".to_owned()], create_topics)
         },
         case(3, vec!["t"], |names| {
             let topic = |name| {
                 create_partitions_request::CreatePartitionsTopic::default()
-                    .with_name(self::name(name))
+                    .with_name(topic_name(name))
                     .with_assignments(None)
             };
             CreatePartitionsRequest::default()
@@ -312,7 +316,7 @@ fn changing() -> Vec<ResponseSizeCase> {
         }),
         case(6, vec!["nothing"], |names| {
             let topic = |name| {
-                delete_topics_request::DeleteTopicState::default().with_name(Some(self::name(name)))
+                delete_topics_request::DeleteTopicState::default().with_name(Some(topic_name(name)))
             };
             DeleteTopicsRequest::default().with_topics(names.into_iter().map(topic).collect())
         }),
@@ -320,7 +324,7 @@ fn changing() -> Vec<ResponseSizeCase> {
             use delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
             let partition = |index| DeleteRecordsPartition::default().with_partition_index(index);
             let topic = DeleteRecordsTopic::default()
-                .with_name(name("t"))
+                .with_name(topic_name("t"))
                 .with_partitions(indexes.into_iter().map(partition).collect());
             DeleteRecordsRequest::default().with_topics(vec![topic])
         }),
@@ -359,7 +363,7 @@ async fn response_bytes(wire: &mut TestKafkaConnection, frame: &[u8]) -> usize {
         }
         length
     };
-    tokio::time::timeout(rig::PATIENCE, answered).await.expect("an answer comes")
+    tokio::time::timeout(testkit::kafka::PATIENCE, answered).await.expect("an answer comes")
 }
 
 /// The only member of its group, with long metadata.
@@ -380,9 +384,9 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
     let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
     options.groups.initial_rebalance_delay = Duration::ZERO;
-    let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
-    let (id, mut wire) = ([9; 16], rig.connect().await);
-    rig.engine.topics().create("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
+    let server = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
+    let (id, mut wire) = ([9; 16], server.connect().await);
+    server.engine.topics().create("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
     let offset = |partition| OffsetCommit {
         topic: "t".to_owned(),
         partition,
@@ -393,16 +397,16 @@ async fn server_with_groups() -> (TestKafkaServer, [u8; 16]) {
     };
     for nth in 0..GROUPS {
         join(&mut wire, nth).await;
-        rig.engine.groups().commit(&group(nth), (0..40).map(offset).collect()).await.unwrap();
+        server.engine.groups().commit(&group(nth), (0..40).map(offset).collect()).await.unwrap();
     }
-    rig.clock.advance(Duration::from_millis(10));
-    (rig, id)
+    server.clock.advance(Duration::from_millis(10));
+    (server, id)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_response_is_larger_than_what_there_is_and_so_much_for_each_byte_of_the_request() {
-    let (rig, topic) = server_with_groups().await;
-    let mut wire = rig.connect().await;
+    let (server, topic) = server_with_groups().await;
+    let mut wire = server.connect().await;
     let cases: Vec<ResponseSizeCase> = describing(topic)
         .into_iter()
         .chain(reading())

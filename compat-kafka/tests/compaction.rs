@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use engine::{EngineError, Offset, SeekError, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
+use testkit::kafka::{TestKafkaEngine, TestReadRecord, TestRecordInput, read_all};
 
 const KEYS: u32 = 6;
 const RETENTION_MS: &str = "6000";
@@ -79,7 +77,7 @@ impl KafkaCompactionModel {
     ) -> KafkaCompactionModel {
         let mut options = TestKafkaEngine::options();
         options.core.storage.tail_bytes_max = tail_bytes_max;
-        let house = TestKafkaEngine::with(options);
+        let fixture = TestKafkaEngine::with(options);
         let configs = [
             ("cleanup.policy", policy),
             ("min.compaction.lag.ms", "500"),
@@ -88,13 +86,13 @@ impl KafkaCompactionModel {
             ("retention.ms", RETENTION_MS),
             ("retention.bytes", retention_bytes),
         ];
-        house.topic("c", 1, &configs).await;
+        fixture.topic("c", 1, &configs).await;
         // Another topic in the same files, of which nothing is ever removed.
-        house.topic("other", 1, &[("retention.ms", "-1")]).await;
+        fixture.topic("other", 1, &[("retention.ms", "-1")]).await;
         let deletes = policy.contains("delete");
         let retention_bytes = retention_bytes.parse().unwrap();
         KafkaCompactionModel {
-            test_engine: house,
+            test_engine: fixture,
             batches: Vec::new(),
             moments: Vec::new(),
             start: 0,
@@ -303,7 +301,9 @@ impl KafkaCompactionModel {
                 let before = self.start + (end - self.start) * u64::from(*part) / 512;
                 match engine.topics().delete_records(&topic, 0, before as i64).await {
                     Ok(start) => self.start = start.0,
-                    Err(EngineError::Pinned { .. }) => assert!(!engine.pins().all().is_empty()),
+                    Err(EngineError::Pinned { .. }) => {
+                        assert!(!engine.pins().all().is_empty())
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }

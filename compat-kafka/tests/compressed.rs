@@ -1,7 +1,5 @@
 //! Compressed batches with false headers: the records count.
 
-mod rig;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,8 +7,9 @@ use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_records::{BatchBuilder, BatchHeader, CompressionType, HEADER_BYTES, set_crc};
-use rig::{START, TestKafkaConnection, TestKafkaServer, name};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{START, TestKafkaConnection, TestKafkaServer};
+use testkit::requests::topic_name;
 
 const INVALID_RECORD: i16 = 87;
 const INVALID_TIMESTAMP: i16 = 32;
@@ -34,7 +33,8 @@ fn batch(codec: CompressionType, times: &[i64]) -> Bytes {
 /// The offset of the first record at or after `time`.
 async fn offset_at(wire: &mut TestKafkaConnection, time: i64) -> i64 {
     let partition = ListOffsetsPartition::default().with_timestamp(time);
-    let topic = ListOffsetsTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let topic =
+        ListOffsetsTopic::default().with_name(topic_name("t")).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default().with_topics(vec![topic]);
     let answer = wire.ask(6, &request).await.expect("an answer");
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
@@ -42,17 +42,17 @@ async fn offset_at(wire: &mut TestKafkaConnection, time: i64) -> i64 {
 }
 
 async fn start_server(configs: &[(&str, &str)]) -> TestKafkaServer {
-    let rig =
+    let server =
         TestKafkaServer::start(Arc::new(MemoryDisk::new()), KafkaOptions::default(), 64 << 20)
             .await;
-    rig.topic("t", configs).await;
-    rig
+    server.topic("t", configs).await;
+    server
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_them() {
-    let rig = start_server(&[]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[]).await;
+    let mut wire = server.connect().await;
     let mut base = 0;
     for codec in CompressionType::ALL {
         for claimed in [i64::MIN, -1, 0, START as i64 + 1_000_000] {
@@ -75,8 +75,8 @@ async fn a_header_that_claims_less_or_more_than_its_records_hold_hides_none_of_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_that_its_records_do_not_bear_out_is_refused() {
-    let rig = start_server(&[]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[]).await;
+    let mut wire = server.connect().await;
     for codec in CompressionType::ALL {
         let honest = batch(codec, &[1, 2, 3]);
         for count in [2, 4] {
@@ -95,8 +95,8 @@ async fn a_count_that_its_records_do_not_bear_out_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_too_old_is_refused_whatever_packs_it() {
-    let rig = start_server(&[("message.timestamp.before.max.ms", "1000")]).await;
-    let mut wire = rig.connect().await;
+    let server = start_server(&[("message.timestamp.before.max.ms", "1000")]).await;
+    let mut wire = server.connect().await;
     let now = START as i64;
     for (nth, codec) in CompressionType::ALL.into_iter().enumerate() {
         let (old, new) = (batch(codec, &[now, now - 1001]), batch(codec, &[now, now - 1000]));

@@ -1,17 +1,16 @@
 //! A disk that hangs: what waits for it is bounded, for all connections together, and is answered
 //! when the disk continues.
 
-mod rig;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use compat_kafka::KafkaOptions;
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
-use rig::hanging_disk::HangingDisk;
-use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, frame, produce};
 use storage::disk::Disk;
+use testkit::disks::HangingDisk;
+use testkit::kafka::{PATIENCE, TestKafkaConnection, TestKafkaServer, one_record_batch};
+use testkit::requests::{encode_frame, produce_request};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 
@@ -19,26 +18,27 @@ const MIB: usize = 1 << 20;
 
 async fn on(disk: &HangingDisk, options: KafkaOptions) -> TestKafkaServer {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let rig = TestKafkaServer::start(disk, options, 64 * MIB).await;
-    rig.topic("t", &[]).await;
-    rig
+    let server = TestKafkaServer::start(disk, options, 64 * MIB).await;
+    server.topic("t", &[]).await;
+    server
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_together() {
     const REQUESTS: usize = 100;
     const CONNECTIONS: usize = 4;
-    let disk = HangingDisk::default();
+    let disk = HangingDisk::at_syncs(".journal");
     let options = KafkaOptions { requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
-    let rig = on(&disk, options).await;
-    let request = frame(9, &produce("t", batch(&vec![b'x'; 100 << 10])));
-    let closed = disk.gate.close();
+    let server = on(&disk, options).await;
+    let request =
+        encode_frame(9, &produce_request("t", 0, &one_record_batch(&vec![b'x'; 100 << 10])));
+    let closed = disk.hook.close();
     let mut clients = Vec::new();
     for nth in 0..CONNECTIONS {
         // From an address of its own: one address has no more than three quarters of the room.
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(([127, 0, 0, 2 + nth as u8], 0).into()).expect("an address of this machine");
-        let stream = socket.connect(rig.address).await.expect("somebody listens");
+        let stream = socket.connect(server.address).await.expect("somebody listens");
         let (read, mut write) = stream.into_split();
         let request = request.clone();
         let sending = tokio::spawn(async move {
@@ -51,8 +51,8 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     }
     // A quarter of the setting, and one request of each connection that needs no room.
     let bound = 2 * MIB + CONNECTIONS * request.len();
-    let mut other = rig.connect().await;
-    let ask = frame(0, &ApiVersionsRequest::default());
+    let mut other = server.connect().await;
+    let ask = encode_frame(0, &ApiVersionsRequest::default());
     let (mut asked, mut asked_when_full) = (0, None);
     let begun = std::time::Instant::now();
     loop {
@@ -60,7 +60,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
         other.send(&ask).await.expect("it is taken");
         other.response::<ApiVersionsRequest>(0).await.expect("an answer");
         asked += 1;
-        let read = rig.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
+        let read = server.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
         let waiting = read - asked * ask.len();
         assert!(waiting <= bound, "{waiting} bytes wait, and {bound} may");
         if asked_when_full.is_none() && waiting + request.len() > bound - (8 << 10) {
@@ -78,7 +78,7 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
             let write = tokio::time::timeout(PATIENCE, sending).await.expect("all is read");
             write.expect("it was sent")
         });
-        let mut answers = rig::TestKafkaResponses(read);
+        let mut answers = testkit::kafka::TestKafkaResponses(read);
         for _ in 0..REQUESTS {
             let answer = answers.next::<ProduceRequest>(9).await.expect("an answer");
             assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
@@ -89,14 +89,16 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
-    let disk = HangingDisk::default();
+    let disk = HangingDisk::at_syncs(".journal");
     let idle_max = Duration::from_millis(5);
-    let rig = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
-    let mut wire = TestKafkaConnection::connect(rig.address).await;
-    let closed = disk.gate.close();
-    wire.send(&frame(9, &produce("t", batch(b"x")))).await.expect("it is taken");
+    let server = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
+    let mut wire = TestKafkaConnection::connect(server.address).await;
+    let closed = disk.hook.close();
+    wire.send(&encode_frame(9, &produce_request("t", 0, &one_record_batch(b"x"))))
+        .await
+        .expect("it is taken");
     // One that is idle, from later on, is closed meanwhile.
-    let mut idle = TestKafkaConnection::connect(rig.address).await;
+    let mut idle = TestKafkaConnection::connect(server.address).await;
     let end = idle.response::<ProduceRequest>(9).await.expect_err("it was idle");
     assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
     drop(closed);

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use engine::groups::OffsetCommit;
 use engine::{EngineError, EngineOptions, Pin, WaitPolicy};
 use hlc::{Cut, SysTime};
 use proptest::prelude::*;
-use rig::test_kafka_engine::{TestKafkaEngine, TestReadRecord, read_all};
+use testkit::kafka::{TestKafkaEngine, TestReadRecord, read_all};
 
 const TOPICS: [&str; 3] = ["compacted", "short", "small"];
 const PINS: [&str; 3] = ["p", "q", "r"];

@@ -1,7 +1,5 @@
 //! Clients that send or read slowly: each is ended, and others are served meanwhile.
 
-mod rig;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use compat_kafka::{KafkaOptions, TransferLimits};
-use rig::{PATIENCE, TestKafkaConnection, TestKafkaServer, batch, fetch, frame, produce};
 use storage::disk::MemoryDisk;
+use testkit::kafka::{PATIENCE, TestKafkaConnection, TestKafkaServer, one_record_batch};
+use testkit::requests::{encode_frame, fetch_request, produce_request};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 
@@ -27,13 +26,13 @@ fn options() -> KafkaOptions {
 }
 
 async fn serve(options: KafkaOptions) -> TestKafkaServer {
-    let rig = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 * MIB).await;
-    rig.topic("t", &[]).await;
-    rig
+    let server = TestKafkaServer::start(Arc::new(MemoryDisk::new()), options, 64 * MIB).await;
+    server.topic("t", &[]).await;
+    server
 }
 
 fn large() -> Bytes {
-    batch(&vec![b'x'; 900 << 10])
+    one_record_batch(&vec![b'x'; 900 << 10])
 }
 
 /// A connection with small socket buffers.
@@ -43,29 +42,29 @@ async fn narrow(address: SocketAddr) -> TestKafkaConnection {
     TestKafkaConnection(socket.connect(address).await.expect("somebody listens"))
 }
 
-fn slow(rig: &TestKafkaServer) -> u64 {
-    rig.kafka.metrics().connections_slow.load(Ordering::Relaxed)
+fn slow(server: &TestKafkaServer) -> u64 {
+    server.kafka.metrics().connections_slow.load(Ordering::Relaxed)
 }
 
-fn evicted(rig: &TestKafkaServer, budget: &str) -> u64 {
-    let found = rig.kafka.budgets().into_iter().find(|(name, ..)| *name == budget);
+fn evicted(server: &TestKafkaServer, budget: &str) -> u64 {
+    let found = server.kafka.budgets().into_iter().find(|(name, ..)| *name == budget);
     found.expect("a budget of this name").2
 }
 
 /// Trickles with `act` until `is_over`. Another client is served meanwhile, with small requests and
 /// with large ones.
 async fn trickle<F: Future<Output = ()>>(
-    rig: &TestKafkaServer,
+    server: &TestKafkaServer,
     mut act: impl FnMut() -> F,
     is_over: impl Fn() -> bool,
 ) {
-    let mut other = rig.connect().await;
+    let mut other = server.connect().await;
     let begun = Instant::now();
     let mut served = 0;
     while !is_over() || served == 0 {
         assert!(begun.elapsed() < PATIENCE, "the slow client is never ended");
         act().await;
-        assert_eq!(other.produce("t", batch(b"small")).await.0, 0);
+        assert_eq!(other.produce("t", one_record_batch(b"small")).await.0, 0);
         assert_eq!(other.produce("t", large()).await.0, 0);
         served += 1;
         tokio::time::sleep(TRICKLE).await;
@@ -74,17 +73,17 @@ async fn trickle<F: Future<Output = ()>>(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_trickles_its_request_is_ended() {
-    let rig = serve(options()).await;
-    let request = frame(9, &produce("t", large()));
-    let mut wire = rig.connect().await;
+    let server = serve(options()).await;
+    let request = encode_frame(9, &produce_request("t", 0, &large()));
+    let mut wire = server.connect().await;
     wire.send(&request[..800 << 10]).await.expect("it is taken");
     let wire = Arc::new(tokio::sync::Mutex::new(wire));
     let one = || async { drop(wire.lock().await.send(&[0]).await) };
-    trickle(&rig, one, || slow(&rig) == 1).await;
+    trickle(&server, one, || slow(&server) == 1).await;
     // Within a length, after it, and within a small frame too.
     let mut wires = Vec::new();
     for bytes in [&request[..1], &request[..4], &[0, 0, 0, 200, 0]] {
-        let mut wire = rig.connect().await;
+        let mut wire = server.connect().await;
         wire.send(bytes).await.expect("it is taken");
         wires.push(wire);
     }
@@ -94,41 +93,50 @@ async fn a_client_that_trickles_its_request_is_ended() {
     }
     // It is counted once it is closed.
     let begun = Instant::now();
-    while slow(&rig) < 4 {
-        assert!(begun.elapsed() < PATIENCE, "{} were counted", slow(&rig));
+    while slow(&server) < 4 {
+        assert!(begun.elapsed() < PATIENCE, "{} were counted", slow(&server));
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_asks_nothing_at_all_is_ended_sooner_than_an_idle_one() {
-    let rig = serve(options()).await;
-    let (mut silent, mut idle) = (rig.connect().await, rig.connect().await);
-    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0);
+    let server = serve(options()).await;
+    let (mut silent, mut idle) = (server.connect().await, server.connect().await);
+    assert_eq!(idle.produce("t", one_record_batch(b"x")).await.0, 0);
     let end = tokio::time::timeout(PATIENCE, silent.0.read(&mut [0])).await;
     assert_eq!(end.expect("an end").expect("an orderly one"), 0);
-    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0, "that one may be idle for minutes");
+    assert_eq!(
+        idle.produce("t", one_record_batch(b"x")).await.0,
+        0,
+        "that one may be idle for minutes"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_trickles_through_its_answer_is_ended() {
-    let rig = serve(options()).await;
-    let mut other = rig.connect().await;
+    let server = serve(options()).await;
+    let mut other = server.connect().await;
     for _ in 0..16 {
         assert_eq!(other.produce("t", large()).await.0, 0);
     }
-    let wire = Arc::new(tokio::sync::Mutex::new(narrow(rig.address).await));
-    wire.lock().await.send(&frame(12, &fetch("t", 0, Duration::ZERO))).await.expect("it is taken");
+    let wire = Arc::new(tokio::sync::Mutex::new(narrow(server.address).await));
+    wire.lock()
+        .await
+        .send(&encode_frame(12, &fetch_request("t", 0, 0, Duration::ZERO)))
+        .await
+        .expect("it is taken");
     let one = || async { drop(wire.lock().await.0.read_u8().await) };
-    trickle(&rig, one, || slow(&rig) == 1).await;
+    trickle(&server, one, || slow(&server) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
     let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 100 << 10 };
-    let rig = serve(KafkaOptions { transfer_limits: transfers, ..KafkaOptions::default() }).await;
-    let mut wire = rig.connect().await;
-    let request = frame(9, &produce("t", large()));
+    let server =
+        serve(KafkaOptions { transfer_limits: transfers, ..KafkaOptions::default() }).await;
+    let mut wire = server.connect().await;
+    let request = encode_frame(9, &produce_request("t", 0, &large()));
     // About twice the rate, for several times as long as it may pause.
     for piece in request.chunks(20 << 10) {
         wire.send(piece).await.expect("it is taken");
@@ -148,22 +156,23 @@ async fn frames_that_stand_still_make_room_for_others() {
         requests_bytes_max: 8 * MIB,
         ..KafkaOptions::default()
     };
-    let rig = serve(options).await;
-    let request = frame(9, &produce("t", batch(&vec![b'x'; 3 * MIB])));
+    let server = serve(options).await;
+    let request =
+        encode_frame(9, &produce_request("t", 0, &one_record_batch(&vec![b'x'; 3 * MIB])));
     let mut standing = Vec::new();
     for _ in 0..6 {
-        let mut wire = rig.connect().await;
+        let mut wire = server.connect().await;
         wire.send(&request[..MIB + (400 << 10)]).await.expect("it is taken");
         standing.push(wire);
     }
     let begun = Instant::now();
-    while rig.kafka.budgets()[0].1 < 7 * MIB as u64 {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", rig.kafka.budgets());
+    while server.kafka.budgets()[0].1 < 7 * MIB as u64 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", server.kafka.budgets());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let mut other = rig.connect().await;
+    let mut other = server.connect().await;
     assert_eq!(other.produce("t", large()).await.0, 0);
-    assert!(evicted(&rig, "large_requests") >= 1, "somebody made room");
+    assert!(evicted(&server, "large_requests") >= 1, "somebody made room");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,24 +183,24 @@ async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
         responses_bytes_max: 8 * MIB,
         ..KafkaOptions::default()
     };
-    let rig = serve(options).await;
-    let mut other = rig.connect().await;
+    let server = serve(options).await;
+    let mut other = server.connect().await;
     for _ in 0..8 {
         assert_eq!(other.produce("t", large()).await.0, 0);
     }
-    let ask = frame(12, &fetch("t", 0, Duration::ZERO));
+    let ask = encode_frame(12, &fetch_request("t", 0, 0, Duration::ZERO));
     let mut deaf = Vec::new();
     for _ in 0..12 {
-        let mut wire = narrow(rig.address).await;
+        let mut wire = narrow(server.address).await;
         for _ in 0..20 {
             wire.send(&ask).await.expect("small requests fit into the socket's buffers");
         }
         deaf.push(wire);
     }
     let begun = Instant::now();
-    while evicted(&rig, "answers") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", rig.kafka.budgets());
-        let (_, held, _) = rig.kafka.budgets()[2];
+    while evicted(&server, "answers") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", server.kafka.budgets());
+        let (_, held, _) = server.kafka.budgets()[2];
         assert!(held <= 8 * MIB as u64, "{held} bytes of answers");
         let (error, batches) = other.fetch("t", 0).await.expect("others are served meanwhile");
         assert_eq!(error, 0);

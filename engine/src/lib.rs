@@ -35,6 +35,6 @@ pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
-    Durability, Entry, EntryPayload, LoadBuffer, Offset, Payload, PayloadHeader, PayloadLocation,
-    StorageError, block_of,
+    Durability, Entry, EntryPayload, LoadBuffer, LogThrottle, Offset, Payload, PayloadHeader,
+    PayloadLocation, StorageError, block_of,
 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine_core::config::TopicConfig;
 use engine_core::{CoreMaintenance, EngineError};
+use storage::LogThrottle;
 
 use crate::engine::Engine;
 
@@ -44,8 +45,8 @@ impl Engine {
     }
 }
 
-/// Runs something periodically, for ever. A failure is retried at the next tick, and logged if it
-/// differs from the last one.
+/// Runs something periodically, for ever. A failure is retried at the next tick, and logged now and
+/// then.
 async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
     period: Duration,
     doing: &str,
@@ -53,15 +54,17 @@ async fn run_periodically<Doing: Future<Output = Result<(), EngineError>>>(
 ) {
     let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut said = None;
+    let (mut failures, mut begun) = (LogThrottle::default(), None);
     loop {
-        ticks.tick().await;
-        let failed = act().await.err().map(|error| error.to_string());
-        if failed != said
-            && let Some(error) = &failed
-        {
-            tracing::error!(error, doing, "maintenance failed");
+        let tick = ticks.tick().await;
+        let now = tick - *begun.get_or_insert(tick);
+        match act().await {
+            Ok(()) => _ = failures.record_success(|| now),
+            Err(error) => {
+                if let Some(failed) = failures.record_failure(now) {
+                    tracing::error!(%error, failed, doing, "maintenance failed");
+                }
+            }
         }
-        said = failed;
     }
 }

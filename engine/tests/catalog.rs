@@ -4,10 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the thing itself, up to a bound")]
 
-mod rig;
-
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +12,10 @@ use engine::files::FileError;
 use engine::groups::OffsetCommit;
 use engine::{CoreOptions, EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::catalog::CatalogFaults;
 use storage::disk::MemoryDisk;
+use testkit::directory::TestDirectory;
+use testkit::engine::{EngineFixture, START};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,22 +23,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct FaultyCatalogFixture {
     fixture: EngineFixture,
     faults: CatalogFaults,
-    catalog: PathBuf,
+    catalog: TestDirectory,
 }
 
 impl FaultyCatalogFixture {
-    fn new(test: &str) -> FaultyCatalogFixture {
-        let catalog = std::env::temp_dir().join(format!("frail-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&catalog);
+    fn new() -> FaultyCatalogFixture {
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        FaultyCatalogFixture::on(MemoryDisk::new(), clock, catalog)
+        FaultyCatalogFixture::on(MemoryDisk::new(), clock, TestDirectory::new())
     }
 
-    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, catalog: PathBuf) -> FaultyCatalogFixture {
+    fn on(
+        disk: MemoryDisk,
+        clock: Arc<ManualClock>,
+        catalog: TestDirectory,
+    ) -> FaultyCatalogFixture {
         let faults = CatalogFaults::default();
         let options = EngineOptions {
             core: CoreOptions {
-                catalog: Some(catalog.clone()),
+                catalog: Some(catalog.path().to_owned()),
                 catalog_faults: faults.clone(),
                 ..CoreOptions::default()
             },
@@ -51,9 +51,9 @@ impl FaultyCatalogFixture {
 
     /// The process dies, and another one starts.
     fn crash(self) -> FaultyCatalogFixture {
-        let FaultyCatalogFixture { fixture: rig, catalog, .. } = self;
-        let (disk, clock) = (rig.disk.after_kill(), Arc::clone(&rig.clock));
-        drop(rig);
+        let FaultyCatalogFixture { fixture, catalog, .. } = self;
+        let (disk, clock) = (fixture.disk.after_kill(), Arc::clone(&fixture.clock));
+        drop(fixture);
         clock.advance(Duration::from_secs(3));
         FaultyCatalogFixture::on(disk, clock, catalog)
     }
@@ -139,7 +139,7 @@ impl FaultyCatalogFixture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
-    let mut frail = FaultyCatalogFixture::new("step");
+    let mut frail = FaultyCatalogFixture::new();
     let gone = frail.fixture.topic("gone", 1).await;
     frail.fixture.topic("t", 1).await;
     frail.commit("old", "gone", 7).await;
@@ -168,12 +168,11 @@ async fn a_catalog_that_fails_at_any_step_is_rebuilt_while_service_goes_on() {
     for (cut, offset) in history {
         assert_eq!(frail.offset_at("g", cut).await, Some(offset));
     }
-    let _ = std::fs::remove_dir_all(&frail.catalog);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place() {
-    let frail = FaultyCatalogFixture::new("full");
+    let frail = FaultyCatalogFixture::new();
     frail.fixture.topic("t", 1).await;
     frail.commit("g", "t", 1).await;
     frail.faults.set_full(true);
@@ -188,12 +187,11 @@ async fn where_the_disk_has_no_room_for_a_catalog_one_in_memory_takes_its_place(
     assert_eq!(frail.committed("g", "t"), Some(49));
     frail.commit("g", "t", 50).await;
     assert_eq!(frail.committed("g", "t"), Some(50));
-    let _ = std::fs::remove_dir_all(&frail.catalog);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_topic_costs_what_groups_have_of_it_and_not_what_there_is() {
-    let frail = FaultyCatalogFixture::new("cost");
+    let frail = FaultyCatalogFixture::new();
     let gone = frail.fixture.topic("gone", 1).await;
     frail.fixture.topic("t", 1).await;
     for group in 0..500 {
@@ -205,5 +203,4 @@ async fn the_end_of_a_topic_costs_what_groups_have_of_it_and_not_what_there_is()
     assert_eq!(frail.committed("g7", "gone"), None);
     assert!(frail.faults.has_pending_failure(), "few steps were done");
     assert_eq!(frail.committed("g8", "t"), Some(1));
-    let _ = std::fs::remove_dir_all(&frail.catalog);
 }

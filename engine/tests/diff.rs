@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,14 +11,14 @@ use engine::groups::OffsetCommit;
 use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
-use rig::EngineFixture;
 use storage::disk::MemoryDisk;
+use testkit::engine::EngineFixture;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 const GROUPS: [&str; 2] = ["g", "h"];
 
-/// A record in a batch of the rig has eight bytes, and so has the header of the batch.
+/// A record in a batch of the fixture has eight bytes, and so has the header of the batch.
 const WORD: u64 = 8;
 
 /// The replay's view of a topic: its id, settings, and where each partition ends, in records and
@@ -166,7 +164,7 @@ impl DiffWorld {
                 state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
             }
             DiffStep::Pin { name } => {
-                let (name, at) = (format!("p{name}"), Cut::before(SysTime(rig::START)));
+                let (name, at) = (format!("p{name}"), Cut::before(SysTime(testkit::engine::START)));
                 let expires = SysTime(self.fixture.clock_ms() + 1_000_000);
                 if engine.pins().set(&name, at, NOW, expires, None).await.is_ok() {
                     state.pins.push(format!("+{name}"));
@@ -257,18 +255,18 @@ fn is_of(section: DiffSection, line: &str) -> bool {
 }
 
 async fn diff(
-    rig: &EngineFixture,
+    fixture: &EngineFixture,
     from: Cut,
     until: Cut,
     limit: usize,
     pins_before: usize,
 ) -> Vec<String> {
-    diff_of(rig, from, until, limit, pins_before, None).await
+    diff_of(fixture, from, until, limit, pins_before, None).await
 }
 
 /// All pages of a difference, each of at most `limit`, in the same format.
 async fn diff_of(
-    rig: &EngineFixture,
+    fixture: &EngineFixture,
     from: Cut,
     until: Cut,
     limit: usize,
@@ -279,7 +277,7 @@ async fn diff_of(
     let mut pins = pins_before;
     loop {
         let ask = DiffPageRequest { from, until, topics: None, only, after: after.as_ref(), limit };
-        let page = rig.engine.diff(ask, NOW).await.unwrap();
+        let page = fixture.engine.diff(ask, NOW).await.unwrap();
         assert_eq!((page.from, page.until), (from, until));
         assert!(page.differences.len() <= limit);
         for difference in &page.differences {
@@ -332,20 +330,21 @@ async fn compare(steps: Vec<DiffStep>) {
         world.take(step).await;
         history.push((world.fixture.now(), world.state.clone()));
     }
-    let rig = world.fixture.restart();
+    let fixture = world.fixture.restart();
     for (nth, (from, before)) in history.iter().enumerate().step_by(3) {
         for (until, after) in history[nth + 1..].iter().step_by(4) {
-            let whole = diff(&rig, *from, *until, 1000, before.pins.len()).await;
+            let whole = diff(&fixture, *from, *until, 1000, before.pins.len()).await;
             let lines: BTreeSet<String> = whole.iter().cloned().collect();
             assert_eq!(lines.len(), whole.len(), "each once: {whole:?}");
             assert_eq!(lines, replayed(before, after), "{from:?}..{until:?}");
             for section in SECTIONS {
                 let only = [section];
-                let of_it = diff_of(&rig, *from, *until, 3, before.pins.len(), Some(&only)).await;
+                let of_it =
+                    diff_of(&fixture, *from, *until, 3, before.pins.len(), Some(&only)).await;
                 let expected = whole.iter().filter(|line| is_of(section, line));
                 assert_eq!(of_it, expected.cloned().collect::<Vec<_>>(), "{section:?}");
             }
-            let paged = diff(&rig, *from, *until, 2, before.pins.len()).await;
+            let paged = diff(&fixture, *from, *until, 2, before.pins.len()).await;
             assert_eq!(paged, whole, "in pages too");
         }
     }
@@ -365,18 +364,18 @@ proptest! {
 
 #[tokio::test]
 async fn a_topic_that_came_and_went_in_between_is_no_difference() {
-    let rig = EngineFixture::new();
-    let from = rig.now();
-    let topic = engine_topic(&rig, "a", 1).await;
-    rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    let within = rig.now();
-    rig.engine.topics().delete(topic.id).await.unwrap();
-    let gone = rig.now();
-    engine_topic(&rig, "a", 2).await;
-    let until = rig.now();
-    assert_eq!(diff(&rig, from, gone, 10, 0).await, Vec::<String>::new());
-    assert_eq!(diff(&rig, from, until, 10, 0).await, ["created a 2"]);
-    assert_eq!(diff(&rig, within, until, 10, 0).await, ["deleted a 1", "created a 2"]);
+    let fixture = EngineFixture::new();
+    let from = fixture.now();
+    let topic = engine_topic(&fixture, "a", 1).await;
+    fixture.append(&topic, 0, &[1, 2]).await.unwrap();
+    let within = fixture.now();
+    fixture.engine.topics().delete(topic.id).await.unwrap();
+    let gone = fixture.now();
+    engine_topic(&fixture, "a", 2).await;
+    let until = fixture.now();
+    assert_eq!(diff(&fixture, from, gone, 10, 0).await, Vec::<String>::new());
+    assert_eq!(diff(&fixture, from, until, 10, 0).await, ["created a 2"]);
+    assert_eq!(diff(&fixture, within, until, 10, 0).await, ["deleted a 1", "created a 2"]);
     // Requesting it by name is not an error.
     let topics = ["a".to_owned()];
     let ask = DiffPageRequest {
@@ -387,32 +386,33 @@ async fn a_topic_that_came_and_went_in_between_is_no_difference() {
         after: None,
         limit: 10,
     };
-    assert!(rig.engine.diff(ask, NOW).await.unwrap().differences.is_empty());
+    assert!(fixture.engine.diff(ask, NOW).await.unwrap().differences.is_empty());
 }
 
 /// Creates a topic with one partition.
-async fn engine_topic(rig: &EngineFixture, name: &str, id: u8) -> Arc<engine::Topic> {
-    rig.engine.topics().create(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
+async fn engine_topic(fixture: &EngineFixture, name: &str, id: u8) -> Arc<engine::Topic> {
+    fixture.engine.topics().create(name, 1, BTreeMap::new(), [id; 16], false).await.unwrap()
 }
 
 #[tokio::test]
 async fn what_was_deleted_is_an_error_and_not_less() {
-    let rig = EngineFixture::new();
-    let (t, u) = (rig.topic("t", 1).await, rig.topic("u", 1).await);
-    let from = rig.now();
-    rig.append(&t, 0, &[1]).await.unwrap();
-    rig.append(&u, 0, &[1]).await.unwrap();
-    let middle = rig.now();
-    rig.append(&t, 0, &[1]).await.unwrap();
-    rig.engine.topics().delete_records(&t, 0, 1).await.unwrap();
-    let until = rig.now();
+    let fixture = EngineFixture::new();
+    let (t, u) = (fixture.topic("t", 1).await, fixture.topic("u", 1).await);
+    let from = fixture.now();
+    fixture.append(&t, 0, &[1]).await.unwrap();
+    fixture.append(&u, 0, &[1]).await.unwrap();
+    let middle = fixture.now();
+    fixture.append(&t, 0, &[1]).await.unwrap();
+    fixture.engine.topics().delete_records(&t, 0, 1).await.unwrap();
+    let until = fixture.now();
     let ask = DiffPageRequest { from, until, topics: None, only: None, after: None, limit: 10 };
-    let refused = rig.engine.diff(ask, NOW).await;
+    let refused = fixture.engine.diff(ask, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
     // From that moment on, and for other topics, the query can be answered.
     assert_eq!(
-        rig.engine
+        fixture
+            .engine
             .diff(DiffPageRequest { from: middle, ..ask }, NOW)
             .await
             .unwrap()
@@ -421,14 +421,16 @@ async fn what_was_deleted_is_an_error_and_not_less() {
         1
     );
     let other = ["u".to_owned()];
-    let page = rig.engine.diff(DiffPageRequest { topics: Some(&other), ..ask }, NOW).await.unwrap();
+    let page =
+        fixture.engine.diff(DiffPageRequest { topics: Some(&other), ..ask }, NOW).await.unwrap();
     assert_eq!(page.differences.len(), 1);
     // Sections with a longer retention can be requested by themselves.
     let only = [DiffSection::Topics, DiffSection::Pins, DiffSection::Offsets, DiffSection::Groups];
-    let page = rig.engine.diff(DiffPageRequest { only: Some(&only), ..ask }, NOW).await.unwrap();
+    let page =
+        fixture.engine.diff(DiffPageRequest { only: Some(&only), ..ask }, NOW).await.unwrap();
     assert!(page.differences.is_empty() && page.next.is_none(), "{page:?}");
     let unknown = ["no".to_owned()];
-    let refused = rig.engine.diff(DiffPageRequest { topics: Some(&unknown), ..ask }, NOW).await;
+    let refused = fixture.engine.diff(DiffPageRequest { topics: Some(&unknown), ..ask }, NOW).await;
     assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
 }
 
@@ -439,31 +441,31 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
         core: CoreOptions { storage, ..CoreOptions::default() },
         ..EngineOptions::default()
     };
-    let clock = Arc::new(ManualClock::at(SysTime(rig::START)));
-    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
-    let topic = rig.topic("t", 3).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.advance_clock(1);
-    let from = rig.now();
+    let clock = Arc::new(ManualClock::at(SysTime(testkit::engine::START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options);
+    let topic = fixture.topic("t", 3).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    fixture.advance_clock(1);
+    let from = fixture.now();
     for partition in 0..3 {
-        rig.append(&topic, partition, &[1, 2]).await.unwrap();
+        fixture.append(&topic, partition, &[1, 2]).await.unwrap();
     }
-    rig.advance_clock(1);
-    let until = rig.now();
+    fixture.advance_clock(1);
+    let until = fixture.now();
     let only = [DiffSection::Records];
     let ask =
         DiffPageRequest { from, until, topics: None, only: Some(&only), after: None, limit: 1 };
-    let first = rig.engine.diff(ask, NOW).await.unwrap();
+    let first = fixture.engine.diff(ask, NOW).await.unwrap();
     assert_eq!(first.differences.len(), 1);
     let after = first.next.as_ref();
-    let second = rig.engine.diff(DiffPageRequest { after, ..ask }, NOW).await.unwrap();
+    let second = fixture.engine.diff(DiffPageRequest { after, ..ask }, NOW).await.unwrap();
     assert_eq!(second.differences.len(), 1);
     // Everything between the moments was removed, and its space is reclaimed: both moments end
     // there now.
     for partition in 0..3 {
-        rig.append(&topic, partition, &[1]).await.unwrap();
+        fixture.append(&topic, partition, &[1]).await.unwrap();
     }
-    let engine = Arc::new(rig.engine);
+    let engine = Arc::new(fixture.engine);
     engine.maintenance().roll_segment().await.unwrap();
     engine.maintenance().index_and_sort().await.unwrap();
     engine.topics().delete_records(&topic, 1, 3).await.unwrap();
@@ -481,12 +483,12 @@ async fn what_is_deleted_between_two_pages_is_an_error_on_the_next_wherever_it_b
 
 #[tokio::test]
 async fn a_page_does_not_grow_with_what_clients_wrote() {
-    let rig = EngineFixture::new();
-    let from = rig.now();
+    let fixture = EngineFixture::new();
+    let from = fixture.now();
     for group in 0..12 {
-        rig.engine.groups().save(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
+        fixture.engine.groups().save(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
     }
-    let until = rig.now();
+    let until = fixture.now();
     let (mut groups, mut pages, mut after) = (0, 0, None);
     loop {
         let ask = DiffPageRequest {
@@ -497,7 +499,7 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
             after: after.as_ref(),
             limit: 1000,
         };
-        let page = rig.engine.diff(ask, NOW).await.unwrap();
+        let page = fixture.engine.diff(ask, NOW).await.unwrap();
         assert!(page.differences.len() <= 4, "{} on one page", page.differences.len());
         groups += page.differences.len();
         pages += 1;
@@ -511,18 +513,18 @@ async fn a_page_does_not_grow_with_what_clients_wrote() {
 
 #[tokio::test]
 async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
-    let rig = EngineFixture::new();
-    let t = rig.topic("t", 1).await;
-    let from = rig.now();
-    rig.append(&t, 0, &[1]).await.unwrap();
-    let soon = Cut::before(SysTime(rig.clock_ms() + 100));
+    let fixture = EngineFixture::new();
+    let t = fixture.topic("t", 1).await;
+    let from = fixture.now();
+    fixture.append(&t, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(fixture.clock_ms() + 100));
     let ask =
         DiffPageRequest { from, until: soon, topics: None, only: None, after: None, limit: 10 };
-    assert!(matches!(rig.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
-    let page = rig.engine.diff(ask, WaitPolicy::AtFrontier).await.unwrap();
+    assert!(matches!(fixture.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
+    let page = fixture.engine.diff(ask, WaitPolicy::AtFrontier).await.unwrap();
     assert!(page.until < soon && page.differences.len() == 1, "{page:?}");
-    let later = Cut::before(SysTime(rig.clock_ms() + 50));
+    let later = Cut::before(SysTime(fixture.clock_ms() + 50));
     let refused =
-        rig.engine.diff(DiffPageRequest { from: later, ..ask }, WaitPolicy::AtFrontier).await;
+        fixture.engine.diff(DiffPageRequest { from: later, ..ask }, WaitPolicy::AtFrontier).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
 }

@@ -7,12 +7,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod file_model;
-mod rig;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::files::{
@@ -22,26 +20,14 @@ use engine::files::{
 use engine::{CoreOptions, Durability, EngineOptions};
 use file_model::{END, FileModel, HIGH, LOW, ModelBytes, ModelKind, ModelName, ModelNode};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::directory::TestDirectory;
+use testkit::engine::{EngineFixture, START};
+use testkit::rng::SeededRng;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const KEYS: [&[u8]; 2] = [b"user.x", b"user.y"];
 const OPERATIONS: u64 = 350;
-
-struct FilesFuzzRng(u64);
-
-impl FilesFuzzRng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 /// A moment, the model at that moment, and all attributes as first read.
 struct FuzzMoment {
@@ -52,7 +38,7 @@ struct FuzzMoment {
 }
 
 struct FilesFuzz {
-    random: FilesFuzzRng,
+    random: SeededRng,
     fixture: EngineFixture,
     options: EngineOptions,
     catalog: PathBuf,
@@ -64,11 +50,12 @@ struct FilesFuzz {
     moments: Vec<FuzzMoment>,
     /// Views that were taken, and their expected content.
     views: Vec<(FileView, ModelBytes)>,
+    _directory: TestDirectory,
 }
 
 /// Options by which a short history goes everywhere: through several checkpoints, out of all
 /// caches, and into segments that are rolled, indexed and sorted meanwhile.
-fn options(random: &mut FilesFuzzRng, catalog: &Path) -> EngineOptions {
+fn options(random: &mut SeededRng, catalog: &Path) -> EngineOptions {
     let storage = storage::Options {
         segment_bytes_max: 16 << 10 << random.below(6),
         segment_frames_max: 20 + random.below(200),
@@ -107,18 +94,15 @@ fn check_result<T>(
 
 impl FilesFuzz {
     fn new(seed: u64) -> FilesFuzz {
-        let mut random = FilesFuzzRng(seed);
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let nth = COUNT.fetch_add(1, Ordering::Relaxed);
-        let catalog = format!("freezeframe-files-fuzz-{}-{nth}", std::process::id());
-        let catalog = std::env::temp_dir().join(catalog);
-        let _ = std::fs::remove_dir_all(&catalog);
+        let mut random = SeededRng::new(seed);
+        let directory = TestDirectory::new();
+        let catalog = directory.path().join("catalog");
         let options = options(&mut random, &catalog);
         let clock = Arc::new(ManualClock::at(SysTime(START)));
-        let rig = EngineFixture::with(MemoryDisk::new(), clock, options.clone());
+        let fixture = EngineFixture::with(MemoryDisk::new(), clock, options.clone());
         FilesFuzz {
             random,
-            fixture: rig,
+            fixture,
             options,
             catalog,
             model: FileModel::new(),
@@ -126,6 +110,7 @@ impl FilesFuzz {
             open: Vec::new(),
             moments: Vec::new(),
             views: Vec::new(),
+            _directory: directory,
         }
     }
 
@@ -499,9 +484,6 @@ impl FilesFuzz {
             (0..self.moments.len()).for_each(|nth| self.check_moment(nth));
             self.restart().await;
         }
-        let catalog = self.catalog.clone();
-        drop(self);
-        let _ = std::fs::remove_dir_all(catalog);
     }
 }
 
@@ -521,16 +503,16 @@ fn is_right_or_refused<T: PartialEq + std::fmt::Debug>(
 }
 
 impl FilesFuzz {
-    /// How many reads were made of the files on `rig`, whose disk is corrupt, and how many were
+    /// How many reads were made of the files on `fixture`, whose disk is corrupt, and how many were
     /// refused.
     fn check_corrupted(
         &self,
-        rig: &EngineFixture,
+        fixture: &EngineFixture,
         cut: Cut,
         model: &FileModel,
         inodes: usize,
     ) -> [usize; 2] {
-        let files = rig.engine.files();
+        let files = fixture.engine.files();
         let mut looks = [0, 0];
         let mut looked = |is_right: bool| {
             looks[0] += 1;
@@ -600,7 +582,6 @@ impl FilesFuzz {
     async fn run_corrupted(mut self) -> [usize; 3] {
         let (catalog, copy) =
             (self.catalog.with_extension("whole"), self.catalog.with_extension("corrupt"));
-        let _ = std::fs::remove_dir_all(&catalog);
         self.options.core.catalog = Some(catalog.clone());
         let clock = Arc::clone(&self.fixture.clock);
         self.fixture =
@@ -626,21 +607,21 @@ impl FilesFuzz {
             };
             let wall = Arc::clone(&clock) as Arc<dyn hlc::WallClock>;
             let disks = Arc::new(disk.clone());
-            let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::TimeListFormat));
+            let opened = engine::Engine::open(
+                disks,
+                options,
+                wall,
+                Arc::new(testkit::engine::TimeListFormat),
+            );
             let Ok(engine) = opened else { continue };
-            let rig = EngineFixture { disk, clock: Arc::clone(&clock), engine };
-            rig.advance_clock(2000);
+            let fixture = EngineFixture { disk, clock: Arc::clone(&clock), engine };
+            fixture.advance_clock(2000);
             sum[0] += 1;
             for FuzzMoment { cut, model, inodes, .. } in &self.moments {
-                let [looks, refused] = self.check_corrupted(&rig, *cut, model, *inodes);
+                let [looks, refused] = self.check_corrupted(&fixture, *cut, model, *inodes);
                 sum[1] += looks;
                 sum[2] += refused;
             }
-        }
-        let first = self.catalog.clone();
-        drop(self);
-        for directory in [first, catalog, copy] {
-            let _ = std::fs::remove_dir_all(directory);
         }
         sum
     }

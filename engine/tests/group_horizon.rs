@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
-mod rig;
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,9 +15,10 @@ use engine::{Engine, EngineOptions, MaintenanceOptions, PinError, SeekError, Top
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rig::{START, TimeListFormat};
 use storage::catalog::Catalog;
 use storage::disk::{DiskFault, MemoryDisk};
+use testkit::directory::TestDirectory;
+use testkit::engine::{START, TimeListFormat};
 
 const RETENTION: Duration = Duration::from_millis(100);
 
@@ -30,31 +29,6 @@ type OffsetStamps = BTreeMap<(String, String, u32), (i64, Hlc)>;
 struct GroupHorizonState {
     offsets: OffsetStamps,
     snapshots: BTreeMap<String, Vec<u8>>,
-}
-
-/// A directory for a catalog, removed after the test.
-struct CatalogTestDirectory(PathBuf);
-
-impl CatalogTestDirectory {
-    fn new() -> CatalogTestDirectory {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "freezeframe-groups-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        CatalogTestDirectory(std::env::temp_dir().join(name))
-    }
-
-    fn remove(&self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Drop for CatalogTestDirectory {
-    fn drop(&mut self) {
-        self.remove();
-    }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -83,8 +57,8 @@ struct GroupHorizonWorld {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     engine: Arc<Engine>,
-    catalog: CatalogTestDirectory,
-    old: CatalogTestDirectory,
+    catalog: TestDirectory,
+    old: Option<TestDirectory>,
     restated_bytes_max: usize,
     state: GroupHorizonState,
     topics: BTreeMap<String, TopicId>,
@@ -98,13 +72,13 @@ struct GroupHorizonWorld {
 fn open(
     disk: &MemoryDisk,
     clock: &Arc<ManualClock>,
-    catalog: &CatalogTestDirectory,
+    catalog: &TestDirectory,
     restated_bytes_max: usize,
 ) -> Arc<Engine> {
     let housekeeping = MaintenanceOptions { restated_bytes_max, ..MaintenanceOptions::default() };
     let options = EngineOptions {
         core: CoreOptions {
-            catalog: Some(catalog.0.clone()),
+            catalog: Some(catalog.path().to_owned()),
             deleted_topic_retention: RETENTION / 2,
             maintenance: housekeeping,
             ..CoreOptions::default()
@@ -124,7 +98,7 @@ fn own_retention_ms(offset: i64) -> Option<u64> {
 
 impl GroupHorizonWorld {
     fn new(restated_bytes_max: usize) -> GroupHorizonWorld {
-        let (disk, catalog) = (MemoryDisk::new(), CatalogTestDirectory::new());
+        let (disk, catalog) = (MemoryDisk::new(), TestDirectory::new());
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let engine = open(&disk, &clock, &catalog, restated_bytes_max);
         GroupHorizonWorld {
@@ -132,7 +106,7 @@ impl GroupHorizonWorld {
             clock,
             engine,
             catalog,
-            old: CatalogTestDirectory::new(),
+            old: None,
             restated_bytes_max,
             state: GroupHorizonState::default(),
             topics: BTreeMap::new(),
@@ -255,7 +229,7 @@ impl GroupHorizonWorld {
 
     fn restart(&mut self, found: CatalogFate) {
         self.engine.close();
-        let catalog = std::mem::replace(&mut self.catalog, CatalogTestDirectory::new());
+        let catalog = std::mem::replace(&mut self.catalog, TestDirectory::new());
         self.reopen(found, &catalog);
     }
 
@@ -271,22 +245,25 @@ impl GroupHorizonWorld {
         let _ = self.engine.maintenance().remove_deleted_topics().await;
         let is_down = self.disk.has_crashed();
         self.disk = self.disk.after_crash(choose);
-        let catalog = std::mem::replace(&mut self.catalog, CatalogTestDirectory::new());
+        let catalog = std::mem::replace(&mut self.catalog, TestDirectory::new());
         self.reopen(found, &catalog);
         is_down
     }
 
     /// The next incarnation has its own catalog directory: the last one may still write to its
     /// directory.
-    fn reopen(&mut self, found: CatalogFate, last: &CatalogTestDirectory) {
+    fn reopen(&mut self, found: CatalogFate, last: &TestDirectory) {
         self.engine.close();
-        match found {
-            CatalogFate::Kept => copy(&last.0, &self.catalog.0),
-            CatalogFate::Old if self.old.0.exists() => copy(&self.old.0, &self.catalog.0),
-            CatalogFate::Old | CatalogFate::Lost => {}
+        let left = match found {
+            CatalogFate::Kept => Some(last),
+            CatalogFate::Old => self.old.as_ref(),
+            CatalogFate::Lost => None,
+        };
+        if let Some(left) = left {
+            copy(left.path(), self.catalog.path());
         }
-        if !self.old.0.exists() || self.history.len().is_multiple_of(3) {
-            copy(&last.0, &self.old.0);
+        if self.old.is_none() || self.history.len().is_multiple_of(3) {
+            copy(last.path(), self.old.get_or_insert_default().path());
         }
         self.engine = open(&self.disk, &self.clock, &self.catalog, self.restated_bytes_max);
     }
@@ -533,8 +510,8 @@ async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
     assert!(most <= 3 * per_retention, "{bytes:?}");
     assert!(horizons.last() > horizons.get(30), "it moves on: {horizons:?}");
     world.engine.close();
-    world.engine = open(&world.disk, &world.clock, &CatalogTestDirectory::new(), 0);
-    let versions = Catalog::open(&world.catalog.0.join("1")).unwrap().version_count();
+    world.engine = open(&world.disk, &world.clock, &TestDirectory::new(), 0);
+    let versions = Catalog::open(&world.catalog.path().join("1")).unwrap().version_count();
     assert!(versions < 200, "of 2000 and more: {versions}");
 }
 

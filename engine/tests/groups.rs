@@ -1,11 +1,9 @@
 //! Committed offsets, present and past.
 
-mod rig;
-
 use engine::WaitPolicy;
 use engine::groups::OffsetCommit;
 use hlc::Cut;
-use rig::EngineFixture;
+use testkit::engine::EngineFixture;
 
 fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     let topic = topic.to_owned();
@@ -19,40 +17,40 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     }
 }
 
-async fn offsets_at(rig: &EngineFixture, cut: Cut) -> Vec<(String, u32, i64)> {
-    let asked = rig.engine.groups().offsets_at(Some("g"), cut, WaitPolicy::Refuse);
+async fn offsets_at(fixture: &EngineFixture, cut: Cut) -> Vec<(String, u32, i64)> {
+    let asked = fixture.engine.groups().offsets_at(Some("g"), cut, WaitPolicy::Refuse);
     let (_, _, offsets) = asked.await.expect("the moment can be read");
     offsets.into_iter().map(|held| (held.topic, held.partition, held.committed.offset)).collect()
 }
 
 #[tokio::test]
 async fn offsets_read_as_they_were_committed_at_each_moment() {
-    let rig = EngineFixture::new();
-    rig.topic("t", 2).await;
-    rig.engine.groups().commit("g", vec![commit("t", 0, 5), commit("t", 1, 7)]).await.unwrap();
-    rig.advance_clock(10);
-    let first = rig.now();
-    rig.engine.groups().commit("g", vec![commit("t", 0, 9)]).await.unwrap();
-    rig.engine.groups().delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
-    rig.advance_clock(10);
-    let rig = rig.restart();
-    assert_eq!(offsets_at(&rig, first).await, [("t".to_owned(), 0, 5), ("t".to_owned(), 1, 7)]);
-    assert_eq!(offsets_at(&rig, rig.now()).await, [("t".to_owned(), 0, 9)]);
-    assert_eq!(rig.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap().offset, 9);
+    let fixture = EngineFixture::new();
+    fixture.topic("t", 2).await;
+    fixture.engine.groups().commit("g", vec![commit("t", 0, 5), commit("t", 1, 7)]).await.unwrap();
+    fixture.advance_clock(10);
+    let first = fixture.now();
+    fixture.engine.groups().commit("g", vec![commit("t", 0, 9)]).await.unwrap();
+    fixture.engine.groups().delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
+    fixture.advance_clock(10);
+    let fixture = fixture.restart();
+    assert_eq!(offsets_at(&fixture, first).await, [("t".to_owned(), 0, 5), ("t".to_owned(), 1, 7)]);
+    assert_eq!(offsets_at(&fixture, fixture.now()).await, [("t".to_owned(), 0, 9)]);
+    assert_eq!(fixture.engine.groups().committed_offset("g", "t", 0).unwrap().unwrap().offset, 9);
 }
 
 #[tokio::test]
 async fn a_group_is_deleted_with_its_offsets_and_no_other_group_s() {
-    let rig = EngineFixture::new();
-    rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    fixture.topic("t", 1).await;
     for group in ["g", "g2", "g\0", ""] {
-        rig.engine.groups().commit(group, vec![commit("t", 0, 1)]).await.unwrap();
+        fixture.engine.groups().commit(group, vec![commit("t", 0, 1)]).await.unwrap();
     }
-    rig.engine.groups().delete("g").await.unwrap();
-    assert!(offsets_at(&rig, rig.now()).await.is_empty());
+    fixture.engine.groups().delete("g").await.unwrap();
+    assert!(offsets_at(&fixture, fixture.now()).await.is_empty());
     for group in ["g2", "g\0", ""] {
         assert!(
-            rig.engine.groups().committed_offset(group, "t", 0).unwrap().is_some(),
+            fixture.engine.groups().committed_offset(group, "t", 0).unwrap().is_some(),
             "{group:?}"
         );
     }
@@ -60,25 +58,25 @@ async fn a_group_is_deleted_with_its_offsets_and_no_other_group_s() {
 
 #[tokio::test]
 async fn offsets_of_a_deleted_topic_go_with_it_and_stay_in_the_past() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.engine.groups().commit("g", vec![commit("t", 0, 1)]).await.unwrap();
-    rig.advance_clock(10);
-    let before = rig.now();
-    rig.engine.topics().delete(topic.id).await.unwrap();
-    assert!(rig.engine.groups().committed_offset("g", "t", 0).unwrap().is_none());
-    assert_eq!(offsets_at(&rig, before).await.len(), 1);
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.engine.groups().commit("g", vec![commit("t", 0, 1)]).await.unwrap();
+    fixture.advance_clock(10);
+    let before = fixture.now();
+    fixture.engine.topics().delete(topic.id).await.unwrap();
+    assert!(fixture.engine.groups().committed_offset("g", "t", 0).unwrap().is_none());
+    assert_eq!(offsets_at(&fixture, before).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_producer_id_is_never_allocated_twice_over_restarts() {
-    let mut rig = EngineFixture::new();
+    let mut fixture = EngineFixture::new();
     let mut ids = Vec::new();
     for _ in 0..3 {
         for _ in 0..5 {
-            ids.push(rig.engine.new_producer_id().await.unwrap());
+            ids.push(fixture.engine.new_producer_id().await.unwrap());
         }
-        rig = rig.crash(|_| 0);
+        fixture = fixture.crash(|_| 0);
     }
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
 }

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +13,10 @@ use engine::{
     PayloadHeader, PinError, RecordBatch, SeekError, Topic, TopicId, WaitPolicy,
 };
 use hlc::{Cut, Hlc, ManualClock, Moment, MomentSelector, SysTime, UserTime};
-use rig::{START, TimeListFormat};
 use storage::LogId;
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::manifest::Manifest;
+use testkit::engine::{START, TimeListFormat};
 
 const RETENTION: Duration = Duration::from_millis(1000);
 
@@ -598,9 +596,9 @@ fn a_log_start_that_advanced_without_a_restatement_is_refused() {
         world.create_and_delete(GONE).await;
         world.engine.close();
         {
-            let rig = storage_of(&world);
-            rig.advance_log_start(&[(LogId(0), Offset(3))]).unwrap();
-            rig.close();
+            let fixture = storage_of(&world);
+            fixture.advance_log_start(&[(LogId(0), Offset(3))]).unwrap();
+            fixture.close();
         }
         let refused = open(&world.disk, &world.clock, 0).unwrap_err().to_string();
         assert!(

@@ -1,13 +1,12 @@
 //! What a read of the past promises (TIME.md 3 and 4), on one node.
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Offset, PartitionView, SeekError, WaitPolicy};
 use hlc::{Cut, Moment, MomentSelector, SysTime, UserTime};
-use rig::{EngineFixture, START};
+use testkit::engine::{EngineFixture, START};
+use testkit::rng::SeededRng;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 
@@ -19,47 +18,47 @@ fn user(ms: i64) -> MomentSelector {
     MomentSelector::At(Moment::User { before: UserTime(ms), known: None })
 }
 
-async fn ends(rig: &EngineFixture, topic: &str, ask: MomentSelector) -> Vec<u64> {
-    let view = rig.engine.seek().view(topic, ask, NOW).await.expect("the moment can be read");
+async fn ends(fixture: &EngineFixture, topic: &str, ask: MomentSelector) -> Vec<u64> {
+    let view = fixture.engine.seek().view(topic, ask, NOW).await.expect("the moment can be read");
     view.partitions.iter().map(|view| view.end().0).collect()
 }
 
 /// F7: the bound is exclusive, on the axis of system time.
 #[tokio::test]
 async fn f7_a_cut_at_t_holds_what_came_before_t_and_nothing_of_t() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.advance_clock(1000);
-    let appended = rig.append(&topic, 0, &[1]).await.unwrap();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.advance_clock(1000);
+    let appended = fixture.append(&topic, 0, &[1]).await.unwrap();
     let ms = appended.stamp.time().0;
-    rig.advance_clock(10);
-    assert_eq!(ends(&rig, "t", sys(ms - 1)).await, [0]);
-    assert_eq!(ends(&rig, "t", sys(ms)).await, [0]);
-    assert_eq!(ends(&rig, "t", sys(ms + 1)).await, [1]);
+    fixture.advance_clock(10);
+    assert_eq!(ends(&fixture, "t", sys(ms - 1)).await, [0]);
+    assert_eq!(ends(&fixture, "t", sys(ms)).await, [0]);
+    assert_eq!(ends(&fixture, "t", sys(ms + 1)).await, [1]);
 }
 
 /// The same on the axis of user time.
 #[tokio::test]
 async fn f7_a_user_time_bound_is_exclusive_too() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[100, 200]).await.unwrap();
-    assert_eq!(ends(&rig, "t", user(199)).await, [1]);
-    assert_eq!(ends(&rig, "t", user(200)).await, [1]);
-    assert_eq!(ends(&rig, "t", user(201)).await, [2]);
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[100, 200]).await.unwrap();
+    assert_eq!(ends(&fixture, "t", user(199)).await, [1]);
+    assert_eq!(ends(&fixture, "t", user(200)).await, [1]);
+    assert_eq!(ends(&fixture, "t", user(201)).await, [2]);
 }
 
 /// B2: read at t, then write in the same millisecond, 2000 times. FFFS changed 1823 of its answers.
 #[tokio::test]
 async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_read() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
     for round in 0..2000 {
-        rig.advance_clock(1);
-        let cut = rig.now();
-        let before = rig.engine.cuts().at(cut, None, NOW).await.unwrap();
-        rig.append(&topic, 0, &[round]).await.unwrap();
-        let after = rig.engine.cuts().at(cut, None, NOW).await.unwrap();
+        fixture.advance_clock(1);
+        let cut = fixture.now();
+        let before = fixture.engine.cuts().at(cut, None, NOW).await.unwrap();
+        fixture.append(&topic, 0, &[round]).await.unwrap();
+        let after = fixture.engine.cuts().at(cut, None, NOW).await.unwrap();
         assert_eq!((before.hash, before.partitions), (after.hash, after.partitions));
     }
 }
@@ -67,104 +66,106 @@ async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_r
 /// B3: FFFS cached cuts of the future by user time; an answer "as known at s" may not change.
 #[tokio::test]
 async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[100]).await.unwrap();
-    let view = rig.engine.seek().view("t", user(500), NOW).await.unwrap();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[100]).await.unwrap();
+    let view = fixture.engine.seek().view("t", user(500), NOW).await.unwrap();
     assert_eq!(view.partitions[0].end(), Offset(1));
-    rig.append(&topic, 0, &[200]).await.unwrap();
-    let again = rig.engine.seek().view("t", view.selector, NOW).await.unwrap();
+    fixture.append(&topic, 0, &[200]).await.unwrap();
+    let again = fixture.engine.seek().view("t", view.selector, NOW).await.unwrap();
     assert_eq!(again.partitions[0].end(), Offset(1), "as known then");
-    assert_eq!(ends(&rig, "t", user(500)).await, [2], "as known now");
+    assert_eq!(ends(&fixture, "t", user(500)).await, [2], "as known now");
 }
 
 /// B4: FFFS used binary search on user times that were not sorted.
 #[tokio::test]
 async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
     for times in [&[50, 10][..], &[5, 80, 60], &[20], &[90, 70, 100]] {
-        rig.append(&topic, 0, times).await.unwrap();
+        fixture.append(&topic, 0, times).await.unwrap();
     }
     let all = [50, 10, 5, 80, 60, 20, 90, 70, 100];
     let view = PartitionView::present(topic.partition(0).unwrap());
     for time in 0..=101 {
         let expected = all.iter().position(|t| *t >= time).map(|offset| offset as u64);
-        let found = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
+        let found = fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
         assert_eq!(found.map(|found| found.offset.0), expected, "time {time}");
     }
 }
 
 #[tokio::test]
 async fn a_time_is_found_exactly_after_records_were_deleted() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
     for times in [[50, 10], [5, 80], [60, 20], [70, 90]] {
-        rig.append(&topic, 0, &times).await.unwrap();
+        fixture.append(&topic, 0, &times).await.unwrap();
     }
-    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     let view = PartitionView::present(topic.partition(0).unwrap());
     for (time, expected) in [(0, 3), (81, 7), (65, 3), (20, 3)] {
-        let found = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
+        let found =
+            fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
         assert_eq!(found.offset.0, expected, "time {time}");
     }
 }
 
 #[tokio::test]
 async fn a_window_holds_what_happened_between_its_ends() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    rig.advance_clock(10);
-    let first = rig.now();
-    rig.append(&topic, 0, &[3]).await.unwrap();
-    rig.advance_clock(10);
-    let second = rig.now();
-    rig.append(&topic, 0, &[4]).await.unwrap();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1, 2]).await.unwrap();
+    fixture.advance_clock(10);
+    let first = fixture.now();
+    fixture.append(&topic, 0, &[3]).await.unwrap();
+    fixture.advance_clock(10);
+    let second = fixture.now();
+    fixture.append(&topic, 0, &[4]).await.unwrap();
     let ask = MomentSelector::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
-    let view = rig.engine.seek().view("t", ask, NOW).await.unwrap();
+    let view = fixture.engine.seek().view("t", ask, NOW).await.unwrap();
     assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
 }
 
 /// F12, B13: the name is resolved as of the requested moment.
 #[tokio::test]
 async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_name_is_another() {
-    let rig = EngineFixture::new();
-    let old = rig.topic("t", 2).await;
-    rig.append(&old, 1, &[1]).await.unwrap();
-    rig.advance_clock(10);
-    let then = MomentSelector::At(Moment::Sys(rig.now()));
-    rig.engine.topics().delete(old.id).await.unwrap();
-    rig.advance_clock(10);
-    let between = MomentSelector::At(Moment::Sys(rig.now()));
-    let new = rig.topic("t", 1).await;
-    rig.append(&new, 0, &[1]).await.unwrap();
-    rig.advance_clock(10);
-    let rig = rig.restart();
-    assert_eq!(ends(&rig, "t", then).await, [0, 1]);
+    let fixture = EngineFixture::new();
+    let old = fixture.topic("t", 2).await;
+    fixture.append(&old, 1, &[1]).await.unwrap();
+    fixture.advance_clock(10);
+    let then = MomentSelector::At(Moment::Sys(fixture.now()));
+    fixture.engine.topics().delete(old.id).await.unwrap();
+    fixture.advance_clock(10);
+    let between = MomentSelector::At(Moment::Sys(fixture.now()));
+    let new = fixture.topic("t", 1).await;
+    fixture.append(&new, 0, &[1]).await.unwrap();
+    fixture.advance_clock(10);
+    let fixture = fixture.restart();
+    assert_eq!(ends(&fixture, "t", then).await, [0, 1]);
     assert!(matches!(
-        rig.engine.seek().view("t", between, NOW).await,
+        fixture.engine.seek().view("t", between, NOW).await,
         Err(SeekError::NoTopic { .. })
     ));
-    assert_eq!(ends(&rig, "t", MomentSelector::At(Moment::Sys(rig.now()))).await, [1]);
+    assert_eq!(ends(&fixture, "t", MomentSelector::At(Moment::Sys(fixture.now()))).await, [1]);
 }
 
 #[tokio::test]
 async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_frontier() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    let soon = Cut::before(SysTime(rig.engine.wall_now().0 + 200));
-    let refused = rig.engine.cuts().at(soon, None, WaitPolicy::Refuse).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(fixture.engine.wall_now().0 + 200));
+    let refused = fixture.engine.cuts().at(soon, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { retry_ms: 1.., .. })), "{refused:?}");
-    let answered = rig.engine.cuts().at(soon, None, WaitPolicy::AtFrontier).await.unwrap();
+    let answered = fixture.engine.cuts().at(soon, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answered.at < soon);
-    let asked = rig.engine.cuts().at(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
-    let passing = async { rig.advance_clock(200) };
+    let asked = fixture.engine.cuts().at(soon, None, WaitPolicy::Wait(Duration::from_secs(5)));
+    let passing = async { fixture.advance_clock(200) };
     let (waited, ()) = tokio::join!(asked, passing);
     assert_eq!(waited.unwrap().at, soon);
     let far = Cut::before(SysTime(START + 86_400_000));
-    let refused = rig.engine.cuts().at(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
+    let refused =
+        fixture.engine.cuts().at(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
@@ -172,17 +173,17 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
 /// answer that names the frontier names the current one.
 #[tokio::test]
 async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
     let far = Cut::before(SysTime(START + 86_400_000));
     let mut asks = 0;
     for when in
         [WaitPolicy::Wait(Duration::from_secs(5)), WaitPolicy::Refuse, WaitPolicy::AtFrontier]
     {
-        rig.advance_clock(3_600_000);
+        fixture.advance_clock(3_600_000);
         asks += 1;
-        let frontier = match rig.engine.cuts().at(far, None, when).await {
+        let frontier = match fixture.engine.cuts().at(far, None, when).await {
             Err(SeekError::FarFuture { frontier, .. } | SeekError::NotYet { frontier, .. }) => {
                 frontier
             }
@@ -191,46 +192,46 @@ async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle(
         };
         assert_eq!(frontier.time(), SysTime(START + asks * 3_600_000), "{when:?}");
     }
-    rig.advance_clock(3_600_000);
-    let past = Cut::before(SysTime(rig.clock_ms() - 1000));
-    assert!(rig.engine.cuts().at(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
+    fixture.advance_clock(3_600_000);
+    let past = Cut::before(SysTime(fixture.clock_ms() - 1000));
+    assert!(fixture.engine.cuts().at(past, None, WaitPolicy::Refuse).await.is_ok(), "it is past");
 }
 
 /// A closed moment stays readable, even under a clock that was set back so far that it issues
 /// nothing.
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.advance_clock(60_000);
-    let closed = rig.now();
-    let before = rig.engine.cuts().at(closed, None, NOW).await.unwrap();
-    rig.clock.step_to(SysTime(START));
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    fixture.advance_clock(60_000);
+    let closed = fixture.now();
+    let before = fixture.engine.cuts().at(closed, None, NOW).await.unwrap();
+    fixture.clock.step_to(SysTime(START));
     let patience = WaitPolicy::Wait(Duration::from_secs(5));
-    let after = rig.engine.cuts().at(closed, None, patience).await.unwrap();
+    let after = fixture.engine.cuts().at(closed, None, patience).await.unwrap();
     assert_eq!((after.at, after.hash), (before.at, before.hash));
 }
 
 #[tokio::test]
 async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_its_earliest_moment()
  {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 2).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.append(&topic, 1, &[1]).await.unwrap();
-    rig.advance_clock(10);
-    let early = rig.now();
-    let kept = rig.append(&topic, 0, &[2]).await.unwrap();
-    rig.advance_clock(10);
-    rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
-    let Err(SeekError::BeforeHistory { lost }) = rig.engine.cuts().at(early, None, NOW).await
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 2).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    fixture.append(&topic, 1, &[1]).await.unwrap();
+    fixture.advance_clock(10);
+    let early = fixture.now();
+    let kept = fixture.append(&topic, 0, &[2]).await.unwrap();
+    fixture.advance_clock(10);
+    fixture.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
+    let Err(SeekError::BeforeHistory { lost }) = fixture.engine.cuts().at(early, None, NOW).await
     else {
         panic!("half of the cut is gone");
     };
     assert_eq!(lost.len(), 1);
     assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 0));
-    let again = rig.engine.cuts().at(Cut::below(lost[0].earliest), None, NOW).await;
+    let again = fixture.engine.cuts().at(Cut::below(lost[0].earliest), None, NOW).await;
     assert!(again.is_ok(), "the earliest moment that was named can be read");
     assert_eq!(lost[0].earliest, kept.stamp.next());
 }
@@ -238,29 +239,26 @@ async fn history_before_the_log_start_is_an_error_that_names_each_partition_and_
 /// F9: every cut's hash is the same after a crash, whatever unsynced data the disk kept.
 #[tokio::test]
 async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
-    let mut rig = EngineFixture::new();
+    let mut fixture = EngineFixture::new();
     let mut taken: Vec<(Cut, u128)> = Vec::new();
-    let mut seed = 7_u64;
+    let mut random = SeededRng::new(7);
     for life in 0..12 {
         let name = format!("t{life}");
-        let topic = rig.topic(&name, 3).await;
+        let topic = fixture.topic(&name, 3).await;
         for round in 0..20 {
             let partition = (round % 3) as u32;
-            rig.append(&topic, partition, &[round]).await.unwrap();
-            rig.advance_clock((round % 4) as u64);
-            let cut = rig.now();
-            taken.push((cut, rig.engine.cuts().at(cut, None, NOW).await.unwrap().hash));
+            fixture.append(&topic, partition, &[round]).await.unwrap();
+            fixture.advance_clock((round % 4) as u64);
+            let cut = fixture.now();
+            taken.push((cut, fixture.engine.cuts().at(cut, None, NOW).await.unwrap().hash));
         }
         if life % 3 == 2 {
-            let back = rig.engine.wall_now().0 - 200;
-            rig.clock.step_to(SysTime(back));
+            let back = fixture.engine.wall_now().0 - 200;
+            fixture.clock.step_to(SysTime(back));
         }
-        rig = rig.crash(|choices| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize % choices
-        });
+        fixture = fixture.crash(|choices| random.below(choices as u64) as usize);
         for (cut, hash) in &taken {
-            let again = rig.engine.cuts().at(*cut, None, NOW).await.unwrap();
+            let again = fixture.engine.cuts().at(*cut, None, NOW).await.unwrap();
             assert_eq!(again.hash, *hash, "cut {:?} in incarnation {life}", cut.bound());
         }
     }
@@ -270,55 +268,55 @@ async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
 /// was appended.
 #[tokio::test]
 async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 4).await;
-    rig.advance_clock(1);
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 4).await;
+    fixture.advance_clock(1);
     let mut history = Vec::new();
     for round in 0..400_i64 {
         let partition = (round * 7 % 4) as u32;
-        let appended = rig.append(&topic, partition, &[round]).await.unwrap();
+        let appended = fixture.append(&topic, partition, &[round]).await.unwrap();
         history.push((appended.stamp, partition));
-        rig.advance_clock((round % 3) as u64);
+        fixture.advance_clock((round % 3) as u64);
     }
-    rig.advance_clock(5);
+    fixture.advance_clock(5);
     let from = history[0].0.time().0;
-    for ms in from..=rig.engine.wall_now().0 {
+    for ms in from..=fixture.engine.wall_now().0 {
         let cut = Cut::before(SysTime(ms));
         let expected: Vec<u64> = (0..4)
             .map(|partition| {
                 history.iter().filter(|(s, p)| *p == partition && cut.admits(*s)).count() as u64
             })
             .collect();
-        assert_eq!(ends(&rig, "t", sys(ms)).await, expected, "t={ms}");
+        assert_eq!(ends(&fixture, "t", sys(ms)).await, expected, "t={ms}");
     }
 }
 
 #[tokio::test]
 async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_opens_again() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1, 2, 3]).await.unwrap();
-    rig.engine.topics().delete(topic.id).await.unwrap();
-    assert!(rig.engine.topics().delete_records(&topic, 0, 2).await.is_err());
-    let rig = rig.restart();
-    assert!(rig.engine.topics().named("t").is_none());
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1, 2, 3]).await.unwrap();
+    fixture.engine.topics().delete(topic.id).await.unwrap();
+    assert!(fixture.engine.topics().delete_records(&topic, 0, 2).await.is_err());
+    let fixture = fixture.restart();
+    assert!(fixture.engine.topics().named("t").is_none());
 }
 
 /// KIP-734, also on views that begin and end inside a batch.
 #[tokio::test]
 async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
     let all = [50, 10, 5, 80, 60, 20, 90, 70, 90];
     for times in [&all[..2], &all[2..5], &all[5..6], &all[6..]] {
-        rig.append(&topic, 0, times).await.unwrap();
+        fixture.append(&topic, 0, times).await.unwrap();
     }
     let partition = topic.partition(0).unwrap();
     for from in 0..=all.len() {
         for until in from..=all.len() {
             let (start, end) = (Offset(from as u64), Some(Offset(until as u64)));
             let view = PartitionView { partition: Arc::clone(partition), start, end };
-            let found = rig.engine.seek().latest_by_user_time(&view).unwrap();
+            let found = fixture.engine.seek().latest_by_user_time(&view).unwrap();
             let most = all[from..until].iter().max();
             let expected = most.and_then(|most| all[from..until].iter().position(|t| t == most));
             let expected = expected.map(|position| (from + position) as u64);
@@ -329,9 +327,9 @@ async fn the_latest_record_by_user_time_is_exact_in_every_range_of_a_log() {
 
 #[tokio::test]
 async fn a_corrupt_namespace_event_is_never_applied() {
-    let rig = EngineFixture::new();
-    rig.topic("orders", 1).await;
-    let EngineFixture { disk, clock, engine } = rig;
+    let fixture = EngineFixture::new();
+    fixture.topic("orders", 1).await;
+    let EngineFixture { disk, clock, engine } = fixture;
     engine.close();
     drop(engine);
     let names = storage::disk::Disk::list(&disk).unwrap();
@@ -343,7 +341,7 @@ async fn a_corrupt_namespace_event_is_never_applied() {
         Arc::new(disk),
         engine::EngineOptions::default(),
         clock as Arc<dyn hlc::WallClock>,
-        Arc::new(rig::TimeListFormat),
+        Arc::new(testkit::engine::TimeListFormat),
     );
     let error = opened.expect_err("corruption is refused").to_string();
     assert!(error.contains("corrupt") && error.contains(&journal), "{error}");
@@ -351,32 +349,36 @@ async fn a_corrupt_namespace_event_is_never_applied() {
 
 #[tokio::test]
 async fn a_view_that_was_whole_says_so_when_its_records_are_deleted_later() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1, 2]).await.unwrap();
-    rig.advance_clock(10);
-    let view =
-        rig.engine.seek().view("t", MomentSelector::At(Moment::Sys(rig.now())), NOW).await.unwrap();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1, 2]).await.unwrap();
+    fixture.advance_clock(10);
+    let view = fixture
+        .engine
+        .seek()
+        .view("t", MomentSelector::At(Moment::Sys(fixture.now())), NOW)
+        .await
+        .unwrap();
     assert!(view.check_retained().is_ok());
-    rig.append(&topic, 0, &[3, 4]).await.unwrap();
-    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
+    fixture.append(&topic, 0, &[3, 4]).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     assert!(matches!(view.check_retained(), Err(SeekError::BeforeHistory { .. })));
 }
 
 #[tokio::test]
 async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[100]).await.unwrap();
-    rig.advance_clock(10);
-    let early = rig.now();
-    rig.append(&topic, 0, &[200]).await.unwrap();
-    rig.advance_clock(10);
-    let late = rig.now();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[100]).await.unwrap();
+    fixture.advance_clock(10);
+    let early = fixture.now();
+    fixture.append(&topic, 0, &[200]).await.unwrap();
+    fixture.advance_clock(10);
+    let late = fixture.now();
     let at = |ms, known| Moment::User { before: UserTime(ms), known };
     for (first, second) in [(Some(late), Some(early)), (Some(late), None), (None, Some(late))] {
         let ask = MomentSelector::window(at(50, first), at(500, second)).unwrap();
-        let view = rig.engine.seek().view("t", ask, NOW).await.unwrap();
+        let view = fixture.engine.seek().view("t", ask, NOW).await.unwrap();
         assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
     }
 }
@@ -384,24 +386,24 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
 /// A client may go away while its change is in flight to the disk; the next change waits for it.
 #[tokio::test]
 async fn a_change_whose_caller_went_away_is_completed_before_the_next_is_decided() {
-    let rig = EngineFixture::new();
+    let fixture = EngineFixture::new();
     let none = std::collections::BTreeMap::new;
     for round in 0..20_u8 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));
-        let first = rig.engine.topics().create(&a, 2, none(), [round; 16], false);
+        let first = fixture.engine.topics().create(&a, 2, none(), [round; 16], false);
         let _ = tokio::time::timeout(Duration::ZERO, first).await;
         let id = [100 + round; 16];
-        let other = rig.engine.topics().create(&b, 2, none(), id, false).await.unwrap();
-        if let Some(one) = rig.engine.topics().named(&a) {
+        let other = fixture.engine.topics().create(&b, 2, none(), id, false).await.unwrap();
+        if let Some(one) = fixture.engine.topics().named(&a) {
             let logs = |topic: &engine::Topic| -> Vec<_> {
                 topic.partitions.iter().map(|partition| partition.log.id).collect()
             };
             assert!(logs(&one).iter().all(|log| !logs(&other).contains(log)), "{round}");
         }
-        let _ = tokio::time::timeout(Duration::ZERO, rig.engine.topics().delete(id)).await;
-        let _ = rig.engine.topics().delete(id).await;
-        assert!(rig.engine.topics().named(&b).is_none());
+        let _ = tokio::time::timeout(Duration::ZERO, fixture.engine.topics().delete(id)).await;
+        let _ = fixture.engine.topics().delete(id).await;
+        assert!(fixture.engine.topics().named(&b).is_none());
     }
-    let rig = rig.restart();
-    assert!(rig.engine.topics().all().iter().all(|topic| topic.name.starts_with('a')));
+    let fixture = fixture.restart();
+    assert!(fixture.engine.topics().all().iter().all(|topic| topic.name.starts_with('a')));
 }

@@ -1,7 +1,5 @@
 //! What pins hold, and until when (TIME.md 6).
 
-mod rig;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,28 +7,28 @@ use engine::{
     CoreOptions, EngineError, EngineOptions, Pin, PinError, PinHold, SeekError, WaitPolicy,
 };
 use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const HOUR: u64 = 3_600_000;
 
-async fn pin(rig: &EngineFixture, name: &str, at: Cut) -> Result<Pin, PinError> {
-    rig.engine.pins().set(name, at, NOW, SysTime(START + HOUR), None).await
+async fn pin(fixture: &EngineFixture, name: &str, at: Cut) -> Result<Pin, PinError> {
+    fixture.engine.pins().set(name, at, NOW, SysTime(START + HOUR), None).await
 }
 
 async fn pin_topics(
-    rig: &EngineFixture,
+    fixture: &EngineFixture,
     name: &str,
     at: Cut,
     topics: &[&str],
 ) -> Result<Pin, PinError> {
     let topics: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
-    rig.engine.pins().set(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
+    fixture.engine.pins().set(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
 }
 
-fn names(rig: &EngineFixture) -> Vec<String> {
-    rig.engine.pins().all().iter().map(|pin| pin.name.to_string()).collect()
+fn names(fixture: &EngineFixture) -> Vec<String> {
+    fixture.engine.pins().all().iter().map(|pin| pin.name.to_string()).collect()
 }
 
 fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
@@ -39,117 +37,117 @@ fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
 
 #[tokio::test]
 async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed() {
-    let rig = EngineFixture::new();
-    let (a, b) = (rig.topic("a", 1).await, rig.topic("b", 1).await);
+    let fixture = EngineFixture::new();
+    let (a, b) = (fixture.topic("a", 1).await, fixture.topic("b", 1).await);
     for topic in [&a, &b] {
-        rig.append(topic, 0, &[1]).await.unwrap();
-        rig.append(topic, 0, &[2]).await.unwrap();
+        fixture.append(topic, 0, &[1]).await.unwrap();
+        fixture.append(topic, 0, &[2]).await.unwrap();
     }
-    rig.advance_clock(1);
-    let at = rig.now();
+    fixture.advance_clock(1);
+    let at = fixture.now();
     for topic in [&a, &b] {
-        rig.append(topic, 0, &[3]).await.unwrap();
+        fixture.append(topic, 0, &[3]).await.unwrap();
     }
-    let set = pin_topics(&rig, "p", at, &["a"]).await.unwrap();
+    let set = pin_topics(&fixture, "p", at, &["a"]).await.unwrap();
     assert_eq!(set.topics, Some(vec![Arc::from("a")]));
-    let error = rig.engine.topics().delete_records(&a, 0, 1).await.unwrap_err();
+    let error = fixture.engine.topics().delete_records(&a, 0, 1).await.unwrap_err();
     assert!(matches!(&error, EngineError::Pinned { pin, .. } if &**pin == "p"), "{error}");
     assert!(error.to_string().contains("pin=p"), "{error}");
-    assert!(rig.engine.topics().delete_records(&a, 0, -1).await.is_err());
+    assert!(fixture.engine.topics().delete_records(&a, 0, -1).await.is_err());
     // A request that removes nothing is not refused, and another topic's pin does not matter.
-    assert_eq!(rig.engine.topics().delete_records(&a, 0, 0).await.unwrap().0, 0);
-    assert_eq!(rig.engine.topics().delete_records(&b, 0, 2).await.unwrap().0, 2);
-    rig.engine.pins().remove("p").await.unwrap();
-    assert!(matches!(rig.engine.pins().remove("p").await, Err(PinError::Unknown(_))));
-    assert_eq!(rig.engine.topics().delete_records(&a, 0, 1).await.unwrap().0, 1);
+    assert_eq!(fixture.engine.topics().delete_records(&a, 0, 0).await.unwrap().0, 0);
+    assert_eq!(fixture.engine.topics().delete_records(&b, 0, 2).await.unwrap().0, 2);
+    fixture.engine.pins().remove("p").await.unwrap();
+    assert!(matches!(fixture.engine.pins().remove("p").await, Err(PinError::Unknown(_))));
+    assert_eq!(fixture.engine.topics().delete_records(&a, 0, 1).await.unwrap().0, 1);
 }
 
 /// Otherwise its moment could not be read: it would end below the log start.
 #[tokio::test]
 async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.advance_clock(1);
-    let empty = rig.now();
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    let later = rig.topic("later", 1).await;
-    rig.append(&later, 0, &[1]).await.unwrap();
-    rig.engine.topics().add_partitions("t", 2, false).await.unwrap();
-    let topic = rig.engine.topics().by_id(&topic.id).unwrap();
-    rig.append(&topic, 1, &[1]).await.unwrap();
-    pin(&rig, "p", empty).await.unwrap();
-    let refused = rig.engine.topics().delete_records(&topic, 0, 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.advance_clock(1);
+    let empty = fixture.now();
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    let later = fixture.topic("later", 1).await;
+    fixture.append(&later, 0, &[1]).await.unwrap();
+    fixture.engine.topics().add_partitions("t", 2, false).await.unwrap();
+    let topic = fixture.engine.topics().by_id(&topic.id).unwrap();
+    fixture.append(&topic, 1, &[1]).await.unwrap();
+    pin(&fixture, "p", empty).await.unwrap();
+    let refused = fixture.engine.topics().delete_records(&topic, 0, 1).await;
     assert!(matches!(refused, Err(EngineError::Pinned { .. })), "{refused:?}");
-    assert_eq!(rig.engine.topics().delete_records(&topic, 1, 1).await.unwrap().0, 1);
-    assert_eq!(rig.engine.topics().delete_records(&later, 0, 1).await.unwrap().0, 1);
-    let pinned = rig.engine.cuts().at(empty, None, NOW).await.unwrap();
+    assert_eq!(fixture.engine.topics().delete_records(&topic, 1, 1).await.unwrap().0, 1);
+    assert_eq!(fixture.engine.topics().delete_records(&later, 0, 1).await.unwrap().0, 1);
+    let pinned = fixture.engine.cuts().at(empty, None, NOW).await.unwrap();
     assert_eq!(pinned.partitions.len(), 1);
-    rig.engine.pins().remove("p").await.unwrap();
-    assert_eq!(rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
+    fixture.engine.pins().remove("p").await.unwrap();
+    assert_eq!(fixture.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
 }
 
 #[tokio::test]
 async fn a_moment_before_the_log_start_or_not_past_cannot_be_pinned() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 2).await;
-    rig.append(&topic, 1, &[1]).await.unwrap();
-    rig.advance_clock(1);
-    let early = rig.now();
-    rig.append(&topic, 1, &[2, 3]).await.unwrap();
-    rig.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
-    match pin(&rig, "p", early).await {
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 2).await;
+    fixture.append(&topic, 1, &[1]).await.unwrap();
+    fixture.advance_clock(1);
+    let early = fixture.now();
+    fixture.append(&topic, 1, &[2, 3]).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
+    match pin(&fixture, "p", early).await {
         Err(PinError::Seek(SeekError::BeforeHistory { lost })) => {
             assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 1));
         }
         other => panic!("the log start advanced: {other:?}"),
     }
     let later = Cut::before(SysTime(START + 10_000));
-    let not_yet = pin(&rig, "p", later).await;
+    let not_yet = pin(&fixture, "p", later).await;
     assert!(matches!(not_yet, Err(PinError::Seek(SeekError::NotYet { .. }))), "{not_yet:?}");
-    let unknown = pin_topics(&rig, "p", rig.now(), &["t", "u"]).await;
+    let unknown = pin_topics(&fixture, "p", fixture.now(), &["t", "u"]).await;
     assert!(matches!(unknown, Err(PinError::Seek(SeekError::NoTopic { .. }))), "{unknown:?}");
-    assert_eq!(names(&rig), [""; 0]);
-    pin(&rig, "p", rig.now()).await.unwrap();
+    assert_eq!(names(&fixture), [""; 0]);
+    pin(&fixture, "p", fixture.now()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_name_or_an_expiry_that_cannot_be_is_refused() {
-    let rig = EngineFixture::new();
-    let at = rig.now();
+    let fixture = EngineFixture::new();
+    let at = fixture.now();
     let long = "x".repeat(250);
     for name in ["", ".", "..", "a b", "a/b", "ä", &long] {
-        assert_invalid(pin(&rig, name, at).await, name);
+        assert_invalid(pin(&fixture, name, at).await, name);
     }
-    pin(&rig, &long[1..], at).await.unwrap();
+    pin(&fixture, &long[1..], at).await.unwrap();
     let ten_years = engine::pins::EXPIRY_MS_MAX;
     for expires in [0, START, START + ten_years + 1, u64::MAX] {
-        let refused = rig.engine.pins().set("p", at, NOW, SysTime(expires), None).await;
+        let refused = fixture.engine.pins().set("p", at, NOW, SysTime(expires), None).await;
         assert_invalid(refused, &expires.to_string());
     }
-    rig.engine.pins().set("p", at, NOW, SysTime(START + ten_years), None).await.unwrap();
-    assert_invalid(pin_topics(&rig, "q", at, &[]).await, "of nothing");
+    fixture.engine.pins().set("p", at, NOW, SysTime(START + ten_years), None).await.unwrap();
+    assert_invalid(pin_topics(&fixture, "q", at, &[]).await, "of nothing");
 }
 
 #[tokio::test]
 async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
-    let rig = EngineFixture::new();
-    rig.topic("t", 1).await;
-    rig.advance_clock(1);
-    let at = rig.now();
-    rig.advance_clock(1);
-    let until = |expires| rig.engine.pins().set("p", at, NOW, SysTime(expires), None);
+    let fixture = EngineFixture::new();
+    fixture.topic("t", 1).await;
+    fixture.advance_clock(1);
+    let at = fixture.now();
+    fixture.advance_clock(1);
+    let until = |expires| fixture.engine.pins().set("p", at, NOW, SysTime(expires), None);
     until(START + 100).await.unwrap();
     assert_eq!(until(START + 300).await.unwrap().expires, SysTime(START + 300));
     assert_eq!(until(START + 200).await.unwrap().expires, SysTime(START + 300), "never shortened");
-    let other = pin(&rig, "p", rig.now()).await.unwrap_err();
+    let other = pin(&fixture, "p", fixture.now()).await.unwrap_err();
     assert!(matches!(other, PinError::Taken { at: stands, .. } if stands == at), "{other}");
-    let other = pin_topics(&rig, "p", at, &["t"]).await;
+    let other = pin_topics(&fixture, "p", at, &["t"]).await;
     assert!(matches!(other, Err(PinError::Taken { .. })), "{other:?}");
     // Once the pin has expired, the name is free.
-    rig.advance_clock(300);
-    assert_eq!(names(&rig), [""; 0]);
-    pin_topics(&rig, "p", at, &["t"]).await.unwrap();
-    assert_eq!(names(&rig), ["p"]);
+    fixture.advance_clock(300);
+    assert_eq!(names(&fixture), [""; 0]);
+    pin_topics(&fixture, "p", at, &["t"]).await.unwrap();
+    assert_eq!(names(&fixture), ["p"]);
 }
 
 #[tokio::test]
@@ -159,120 +157,121 @@ async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
         ..EngineOptions::default()
     };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
-    let at = rig.now();
-    rig.engine.pins().set("short", at, NOW, SysTime(START + 10), None).await.unwrap();
-    pin(&rig, "long", at).await.unwrap();
-    assert!(matches!(pin(&rig, "more", at).await, Err(PinError::TooMany(2))));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options);
+    let at = fixture.now();
+    fixture.engine.pins().set("short", at, NOW, SysTime(START + 10), None).await.unwrap();
+    pin(&fixture, "long", at).await.unwrap();
+    assert!(matches!(pin(&fixture, "more", at).await, Err(PinError::TooMany(2))));
     // An existing pin can be extended all the same.
-    pin(&rig, "long", at).await.unwrap();
-    rig.advance_clock(10);
-    pin(&rig, "more", at).await.unwrap();
-    assert_eq!(names(&rig), ["long", "more"]);
+    pin(&fixture, "long", at).await.unwrap();
+    fixture.advance_clock(10);
+    pin(&fixture, "more", at).await.unwrap();
+    assert_eq!(names(&fixture), ["long", "more"]);
 }
 
 #[tokio::test]
 async fn an_expired_pin_holds_nothing_and_maintenance_removes_it() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.advance_clock(1);
-    pin(&rig, "p", rig.now()).await.unwrap();
-    rig.advance_clock(HOUR - 2);
-    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 0);
-    assert!(rig.engine.topics().delete_records(&topic, 0, 1).await.is_err());
-    rig.advance_clock(1);
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    fixture.advance_clock(1);
+    pin(&fixture, "p", fixture.now()).await.unwrap();
+    fixture.advance_clock(HOUR - 2);
+    assert_eq!(fixture.engine.pins().remove_expired().await.unwrap(), 0);
+    assert!(fixture.engine.topics().delete_records(&topic, 0, 1).await.is_err());
+    fixture.advance_clock(1);
     assert_eq!(
-        (names(&rig), rig.engine.pins().holds(None)),
+        (names(&fixture), fixture.engine.pins().holds(None)),
         (vec![], engine::PinHoldRange::default())
     );
-    assert_eq!(rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
-    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 1);
-    assert_eq!(rig.engine.pins().remove_expired().await.unwrap(), 0);
+    assert_eq!(fixture.engine.topics().delete_records(&topic, 0, 1).await.unwrap().0, 1);
+    assert_eq!(fixture.engine.pins().remove_expired().await.unwrap(), 1);
+    assert_eq!(fixture.engine.pins().remove_expired().await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn pins_survive_a_crash_and_so_do_their_removals() {
-    let rig = EngineFixture::new();
-    rig.topic("a", 1).await;
-    rig.advance_clock(1);
-    let at = rig.now();
-    pin(&rig, "gone", at).await.unwrap();
-    let kept = pin_topics(&rig, "kept", at, &["a"]).await.unwrap();
-    rig.engine.pins().remove("gone").await.unwrap();
-    let before = rig.engine.pins().all();
+    let fixture = EngineFixture::new();
+    fixture.topic("a", 1).await;
+    fixture.advance_clock(1);
+    let at = fixture.now();
+    pin(&fixture, "gone", at).await.unwrap();
+    let kept = pin_topics(&fixture, "kept", at, &["a"]).await.unwrap();
+    fixture.engine.pins().remove("gone").await.unwrap();
+    let before = fixture.engine.pins().all();
     assert_eq!(before, [kept]);
-    let rig = rig.crash(|_| 0);
-    assert_eq!(rig.engine.pins().all(), before);
-    let rig = rig.restart();
-    assert_eq!(rig.engine.pins().all(), before);
+    let fixture = fixture.crash(|_| 0);
+    assert_eq!(fixture.engine.pins().all(), before);
+    let fixture = fixture.restart();
+    assert_eq!(fixture.engine.pins().all(), before);
 }
 
 #[tokio::test]
 async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it() {
-    let rig = EngineFixture::new();
-    let first = rig.topic("t", 1).await;
-    rig.advance_clock(1);
-    let at = rig.now();
-    pin_topics(&rig, "p", at, &["t"]).await.unwrap();
-    rig.engine.topics().delete(first.id).await.unwrap();
-    let second = rig.engine.topics().create("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
-    assert_eq!(rig.engine.pins().all()[0].topics, Some(vec![Arc::from("t")]));
+    let fixture = EngineFixture::new();
+    let first = fixture.topic("t", 1).await;
+    fixture.advance_clock(1);
+    let at = fixture.now();
+    pin_topics(&fixture, "p", at, &["t"]).await.unwrap();
+    fixture.engine.topics().delete(first.id).await.unwrap();
+    let second =
+        fixture.engine.topics().create("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
+    assert_eq!(fixture.engine.pins().all()[0].topics, Some(vec![Arc::from("t")]));
     let hold = Some(PinHold { pin: "p".into(), at });
-    assert_eq!(rig.engine.pins().holds(Some(&first.id)).latest, hold);
-    assert_eq!(rig.engine.pins().holds(Some(&second.id)).latest, None);
+    assert_eq!(fixture.engine.pins().holds(Some(&first.id)).latest, hold);
+    assert_eq!(fixture.engine.pins().holds(Some(&second.id)).latest, None);
 }
 
 /// To a clock that jumped ahead, every record would be old and every pin expired.
 #[tokio::test]
 async fn while_the_clock_is_fenced_there_is_no_retention_time() {
-    let rig = EngineFixture::new();
-    let at = rig.now();
-    pin(&rig, "p", at).await.unwrap();
-    assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
-    rig.clock.step_to(SysTime(START + 10 * HOUR));
-    assert_eq!(rig.engine.retention_time(), None);
-    assert_eq!(rig.engine.pins().holds(None).latest, Some(PinHold { pin: "p".into(), at }));
-    assert!(rig.engine.pins().remove_expired().await.is_err());
-    rig.clock.step_to(SysTime(START));
-    assert_eq!(rig.engine.retention_time(), Some(SysTime(START)));
-    assert_eq!(names(&rig), ["p"]);
+    let fixture = EngineFixture::new();
+    let at = fixture.now();
+    pin(&fixture, "p", at).await.unwrap();
+    assert_eq!(fixture.engine.retention_time(), Some(SysTime(START)));
+    fixture.clock.step_to(SysTime(START + 10 * HOUR));
+    assert_eq!(fixture.engine.retention_time(), None);
+    assert_eq!(fixture.engine.pins().holds(None).latest, Some(PinHold { pin: "p".into(), at }));
+    assert!(fixture.engine.pins().remove_expired().await.is_err());
+    fixture.clock.step_to(SysTime(START));
+    assert_eq!(fixture.engine.retention_time(), Some(SysTime(START)));
+    assert_eq!(names(&fixture), ["p"]);
 }
 
 /// Code that decides by pins what to remove holds the lock until the horizon is on stable storage.
 #[tokio::test]
 async fn no_pin_is_set_while_changes_are_locked() {
-    let rig = EngineFixture::new();
-    let at = rig.now();
-    let held = rig.engine.lock_changes().await;
-    let setting = pin(&rig, "p", at);
+    let fixture = EngineFixture::new();
+    let at = fixture.now();
+    let held = fixture.engine.lock_changes().await;
+    let setting = pin(&fixture, "p", at);
     tokio::pin!(setting);
     let once = std::future::poll_fn(|context| {
         std::task::Poll::Ready(setting.as_mut().poll(context).is_ready())
     });
     assert!(!once.await);
-    assert_eq!(names(&rig), [""; 0]);
+    assert_eq!(names(&fixture), [""; 0]);
     drop(held);
     setting.await.unwrap();
-    assert_eq!(names(&rig), ["p"]);
+    assert_eq!(names(&fixture), ["p"]);
 }
 
 /// To a server that starts under a clock that is days ahead, every record would be old and every
 /// pin expired.
 #[tokio::test]
 async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advances() {
-    let rig = EngineFixture::new();
-    rig.clock.set_discipline(ClockDiscipline::default());
+    let fixture = EngineFixture::new();
+    fixture.clock.set_discipline(ClockDiscipline::default());
     let aged = BTreeMap::from([("retention.ms".to_owned(), "60000".to_owned())]);
-    let topic = rig.engine.topics().create("t", 1, aged, [7; 16], false).await.unwrap();
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    rig.append(&topic, 0, &[2]).await.unwrap();
-    let at = rig.now();
-    pin(&rig, "p", at).await.unwrap();
-    rig.clock.step_to(SysTime(START + 200 * HOUR));
-    let mut rig = rig.restart();
+    let topic = fixture.engine.topics().create("t", 1, aged, [7; 16], false).await.unwrap();
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    fixture.append(&topic, 0, &[2]).await.unwrap();
+    let at = fixture.now();
+    pin(&fixture, "p", at).await.unwrap();
+    fixture.clock.step_to(SysTime(START + 200 * HOUR));
+    let mut fixture = fixture.restart();
     for _ in 0..2 {
-        let engine = Arc::new(rig.engine);
+        let engine = Arc::new(fixture.engine);
         assert_eq!(engine.retention_time(), None);
         assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 0);
         assert_eq!(engine.pins().remove_expired().await.unwrap(), 0);
@@ -283,10 +282,10 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
         assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 0);
         engine.pins().remove("q").await.unwrap();
         let engine = Arc::into_inner(engine).unwrap();
-        rig = EngineFixture { engine, ..rig }.restart();
+        fixture = EngineFixture { engine, ..fixture }.restart();
     }
-    assert_eq!(rig.engine.timekeeper().confirm(), None);
-    let engine = Arc::new(rig.engine);
+    assert_eq!(fixture.engine.timekeeper().confirm(), None);
+    let engine = Arc::new(fixture.engine);
     assert!(engine.pins().all().is_empty(), "by a clock that is right it is over");
     assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 1);
     assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 2);
@@ -295,15 +294,15 @@ async fn by_a_clock_far_ahead_at_the_start_no_pin_expires_and_no_log_start_advan
 /// The size of a partition needs no clock: a disk must not fill up while nobody confirms the time.
 #[tokio::test]
 async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
-    let rig = EngineFixture::new();
-    rig.clock.set_discipline(ClockDiscipline::default());
+    let fixture = EngineFixture::new();
+    fixture.clock.set_discipline(ClockDiscipline::default());
     let small = BTreeMap::from([("retention.bytes".to_owned(), "16".to_owned())]);
-    let topic = rig.engine.topics().create("t", 1, small, [7; 16], false).await.unwrap();
+    let topic = fixture.engine.topics().create("t", 1, small, [7; 16], false).await.unwrap();
     for time in 0..4 {
-        rig.append(&topic, 0, &[time]).await.unwrap();
+        fixture.append(&topic, 0, &[time]).await.unwrap();
     }
-    rig.clock.step_to(SysTime(START + 200 * HOUR));
-    let engine = Arc::new(rig.restart().engine);
+    fixture.clock.step_to(SysTime(START + 200 * HOUR));
+    let engine = Arc::new(fixture.restart().engine);
     assert_eq!(engine.retention_time(), None);
     assert_eq!(engine.maintenance().apply_retention().await.unwrap(), 1);
     assert_eq!(engine.topics().named("t").unwrap().partitions[0].start().0, 3);

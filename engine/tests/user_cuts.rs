@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{CutAnswer, SeekError, Topic, WaitPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::EngineFixture;
+use testkit::engine::EngineFixture;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const PARTITIONS: u32 = 3;
@@ -36,8 +34,8 @@ fn ends(answer: &CutAnswer) -> Vec<u64> {
     answer.partitions.iter().map(|partition| partition.end.0).collect()
 }
 
-async fn cut(rig: &EngineFixture, moment: Moment) -> CutAnswer {
-    rig.engine.cuts().at_moment(moment, None, NOW).await.unwrap()
+async fn cut(fixture: &EngineFixture, moment: Moment) -> CutAnswer {
+    fixture.engine.cuts().at_moment(moment, None, NOW).await.unwrap()
 }
 
 fn workload() -> impl Strategy<Value = Vec<(u32, Vec<i64>, bool)>> {
@@ -46,25 +44,25 @@ fn workload() -> impl Strategy<Value = Vec<(u32, Vec<i64>, bool)>> {
 }
 
 async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
-    let rig = EngineFixture::new();
-    let topic: Arc<Topic> = rig.topic("t", PARTITIONS).await;
+    let fixture = EngineFixture::new();
+    let topic: Arc<Topic> = fixture.topic("t", PARTITIONS).await;
     let mut appended = vec![AppendHistory::new(); PARTITIONS as usize];
-    let mut moments = vec![rig.now()];
+    let mut moments = vec![fixture.now()];
     for (partition, times, passes) in steps {
-        let stamp = rig.append(&topic, partition, &times).await.unwrap().stamp;
+        let stamp = fixture.append(&topic, partition, &times).await.unwrap().stamp;
         appended[partition as usize].push((stamp, times));
         moments.push(Cut::below(stamp));
         if passes {
-            rig.advance_clock(1);
-            moments.push(rig.now());
+            fixture.advance_clock(1);
+            moments.push(fixture.now());
         }
     }
-    moments.push(rig.now());
+    moments.push(fixture.now());
     let mut first: Vec<(Moment, CutAnswer)> = Vec::new();
     for known in moments {
         for before in -1..=TIMES {
             let asked = moment(before, Some(known));
-            let answer = cut(&rig, asked).await;
+            let answer = cut(&fixture, asked).await;
             let expected: Vec<u64> =
                 appended.iter().map(|one| replayed_end(one, before, known)).collect();
             assert_eq!(ends(&answer), expected, "{asked}");
@@ -78,10 +76,10 @@ async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
         let [(_, one), (_, other)] = pair else { unreachable!("windows of two") };
         assert_eq!(one.hash == other.hash, ends(one) == ends(other), "{pair:?}");
     }
-    let rig = rig.restart();
-    rig.append(&rig.engine.topics().named("t").unwrap(), 0, &[0]).await.unwrap();
+    let fixture = fixture.restart();
+    fixture.append(&fixture.engine.topics().named("t").unwrap(), 0, &[0]).await.unwrap();
     for (asked, answer) in &first {
-        let again = cut(&rig, *asked).await;
+        let again = cut(&fixture, *asked).await;
         assert_eq!((again.hash, ends(&again)), (answer.hash, ends(answer)), "{asked}");
     }
 }
@@ -98,14 +96,14 @@ proptest! {
 
 #[tokio::test]
 async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 2).await;
-    rig.append(&topic, 0, &[3, 1]).await.unwrap();
-    rig.append(&topic, 1, &[2]).await.unwrap();
-    let now = rig.now();
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 2).await;
+    fixture.append(&topic, 0, &[3, 1]).await.unwrap();
+    fixture.append(&topic, 1, &[2]).await.unwrap();
+    let now = fixture.now();
     let (by_user, by_system) = (
-        cut(&rig, moment(4, Some(now))).await,
-        rig.engine.cuts().at(now, None, NOW).await.unwrap(),
+        cut(&fixture, moment(4, Some(now))).await,
+        fixture.engine.cuts().at(now, None, NOW).await.unwrap(),
     );
     assert_eq!(by_user.partitions, by_system.partitions);
     assert_eq!(by_user.hash, by_system.hash);
@@ -114,54 +112,56 @@ async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
 
 #[tokio::test]
 async fn f9_what_comes_late_changes_an_answer_that_does_not_say_as_known_when_and_no_other() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1, 9]).await.unwrap();
-    rig.append(&topic, 0, &[2]).await.unwrap();
-    rig.advance_clock(1);
-    let first = cut(&rig, moment(5, None)).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1, 9]).await.unwrap();
+    fixture.append(&topic, 0, &[2]).await.unwrap();
+    fixture.advance_clock(1);
+    let first = cut(&fixture, moment(5, None)).await;
     assert_eq!(ends(&first), [1], "a prefix, up to the first record at or after the time");
     let Moment::User { known: Some(known), .. } = first.moment else { panic!("{first:?}") };
     assert!(known.is_closed_by(first.frontier));
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    let again = cut(&rig, first.moment).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    let again = cut(&fixture, first.moment).await;
     assert_eq!((again.moment, again.hash, ends(&again)), (first.moment, first.hash, vec![1]));
-    assert_ne!(cut(&rig, moment(5, None)).await.moment, first.moment);
+    assert_ne!(cut(&fixture, moment(5, None)).await.moment, first.moment);
 }
 
 #[tokio::test]
 async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
-    rig.append(&topic, 0, &[1]).await.unwrap();
-    let soon = Cut::before(SysTime(rig.clock_ms() + 1000));
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
+    fixture.append(&topic, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(fixture.clock_ms() + 1000));
     let asked = moment(5, Some(soon));
-    let refused = rig.engine.cuts().at_moment(asked, None, WaitPolicy::Refuse).await;
+    let refused = fixture.engine.cuts().at_moment(asked, None, WaitPolicy::Refuse).await;
     assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
-    let far = moment(5, Some(Cut::before(SysTime(rig.clock_ms() + 3_600_000))));
+    let far = moment(5, Some(Cut::before(SysTime(fixture.clock_ms() + 3_600_000))));
     let refused =
-        rig.engine.cuts().at_moment(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
+        fixture.engine.cuts().at_moment(far, None, WaitPolicy::Wait(Duration::from_secs(5))).await;
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
-    let answer = rig.engine.cuts().at_moment(asked, None, WaitPolicy::AtFrontier).await.unwrap();
+    let answer =
+        fixture.engine.cuts().at_moment(asked, None, WaitPolicy::AtFrontier).await.unwrap();
     assert!(answer.at < soon && answer.moment != asked);
     // A time in the future is no special case: no known record has it.
-    assert_eq!(ends(&cut(&rig, moment(i64::MAX, None)).await), [1]);
+    assert_eq!(ends(&cut(&fixture, moment(i64::MAX, None)).await), [1]);
 }
 
 #[tokio::test]
 async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 2).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 2).await;
     for time in [1, 2, 3] {
-        rig.append(&topic, 1, &[time]).await.unwrap();
+        fixture.append(&topic, 1, &[time]).await.unwrap();
     }
-    rig.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
-    let refused = rig.engine.cuts().at_moment(moment(2, None), None, NOW).await;
+    fixture.engine.topics().delete_records(&topic, 1, 2).await.unwrap();
+    let refused = fixture.engine.cuts().at_moment(moment(2, None), None, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(lost.iter().map(|lost| lost.partition).collect::<Vec<_>>(), [1]);
-    let later = cut(&rig, moment(3, None)).await;
+    let later = cut(&fixture, moment(3, None)).await;
     assert_eq!((later.partitions[1].start.0, later.partitions[1].end.0), (2, 2));
-    let unknown = rig.engine.cuts().at_moment(moment(3, None), Some(&["no".to_owned()]), NOW).await;
+    let unknown =
+        fixture.engine.cuts().at_moment(moment(3, None), Some(&["no".to_owned()]), NOW).await;
     assert!(matches!(unknown, Err(SeekError::NoTopic { .. })), "{unknown:?}");
 }
 
@@ -169,22 +169,22 @@ async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
 #[tokio::test]
 async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
     let hashes = |times: [[i64; 2]; 3]| async move {
-        let rig = EngineFixture::new();
-        let topic = rig.topic("t", 1).await;
+        let fixture = EngineFixture::new();
+        let topic = fixture.topic("t", 1).await;
         let mut stamps = Vec::new();
         for times in times {
-            stamps.push(rig.append(&topic, 0, &times).await.unwrap().stamp);
-            rig.advance_clock(1);
+            stamps.push(fixture.append(&topic, 0, &times).await.unwrap().stamp);
+            fixture.advance_clock(1);
         }
         let mut hashes = Vec::new();
         for (before, end) in [(10, 0), (20, 1), (30, 2), (40, 3), (50, 4), (60, 5), (70, 6)] {
-            let answer = cut(&rig, moment(before, None)).await;
+            let answer = cut(&fixture, moment(before, None)).await;
             assert_eq!(ends(&answer), [end]);
             hashes.push(answer.hash);
             // Between two batches it has the content of a cut by system time.
             let below = [0, 2, 4].iter().position(|base| *base == end).map(|nth| stamps[nth]);
             if let Some(below) = below {
-                let same = rig.engine.cuts().at(Cut::below(below), None, NOW).await.unwrap();
+                let same = fixture.engine.cuts().at(Cut::below(below), None, NOW).await.unwrap();
                 assert_eq!(answer.hash, same.hash, "{before}");
             }
         }

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +11,8 @@ use engine::{
 };
 use hlc::{Cut, ManualClock, Moment, MomentSelector, SysTime, UserTime};
 use proptest::prelude::*;
-use rig::{EngineFixture, START};
 use storage::disk::MemoryDisk;
+use testkit::engine::{EngineFixture, START};
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const LARGE: usize = 1 << 20;
@@ -23,8 +21,8 @@ fn user(before: i64, known: Option<Cut>) -> Moment {
     Moment::User { before: UserTime(before), known }
 }
 
-async fn view(rig: &EngineFixture, ask: MomentSelector) -> TopicView {
-    rig.engine.seek().view("t", ask, NOW).await.unwrap()
+async fn view(fixture: &EngineFixture, ask: MomentSelector) -> TopicView {
+    fixture.engine.seek().view("t", ask, NOW).await.unwrap()
 }
 
 /// The first offsets of the batches that a read returns, or `None` if it is refused.
@@ -40,22 +38,23 @@ fn read(view: &PartitionView, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
 }
 
 /// Three batches of two records each, with these times: 0 1 | 2 3 | 4 5.
-async fn six(rig: &EngineFixture) -> Arc<Topic> {
-    let topic = rig.topic("t", 2).await;
+async fn six(fixture: &EngineFixture) -> Arc<Topic> {
+    let topic = fixture.topic("t", 2).await;
     for times in [[10, 20], [30, 40], [50, 60]] {
-        rig.append(&topic, 0, &times).await.unwrap();
-        rig.advance_clock(1);
+        fixture.append(&topic, 0, &times).await.unwrap();
+        fixture.advance_clock(1);
     }
     topic
 }
 
 #[tokio::test]
 async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
-    let rig = EngineFixture::new();
-    let topic = six(&rig).await;
+    let fixture = EngineFixture::new();
+    let topic = six(&fixture).await;
     let present = PartitionView::present(&topic.partitions[0]);
-    let past = view(&rig, MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 2))))).await;
-    let inside = view(&rig, MomentSelector::At(user(40, None))).await;
+    let past =
+        view(&fixture, MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 2))))).await;
+    let inside = view(&fixture, MomentSelector::At(user(40, None))).await;
     for (view, end) in [(&present, 6), (&past.partitions[0], 4), (&inside.partitions[0], 3)] {
         assert_eq!((view.start(), view.end()), (Offset(0), Offset(end)));
         let bases: Vec<u64> = (0..end).step_by(2).collect();
@@ -69,7 +68,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
             assert_eq!(read(view, outside, LARGE), None, "{outside}");
         }
     }
-    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     assert_eq!((present.start(), read(&present, 2, LARGE)), (Offset(3), None));
     assert_eq!(read(&present, 3, LARGE), Some(vec![2, 4]));
     // Nothing is left of the shorter views but their end.
@@ -79,7 +78,7 @@ async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
         assert_eq!(read(view, 2, LARGE), None);
         assert_eq!(read(view, 3, LARGE), left);
     }
-    rig.append(&topic, 0, &[70]).await.unwrap();
+    fixture.append(&topic, 0, &[70]).await.unwrap();
     assert_eq!(read(&present, 6, LARGE), Some(vec![6]), "the present grows");
 }
 
@@ -97,11 +96,11 @@ fn truncated_partitions(checked: Result<(), SeekError>) -> Vec<u32> {
 /// A view outlives its records; a reader of it gets an error.
 #[tokio::test]
 async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
-    let rig = EngineFixture::new();
-    let topic = six(&rig).await;
-    rig.append(&topic, 1, &[10, 20]).await.unwrap();
-    rig.advance_clock(1);
-    let known = Some(rig.now());
+    let fixture = EngineFixture::new();
+    let topic = six(&fixture).await;
+    fixture.append(&topic, 1, &[10, 20]).await.unwrap();
+    fixture.advance_clock(1);
+    let known = Some(fixture.now());
     let sys = |ms| Moment::Sys(Cut::before(SysTime(START + ms)));
     let asks = [
         // Records up to the offset 3 are deleted, which is inside the second batch.
@@ -120,11 +119,11 @@ async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
     ];
     let mut views = Vec::new();
     for (ask, is_lost) in asks {
-        let view = view(&rig, ask).await;
+        let view = view(&fixture, ask).await;
         assert_eq!(truncated_partitions(view.check_retained()), [0; 0], "{ask:?}");
         views.push((view, is_lost));
     }
-    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     for (view, is_lost) in &views {
         let expected = if *is_lost { vec![0] } else { vec![] };
         assert_eq!(truncated_partitions(view.check_retained()), expected, "{:?}", view.selector);
@@ -140,18 +139,18 @@ async fn what_was_deleted_of_a_view_is_reported_for_each_partition() {
 
 #[tokio::test]
 async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
-    let rig = EngineFixture::new();
-    let topic = six(&rig).await;
+    let fixture = EngineFixture::new();
+    let topic = six(&fixture).await;
     let at = |ms| MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + ms))));
     let mut views = Vec::new();
     for ms in 1..4 {
-        views.push(view(&rig, at(ms)).await);
+        views.push(view(&fixture, at(ms)).await);
     }
     // One record of the second batch is deleted: earlier moments are incomplete.
-    rig.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 3).await.unwrap();
     let is_lost: Vec<bool> = views.iter().map(|view| view.check_retained().is_err()).collect();
     assert_eq!(is_lost, [true, false, false]);
-    let refused = rig.engine.seek().view("t", at(1), NOW).await.unwrap_err().to_string();
+    let refused = fixture.engine.seek().view("t", at(1), NOW).await.unwrap_err().to_string();
     let lost_to = views[0].partitions[0].partition.log.horizon().lost_to;
     let earliest = Moment::Sys(Cut::through(lost_to));
     assert!(refused.contains(&format!("t/0 begins at {earliest}")), "{refused}");
@@ -160,18 +159,18 @@ async fn a_moment_is_lost_once_a_record_after_it_was_deleted() {
 #[tokio::test]
 async fn of_many_lost_partitions_the_first_five_are_named() {
     for (count, more) in [(5, None), (6, Some("and 1 more")), (9, Some("and 4 more"))] {
-        let rig = EngineFixture::new();
-        let topic = rig.topic("t", count).await;
-        rig.advance_clock(1);
+        let fixture = EngineFixture::new();
+        let topic = fixture.topic("t", count).await;
+        fixture.advance_clock(1);
         for partition in 0..count {
-            rig.append(&topic, partition, &[1, 2]).await.unwrap();
+            fixture.append(&topic, partition, &[1, 2]).await.unwrap();
         }
-        rig.advance_clock(1);
+        fixture.advance_clock(1);
         for partition in 0..count {
-            rig.engine.topics().delete_records(&topic, partition as i32, 1).await.unwrap();
+            fixture.engine.topics().delete_records(&topic, partition as i32, 1).await.unwrap();
         }
         let before = MomentSelector::At(Moment::Sys(Cut::before(SysTime(START + 1))));
-        let refused = rig.engine.seek().view("t", before, NOW).await.unwrap_err().to_string();
+        let refused = fixture.engine.seek().view("t", before, NOW).await.unwrap_err().to_string();
         let named =
             (0..count).filter(|nth| refused.contains(&format!("t/{nth} begins at"))).count();
         assert_eq!(named, 5, "{refused}");
@@ -183,35 +182,40 @@ async fn of_many_lost_partitions_the_first_five_are_named() {
 /// After an idle time the frontier is at the bound on disk; an answer waits for a later bound.
 #[tokio::test]
 async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
-    let rig = EngineFixture::new();
-    rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    fixture.topic("t", 1).await;
     for _ in 0..20 {
-        rig.clock.advance(Duration::from_secs(3600));
-        let present = rig.engine.present_frontier().await;
-        assert_eq!(present.time(), rig.engine.wall_now());
+        fixture.clock.advance(Duration::from_secs(3600));
+        let present = fixture.engine.present_frontier().await;
+        assert_eq!(present.time(), fixture.engine.wall_now());
     }
     // A past moment is past, whether or not anybody read the frontier before.
     for _ in 0..20 {
-        rig.clock.advance(Duration::from_secs(3600));
-        let at = Cut::before(rig.engine.wall_now());
-        let (settled, frontier) =
-            rig.engine.cuts().at(at, None, NOW).await.map(|cut| (cut.at, cut.frontier)).unwrap();
+        fixture.clock.advance(Duration::from_secs(3600));
+        let at = Cut::before(fixture.engine.wall_now());
+        let (settled, frontier) = fixture
+            .engine
+            .cuts()
+            .at(at, None, NOW)
+            .await
+            .map(|cut| (cut.at, cut.frontier))
+            .unwrap();
         assert!(settled == at && at.is_closed_by(frontier));
     }
 }
 
 async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: prop::sample::Index) {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 1).await;
     let mut records: Vec<i64> = Vec::new();
     for times in batches {
-        rig.append(&topic, 0, times).await.unwrap();
-        rig.advance_clock(1);
+        fixture.append(&topic, 0, times).await.unwrap();
+        fixture.advance_clock(1);
         records.extend(times);
     }
     let gone = gone.index(records.len());
     if gone > 0 {
-        rig.engine.topics().delete_records(&topic, 0, gone as i64).await.unwrap();
+        fixture.engine.topics().delete_records(&topic, 0, gone as i64).await.unwrap();
     }
     let end = gone + end.index(records.len() - gone + 1);
     let partition = Arc::clone(&topic.partitions[0]);
@@ -223,13 +227,13 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
     // The first one of the largest.
     let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
     assert_eq!(
-        found(rig.engine.seek().latest_by_user_time(&view).unwrap()),
+        found(fixture.engine.seek().latest_by_user_time(&view).unwrap()),
         latest,
         "{gone}..{end}"
     );
     for time in -1..=7 {
         let first = held().find(|(_, held)| *held >= time);
-        let answer = rig.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
+        let answer = fixture.engine.seek().first_at_or_after(&view, UserTime(time)).unwrap();
         assert_eq!(found(answer), first, "{time} in {gone}..{end}");
     }
 }
@@ -257,21 +261,21 @@ async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() 
         ..EngineOptions::default()
     };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = EngineFixture::with(MemoryDisk::new(), clock, options);
-    let topic = rig.topic("t", 1).await;
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options);
+    let topic = fixture.topic("t", 1).await;
     for time in [100, 10, 20, 200] {
-        rig.append(&topic, 0, &[time]).await.unwrap();
+        fixture.append(&topic, 0, &[time]).await.unwrap();
     }
-    rig.advance_clock(1);
-    let known = Some(rig.now());
+    fixture.advance_clock(1);
+    let known = Some(fixture.now());
     let times = [15, 50, 99, 100, 101, 150, 201];
     let mut views = Vec::new();
     for time in times {
-        views.push(view(&rig, MomentSelector::At(user(time, known))).await);
+        views.push(view(&fixture, MomentSelector::At(user(time, known))).await);
     }
     let ends: Vec<u64> = views.iter().map(|view| view.partitions[0].end().0).collect();
     assert_eq!(ends, [0, 0, 0, 0, 3, 3, 4]);
-    let engine = Arc::new(rig.engine);
+    let engine = Arc::new(fixture.engine);
     engine.topics().delete_records(&topic, 0, 1).await.unwrap();
     for _ in 0..3 {
         engine.maintenance().index_and_sort().await.unwrap();
@@ -289,11 +293,12 @@ async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() 
 
 #[tokio::test]
 async fn a_moment_that_may_be_answered_at_the_frontier_is_moved_only_if_it_is_not_past() {
-    let rig = EngineFixture::new();
-    rig.topic("t", 1).await;
-    rig.advance_clock(10);
+    let fixture = EngineFixture::new();
+    fixture.topic("t", 1).await;
+    fixture.advance_clock(10);
     let cut = async |at| {
-        rig.engine
+        fixture
+            .engine
             .cuts()
             .at(Cut::before(SysTime(START + at)), None, WaitPolicy::AtFrontier)
             .await

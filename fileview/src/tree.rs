@@ -47,8 +47,8 @@ mod value;
 mod version;
 
 #[cfg(test)]
-#[path = "../tests/rig/mod.rs"]
-mod rig;
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;
 #[cfg(test)]
 mod tests;
 

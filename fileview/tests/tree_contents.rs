@@ -3,17 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
+mod fixture;
 
 use std::collections::BTreeMap;
 
 use engine::SeekError;
 use fileview::ViewFormat;
 use fileview::tree::{KeysPage, OpenNode, TreeError, TreeOptions, ViewNode};
+use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;
@@ -72,7 +72,7 @@ struct OpenedNode {
 }
 
 struct TreeWorld {
-    rig: TreeFixture,
+    fixture: TreeFixture,
     moments: Vec<Cut>,
     opened: Vec<OpenedNode>,
     random: u64,
@@ -87,17 +87,17 @@ impl TreeWorld {
             index_spacing_bytes: 500,
             ..TreeOptions::default()
         };
-        let rig = TreeFixture::with(options);
+        let fixture = TreeFixture::with(options);
         let configs = [
             ("cleanup.policy", policy),
             ("min.cleanable.dirty.ratio", "0"),
             ("delete.retention.ms", "20"),
             ("retention.ms", "300"),
         ];
-        rig.topic(TOPIC, PARTITIONS, &configs).await;
-        rig.advance_clock(1);
-        let moments = vec![rig.now()];
-        TreeWorld { rig, moments, opened: Vec::new(), random: 1 }
+        fixture.topic(TOPIC, PARTITIONS, &configs).await;
+        fixture.advance_clock(1);
+        let moments = vec![fixture.now()];
+        TreeWorld { fixture, moments, opened: Vec::new(), random: 1 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -121,16 +121,16 @@ impl TreeWorld {
                     })
                     .collect();
                 let codec = if *packed { CompressionType::Lz4 } else { CompressionType::None };
-                self.rig.produce_as(TOPIC, *partition, &records, codec).await;
-                self.rig.advance_clock(7);
-                self.moments.push(self.rig.now());
+                self.fixture.produce_as(TOPIC, *partition, &records, codec).await;
+                self.fixture.advance_clock(7);
+                self.moments.push(self.fixture.now());
             }
             TreeStep::DeleteTo { partition, percent } => {
-                let topic = self.rig.engine.topics().named(TOPIC).unwrap();
+                let topic = self.fixture.engine.topics().named(TOPIC).unwrap();
                 let held = &topic.partitions[*partition as usize];
                 let (start, end) = (held.start().0, held.end().0);
                 let before = start + (end - start) * u64::from(*percent) / 100;
-                self.rig
+                self.fixture
                     .engine
                     .topics()
                     .delete_records(&topic, *partition as i32, before as i64)
@@ -138,17 +138,17 @@ impl TreeWorld {
                     .unwrap();
             }
             TreeStep::Retain => {
-                self.rig.engine.maintenance().apply_retention().await.unwrap();
+                self.fixture.engine.maintenance().apply_retention().await.unwrap();
             }
             TreeStep::Compact => {
-                self.rig.roll_and_maintain().await;
-                self.rig.engine.maintenance().compact_due().await.unwrap();
+                self.fixture.roll_and_index().await;
+                self.fixture.engine.maintenance().compact_due().await.unwrap();
             }
-            TreeStep::Reclaim => self.rig.reclaim().await,
-            TreeStep::RollAndMaintain => self.rig.roll_and_maintain().await,
+            TreeStep::Reclaim => self.fixture.reclaim().await,
+            TreeStep::RollAndMaintain => self.fixture.roll_and_index().await,
             TreeStep::Restart => {
                 self.opened.clear();
-                self.rig = self.rig.restart();
+                self.fixture = self.fixture.restart();
             }
             TreeStep::Check { seed } => {
                 self.random = *seed;
@@ -216,14 +216,14 @@ impl TreeWorld {
                     Some(ask) => format!(".at/{ask}/topics/{TOPIC}/{partition}.{extension}"),
                 };
                 if is_user && format == ViewFormat::Raw {
-                    assert_eq!(self.rig.errno(&path).await, 22, "{path}");
+                    assert_eq!(self.fixture.errno(&path).await, 22, "{path}");
                     continue;
                 }
                 let expected =
-                    render_expected(&self.rig.engine, TOPIC, partition, format, ask).await;
+                    render_expected(&self.fixture.engine, TOPIC, partition, format, ask).await;
                 let length = 1 + self.random(5000) as usize;
-                let found = match self.rig.node(&path).await {
-                    Ok(node) => read_node(&self.rig.tree, &node, length).await,
+                let found = match self.fixture.node(&path).await {
+                    Ok(node) => read_node(&self.fixture.tree, &node, length).await,
                     Err(error) => Err(error),
                 };
                 match (expected, found) {
@@ -241,8 +241,8 @@ impl TreeWorld {
     }
 
     async fn check_slices(&mut self, path: &str, expected: &[u8]) {
-        let node = self.rig.node(path).await.unwrap();
-        let open = self.rig.tree.open(&node).await.unwrap();
+        let node = self.fixture.node(path).await.unwrap();
+        let open = self.fixture.tree.open(&node).await.unwrap();
         for _ in 0..4 {
             let at = self.random(expected.len() as u64 + 10) as usize;
             let length = self.random(6000) as usize;
@@ -263,8 +263,8 @@ impl TreeWorld {
             None => format!("topics/{TOPIC}/by-key"),
             Some(ask) => format!(".at/{ask}/topics/{TOPIC}/by-key"),
         };
-        let Ok(node) = self.rig.node(&path).await else { return };
-        let listed = match list_node(&self.rig.tree, &node, 2).await {
+        let Ok(node) = self.fixture.node(&path).await else { return };
+        let listed = match list_node(&self.fixture.tree, &node, 2).await {
             Ok(listed) => listed,
             Err(error) => {
                 assert_eq!(error.errno(), 116, "{path}: {error}");
@@ -277,14 +277,14 @@ impl TreeWorld {
         sorted.sort_unstable();
         assert_eq!(sorted, expected.keys().map(|key| &**key).collect::<Vec<_>>(), "{path}");
         for listed in &listed {
-            let value = read_node(&self.rig.tree, &listed.node, 700).await.unwrap();
+            let value = read_node(&self.fixture.tree, &listed.node, 700).await.unwrap();
             assert!(value == expected[&listed.name], "{path}/{:?}", listed.name);
         }
-        assert_eq!(self.rig.errno(&format!("{path}/nobody")).await, 2);
+        assert_eq!(self.fixture.errno(&format!("{path}/nobody")).await, 2);
         let ViewNode::Keys(topic) = node else { panic!("{path} is {node:?}") };
         let (mut text, mut cursor, mut topic) = (Vec::new(), None, topic);
         loop {
-            let page = self.rig.tree.keys_page(&topic, ViewFormat::Values, cursor, 500).await;
+            let page = self.fixture.tree.keys_page(&topic, ViewFormat::Values, cursor, 500).await;
             let KeysPage { at, text: lines, next } = page.unwrap();
             text.extend(lines);
             topic.at = Some(at);
@@ -304,10 +304,11 @@ impl TreeWorld {
     async fn state(&self, ask: Option<MomentSelector>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut state: BTreeMap<Vec<u8>, RankedValue> = BTreeMap::new();
         for partition in 0..PARTITIONS {
-            let lines = render_expected(&self.rig.engine, TOPIC, partition, ViewFormat::Jsonl, ask)
-                .await
-                .unwrap();
-            let topic = self.rig.engine.topics().named(TOPIC).unwrap();
+            let lines =
+                render_expected(&self.fixture.engine, TOPIC, partition, ViewFormat::Jsonl, ask)
+                    .await
+                    .unwrap();
+            let topic = self.fixture.engine.topics().named(TOPIC).unwrap();
             let log = &topic.partitions[partition as usize].log;
             for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let read = fileview::RecordLine::parse(line).unwrap();

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod rig;
+mod fixture;
 
+use fixture::{TreeFixture, record};
 use kafka_records::CompressionType;
-use rig::{TreeFixture, record};
 
 /// Resets the peak of memory use, and returns its new value.
 fn reset_peak() -> usize {
@@ -27,26 +27,26 @@ const BATCHES: usize = 16;
 
 /// A topic with few compressed bytes and many decompressed ones, all with keys of their own.
 async fn compression_bombs() -> TreeFixture {
-    let rig = TreeFixture::new();
-    rig.topic("t", 1, &[]).await;
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 1, &[]).await;
     for nth in 0..BATCHES {
         let records = [record(&format!("k{nth}"), &"x".repeat(VALUE_BYTES), 1)];
-        rig.produce_as("t", 0, &records, CompressionType::Zstd).await;
+        fixture.produce_as("t", 0, &records, CompressionType::Zstd).await;
     }
-    rig
+    fixture
 }
 
 /// One test, because other tests in the same process would be measured with it.
 #[tokio::test]
 async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
-    let rig = compression_bombs().await;
+    let fixture = compression_bombs().await;
     let before = reset_peak();
-    let node = rig.node("/topics/t/0.values").await.unwrap();
+    let node = fixture.node("/topics/t/0.values").await.unwrap();
     let size = (BATCHES * (VALUE_BYTES + 1)) as u64;
-    assert_eq!(rig.tree.stat(&node).await.unwrap().size, size);
+    assert_eq!(fixture.tree.stat(&node).await.unwrap().size, size);
     let mut held = Vec::new();
     for nth in 0..BATCHES {
-        let open = rig.tree.open(&node).await.unwrap();
+        let open = fixture.tree.open(&node).await.unwrap();
         let at = (nth * (VALUE_BYTES + 1) + VALUE_BYTES - 10) as u64;
         let read = open.read(at, 21).await.unwrap();
         let wanted = if nth + 1 == BATCHES { "xxxxxxxxxx\n" } else { "xxxxxxxxxx\nxxxxxxxxxx" };
@@ -56,8 +56,8 @@ async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
     // The same for values of keys: open handles hold none of them, and they are read one after the
     // other.
     for nth in 0..BATCHES {
-        let node = rig.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
-        held.push(rig.tree.open(&node).await.unwrap());
+        let node = fixture.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
+        held.push(fixture.tree.open(&node).await.unwrap());
     }
     for open in &held[BATCHES..] {
         assert_eq!(open.size().await.unwrap(), VALUE_BYTES as u64);

@@ -3,17 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod rig;
+mod fixture;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::Durability;
 use fileview::tree::{TreeError, TreeOptions, ViewNode, ViewNodeKind};
+use fixture::{TreeFixture, read_node, record};
 use hlc::{Cut, Moment, SysTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
-use rig::{START, TreeFixture, read_node, record};
+use testkit::kafka::START;
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
@@ -21,35 +22,35 @@ fn at(cut: Cut) -> String {
 
 /// A topic, a file and a committed offset. Then the topic is deleted and created again.
 async fn orders_fixture() -> (TreeFixture, String, String) {
-    let rig = TreeFixture::new();
-    rig.topic("orders", 2, &[]).await;
-    rig.produce("orders", 0, &[record("a", "1", 10), record("b", "2", 20)]).await;
-    rig.produce("orders", 1, &[record("c", "3", 15)]).await;
-    rig.commit("g/1", "orders", 1, 7).await;
-    let files = rig.engine.files();
+    let fixture = TreeFixture::new();
+    fixture.topic("orders", 2, &[]).await;
+    fixture.produce("orders", 0, &[record("a", "1", 10), record("b", "2", 20)]).await;
+    fixture.produce("orders", 1, &[record("c", "3", 15)]).await;
+    fixture.commit("g/1", "orders", 1, 7).await;
+    let files = fixture.engine.files();
     files.mkdir(b"d", 0o755).await.unwrap();
     let file = files.create(b"d/f", 0o640).await.unwrap();
     file.write_at(0, b"first".as_slice().into(), Durability::Written).await.unwrap();
-    let then = at(rig.now());
+    let then = at(fixture.now());
     file.write_at(0, b"second".as_slice().into(), Durability::Written).await.unwrap();
-    let topic = rig.engine.topics().named("orders").unwrap();
-    rig.engine.topics().delete(topic.id).await.unwrap();
-    rig.advance_clock(1);
-    let between = at(rig.now());
-    rig.topic("orders", 1, &[]).await;
-    rig.produce("orders", 0, &[record("a", "9", 5)]).await;
-    rig.advance_clock(1);
-    (rig, then, between)
+    let topic = fixture.engine.topics().named("orders").unwrap();
+    fixture.engine.topics().delete(topic.id).await.unwrap();
+    fixture.advance_clock(1);
+    let between = at(fixture.now());
+    fixture.topic("orders", 1, &[]).await;
+    fixture.produce("orders", 0, &[record("a", "9", 5)]).await;
+    fixture.advance_clock(1);
+    (fixture, then, between)
 }
 
 #[tokio::test]
 async fn everything_has_its_place_and_its_past() {
-    let (rig, then, between) = orders_fixture().await;
-    assert_eq!(rig.names("/").await, [".at", "files", "offsets", "topics"]);
-    assert_eq!(rig.names("/topics").await, ["orders"]);
-    assert_eq!(rig.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
-    assert_eq!(rig.text("/topics/orders/0.values").await, "9\n");
-    let names = rig.names(&format!("/.at/{then}/topics/orders")).await;
+    let (fixture, then, between) = orders_fixture().await;
+    assert_eq!(fixture.names("/").await, [".at", "files", "offsets", "topics"]);
+    assert_eq!(fixture.names("/topics").await, ["orders"]);
+    assert_eq!(fixture.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
+    assert_eq!(fixture.text("/topics/orders/0.values").await, "9\n");
+    let names = fixture.names(&format!("/.at/{then}/topics/orders")).await;
     assert_eq!(names.len(), 7, "two partitions: {names:?}");
     for path in [
         format!("/.at/{then}/topics/orders/0.values"),
@@ -57,108 +58,110 @@ async fn everything_has_its_place_and_its_past() {
         format!("topics/orders/0.values@{then}"),
         format!("/topics/../topics/./orders/0.values@{then}"),
     ] {
-        assert_eq!(rig.text(&path).await, "1\n2\n", "{path}");
+        assert_eq!(fixture.text(&path).await, "1\n2\n", "{path}");
     }
-    assert_eq!(rig.names(&format!("/.at/{between}/topics")).await, [""; 0]);
-    assert_eq!(rig.errno(&format!("topics/orders/0.values@{between}")).await, 2);
-    assert_eq!(rig.names(&format!("/.at/{then}")).await, ["files", "offsets", "topics"]);
-    let by_key = rig.names(&format!("/.at/{then}/topics/orders/by-key")).await;
+    assert_eq!(fixture.names(&format!("/.at/{between}/topics")).await, [""; 0]);
+    assert_eq!(fixture.errno(&format!("topics/orders/0.values@{between}")).await, 2);
+    assert_eq!(fixture.names(&format!("/.at/{then}")).await, ["files", "offsets", "topics"]);
+    let by_key = fixture.names(&format!("/.at/{then}/topics/orders/by-key")).await;
     assert_eq!(by_key, ["a", "b", "c"]);
-    assert_eq!(rig.text("/topics/orders/by-key/a").await, "9");
-    assert_eq!(rig.text(&format!("/topics/orders/by-key/a@{then}")).await, "1");
+    assert_eq!(fixture.text("/topics/orders/by-key/a").await, "9");
+    assert_eq!(fixture.text(&format!("/topics/orders/by-key/a@{then}")).await, "1");
     // The commits of a topic are deleted with it, but not from the past.
-    assert_eq!(rig.names("/offsets").await, [""; 0]);
-    assert_eq!(rig.names(&format!("/.at/{then}/offsets")).await, ["g%2F1"]);
-    assert_eq!(rig.text(&format!("/.at/{then}/offsets/g%2F1/orders/1")).await, "7\n");
-    assert_eq!(rig.text("/files/d/f").await, "second");
-    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
-    assert_eq!(rig.text(&format!("/files/d@{then}/f")).await, "first");
-    assert_eq!(rig.text(&format!("/.at/{then}/files/d/f")).await, "first");
-    let stat = rig.tree.stat(&rig.node("/files/d/f").await.unwrap()).await.unwrap();
+    assert_eq!(fixture.names("/offsets").await, [""; 0]);
+    assert_eq!(fixture.names(&format!("/.at/{then}/offsets")).await, ["g%2F1"]);
+    assert_eq!(fixture.text(&format!("/.at/{then}/offsets/g%2F1/orders/1")).await, "7\n");
+    assert_eq!(fixture.text("/files/d/f").await, "second");
+    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d@{then}/f")).await, "first");
+    assert_eq!(fixture.text(&format!("/.at/{then}/files/d/f")).await, "first");
+    let stat = fixture.tree.stat(&fixture.node("/files/d/f").await.unwrap()).await.unwrap();
     assert_eq!((stat.mode, stat.size, stat.grows), (0o640, 6, true));
 }
 
 #[tokio::test]
 async fn a_file_renamed_or_deleted_since_is_found_by_the_path_that_it_had() {
-    let (rig, then, _) = orders_fixture().await;
-    let files = rig.engine.files();
+    let (fixture, then, _) = orders_fixture().await;
+    let files = fixture.engine.files();
     files.rename(b"d", b"e").await.unwrap();
     files.mkdir(b"d", 0o755).await.unwrap();
-    assert_eq!(rig.errno("/files/d/f").await, 2);
-    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(fixture.errno("/files/d/f").await, 2);
+    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
     files.rmdir(b"d").await.unwrap();
     files.unlink(b"e/f").await.unwrap();
-    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
-    assert_eq!(rig.text(&format!("/.at/{then}/files/d/f")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(fixture.text(&format!("/.at/{then}/files/d/f")).await, "first");
 }
 
 #[tokio::test]
 async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
-    let (rig, then, _) = orders_fixture().await;
-    let files = rig.engine.files();
+    let (fixture, then, _) = orders_fixture().await;
+    let files = fixture.engine.files();
     let name = format!("d/f@{then}");
-    assert_eq!(rig.text(&format!("/files/{name}")).await, "first");
+    assert_eq!(fixture.text(&format!("/files/{name}")).await, "first");
     let file = files.create(name.as_bytes(), 0o644).await.unwrap();
     file.write_at(0, b"its own".as_slice().into(), Durability::Written).await.unwrap();
-    assert_eq!(rig.text(&format!("/files/{name}")).await, "its own");
-    rig.advance_clock(1);
-    let later = at(rig.now());
-    assert_eq!(rig.text(&format!("/files/{name}@{later}")).await, "its own");
+    assert_eq!(fixture.text(&format!("/files/{name}")).await, "its own");
+    fixture.advance_clock(1);
+    let later = at(fixture.now());
+    assert_eq!(fixture.text(&format!("/files/{name}@{later}")).await, "its own");
     // A program that is about to create a file learns that it does not exist, whatever the name
     // looks like.
     for name in ["x@y", "x@s5", "x@u5", "x@s1..s2", "x@s9999999999999", "@", "x@", "\u{fc}@1"] {
-        assert_eq!(rig.errno(&format!("/files/{name}")).await, 2, "{name}");
+        assert_eq!(fixture.errno(&format!("/files/{name}")).await, 2, "{name}");
     }
 }
 
 #[tokio::test]
 async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it() {
-    let (rig, then, _) = orders_fixture().await;
+    let (fixture, then, _) = orders_fixture().await;
     let path = |ask: &str| format!("/.at/{ask}@{then}/topics/orders/0.values");
-    assert_eq!(rig.text(&path("u15")).await, "1\n");
-    assert_eq!(rig.text(&path("u10")).await, "");
-    assert_eq!(rig.text(&path("u99")).await, "1\n2\n");
+    assert_eq!(fixture.text(&path("u15")).await, "1\n");
+    assert_eq!(fixture.text(&path("u10")).await, "");
+    assert_eq!(fixture.text(&path("u99")).await, "1\n2\n");
     let window = format!("/.at/u10@{then}..u20@{then}/topics/orders");
-    assert_eq!(rig.text(&format!("{window}/0.values")).await, "1\n");
-    assert_eq!(rig.names(&format!("{window}/by-key")).await, ["a", "c"]);
-    assert_eq!(rig.errno(&format!("{window}/0.log")).await, 22);
-    assert_eq!(rig.names(&format!("/.at/u15@{then}")).await, ["topics"]);
+    assert_eq!(fixture.text(&format!("{window}/0.values")).await, "1\n");
+    assert_eq!(fixture.names(&format!("{window}/by-key")).await, ["a", "c"]);
+    assert_eq!(fixture.errno(&format!("{window}/0.log")).await, 22);
+    assert_eq!(fixture.names(&format!("/.at/u15@{then}")).await, ["topics"]);
     for path in ["files/d/f", "offsets"] {
-        assert_eq!(rig.errno(&format!("/.at/u15@{then}/{path}")).await, 22, "{path}");
+        assert_eq!(fixture.errno(&format!("/.at/u15@{then}/{path}")).await, 22, "{path}");
     }
-    rig.produce("orders", 0, &[record("a", "10", 6)]).await;
-    rig.advance_clock(1);
-    let now = at(rig.now());
+    fixture.produce("orders", 0, &[record("a", "10", 6)]).await;
+    fixture.advance_clock(1);
+    let now = at(fixture.now());
     let rest = format!("/.at/{then}..{now}");
-    assert_eq!(rig.text(&format!("{rest}/topics/orders/0.values")).await, "9\n10\n");
-    assert_eq!(rig.errno(&format!("{rest}/files")).await, 22);
+    assert_eq!(fixture.text(&format!("{rest}/topics/orders/0.values")).await, "9\n10\n");
+    assert_eq!(fixture.errno(&format!("{rest}/files")).await, 22);
 }
 
 #[tokio::test]
 async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
     for is_freed in [false, true] {
-        let rig = TreeFixture::new();
-        let topic = rig.topic("t", 1, &[]).await;
+        let fixture = TreeFixture::new();
+        let topic = fixture.topic("t", 1, &[]).await;
         for time in [10, 20, 30] {
-            rig.produce("t", 0, &[record("k", &time.to_string(), time)]).await;
+            fixture.produce("t", 0, &[record("k", &time.to_string(), time)]).await;
         }
-        rig.advance_clock(1);
-        rig.roll_and_maintain().await;
-        let open = rig.node("/topics/t/0.values@u5..u25").await.unwrap();
-        let open = rig.tree.open(&open).await.unwrap();
-        rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
+        fixture.advance_clock(1);
+        fixture.roll_and_index().await;
+        let open = fixture.node("/topics/t/0.values@u5..u25").await.unwrap();
+        let open = fixture.tree.open(&open).await.unwrap();
+        fixture.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
         if is_freed {
-            rig.reclaim().await;
+            fixture.reclaim().await;
         }
-        rig.advance_clock(1);
-        let now = at(rig.now());
+        fixture.advance_clock(1);
+        let now = at(fixture.now());
         for ask in ["u10", "u15", "u20", "u5..u15", "u10..u20", "u20..u40", "u15..u25"] {
             for (from, name) in [("topics/t", "0.values"), ("topics", "t/by-key")] {
                 let ask = ask.replace("..", &format!("@{now}.."));
                 let path = format!("/.at/{ask}@{now}/{from}/{name}");
-                let found = match rig.node(&path).await {
-                    Ok(node) if name == "t/by-key" => rig.tree.list(&node, 0, 10).await.map(drop),
-                    Ok(_) => rig.read(&path).await.map(drop),
+                let found = match fixture.node(&path).await {
+                    Ok(node) if name == "t/by-key" => {
+                        fixture.tree.list(&node, 0, 10).await.map(drop)
+                    }
+                    Ok(_) => fixture.read(&path).await.map(drop),
                     Err(error) => Err(error),
                 };
                 let refused = matches!(found, Err(TreeError::BeforeHistory(_)));
@@ -169,7 +172,11 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
         // Moments after everything that was removed are complete.
         for ask in ["u30", "u35", "u25..u35", "u30..u31", "u21..u30"] {
             let expected = if ["u30", "u21..u30"].contains(&ask) { "" } else { "30\n" };
-            assert_eq!(rig.text(&format!("/.at/{ask}/topics/t/0.values")).await, expected, "{ask}");
+            assert_eq!(
+                fixture.text(&format!("/.at/{ask}/topics/t/0.values")).await,
+                expected,
+                "{ask}"
+            );
         }
     }
 }
@@ -178,60 +185,61 @@ async fn by_user_time_what_was_removed_by_retention_is_an_error_and_not_less() {
 /// moment.
 #[tokio::test]
 async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
-    let rig = TreeFixture::new();
+    let fixture = TreeFixture::new();
     let configs = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
-    rig.topic("t", 1, &configs).await;
-    rig.produce("t", 0, &[record("k", "old", 10)]).await;
-    rig.advance_clock(1);
-    rig.produce("t", 0, &[record("k", "new", 20)]).await;
-    rig.advance_clock(1);
-    rig.roll_and_maintain().await;
-    assert_eq!(rig.engine.maintenance().compact_due().await.unwrap(), 1);
-    rig.produce("t", 0, &[record("l", "later", 30)]).await;
-    rig.advance_clock(1);
+    fixture.topic("t", 1, &configs).await;
+    fixture.produce("t", 0, &[record("k", "old", 10)]).await;
+    fixture.advance_clock(1);
+    fixture.produce("t", 0, &[record("k", "new", 20)]).await;
+    fixture.advance_clock(1);
+    fixture.roll_and_index().await;
+    assert_eq!(fixture.engine.maintenance().compact_due().await.unwrap(), 1);
+    fixture.produce("t", 0, &[record("l", "later", 30)]).await;
+    fixture.advance_clock(1);
     for ask in ["u15", "u20", "u5..u15"] {
-        assert_eq!(rig.errno(&format!("/.at/{ask}/topics/t/0.values")).await, 116, "{ask}");
+        assert_eq!(fixture.errno(&format!("/.at/{ask}/topics/t/0.values")).await, 116, "{ask}");
     }
-    assert_eq!(rig.text("/.at/u25..u35/topics/t/0.values").await, "later\n");
+    assert_eq!(fixture.text("/.at/u25..u35/topics/t/0.values").await, "later\n");
 }
 
 #[tokio::test]
 async fn a_user_time_is_as_known_when_it_was_first_asked_for() {
-    let (rig, ..) = orders_fixture().await;
-    assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
-    rig.produce("orders", 0, &[record("z", "late", 4)]).await;
-    rig.advance_clock(1);
-    assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
-    assert_eq!(rig.text("/.at/u7/topics/orders/0.values").await, "9\nlate\n");
+    let (fixture, ..) = orders_fixture().await;
+    assert_eq!(fixture.text("/.at/u6/topics/orders/0.values").await, "9\n");
+    fixture.produce("orders", 0, &[record("z", "late", 4)]).await;
+    fixture.advance_clock(1);
+    assert_eq!(fixture.text("/.at/u6/topics/orders/0.values").await, "9\n");
+    assert_eq!(fixture.text("/.at/u7/topics/orders/0.values").await, "9\nlate\n");
 }
 
 #[tokio::test]
 async fn pins_are_links_to_their_moments() {
-    let (rig, then, _) = orders_fixture().await;
+    let (fixture, then, _) = orders_fixture().await;
     let Ok(Moment::Sys(cut)) = then.parse() else { panic!("{then}") };
     let expires = SysTime(START + 1_000_000);
     let topics = ["orders".to_owned()];
-    rig.engine
+    fixture
+        .engine
         .pins()
         .set("audit", cut, engine::WaitPolicy::Refuse, expires, Some(&topics))
         .await
         .unwrap();
-    assert_eq!(rig.names("/.at").await, ["audit"]);
-    let node = rig.node("/.at/audit").await.unwrap();
-    assert_eq!(rig.tree.stat(&node).await.unwrap().kind, ViewNodeKind::Symlink);
-    assert_eq!(rig.tree.read_link(&node).await.unwrap(), then.as_bytes());
+    assert_eq!(fixture.names("/.at").await, ["audit"]);
+    let node = fixture.node("/.at/audit").await.unwrap();
+    assert_eq!(fixture.tree.stat(&node).await.unwrap().kind, ViewNodeKind::Symlink);
+    assert_eq!(fixture.tree.read_link(&node).await.unwrap(), then.as_bytes());
 }
 
 #[tokio::test]
 async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
     let options = TreeOptions { patience: Duration::from_millis(50), ..TreeOptions::default() };
-    let rig = TreeFixture::with(options);
-    rig.topic("t", 1, &[]).await;
-    rig.produce("t", 0, &[record("a", "1", 10)]).await;
-    rig.advance_clock(1);
-    let early = at(rig.now());
-    rig.produce("t", 0, &[record("b", "2", 10)]).await;
-    rig.produce("t", 0, &[record("c", "3", 10)]).await;
+    let fixture = TreeFixture::with(options);
+    fixture.topic("t", 1, &[]).await;
+    fixture.produce("t", 0, &[record("a", "1", 10)]).await;
+    fixture.advance_clock(1);
+    let early = at(fixture.now());
+    fixture.produce("t", 0, &[record("b", "2", 10)]).await;
+    fixture.produce("t", 0, &[record("c", "3", 10)]).await;
     let long = "x".repeat(256);
     for (path, errno) in [
         ("/nothing", 2),
@@ -257,66 +265,66 @@ async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
         (&format!("/topics/{long}"), 36),
         (&"x/".repeat(4000), 36),
     ] {
-        assert_eq!(rig.errno(path).await, errno, "{path:?}");
+        assert_eq!(fixture.errno(path).await, errno, "{path:?}");
     }
     let nested = format!("/.at/{early}/topics/t@{early}");
-    assert_eq!(rig.errno(&nested).await, 22);
-    let topic = rig.engine.topics().named("t").unwrap();
-    let open = rig.tree.open(&rig.node("/topics/t/0.values").await.unwrap()).await.unwrap();
-    rig.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
-    assert_eq!(rig.errno(&format!("/.at/{early}/topics/t/0.values")).await, 116);
+    assert_eq!(fixture.errno(&nested).await, 22);
+    let topic = fixture.engine.topics().named("t").unwrap();
+    let open = fixture.tree.open(&fixture.node("/topics/t/0.values").await.unwrap()).await.unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 2).await.unwrap();
+    assert_eq!(fixture.errno(&format!("/.at/{early}/topics/t/0.values")).await, 116);
     assert_eq!(open.read(4, 10).await.unwrap(), "3\n");
     assert!(matches!(open.read(0, 10).await, Err(TreeError::Gone(_))));
 }
 
 #[tokio::test]
 async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() {
-    let rig = TreeFixture::new();
+    let fixture = TreeFixture::new();
     let configs = [
         ("cleanup.policy", "compact"),
         ("min.cleanable.dirty.ratio", "0"),
         ("retention.ms", "300"),
     ];
-    rig.topic("t", 1, &configs).await;
+    fixture.topic("t", 1, &configs).await;
     for value in ["1", "2", "3"] {
-        rig.produce("t", 0, &[record("a", value, 10)]).await;
+        fixture.produce("t", 0, &[record("a", value, 10)]).await;
     }
-    rig.advance_clock(1);
-    let then = at(rig.now());
-    rig.advance_clock(1);
+    fixture.advance_clock(1);
+    let then = at(fixture.now());
+    fixture.advance_clock(1);
     let mut nodes = Vec::new();
     for name in ["0.values", "0.log", "by-key/a"] {
-        nodes.push(rig.node(&format!("/.at/{then}/topics/t/{name}")).await.unwrap());
+        nodes.push(fixture.node(&format!("/.at/{then}/topics/t/{name}")).await.unwrap());
     }
     let versions = async || {
         let mut versions = Vec::new();
         for node in &nodes {
-            versions.push(rig.tree.version(node).await.unwrap());
+            versions.push(fixture.tree.version(node).await.unwrap());
         }
         versions
     };
     let first = versions().await;
-    let topic = rig.engine.topics().named("t").unwrap();
-    rig.engine.topics().delete_records(&topic, 0, 1).await.unwrap();
+    let topic = fixture.engine.topics().named("t").unwrap();
+    fixture.engine.topics().delete_records(&topic, 0, 1).await.unwrap();
     let second = versions().await;
-    rig.advance_clock(1000);
-    rig.roll_and_maintain().await;
-    assert_eq!(rig.engine.maintenance().compact_due().await.unwrap(), 1);
+    fixture.advance_clock(1000);
+    fixture.roll_and_index().await;
+    assert_eq!(fixture.engine.maintenance().compact_due().await.unwrap(), 1);
     let third = versions().await;
-    rig.produce("t", 0, &[record("b", "4", 10)]).await;
+    fixture.produce("t", 0, &[record("b", "4", 10)]).await;
     assert_eq!(versions().await, third, "what comes later is no part of it");
     for nth in 0..nodes.len() {
         assert_ne!(first[nth], second[nth], "{nth}");
         assert_ne!(second[nth], third[nth], "{nth}");
         assert_ne!(first[nth], third[nth], "{nth}");
     }
-    let present = rig.node("/topics/t/0.values").await.unwrap();
-    assert_eq!(rig.tree.version(&present).await.unwrap(), 0);
+    let present = fixture.node("/topics/t/0.values").await.unwrap();
+    assert_eq!(fixture.tree.version(&present).await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn a_node_keeps_its_number_and_others_have_others() {
-    let (rig, then, between) = orders_fixture().await;
+    let (fixture, then, between) = orders_fixture().await;
     let mut numbers = std::collections::BTreeMap::new();
     let paths = [
         "/".to_owned(),
@@ -340,29 +348,30 @@ async fn a_node_keeps_its_number_and_others_have_others() {
         format!("/.at/{then}/offsets/g%2F1/orders/1"),
     ];
     for path in &paths {
-        numbers.insert(rig.node(path).await.unwrap().inode(), path.clone());
+        numbers.insert(fixture.node(path).await.unwrap().inode(), path.clone());
     }
     assert_eq!(numbers.len(), paths.len(), "{numbers:?}");
-    let rig = rig.restart();
+    let fixture = fixture.restart();
     for (number, path) in &numbers {
-        assert_eq!(rig.node(path).await.unwrap().inode(), *number, "{path}");
+        assert_eq!(fixture.node(path).await.unwrap().inode(), *number, "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() {
-    let rig = TreeFixture::new();
-    rig.topic("t", 1, &[]).await;
-    rig.produce("t", 0, &[record("a", "one", 1)]).await;
-    rig.advance_clock(1);
-    let then = at(rig.now());
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 1, &[]).await;
+    fixture.produce("t", 0, &[record("a", "one", 1)]).await;
+    fixture.advance_clock(1);
+    let then = at(fixture.now());
     for extension in ["values", "jsonl", "log"] {
         let growing = format!("/topics/t/0.{extension}");
-        let open = rig.tree.open(&rig.node(&growing).await.unwrap()).await.unwrap();
-        let past = rig.tree.open(&rig.node(&format!("{growing}@{then}")).await.unwrap()).await;
+        let open = fixture.tree.open(&fixture.node(&growing).await.unwrap()).await.unwrap();
+        let past =
+            fixture.tree.open(&fixture.node(&format!("{growing}@{then}")).await.unwrap()).await;
         let past = past.unwrap();
         let (before, pinned) = (open.size().await.unwrap(), past.size().await.unwrap());
-        rig.produce("t", 0, &[record("a", "two", 1)]).await;
+        fixture.produce("t", 0, &[record("a", "two", 1)]).await;
         let more = open.read(before, 1 << 20).await.unwrap();
         assert_eq!(open.size().await.unwrap(), before + more.len() as u64, "{extension}");
         assert!(!more.is_empty(), "{extension}");
@@ -374,20 +383,20 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
 /// More than what is cached between two reads.
 #[tokio::test]
 async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
-    let rig = TreeFixture::new();
-    rig.topic("t", 1, &[]).await;
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 1, &[]).await;
     let line = |nth: u8| String::from(char::from(b'a' + nth)).repeat(100_000);
     for batch in 0..2 {
         let records: Vec<_> = (0..20).map(|nth| record("k", &line(nth + batch), 1)).collect();
-        rig.produce_as("t", 0, &records, CompressionType::Lz4).await;
+        fixture.produce_as("t", 0, &records, CompressionType::Lz4).await;
     }
     let all: String = (0..2)
         .flat_map(|batch| (0..20).map(move |nth| nth + batch))
         .map(|nth| line(nth) + "\n")
         .collect();
-    let node = rig.node("/topics/t/0.values").await.unwrap();
-    assert!(read_node(&rig.tree, &node, 128 << 10).await.unwrap() == all.as_bytes());
-    let open = rig.tree.open(&node).await.unwrap();
+    let node = fixture.node("/topics/t/0.values").await.unwrap();
+    assert!(read_node(&fixture.tree, &node, 128 << 10).await.unwrap() == all.as_bytes());
+    let open = fixture.tree.open(&node).await.unwrap();
     for at in [3_000_000, 100_000, 1_999_999, 2_000_001, 0] {
         let read = open.read(at as u64, 300_000).await.unwrap();
         assert!(read == all.as_bytes()[at..at + 300_000], "at {at}");
@@ -397,16 +406,16 @@ async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
 /// F44.
 #[tokio::test]
 async fn one_file_is_open_at_a_hundred_moments_at_once() {
-    let rig = TreeFixture::new();
-    rig.topic("t", 1, &[]).await;
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 1, &[]).await;
     let mut held = Vec::new();
     for count in 0..100 {
-        let path = format!("/topics/t/0.values@{}", at(rig.now()));
-        held.push((count, rig.tree.open(&rig.node(&path).await.unwrap()).await.unwrap()));
-        rig.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
-        rig.advance_clock(1);
+        let path = format!("/topics/t/0.values@{}", at(fixture.now()));
+        held.push((count, fixture.tree.open(&fixture.node(&path).await.unwrap()).await.unwrap()));
+        fixture.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
+        fixture.advance_clock(1);
     }
-    let all = rig.text("/topics/t/0.values").await;
+    let all = fixture.text("/topics/t/0.values").await;
     for (count, open) in held.iter().rev() {
         let length = all.split_inclusive('\n').take(*count as usize).map(str::len).sum();
         assert_eq!(open.read(0, 1 << 20).await.unwrap(), all[..length], "{count}");
@@ -419,13 +428,13 @@ fn a_tree_is_used_by_many_threads() {
     shared::<fileview::tree::ViewTree>();
     shared::<fileview::tree::OpenNode>();
     fn sent<T: Send>(_: T) {}
-    let rig = TreeFixture::new();
+    let fixture = TreeFixture::new();
     let node = ViewNode::Root(None);
-    sent(rig.tree.resolve(b"/"));
-    sent(rig.tree.stat(&node));
-    sent(rig.tree.list(&node, 0, 1));
+    sent(fixture.tree.resolve(b"/"));
+    sent(fixture.tree.stat(&node));
+    sent(fixture.tree.list(&node, 0, 1));
     sent(async {
-        let open = rig.tree.open(&node).await?;
+        let open = fixture.tree.open(&node).await?;
         open.read(0, 1).await
     });
 }
@@ -447,16 +456,16 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let options = TreeOptions { patience: Duration::ZERO, ..TreeOptions::default() };
-            let rig = TreeFixture::with(options);
-            rig.topic("t", 1, &[]).await;
-            if let Ok(node) = rig.tree.resolve(path.as_bytes()).await {
-                let kind = rig.tree.stat(&node).await.map(|stat| stat.kind);
+            let fixture = TreeFixture::with(options);
+            fixture.topic("t", 1, &[]).await;
+            if let Ok(node) = fixture.tree.resolve(path.as_bytes()).await {
+                let kind = fixture.tree.stat(&node).await.map(|stat| stat.kind);
                 match kind {
                     Ok(ViewNodeKind::Directory) => {
-                        rig.tree.list(&node, 0, 10).await.unwrap();
-                        assert!(rig.tree.open(&node).await.is_err());
+                        fixture.tree.list(&node, 0, 10).await.unwrap();
+                        assert!(fixture.tree.open(&node).await.is_err());
                     }
-                    Ok(_) => assert!(rig.tree.list(&node, 0, 10).await.is_err()),
+                    Ok(_) => assert!(fixture.tree.list(&node, 0, 10).await.is_err()),
                     Err(_) => {}
                 }
             }
@@ -472,15 +481,15 @@ fn change() -> impl Strategy<Value = (usize, usize, Option<u8>)> {
 async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>) {
     const FILES: [&str; 3] = ["a", "b@c", "directory"];
     const NAMES: [&str; 3] = ["user.x", "user.a/b", "trusted.y"];
-    let rig = TreeFixture::new();
-    let files = rig.engine.files();
+    let fixture = TreeFixture::new();
+    let files = fixture.engine.files();
     let mut inodes = Vec::new();
     for name in &FILES[..2] {
         inodes.push(files.create(*name, 0o644).await.unwrap().inode());
     }
     inodes.push(files.mkdir(FILES[2], 0o755).await.unwrap());
     let mut model: [BTreeMap<&str, Vec<u8>>; 3] = Default::default();
-    let mut moments = vec![(Moment::Sys(rig.now()).to_string(), model.clone())];
+    let mut moments = vec![(Moment::Sys(fixture.now()).to_string(), model.clone())];
     for (file, name, value) in changes {
         let value = value.map(|byte| vec![byte; usize::from(byte)]);
         files.set_xattr(inodes[file], NAMES[name].as_bytes(), value.as_deref()).await.unwrap();
@@ -488,27 +497,27 @@ async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>)
             Some(value) => drop(model[file].insert(NAMES[name], value)),
             None => drop(model[file].remove(NAMES[name])),
         }
-        moments.push((Moment::Sys(rig.now()).to_string(), model.clone()));
+        moments.push((Moment::Sys(fixture.now()).to_string(), model.clone()));
     }
     // A file without a name still has a past.
     files.unlink(FILES[0]).await.unwrap();
-    rig.roll_and_maintain().await;
-    let rig = rig.restart();
+    fixture.roll_and_index().await;
+    let fixture = fixture.restart();
     for (moment, model) in &moments {
         for (file, expected) in FILES.iter().zip(model) {
             for path in [format!("/files/{file}@{moment}"), format!("/.at/{moment}/files/{file}")] {
-                let node = rig.node(&path).await.unwrap();
-                let names = rig.tree.extended_attribute_names(&node).unwrap();
+                let node = fixture.node(&path).await.unwrap();
+                let names = fixture.tree.extended_attribute_names(&node).unwrap();
                 assert!(names.iter().eq(expected.keys().map(|name| name.as_bytes())), "{path}");
                 for name in NAMES {
-                    let value = rig.tree.extended_attribute(&node, name.as_bytes()).unwrap();
+                    let value = fixture.tree.extended_attribute(&node, name.as_bytes()).unwrap();
                     assert_eq!(value.as_ref(), expected.get(name), "{path} {name}");
                 }
             }
         }
     }
-    let partition = rig.node("/topics").await.unwrap();
-    assert_eq!(rig.tree.extended_attribute(&partition, b"user.x").unwrap(), None);
+    let partition = fixture.node("/topics").await.unwrap();
+    assert_eq!(fixture.tree.extended_attribute(&partition, b"user.x").unwrap(), None);
 }
 
 proptest! {

@@ -4,9 +4,6 @@
 //! In addition to criterion's numbers, each prints CPU seconds a GB: hashing runs on one thread and waits
 //! for nothing, so that is its time.
 
-#[path = "../tests/harness/mod.rs"]
-mod harness;
-
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,12 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use harness::{StoreFixture, StoreTestDirectory, append};
 use hlc::{OsClock, WallClock};
 use storage::disk::{Disk, RealDisk};
 use storage::journal::{FRAME_BYTES, segment_name};
 use storage::proof::{Digest, ProofBuilder, write_proof};
 use storage::{Durability, Options};
+use testkit::directory::TestDirectory;
+use testkit::store::{StoreFixture, append};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
 
@@ -67,7 +65,7 @@ fn segments(c: &mut Criterion) {
     let mut group = c.benchmark_group("segment");
     group.sample_size(10);
     for payload_bytes in [1 << 10, 16 << 10, 256 << 10] {
-        let directory = StoreTestDirectory::new("proof");
+        let directory = TestDirectory::new();
         let disk = RealDisk::open(directory.path()).expect("a directory opens");
         let end = fill(&directory, payload_bytes);
         group.throughput(Throughput::Bytes(end));
@@ -82,7 +80,7 @@ fn segments(c: &mut Criterion) {
 }
 
 /// Fills one segment with frames of that length; returns where it ends.
-fn fill(directory: &StoreTestDirectory, payload_bytes: usize) -> u64 {
+fn fill(directory: &TestDirectory, payload_bytes: usize) -> u64 {
     let disk = RealDisk::open(directory.path()).expect("a directory opens");
     let options = Options {
         segment_bytes_max: SEGMENT_BYTES,
@@ -90,12 +88,12 @@ fn fill(directory: &StoreTestDirectory, payload_bytes: usize) -> u64 {
         ..Options::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let rig = StoreFixture::open_on(Arc::clone(&disk), options, Arc::new(OsClock))
+    let fixture = StoreFixture::open_on(Arc::clone(&disk), options, Arc::new(OsClock))
         .expect("a store opens");
     let payload = Bytes::from(vec![0xa5; payload_bytes]);
     loop {
         let group = (0..64).map(|_| append(1, &payload)).collect();
-        for result in rig.append(group, Durability::Written) {
+        for result in fixture.append(group, Durability::Written) {
             result.expect("a healthy disk takes an append");
         }
         let mut starts: Vec<u64> = disk
@@ -108,7 +106,7 @@ fn fill(directory: &StoreTestDirectory, payload_bytes: usize) -> u64 {
         starts.sort_unstable();
         if let [first, second, ..] = starts[..] {
             assert!(disk.open(&segment_name(first)).is_ok());
-            rig.store.close();
+            fixture.store.close();
             return second;
         }
     }

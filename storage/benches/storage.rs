@@ -4,9 +4,6 @@
 //! In addition to criterion's numbers, each comparison prints a ratio. A store passes each append to its
 //! writer's thread and back; "one by one" pays for that, "many in flight" shows the throughput.
 
-#[path = "../tests/harness/mod.rs"]
-mod harness;
-
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -15,10 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use harness::{StageVerdict, StoreFixture, StoreTestDirectory, append};
 use hlc::{Cut, Hlc, OsClock, WallClock};
 use storage::disk::RealDisk;
 use storage::{Durability, LogAppend, LogId, Options, Payload};
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+use testkit::store::{StageVerdict, StoreFixture, append};
 
 /// The plain file is created again at this length, and so is the store: benches share the disk.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -29,18 +28,18 @@ fn steady() -> Duration {
 
 /// A store in a real directory, created again when it has grown too long.
 struct BenchStore {
-    rig: Option<StoreFixture>,
-    directory: StoreTestDirectory,
+    fixture: Option<StoreFixture>,
+    directory: TestDirectory,
     written: u64,
 }
 
 impl BenchStore {
     fn new() -> BenchStore {
-        let directory = StoreTestDirectory::new("bench");
-        BenchStore { rig: Some(BenchStore::open(&directory)), directory, written: 0 }
+        let directory = TestDirectory::new();
+        BenchStore { fixture: Some(BenchStore::open(&directory)), directory, written: 0 }
     }
 
-    fn open(directory: &StoreTestDirectory) -> StoreFixture {
+    fn open(directory: &TestDirectory) -> StoreFixture {
         let disk = RealDisk::open(directory.path()).expect("a directory opens");
         let options = Options { tail_bytes_max: 16 << 20, ..Options::default() };
         StoreFixture::open_on(Arc::new(disk), options, Arc::new(OsClock)).expect("a store opens")
@@ -53,18 +52,18 @@ impl BenchStore {
         while left > 0 {
             let batch = left.min((FILE_BYTES_MAX / payload.len() as u64 / 4).max(1));
             if self.written > FILE_BYTES_MAX {
-                self.rig = None;
-                self.directory = StoreTestDirectory::new("bench");
-                self.rig = Some(BenchStore::open(&self.directory));
+                self.fixture = None;
+                self.directory = TestDirectory::new();
+                self.fixture = Some(BenchStore::open(&self.directory));
                 self.written = 0;
             }
-            let rig = self.rig.as_ref().expect("a store is open");
+            let fixture = self.fixture.as_ref().expect("a store is open");
             let began = steady();
             let mut waiting = std::collections::VecDeque::new();
             for _ in 0..batch {
                 let payload = Payload::without_header(payload.clone());
                 let one: LogAppend<StageVerdict> = LogAppend { payload, ..append(1, b"") };
-                waiting.push_back(rig.begin_append(vec![one], how));
+                waiting.push_back(fixture.begin_append(vec![one], how));
                 if waiting.len() >= window {
                     wait(waiting.pop_front());
                 }
@@ -80,7 +79,7 @@ impl BenchStore {
     }
 }
 
-type BenchResultReceiver = std::sync::mpsc::Receiver<Vec<harness::StageAppendResult>>;
+type BenchResultReceiver = std::sync::mpsc::Receiver<Vec<testkit::store::StageAppendResult>>;
 
 fn wait(receiver: Option<BenchResultReceiver>) {
     let results = receiver.expect("something is in flight").recv().expect("a result comes");
@@ -91,12 +90,12 @@ fn wait(receiver: Option<BenchResultReceiver>) {
 struct BenchPlainFile {
     file: File,
     at: u64,
-    _directory: StoreTestDirectory,
+    _directory: TestDirectory,
 }
 
 impl BenchPlainFile {
     fn new() -> BenchPlainFile {
-        let directory = StoreTestDirectory::new("bench-plain");
+        let directory = TestDirectory::new();
         let path = directory.path().join("plain");
         let file = OpenOptions::new().write(true).create_new(true).open(path).expect("a file");
         BenchPlainFile { file, at: 0, _directory: directory }
@@ -161,17 +160,20 @@ fn appending(criterion: &mut Criterion) {
 
 /// F14.
 fn by_length(criterion: &mut Criterion) {
-    let directory = StoreTestDirectory::new("bench-length");
-    let rig = BenchStore::open(&directory);
+    let directory = TestDirectory::new();
+    let fixture = BenchStore::open(&directory);
     let mut group = criterion.benchmark_group("by length");
     group.sample_size(20).warm_up_time(Duration::from_millis(300));
     group.measurement_time(Duration::from_secs(1));
     for target in [1_000u64, 10_000, 100_000, 1_000_000] {
         // A log for each length; appending below makes it a little longer.
         for _ in 0..target / 1_000 {
-            rig.append((0..1_000).map(|_| append(target, &[7; 16])).collect(), Durability::Written);
+            fixture.append(
+                (0..1_000).map(|_| append(target, &[7; 16])).collect(),
+                Durability::Written,
+            );
         }
-        let log = rig.store.log(LogId(target)).expect("an index");
+        let log = fixture.store.log(LogId(target)).expect("an index");
         let first = log
             .entry_at(storage::Offset(0))
             .expect("an index")
@@ -179,7 +181,7 @@ fn by_length(criterion: &mut Criterion) {
             .stamp
             .bits();
         let last = log.tip().stamp.bits();
-        let mut random = harness::StoreTestRng::new(1);
+        let mut random = SeededRng::new(1);
         group.bench_function(BenchmarkId::new("offset_at", target), |bencher| {
             bencher.iter(|| {
                 let stamp = first + random.below(last - first);
@@ -189,7 +191,7 @@ fn by_length(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("append of 100", target), |bencher| {
             bencher.iter(|| {
                 let appends = (0..100).map(|_| append(target, &[7; 16])).collect();
-                rig.append(appends, Durability::Written)
+                fixture.append(appends, Durability::Written)
             });
         });
     }

@@ -8,9 +8,8 @@
 //! here once: [`StorageError::is_corruption`], [`StorageError::is_data_loss`], [`StorageError::is_full`] and
 //! [`StorageError::is_out_of_descriptors`].
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use rustix::io::Errno;
 

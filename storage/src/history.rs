@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -33,6 +34,7 @@ use crate::error::StorageError;
 use crate::index::{BlockCache, LatestRunTable};
 use crate::journal::{JournalSegments, Segment};
 use crate::log::{CompactedPrefix, IndexedTip, Log, LogPrefix};
+use crate::log_throttle::LogThrottle;
 use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::proof::{FrameLeaves, SigningKey};
 use crate::sealed_segment::SealedSegments;
@@ -325,22 +327,23 @@ impl SealedHistory {
     }
 
     /// Runs maintenance until the store is closed: the body of the maintenance thread.
-    pub(crate) fn maintenance_loop(&self) {
-        let mut said = String::new();
+    pub(crate) fn maintenance_loop(&self, steady_now: impl Fn() -> Duration) {
+        let mut failures = LogThrottle::default();
         while !self.is_closing() {
             self.wait_for_unindexed(MAINTENANCE_INTERVAL);
-            let Err(error) = self.run_maintenance() else { continue };
+            let Err(error) = self.run_maintenance() else {
+                failures.record_success(&steady_now);
+                continue;
+            };
             if self.is_closing() {
                 return;
             }
-            // A disk that stays full is reported once.
-            let error = error.to_string();
-            if error != said {
+            if let Some(failed) = failures.record_failure(steady_now()) {
                 tracing::error!(
-                    error,
+                    %error,
+                    failed,
                     "maintenance failed: the journal is not indexed and sorted; it is retried"
                 );
-                said = error;
             }
             let mut waiting = self.indexing_queue.lock();
             self.changed.wait_for(&mut waiting, MAINTENANCE_INTERVAL);

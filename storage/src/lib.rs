@@ -28,11 +28,11 @@ mod history;
 pub mod index;
 pub mod journal;
 pub mod log;
+mod log_throttle;
 pub mod manifest;
 mod payload;
 pub mod proof;
 mod read_range;
-mod refusal_reporter;
 pub mod sealed_segment;
 pub mod sorted_segment;
 mod space_reserve;
@@ -51,6 +51,7 @@ pub use history::{
     ReclaimStats,
 };
 pub use log::Log;
+pub use log_throttle::LogThrottle;
 pub use payload::{
     EntryPayload, PAYLOAD_HEADER_BYTES_MAX, Payload, PayloadHeader, PayloadLocation,
 };

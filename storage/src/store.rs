@@ -154,10 +154,11 @@ impl<S: AppendStage> Store<S> {
         if let Some(key) = key {
             let _ = history.signing_key.set(key);
         }
+        let timekeeper = Arc::clone(&self.timekeeper);
         let thread = std::thread::Builder::new().name("maintenance".to_owned());
         let run = move || {
             let abort = AbortOnPanic;
-            history.maintenance_loop();
+            history.maintenance_loop(|| timekeeper.steady_now());
             std::mem::forget(abort);
         };
         self.threads.lock().push(thread.spawn(run)?);

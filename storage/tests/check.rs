@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 
-use harness::{StoreFixture, append, manual_clock};
 use storage::check::CheckReport;
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const BLOCK: usize = 4096;
 const PAYLOAD: usize = 9000;
@@ -28,14 +26,14 @@ fn options() -> Options {
 /// Three logs in turn, in three segments that are sealed and sorted and one that is open.
 fn a_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
         let one = append(index % LOGS, &[index as u8 + 1; PAYLOAD]);
-        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
-    drop(rig);
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
+    drop(fixture);
     // The next start removes what was replaced.
     StoreFixture::open(&disk, options(), &manual_clock()).unwrap().store.close();
     let report = checked(&disk);
@@ -47,13 +45,13 @@ fn a_store() -> MemoryDisk {
 /// The same, unsorted: one log, so that sorting gains nothing.
 fn an_unsorted_store() -> MemoryDisk {
     let disk = MemoryDisk::new();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT * 3 + 2 {
         let one = append(7, &[index as u8 + 1; PAYLOAD]);
-        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     let report = checked(&disk);
     assert_eq!(report.problems, [""; 0]);
     assert_eq!((report.segments, report.sorted_segments, report.indexes), (4, 0, 3));
@@ -176,14 +174,14 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
 /// A store in which log 1 was removed, so that the middle third of each sorted segment is a hole.
 fn a_store_with_holes() -> MemoryDisk {
     let disk = a_store();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.advance_log_start(&[(LogId(1), Offset(12))]).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(12))]).unwrap();
     let mut punched = 0;
     for _ in 0..3 {
-        punched += rig.store.reclaim().unwrap().reclaimed_bytes;
+        punched += fixture.store.reclaim().unwrap().reclaimed_bytes;
     }
     assert!(punched as usize > 3 * 3 * PAYLOAD, "{punched}");
-    rig.store.close();
+    fixture.store.close();
     disk
 }
 
@@ -272,9 +270,12 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_corruption_nor_in_the_way_
         let disk = MemoryDisk::new();
         let segment_bytes_max = 3 * (80 + 4096) + 6 * (80 + SHORT as u64);
         let options = Options { segment_bytes_max, ..options() };
-        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+        let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
         let append = |log: u64, length: usize| {
-            rig.append(vec![append(log, &vec![7; length])], Durability::Synced).remove(0).unwrap();
+            fixture
+                .append(vec![append(log, &vec![7; length])], Durability::Synced)
+                .remove(0)
+                .unwrap();
         };
         append(0, lead);
         for _ in 0..3 {
@@ -284,21 +285,21 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_corruption_nor_in_the_way_
         for _ in 0..8 {
             append(3, 4096);
         }
-        rig.store.run_maintenance().unwrap();
-        rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap();
-        let punched: u64 = (0..3).map(|_| rig.store.reclaim().unwrap().reclaimed_bytes).sum();
+        fixture.store.run_maintenance().unwrap();
+        fixture.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap();
+        let punched: u64 = (0..3).map(|_| fixture.store.reclaim().unwrap().reclaimed_bytes).sum();
         short_holes += u64::from(punched == 4096);
-        let before = rig.all((0..4).filter(|log| *log != 1).map(LogId));
-        rig.store.close();
-        drop(rig);
+        let before = fixture.all((0..4).filter(|log| *log != 1).map(LogId));
+        fixture.store.close();
+        drop(fixture);
         StoreFixture::open(&disk, options, &manual_clock()).unwrap().store.close();
         assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
         for index in names(&disk, ".index") {
             disk.remove(&index).unwrap();
         }
-        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
-        assert_eq!(rig.all((0..4).filter(|log| *log != 1).map(LogId)), before, "{lead}");
-        rig.store.close();
+        let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+        assert_eq!(fixture.all((0..4).filter(|log| *log != 1).map(LogId)), before, "{lead}");
+        fixture.store.close();
         assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
     }
     assert!(short_holes > 3, "{short_holes}");

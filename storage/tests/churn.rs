@@ -6,19 +6,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestDirectory, StoreTestRng, StoredEntry, append};
 use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
 use storage::disk::RealDisk;
 use storage::manifest::Manifest;
 use storage::{Durability, LogId, Offset, Options};
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, StoredEntry, append};
 
 const DAYS: u64 = 30;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -41,16 +41,16 @@ fn options(frames: u64) -> Options {
 }
 
 /// Advances the log start past everything that is older than `days`.
-fn apply_retention(rig: &StoreFixture, log: LogId, days: u32, now: SysTime) {
+fn apply_retention(fixture: &StoreFixture, log: LogId, days: u32, now: SysTime) {
     let from = SysTime(now.0.saturating_sub((DAY * days).as_millis() as u64));
-    let held = rig.store.log(log).unwrap();
+    let held = fixture.store.log(log).unwrap();
     let start = held.tip_at(Cut::below(Hlc::at(from))).unwrap().end.max(held.start());
-    rig.store.advance_log_start(&[(log, start)]).unwrap();
+    fixture.store.advance_log_start(&[(log, start)]).unwrap();
 }
 
 /// Two topics, each batch goes to one of them; and one that is created and deleted now and then.
-fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
-    let mut random = StoreTestRng::new(1);
+fn run_days(fixture: &StoreFixture, clock: &ManualClock, batches: u64) {
+    let mut random = SeededRng::new(1);
     let between = DAY / u32::try_from(batches).unwrap();
     let mut next_log = 10;
     for nth in 0..DAYS * batches {
@@ -64,23 +64,23 @@ fn run_days(rig: &StoreFixture, clock: &ManualClock, batches: u64) {
         }
         // The bound is renewed as its thread would.
         let durability = if nth % 50 == 0 { Durability::Synced } else { Durability::Written };
-        rig.append(appends, durability).remove(0).unwrap();
+        fixture.append(appends, durability).remove(0).unwrap();
         if is_short {
-            rig.store.advance_log_start(&[(LogId(next_log), Offset(1))]).unwrap();
+            fixture.store.advance_log_start(&[(LogId(next_log), Offset(1))]).unwrap();
         }
         if nth % (batches / 6).max(1) == 0 {
-            let now = rig.store.timekeeper().wall_now();
-            apply_retention(rig, DAILY, 1, now);
-            apply_retention(rig, WEEKLY, 7, now);
-            rig.store.reclaim().unwrap();
-            rig.store.run_maintenance().unwrap();
-            rig.store.remove_logs(&is_known).unwrap();
+            let now = fixture.store.timekeeper().wall_now();
+            apply_retention(fixture, DAILY, 1, now);
+            apply_retention(fixture, WEEKLY, 7, now);
+            fixture.store.reclaim().unwrap();
+            fixture.store.run_maintenance().unwrap();
+            fixture.store.remove_logs(&is_known).unwrap();
         }
     }
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
-        rig.store.remove_logs(&is_known).unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
+        fixture.store.remove_logs(&is_known).unwrap();
     }
 }
 
@@ -103,22 +103,25 @@ fn space_of(directory: &Path, kind: &str) -> (u64, u64) {
 
 /// The space of a store in which nothing else ever existed.
 fn space_of_a_new_store(kept: &[StoredEntry], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
-    let directory = StoreTestDirectory::new("churn-new");
-    let rig = StoreFixture::open_on(
+    let directory = TestDirectory::new();
+    let fixture = StoreFixture::open_on(
         Arc::new(RealDisk::open(directory.path()).unwrap()),
         options(frames),
         wall,
     );
-    let rig = rig.unwrap();
+    let fixture = fixture.unwrap();
     for (nth, seen) in kept.iter().enumerate() {
-        rig.append(vec![append(seen.log.0, &seen.payload)], Durability::Written).remove(0).unwrap();
+        fixture
+            .append(vec![append(seen.log.0, &seen.payload)], Durability::Written)
+            .remove(0)
+            .unwrap();
         if (nth as u64).is_multiple_of(frames) {
-            rig.store.run_maintenance().unwrap();
+            fixture.store.run_maintenance().unwrap();
         }
     }
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
     space_of(directory.path(), "").1
 }
@@ -134,14 +137,14 @@ fn start_alone(opened: &str, frames: u64) {
     let clock = ManualClock::at(SysTime(now.parse().unwrap()));
     let disk = Arc::new(RealDisk::open(Path::new(directory)).unwrap());
     let began = OsClock.read().steady;
-    let rig = StoreFixture::open_on(disk, options(frames), Arc::new(clock)).unwrap();
+    let fixture = StoreFixture::open_on(disk, options(frames), Arc::new(clock)).unwrap();
     let took = OsClock.read().steady - began;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let bytes = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
     eprintln!("a start takes {took:?}, and its process {bytes} bytes of memory at most");
     assert!(bytes <= START_BYTES_MAX, "{bytes} bytes");
-    drop(rig);
+    drop(fixture);
 }
 
 #[test]
@@ -156,13 +159,13 @@ fn a_start_after_thirty_days() {
 fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     let (batches, frames) =
         (number("STORAGE_CHURN_BATCHES", 480), number("STORAGE_CHURN_FRAMES", 40));
-    let directory = StoreTestDirectory::new("churn");
+    let directory = TestDirectory::new();
     let disk = || Arc::new(RealDisk::open(directory.path()).unwrap());
     let clock = Arc::new(ManualClock::at(SysTime(1_800_000_000_000)));
     let wall = || Arc::clone(&clock) as Arc<dyn WallClock>;
-    let rig = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
-    run_days(&rig, &clock, batches);
-    drop(rig);
+    let fixture = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
+    run_days(&fixture, &clock, batches);
+    drop(fixture);
 
     let now = clock.read().wall.0;
     let started = Command::new(std::env::current_exe().unwrap())
@@ -170,12 +173,12 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         .env(OPENED, format!("{}@{now}", directory.path().display()))
         .status();
     assert!(started.unwrap().success());
-    let rig = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
-    let kept = rig.all([DAILY, WEEKLY]);
+    let fixture = StoreFixture::open_on(disk(), options(frames), wall()).unwrap();
+    let kept = fixture.all([DAILY, WEEKLY]);
     let kept_bytes: u64 = kept.iter().map(|seen| 80 + seen.payload.len() as u64).sum();
     let entries: u64 =
-        rig.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
-    let parts = rig.store.sealed_segments().len();
+        fixture.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
+    let parts = fixture.store.sealed_segments().len();
     let sealed = DAYS * batches / frames;
     eprintln!(
         "{sealed} segments, {parts} sealed, {} batches of {kept_bytes} bytes kept",
@@ -202,7 +205,8 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
     let manifest = Manifest::read(&*disk()).unwrap();
     eprintln!("{} logs in the manifest", manifest.logs.len());
     // Those that a segment still refers to, and a few that wait for more.
-    let runs: u64 = rig.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
+    let runs: u64 =
+        fixture.store.sealed_segments().iter().map(|part| part.index().header.runs).sum();
     assert!(manifest.logs.len() as u64 <= 128 + runs, "{} logs", manifest.logs.len());
     assert!(parts <= 60, "{parts} merged of {sealed} segments");
     assert!(
@@ -210,7 +214,7 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         "{entries} entries are indexed, {} are kept",
         kept.len()
     );
-    drop(rig);
+    drop(fixture);
     let report = storage::check::verify(&*disk(), &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
 }

@@ -15,22 +15,20 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{
-    SeedReplayHint, StageVerdict, StoreFixture, StoreTestRng, StoredEntry, append,
-    append_with_header, seeds,
-};
 use hlc::{Cut, Hlc, ManualClock, SysTime, WallClock};
 use storage::disk::{DiskFault, MemoryDisk};
 use storage::{
     AppendError, AppendReceipt, CompactedEntry, CompactionHorizon, Durability, HistoryStats,
     LogAppend, LogId, Offset, Options, StorageError,
+};
+use testkit::rng::SeededRng;
+use testkit::store::{
+    SeedReplayHint, StageVerdict, StoreFixture, StoredEntry, append, append_with_header, seeds,
 };
 
 const LOGS: u64 = 4;
@@ -46,7 +44,7 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         tail_bytes_max: 2048,
         uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
@@ -136,8 +134,8 @@ impl CrashWitness {
         }
     }
 
-    fn ask(&mut self, rig: &StoreFixture, random: &mut StoreTestRng) {
-        let frontier = rig.frontier();
+    fn ask(&mut self, fixture: &StoreFixture, random: &mut SeededRng) {
+        let frontier = fixture.frontier();
         assert!(frontier >= self.promised || !self.ends_whole(), "a frontier never falls");
         self.promised = self.promised.max(frontier);
         // Biased to the newest moments, which a crash can change.
@@ -146,7 +144,7 @@ impl CrashWitness {
         let cut = Cut::below(Hlc::from_bits(frontier.next().bits() - back));
         assert!(cut.is_closed_by(frontier));
         for log in logs() {
-            let index = rig.store.log(log).unwrap();
+            let index = fixture.store.log(log).unwrap();
             let tip = index.tip_at(cut).expect("an index can be read");
             let (chain, offset) = (tip.chain, tip.end);
             self.answers.push(WitnessedAnswer { log, cut, offset, chain, from: self.visible });
@@ -159,16 +157,16 @@ impl CrashWitness {
     }
 
     /// Compares a reopened store with what was acknowledged before; at least `least` appends must exist.
-    fn examine(&mut self, rig: &StoreFixture, least: usize) {
-        let found = rig.all(logs());
-        let start = |log: LogId| rig.store.log(log).unwrap().start().0;
+    fn examine(&mut self, fixture: &StoreFixture, least: usize) {
+        let found = fixture.all(logs());
+        let start = |log: LogId| fixture.store.log(log).unwrap().start().0;
         let is_kept = |log: LogId, end: u64| end > start(log);
         for (log, (acknowledged, asked)) in logs().zip(&mut self.starts) {
             let start = start(log);
             assert!((*acknowledged..=*asked).contains(&start), "{log:?} begins at {start}");
             (*acknowledged, *asked) = (start, start);
         }
-        let replayed = rig.replayed.iter();
+        let replayed = fixture.replayed.iter();
         let mut replayed: Vec<StoredEntry> = replayed
             .filter(|seen| is_kept(seen.log, seen.base.0 + u64::from(seen.count)))
             .cloned()
@@ -177,7 +175,7 @@ impl CrashWitness {
         replayed.sort_by_key(|seen| seen.stamp);
         assert!(found.ends_with(&replayed), "replay shows all since what the stage remembered");
         for (log, (acknowledged, asked)) in logs().zip(&mut self.compacted) {
-            let to = rig.store.log(log).unwrap().horizon().compacted_to;
+            let to = fixture.store.log(log).unwrap().horizon().compacted_to;
             assert!((*acknowledged..=*asked).contains(&to), "{log:?} was compacted to {to}");
             (*acknowledged, *asked) = (to, to);
         }
@@ -203,7 +201,7 @@ impl CrashWitness {
             let mut end: Option<Offset> = None;
             for seen in found.iter().filter(|seen| seen.log == log) {
                 // What compaction left out lies below its horizon.
-                let is_dense = seen.stamp >= rig.store.log(log).unwrap().horizon().compacted_to;
+                let is_dense = seen.stamp >= fixture.store.log(log).unwrap().horizon().compacted_to;
                 let follows = |end| if is_dense { seen.base == end } else { seen.base >= end };
                 assert!(end.is_none_or(follows), "offsets are dense: {seen:?} after {end:?}");
                 end = Some(Offset(seen.base.0 + u64::from(seen.count)));
@@ -214,18 +212,18 @@ impl CrashWitness {
             assert!(late, "{seen:?} lies in what was promised closed");
         }
         self.answers.retain(|answer| {
-            let horizon = rig.store.log(answer.log).unwrap().horizon();
+            let horizon = fixture.store.log(answer.log).unwrap().horizon();
             answer.from <= survived
                 && answer.cut.bound() > horizon.lost_to
                 && answer.cut.bound() >= horizon.compacted_to
         });
         for answer in &self.answers {
-            let index = rig.store.log(answer.log).unwrap();
+            let index = fixture.store.log(answer.log).unwrap();
             let tip = index.tip_at(answer.cut).expect("an index can be read");
             assert_eq!((tip.end, tip.chain), (answer.offset, answer.chain), "{answer:?}");
         }
         let last = found.last().map_or(Hlc::ZERO, |seen| seen.stamp);
-        let frontier = rig.frontier();
+        let frontier = fixture.frontier();
         assert!(frontier >= self.promised.max(last), "the frontier fell: {frontier}");
         self.promised = frontier;
         // Recovery syncs what it finds, so it is durable from here on.
@@ -266,7 +264,7 @@ struct CrashMachine {
     disk: MemoryDisk,
     clock: Arc<ManualClock>,
     durability: Durability,
-    random: StoreTestRng,
+    random: SeededRng,
     witness: CrashWitness,
     /// The length of some payloads: their groups go around the page cache.
     large_bytes: u64,
@@ -308,9 +306,9 @@ impl CrashMachine {
             fills_up: false,
             done: MaintenanceCounts::default(),
             disk: MemoryDisk::new(),
-            clock: harness::manual_clock(),
+            clock: testkit::store::manual_clock(),
             durability,
-            random: StoreTestRng::new(seed),
+            random: SeededRng::new(seed),
             witness: CrashWitness::default(),
         }
     }
@@ -338,7 +336,7 @@ impl CrashMachine {
             options(self.durability, self.segment_bytes),
             &self.clock,
         ) {
-            Ok(rig) => Some(rig),
+            Ok(fixture) => Some(fixture),
             Err(error) => {
                 assert!(self.may_fail(), "the store does not open: {error}");
                 None
@@ -348,69 +346,69 @@ impl CrashMachine {
 
     /// Some steps of work, with a clean restart among them; until the machine goes down.
     fn work(&mut self, steps: usize) {
-        let Some(mut rig) = self.open() else { return };
+        let Some(mut fixture) = self.open() else { return };
         for _ in 0..steps {
             if self.fills_up && self.random.one_in(6) {
                 self.fill_up();
             }
             let reach = if self.is_maintenance_heavy { 40 } else { 24 };
             match self.random.below(reach) {
-                0..=6 => self.append(&rig),
-                7..=8 => self.append_group(&rig),
+                0..=6 => self.append(&fixture),
+                7..=8 => self.append_group(&fixture),
                 9..=12 => {
                     let by = Duration::from_millis(self.random.below(700));
                     self.clock.advance(by);
-                    rig.frontier();
+                    fixture.frontier();
                 }
                 13 => {
                     let back = self.random.below(150);
                     self.clock.step_to(SysTime(self.clock.read().wall.0 - back));
-                    rig.frontier();
+                    fixture.frontier();
                 }
-                14 => self.witness.ask(&rig, &mut self.random),
+                14 => self.witness.ask(&fixture, &mut self.random),
                 15 => {
-                    rig.store.roll_segment();
-                    rig.append(Vec::new(), Durability::Written);
+                    fixture.store.roll_segment();
+                    fixture.append(Vec::new(), Durability::Written);
                 }
-                16..=18 => self.tolerate(rig.store.run_maintenance().err()),
-                19 => self.advance_log_start(&rig),
-                20 => self.tolerate(rig.store.reclaim().err()),
+                16..=18 => self.tolerate(fixture.store.run_maintenance().err()),
+                19 => self.advance_log_start(&fixture),
+                20 => self.tolerate(fixture.store.reclaim().err()),
                 31..=34 => {
-                    self.tolerate(rig.store.reclaim().err());
-                    self.tolerate(rig.store.reclaim().err());
+                    self.tolerate(fixture.store.reclaim().err());
+                    self.tolerate(fixture.store.reclaim().err());
                 }
-                21..=22 | 35..=37 => self.replace_prefix(&rig),
-                24..=27 => self.append_group(&rig),
+                21..=22 | 35..=37 => self.replace_prefix(&fixture),
+                24..=27 => self.append_group(&fixture),
                 28..=30 => {
-                    rig.store.roll_segment();
-                    rig.append(Vec::new(), Durability::Written);
-                    self.tolerate(rig.store.run_maintenance().err());
+                    fixture.store.roll_segment();
+                    fixture.append(Vec::new(), Durability::Written);
+                    self.tolerate(fixture.store.run_maintenance().err());
                 }
-                38..=39 => self.advance_log_start(&rig),
+                38..=39 => self.advance_log_start(&fixture),
                 _ => {
-                    let has_stopped = rig.store.stop_reason().is_some();
-                    rig.store.close();
-                    self.done.add(rig.store.history_stats());
+                    let has_stopped = fixture.store.stop_reason().is_some();
+                    fixture.store.close();
+                    self.done.add(fixture.store.history_stats());
                     if !self.disk.has_crashed() && !has_stopped {
                         self.witness.durable = self.witness.visible;
                     }
-                    drop(rig);
+                    drop(fixture);
                     let Some(again) = self.open() else { return };
-                    rig = again;
+                    fixture = again;
                     // Some appends may exist that it took before it stopped and did not acknowledge.
                     if has_stopped {
                         let least = self.witness.visible;
-                        self.witness.examine(&rig, least);
+                        self.witness.examine(&fixture, least);
                     }
                 }
             }
-            rig.step_until_idle();
+            fixture.step_until_idle();
         }
-        self.done.add(rig.store.history_stats());
+        self.done.add(fixture.store.history_stats());
         // A store that is going down must not promise what its last group withdraws.
         for _ in 0..2 {
             self.clock.advance(Duration::from_millis(30));
-            self.witness.ask(&rig, &mut self.random);
+            self.witness.ask(&fixture, &mut self.random);
         }
     }
 
@@ -436,27 +434,29 @@ impl CrashMachine {
         }
     }
 
-    fn advance_log_start(&mut self, rig: &StoreFixture) {
+    fn advance_log_start(&mut self, fixture: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
-        let (held, told) = (rig.store.log(log).unwrap(), &mut self.witness.starts[log.0 as usize]);
+        let (held, told) =
+            (fixture.store.log(log).unwrap(), &mut self.witness.starts[log.0 as usize]);
         let back = if self.is_maintenance_heavy { 6 } else { held.end().0 + 1 };
         let to = held.end().0.saturating_sub(self.random.below(back));
         told.1 = told.1.max(to);
-        match rig.store.advance_log_start(&[(log, Offset(to))]) {
+        match fixture.store.advance_log_start(&[(log, Offset(to))]) {
             Ok(()) => told.0 = told.0.max(to),
             Err(error) => self.tolerate(Some(error)),
         }
     }
 
     /// Replaces the beginning of a log by some of its entries, shortened; its last one stays.
-    fn replace_prefix(&mut self, rig: &StoreFixture) {
+    fn replace_prefix(&mut self, fixture: &StoreFixture) {
         let log = LogId(self.random.below(LOGS));
-        let held = rig.store.log(log).unwrap();
+        let held = fixture.store.log(log).unwrap();
         let tip = held.tip();
         let reach = 16 + self.random.below(12);
         let back = self.random.below(1 << reach);
         let cut = Cut::below(Hlc::from_bits(tip.stamp.next().bits().saturating_sub(back)));
-        let (until, stamp) = rig.store.replaceable_prefix(log, cut).expect("an index can be read");
+        let (until, stamp) =
+            fixture.store.replaceable_prefix(log, cut).expect("an index can be read");
         if until.0 == 0 {
             return;
         }
@@ -464,7 +464,7 @@ impl CrashMachine {
         let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
         let mut outcomes = Vec::new();
         let random = &mut self.random;
-        let replaced = rig.store.replace_prefix::<StorageError>(
+        let replaced = fixture.store.replace_prefix(
             log,
             until,
             &mut |emit| {
@@ -525,24 +525,24 @@ impl CrashMachine {
         (appends, [Durability::Written, Durability::Synced][self.random.below(2) as usize])
     }
 
-    fn append(&mut self, rig: &StoreFixture) {
+    fn append(&mut self, fixture: &StoreFixture) {
         // A bound that is due inside of an append is renewed concurrently, on another thread: then no two
         // runs would have the same operations.
-        rig.frontier();
+        fixture.frontier();
         let (appends, how) = self.some_request();
         let told: Vec<AppendCopy> = appends.iter().map(AppendCopy::of).collect();
-        let results = rig.append(appends, how);
+        let results = fixture.append(appends, how);
         self.record_results(told, how, results);
     }
 
-    fn append_group(&mut self, rig: &StoreFixture) {
-        rig.frontier();
+    fn append_group(&mut self, fixture: &StoreFixture) {
+        fixture.frontier();
         let requests: Vec<_> = (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
         let told: Vec<(Vec<AppendCopy>, Durability)> = requests
             .iter()
             .map(|(appends, how)| (appends.iter().map(AppendCopy::of).collect(), *how))
             .collect();
-        let results = rig.append_as_one_group(requests);
+        let results = fixture.append_as_one_group(requests);
         for ((told, how), results) in told.into_iter().zip(results) {
             self.record_results(told, how, results);
         }
@@ -552,7 +552,7 @@ impl CrashMachine {
         &mut self,
         told: Vec<AppendCopy>,
         how: Durability,
-        results: Vec<harness::StageAppendResult>,
+        results: Vec<testkit::store::StageAppendResult>,
     ) {
         let synced = how == Durability::Synced && self.durability == Durability::Synced;
         for (told, result) in told.into_iter().zip(results) {
@@ -603,7 +603,7 @@ impl AppendCopy {
 }
 
 /// What a crash keeps: nothing, everything, or some.
-fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
+fn choose(choice: u64, mut random: SeededRng) -> impl FnMut(usize) -> usize {
     move |count| match choice {
         0 => 0,
         1 => count - 1,
@@ -612,7 +612,7 @@ fn choose(choice: u64, mut random: StoreTestRng) -> impl FnMut(usize) -> usize {
 }
 
 /// The wall clock after a crash: right, set back (a little, and far), or set ahead.
-fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
+fn wall_after(wall: SysTime, random: &mut SeededRng) -> SysTime {
     match random.below(5) {
         0 => wall,
         1 => SysTime(wall.0 + random.below(5000)),
@@ -624,7 +624,7 @@ fn wall_after(wall: SysTime, random: &mut StoreTestRng) -> SysTime {
 
 /// Reopens `machine`, with a crash at each operation of recovery first; examines it, works a
 /// little, and crashes for the last time.
-fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
+fn survive(machine: &CrashMachine, least: usize, random: &mut SeededRng) {
     let recovery = {
         let disk = machine.disk.after_kill();
         let second = machine.restart(disk.clone(), machine.clock.read().wall);
@@ -639,23 +639,23 @@ fn survive(machine: &CrashMachine, least: usize, random: &mut StoreTestRng) {
         let choice = random.below(4);
         let disk = disk.after_crash(choose(choice, random.clone()));
         let mut third = machine.restart(disk, wall_after(machine.clock.read().wall, random));
-        let rig = third.open().expect("a second crash during recovery is survived");
-        third.witness.examine(&rig, machine.witness.durable);
+        let fixture = third.open().expect("a second crash during recovery is survived");
+        third.witness.examine(&fixture, machine.witness.durable);
     }
     let mut second = machine.restart(machine.disk.after_kill(), machine.clock.read().wall);
-    let rig = second.open().expect("a crash is survived");
-    second.witness.examine(&rig, least);
+    let fixture = second.open().expect("a crash is survived");
+    second.witness.examine(&fixture, least);
     // However far the clock was set back, time advances, and so do stamps.
     second.clock.advance(Duration::from_secs(3610));
-    second.append(&rig);
-    drop(rig);
+    second.append(&fixture);
+    drop(fixture);
     second.disk.arm(DiskFault::CrashAt(second.disk.operations() + 1 + random.below(30)));
     second.work(8);
     let choice = random.below(4);
     let disk = second.disk.after_crash(choose(choice, random.clone()));
     let mut third = second.restart(disk, wall_after(second.clock.read().wall, random));
-    let rig = third.open().expect("a crash of the second incarnation is survived");
-    third.witness.examine(&rig, second.witness.durable);
+    let fixture = third.open().expect("a crash of the second incarnation is survived");
+    third.witness.examine(&fixture, second.witness.durable);
 }
 
 /// A run of `steps`, for each seed, with a crash at each of its operations.
@@ -695,14 +695,14 @@ fn crash_everywhere(plan: CrashPlan) {
             );
             for choice in 0..4 {
                 replays.place.set((operation, choice));
-                let mut random = StoreTestRng::new(seed ^ (operation << 20) ^ (choice << 50));
+                let mut random = SeededRng::new(seed ^ (operation << 20) ^ (choice << 50));
                 let disk = machine.disk.after_crash(choose(choice, random.clone()));
                 let wall = wall_after(machine.clock.read().wall, &mut random);
                 survive(&machine.restart(disk, wall), machine.witness.durable, &mut random);
             }
             // Only the process dies: everything visible must exist, and survive a crash of the machine.
             replays.place.set((operation, 9));
-            let mut random = StoreTestRng::new(seed ^ (operation << 20));
+            let mut random = SeededRng::new(seed ^ (operation << 20));
             let disk = machine.disk.after_kill();
             let wall = wall_after(machine.clock.read().wall, &mut random);
             survive(&machine.restart(disk, wall), machine.witness.visible, &mut random);
@@ -782,18 +782,18 @@ fn maintenance_heavy(seed: u64, durability: Durability) -> CrashMachine {
 fn lose_power(machine: &CrashMachine, place: &Cell<(u64, u64)>, nth: u64) {
     for choice in 0..4 {
         place.set((nth, choice));
-        let mut random = StoreTestRng::new(nth << 20 ^ choice << 50);
+        let mut random = SeededRng::new(nth << 20 ^ choice << 50);
         let disk = machine.disk.after_crash(choose(choice, random.clone()));
         let wall = wall_after(machine.clock.read().wall, &mut random);
         let mut second = machine.restart(disk, wall);
-        let rig = second.open().expect("a crash is survived");
-        second.witness.examine(&rig, machine.witness.durable);
+        let fixture = second.open().expect("a crash is survived");
+        second.witness.examine(&fixture, machine.witness.durable);
         second.clock.advance(Duration::from_secs(3610));
-        drop(rig);
+        drop(fixture);
         second.work(6);
         let mut third = second.restart(second.disk.after_crash(|_| 0), second.clock.read().wall);
-        let rig = third.open().expect("a healthy disk");
-        third.witness.examine(&rig, second.witness.durable);
+        let fixture = third.open().expect("a healthy disk");
+        third.witness.examine(&fixture, second.witness.durable);
     }
 }
 
@@ -830,29 +830,29 @@ fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
         machine.work(40);
         machine.disk.remove_capacity_limit();
         machine.is_faulty = false;
-        let rig = machine.open().expect("there is room again");
-        rig.store.run_maintenance().expect("there is room again");
-        machine.append(&rig);
-        drop(rig);
+        let fixture = machine.open().expect("there is room again");
+        fixture.store.run_maintenance().expect("there is room again");
+        machine.append(&fixture);
+        drop(fixture);
         lose_power(&machine, &replays.place, seed);
     }
 }
 
-/// The harness can fail: it would catch a store that acknowledges before it syncs.
+/// The test can fail: it would catch a store that acknowledges before it syncs.
 #[test]
 fn a_lost_acknowledged_append_would_be_noticed() {
     let mut machine = CrashMachine::new(1, Durability::Synced);
-    let rig = machine.open().expect("a new disk opens");
-    machine.append(&rig);
-    machine.append(&rig);
-    drop(rig);
+    let fixture = machine.open().expect("a new disk opens");
+    machine.append(&fixture);
+    machine.append(&fixture);
+    drop(fixture);
     let forgetful = machine.restart(MemoryDisk::new(), machine.clock.read().wall);
-    let rig = forgetful.open().expect("an empty disk opens");
+    let fixture = forgetful.open().expect("an empty disk opens");
     let least = machine.witness.visible;
     assert!(least > 0);
     let examined = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut witness = machine.witness.clone();
-        witness.examine(&rig, least);
+        witness.examine(&fixture, least);
     }));
     assert!(examined.is_err());
 }

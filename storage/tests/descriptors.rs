@@ -1,22 +1,21 @@
 //! A process that is out of descriptors: writes are refused, withdrawn whole, and accepted again later. It is
 //! in a binary of its own, because the limit is that of the process.
 
-mod harness;
-
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use harness::{StoreFixture, StoreTestDirectory, append};
 use hlc::OsClock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use storage::disk::RealDisk;
 use storage::{AppendError, Durability, LogId, Options};
+use testkit::directory::TestDirectory;
+use testkit::store::{StoreFixture, append};
 
 /// Few enough that a test can use them up.
 const LIMIT: u64 = 256;
 
-fn open(directory: &StoreTestDirectory) -> StoreFixture {
+fn open(directory: &TestDirectory) -> StoreFixture {
     let disk = Arc::new(RealDisk::open(directory.path()).expect("a disk"));
     let options =
         Options { segment_bytes_max: 64 << 10, manual_maintenance: true, ..Options::default() };
@@ -42,23 +41,23 @@ fn use_up() -> Vec<File> {
 fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> io::Result<()> {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard })?;
-    let directory = StoreTestDirectory::new("descriptors");
-    let rig = open(&directory);
+    let directory = TestDirectory::new();
+    let fixture = open(&directory);
     let mut acknowledged = Vec::new();
-    let write = |rig: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {
+    let write = |fixture: &StoreFixture, acknowledged: &mut Vec<u8>, nth: u32| {
         let payload = vec![nth as u8; 10_000];
-        let written = rig.append(vec![append(1, &payload)], Durability::Synced).remove(0);
+        let written = fixture.append(vec![append(1, &payload)], Durability::Synced).remove(0);
         acknowledged.extend(written.is_ok().then_some(nth as u8));
         written
     };
     for nth in 0..40 {
-        write(&rig, &mut acknowledged, nth).expect("there are descriptors");
+        write(&fixture, &mut acknowledged, nth).expect("there are descriptors");
     }
     let mut refused = 0;
     for round in 0..3 {
         let mut hogs = use_up();
         for nth in 0..40 {
-            match write(&rig, &mut acknowledged, 40 + round * 80 + nth) {
+            match write(&fixture, &mut acknowledged, 40 + round * 80 + nth) {
                 Ok(_) => {}
                 Err(AppendError::Storage(error)) => {
                     assert!(error.is_out_of_descriptors(), "{error}");
@@ -70,15 +69,15 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
             // Once there is something to index, each rolled segment makes room for the next.
             if round > 0 {
                 // The rolled segment cannot be opened, which does not mean that it cannot be synced.
-                let _ = rig.store.run_maintenance();
+                let _ = fixture.store.run_maintenance();
             }
-            assert_eq!(rig.store.stop_reason(), None);
+            assert_eq!(fixture.store.stop_reason(), None);
             // Uses up the descriptors that closed journal files released.
             hogs.extend(use_up());
         }
         drop(hogs);
         for nth in 40..80 {
-            write(&rig, &mut acknowledged, 40 + round * 80 + nth)
+            write(&fixture, &mut acknowledged, 40 + round * 80 + nth)
                 .expect("there are descriptors again");
         }
     }
@@ -86,23 +85,23 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     // A rolled segment that is not synced yet can be synced, whatever was closed for others meanwhile.
     for nth in 0..40 {
         let one = append(1, &[nth; 10_000]);
-        rig.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
+        fixture.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
         acknowledged.push(nth);
     }
     let mut hogs = use_up();
     for _ in 0..20 {
-        if rig.append(vec![append(1, &[9; 10_000])], Durability::Written).remove(0).is_ok() {
+        if fixture.append(vec![append(1, &[9; 10_000])], Durability::Written).remove(0).is_ok() {
             acknowledged.push(9);
         }
         hogs.extend(use_up());
     }
-    rig.store.sync().expect("the store goes on");
+    fixture.store.sync().expect("the store goes on");
     drop(hogs);
-    let kept = |rig: &StoreFixture| -> Vec<u8> {
-        rig.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
+    let kept = |fixture: &StoreFixture| -> Vec<u8> {
+        fixture.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
     };
-    assert_eq!(kept(&rig), acknowledged);
-    drop(rig);
+    assert_eq!(kept(&fixture), acknowledged);
+    drop(fixture);
     assert_eq!(kept(&open(&directory)), acknowledged);
     Ok(())
 }

@@ -5,17 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{
-    StageVerdict, StoreFixture, StoreTestDirectory, append, append_with_header, manual_clock,
-};
 use hlc::{Cut, Hlc, SysTime, UserTime};
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -25,13 +20,15 @@ use storage::{
     CompactedEntry, CompactionHorizon, DataDirectory, Durability, LogAppend, LogId, Offset,
     Options, StorageError, StorageFile,
 };
+use testkit::directory::TestDirectory;
+use testkit::store::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 
 /// Two small segments, written by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options =
         Options { segment_bytes_max: 300, manual_maintenance: true, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     let first: LogAppend<StageVerdict> = LogAppend {
         kind: 7,
         epoch: 3,
@@ -39,11 +36,11 @@ fn a_small_store() -> MemoryDisk {
         user: (UserTime(-1), UserTime(1_795_251_600_000)),
         ..append(0x0102, b"hello, journal")
     };
-    rig.append(vec![first, append_with_header(1, b"rest")], Durability::Synced);
+    fixture.append(vec![first, append_with_header(1, b"rest")], Durability::Synced);
     clock.advance(Duration::from_millis(5));
-    rig.append(vec![append(0x0102, b"")], Durability::Synced);
-    rig.append(vec![append(1, &[0xaa; 24])], Durability::Written);
-    rig.store.close();
+    fixture.append(vec![append(0x0102, b"")], Durability::Synced);
+    fixture.append(vec![append(1, &[0xaa; 24])], Durability::Written);
+    fixture.store.close();
     disk
 }
 
@@ -89,7 +86,7 @@ fn a_bound_file_is_written_byte_for_byte_as_documented() {
 
 #[test]
 fn an_identity_file_is_written_byte_for_byte_as_documented() {
-    let directory = StoreTestDirectory::new("golden");
+    let directory = TestDirectory::new();
     drop(DataDirectory::open(directory.path(), || "Zm9v-cluster".to_owned()).unwrap());
     compare("FREEZEFRAME.hex", &std::fs::read(directory.path().join("FREEZEFRAME")).unwrap());
     let lock = std::fs::read_to_string(directory.path().join("LOCK")).unwrap();
@@ -165,7 +162,7 @@ fn a_sorted_store() -> MemoryDisk {
         uncovered_segments_max: 0,
         ..Options::default()
     };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     for nth in 0..3u8 {
         let first: LogAppend<StageVerdict> = LogAppend {
             epoch: 3,
@@ -173,15 +170,15 @@ fn a_sorted_store() -> MemoryDisk {
             user: (UserTime(-1), UserTime(7)),
             ..append(1, &[nth; 9])
         };
-        rig.append(vec![first, append(2, &[0xb0 + nth; 4])], Durability::Synced);
+        fixture.append(vec![first, append(2, &[0xb0 + nth; 4])], Durability::Synced);
     }
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
-    let (until, stamp) = rig.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
-    let last = rig.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
+    let (until, stamp) = fixture.store.replaceable_prefix(LogId(2), Cut::ALL).unwrap();
+    let last = fixture.store.log(LogId(2)).unwrap().payload_at(Offset(2)).unwrap().unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
-    let replaced = rig.store.replace_prefix::<StorageError>(
+    let replaced = fixture.store.replace_prefix::<StorageError>(
         LogId(2),
         until,
         &mut |emit| {
@@ -191,8 +188,8 @@ fn a_sorted_store() -> MemoryDisk {
         &mut |_| true,
     );
     assert!(replaced.unwrap());
-    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
-    rig.store.close();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    fixture.store.close();
     disk
 }
 
@@ -335,7 +332,7 @@ fn f12_every_field_stands_where_the_document_says() {
     let payload = &file[144..158];
     assert_eq!(payload, b"hello, journal");
     assert_eq!((u32_at(frame, 8), u32_at(frame, 12)), (14, crc32c::crc32c(payload)));
-    assert_eq!(u64_at(frame, 16) >> 16, harness::BEGIN.0);
+    assert_eq!(u64_at(frame, 16) >> 16, testkit::store::BEGIN.0);
     assert_eq!((u64_at(frame, 24), u64_at(frame, 32)), (0x0102, 0));
     assert_eq!((u32_at(frame, 40), u32_at(frame, 44)), (2, 3));
     assert_eq!((u64_at(frame, 48) as i64, u64_at(frame, 56)), (-1, 1_795_251_600_000));
@@ -352,7 +349,7 @@ fn f12_every_field_stands_where_the_document_says() {
     let newest = &bound[..64];
     assert_eq!((&newest[..8], u64_at(newest, 8)), (&b"FFBOUND2"[..], 2));
     assert_eq!((u64_at(newest, 24), newest[32]), (280 + 104, 1));
-    assert_eq!((newest[41], u64_at(newest, 42)), (1, harness::BEGIN.0 + 5));
+    assert_eq!((newest[41], u64_at(newest, 42)), (1, testkit::store::BEGIN.0 + 5));
     assert_eq!(newest[50..60], [0; 10]);
     assert_eq!(u32_at(newest, 60), crc32c::crc32c(&newest[..60]));
     assert_eq!((&bound[4096..4104], u64_at(&bound, 4104)), (&b"FFBOUND2"[..], 1));
@@ -391,8 +388,8 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
             report.problems
         );
         let options = Options { manual_maintenance: true, ..Options::default() };
-        let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
-        let seen = rig.all([LogId(1), LogId(2)]);
+        let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+        let seen = fixture.all([LogId(1), LogId(2)]);
         let seen: Vec<(u64, u64, &[u8])> =
             seen.iter().map(|seen| (seen.log.0, seen.base.0, &seen.payload[..])).collect();
         assert_eq!(seen, [(1, 1, &[1; 9][..]), (1, 2, &[2; 9]), (2, 2, b"kept")]);
@@ -409,16 +406,16 @@ fn golden_files_of_a_sorted_store_open_and_read_back() {
 fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = Options { manual_maintenance: true, proofs: false, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
     let mut starts = Vec::new();
     for nth in 0..5 {
         let logs = if nth % 4 == 0 { &[1, 2][..] } else { &[2] };
         let appends = logs.iter().map(|log| append(*log, b"x")).collect();
-        let appended = rig.append(appends, Durability::Synced).pop().unwrap().unwrap();
+        let appended = fixture.append(appends, Durability::Synced).pop().unwrap().unwrap();
         starts.push(appended.journal_end - 88 * logs.len() as u64);
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        rig.store.run_maintenance().unwrap();
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        fixture.store.run_maintenance().unwrap();
     }
     let runs = |nth: usize| {
         let index = disk.bytes(&format!("{:020}.index", starts[nth]));
@@ -467,10 +464,13 @@ fn the_golden_files_open_and_read_back() {
     assert_eq!(report.verification.unwrap().verified(), 3);
     let slots = read_slots(&StorageFile::open(&disk, "bound").unwrap()).unwrap();
     assert!(matches!(slots[0], BoundSlot::Whole(bound) if bound.clean && bound.sequence == 2));
-    let rig = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
-    let seen: Vec<(u64, u64, Bytes)> =
-        rig.replayed.iter().map(|seen| (seen.log.0, seen.base.0, seen.payload.clone())).collect();
-    let stamp = rig.replayed[1].stamp.bits().to_le_bytes();
+    let fixture = StoreFixture::open(&disk, Options::default(), &manual_clock()).unwrap();
+    let seen: Vec<(u64, u64, Bytes)> = fixture
+        .replayed
+        .iter()
+        .map(|seen| (seen.log.0, seen.base.0, seen.payload.clone()))
+        .collect();
+    let stamp = fixture.replayed[1].stamp.bits().to_le_bytes();
     let head = [&0u64.to_le_bytes()[..], &stamp, b"rest"].concat();
     assert_eq!(
         seen,

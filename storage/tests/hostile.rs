@@ -6,14 +6,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::io::IoSlice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, UserTime};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -22,6 +19,8 @@ use storage::journal::{FRAME_BYTES, FrameHeader, SEGMENT_HEADER_BYTES};
 use storage::{
     CompactedEntry, CompactionHorizon, Durability, LogId, Offset, Options, StorageError,
 };
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOGS: u64 = 4;
 
@@ -30,26 +29,26 @@ fn options() -> Options {
         segment_bytes_max: 24 << 10,
         index_bytes_max: 0,
         uncovered_segments_max: 0,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
 /// A store with a file of each kind, stopped by a loss of power.
 fn a_store() -> MemoryDisk {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(3));
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(3));
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     let mut write = |count: u64| {
         for nth in 0..count {
             let bytes = random.bytes(300 + nth as usize * 131 % 4000);
-            rig.append(vec![append(nth % LOGS, &bytes)], Durability::Synced);
+            fixture.append(vec![append(nth % LOGS, &bytes)], Durability::Synced);
         }
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
     };
     write(24);
-    rig.store.run_maintenance().unwrap();
-    let (until, stamp) = rig.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
-    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
+    fixture.store.run_maintenance().unwrap();
+    let (until, stamp) = fixture.store.replaceable_prefix(LogId(1), Cut::ALL).unwrap();
+    let pieces = fixture.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
     let mut fill = |emit: storage::EntrySink<'_>| {
         for piece in pieces.iter().skip(1) {
@@ -58,24 +57,25 @@ fn a_store() -> MemoryDisk {
         Ok(compacted)
     };
     assert!(
-        rig.store
+        fixture
+            .store
             .replace_prefix::<StorageError>(LogId(1), until, &mut fill, &mut |_| true)
             .unwrap()
     );
-    rig.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
+    fixture.store.advance_log_start(&[(LogId(0), Offset(4))]).unwrap();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
+        fixture.store.reclaim().unwrap();
     }
     write(12);
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     write(3);
     for _ in 0..3 {
-        rig.append(vec![append(2, &[7; 500])], Durability::Synced);
+        fixture.append(vec![append(2, &[7; 500])], Durability::Synced);
     }
     clock.advance(Duration::from_secs(2));
-    rig.frontier();
+    fixture.frontier();
     let crashed = disk.after_crash(|_| 0);
-    drop(rig);
+    drop(fixture);
     let kinds = [".journal", ".index", ".latest", ".sorted", ".proof"];
     for kind in kinds {
         assert!(crashed.names().iter().any(|name| name.ends_with(kind)), "no {kind}");
@@ -236,18 +236,21 @@ fn forge(disk: &MemoryDisk, name: &str, forgery: &FileForgery) {
 fn live(disk: &MemoryDisk) -> Result<(), String> {
     let clock = manual_clock();
     clock.advance(Duration::from_secs(60));
-    let rig = StoreFixture::open(disk, options(), &clock).map_err(|error| error.to_string())?;
+    let fixture = StoreFixture::open(disk, options(), &clock).map_err(|error| error.to_string())?;
     for id in (0..LOGS).map(LogId) {
-        let Ok(log) = rig.store.log(id) else { continue };
+        let Ok(log) = fixture.store.log(id) else { continue };
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX).unwrap_or_default() {
             let _ = piece.read();
         }
         let tip = log.tip();
         let _ = (log.tip_at(Cut::below(tip.stamp)), log.bytes(), log.horizon());
-        let _ = rig.append(vec![append(id.0, b"more")], Durability::Synced);
+        let _ = fixture.append(vec![append(id.0, b"more")], Durability::Synced);
     }
-    let _ = (rig.store.run_maintenance(), rig.store.advance_log_start(&[(LogId(2), Offset(3))]));
-    let _ = (rig.store.reclaim(), rig.store.reclaim(), rig.store.run_maintenance());
+    let _ = (
+        fixture.store.run_maintenance(),
+        fixture.store.advance_log_start(&[(LogId(2), Offset(3))]),
+    );
+    let _ = (fixture.store.reclaim(), fixture.store.reclaim(), fixture.store.run_maintenance());
     Ok(())
 }
 
@@ -337,21 +340,22 @@ fn a_payload_cannot_pose_as_frames() {
     // Without the salt, and as a store without a salt would write it.
     for sealed in [false, true] {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let rig = StoreFixture::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();
-        rig.append(vec![append(1, &[1; 40])], Durability::Synced).remove(0).unwrap();
-        let torn = rig.store.stats().journal_end.load(Ordering::Relaxed);
+        let fixture =
+            StoreFixture::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();
+        fixture.append(vec![append(1, &[1; 40])], Durability::Synced).remove(0).unwrap();
+        let torn = fixture.store.stats().journal_end.load(Ordering::Relaxed);
         let position = torn + FRAME_BYTES as u64;
         let posing = match sealed {
             true => frame(position).encode_salted(position, 0),
             false => frame(position).encode(position),
         };
-        rig.append(vec![append(1, &posing)], Durability::Written).remove(0).unwrap();
+        fixture.append(vec![append(1, &posing)], Durability::Written).remove(0).unwrap();
         let killed = disk.after_kill();
-        drop(rig);
+        drop(fixture);
         let (name, at) = ("00000000000000000000.journal", (torn + SEGMENT_HEADER_BYTES) as usize);
         let header_is_lost = IoSlice::new(&[0; FRAME_BYTES]);
         killed.open(name).unwrap().write_at(&mut [header_is_lost], at as u64).unwrap();
-        let rig = StoreFixture::open(&killed, options(), &clock).unwrap();
-        assert_eq!(rig.all([LogId(1)]).len(), 1, "the torn one is gone, and nothing else");
+        let fixture = StoreFixture::open(&killed, options(), &clock).unwrap();
+        assert_eq!(fixture.all([LogId(1)]).len(), 1, "the torn one is gone, and nothing else");
     }
 }

@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use bytes::Bytes;
-use harness::{StoreFixture, append, append_with_header, in_files_stepped, manual_clock};
 use storage::disk::MemoryDisk;
 use storage::{Durability, LogId, Options};
+use testkit::store::{StoreFixture, append, append_with_header, in_files_stepped, manual_clock};
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
     disk.names().into_iter().filter(|name| name.ends_with(".journal")).collect()
@@ -20,15 +18,15 @@ fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies
     for count in 1..6 {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
         let options = Options { segment_frames_max: 1, ..in_files_stepped() };
-        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+        let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         for _ in 0..count {
-            rig.append(vec![append(1, b"written")], Durability::Written).remove(0).unwrap();
+            fixture.append(vec![append(1, b"written")], Durability::Written).remove(0).unwrap();
         }
         let left = |disk: &MemoryDisk| {
             StoreFixture::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
         };
         assert_eq!(left(&disk), 0, "{count}");
-        rig.append(vec![append(2, b"synced")], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![append(2, b"synced")], Durability::Synced).remove(0).unwrap();
         assert_eq!(left(&disk), count + 1);
     }
 }
@@ -37,10 +35,10 @@ fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies
 fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
     let written = |options: Options| {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+        let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         let mut counts = Vec::new();
         for _ in 0..7 {
-            rig.append(vec![append(1, &[7; 20])], Durability::Synced).remove(0).unwrap();
+            fixture.append(vec![append(1, &[7; 20])], Durability::Synced).remove(0).unwrap();
             counts.push(segments(&disk).len());
         }
         counts
@@ -63,8 +61,8 @@ fn frames_of_the_previous_incarnation_are_counted() {
     let options = Options { segment_frames_max: 3, ..in_files_stepped() };
     let mut counts = Vec::new();
     for _ in 0..7 {
-        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
-        rig.append(vec![append(1, b"a")], Durability::Synced).remove(0).unwrap();
+        let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+        fixture.append(vec![append(1, b"a")], Durability::Synced).remove(0).unwrap();
         counts.push(segments(&disk).len());
     }
     assert_eq!(counts, [1, 1, 1, 2, 2, 2, 3]);
@@ -75,7 +73,7 @@ fn frames_of_the_previous_incarnation_are_counted() {
 #[test]
 fn payloads_of_any_length_read_as_they_were_written() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, in_files_stepped(), &clock).unwrap();
     let lengths = (0..70).chain(500..530).chain(1000..1050).chain(2030..2060).chain(4080..4110);
     let lengths = lengths.chain(8180..8200).chain([65_535, 65_536, 65_537, 262_144, 1 << 20]);
     let payload = |length: usize| (0..length).map(|i| (i % 251) as u8).collect::<Vec<u8>>();
@@ -83,7 +81,7 @@ fn payloads_of_any_length_read_as_they_were_written() {
     for length in lengths {
         let body = payload(length);
         let appends = vec![append(1, &body), append_with_header(1, &body), append(1, b"x")];
-        let done = rig.append(appends, Durability::Synced);
+        let done = fixture.append(appends, Durability::Synced);
         assert!(done.iter().all(Result::is_ok), "{length}");
         expected.extend([body.clone(), body, b"x".to_vec()]);
     }
@@ -95,10 +93,10 @@ fn payloads_of_any_length_read_as_they_were_written() {
             assert!(read[head..] == expected[..], "{nth}: {} bytes", expected.len());
         }
     };
-    check(rig.read(LogId(1)).into_iter().map(|seen| seen.payload).collect());
-    drop(rig);
-    let rig = StoreFixture::open(&disk.after_crash(|_| 0), in_files_stepped(), &clock).unwrap();
-    check(rig.replayed.iter().map(|seen| seen.payload.clone()).collect());
+    check(fixture.read(LogId(1)).into_iter().map(|seen| seen.payload).collect());
+    drop(fixture);
+    let fixture = StoreFixture::open(&disk.after_crash(|_| 0), in_files_stepped(), &clock).unwrap();
+    check(fixture.replayed.iter().map(|seen| seen.payload.clone()).collect());
 }
 
 /// Overwriting zeros does not change the file's length, which would be a second write to the disk.
@@ -110,29 +108,29 @@ fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
     let opened = |segment_bytes_max| {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
         let options = Options { segment_bytes_max, ..in_files_stepped() };
-        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
-        (disk, rig)
+        let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+        (disk, fixture)
     };
-    let write = |rig: &StoreFixture, length: usize| {
-        rig.append(vec![append(1, &vec![7; length])], Durability::Synced).remove(0).unwrap();
+    let write = |fixture: &StoreFixture, length: usize| {
+        fixture.append(vec![append(1, &vec![7; length])], Durability::Synced).remove(0).unwrap();
     };
     let length = |disk: &MemoryDisk| disk.bytes(&segments(disk)[0]).len();
-    let (disk, rig) = opened(16 << 20);
+    let (disk, fixture) = opened(16 << 20);
     for _ in 0..5 {
-        write(&rig, 20);
+        write(&fixture, 20);
         assert_eq!(length(&disk), HEADER + frame(20) + AHEAD, "the others find them there");
     }
     // A large group is followed by no zeros; a small one is again.
-    write(&rig, 2_000_000);
+    write(&fixture, 2_000_000);
     let end = HEADER + 5 * frame(20) + frame(2_000_000);
     assert_eq!(length(&disk), end);
-    write(&rig, 20);
+    write(&fixture, 20);
     assert_eq!(length(&disk), end + frame(20) + AHEAD);
     // A rolled segment has nothing beyond its end.
-    rig.store.roll_segment();
-    rig.step_until_idle();
+    fixture.store.roll_segment();
+    fixture.step_until_idle();
     assert_eq!(length(&disk), end + frame(20));
-    let (disk, rig) = opened(AHEAD as u64 / 2);
-    write(&rig, 20);
+    let (disk, fixture) = opened(AHEAD as u64 / 2);
+    write(&fixture, 20);
     assert_eq!(length(&disk), HEADER + AHEAD / 2);
 }

@@ -2,28 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::cell::Cell;
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use harness::{StoreFixture, append, manual_clock};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use storage::disk::{Disk, DiskFile, MemoryDisk};
+use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
+use testkit::disks::{DiskHook, HookedDisk};
+use testkit::store::{StoreFixture, append, manual_clock};
 
 fn options() -> Options {
-    Options { uncovered_segments_max: 0, proofs: false, ..harness::in_files_stepped() }
+    Options { uncovered_segments_max: 0, proofs: false, ..testkit::store::in_files_stepped() }
 }
 
-fn roll_segment(rig: &StoreFixture) {
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
+fn roll_segment(fixture: &StoreFixture) {
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
 }
 
 fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
@@ -35,14 +33,15 @@ fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
 #[test]
 fn an_idle_log_stays_although_many_others_are_in_use() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options { idle_logs_max: 2, ..options() }, &clock).unwrap();
+    let fixture =
+        StoreFixture::open(&disk, Options { idle_logs_max: 2, ..options() }, &clock).unwrap();
     for log in 0..4 {
-        rig.append(vec![append(log, b"x")], Durability::Synced);
+        fixture.append(vec![append(log, b"x")], Durability::Synced);
     }
-    roll_segment(&rig);
-    let _used: Vec<_> = (0..3).map(|log| rig.store.log(LogId(log)).unwrap()).collect();
-    let idle = Arc::downgrade(&rig.store.log(LogId(3)).unwrap());
-    rig.store.run_maintenance().unwrap();
+    roll_segment(&fixture);
+    let _used: Vec<_> = (0..3).map(|log| fixture.store.log(LogId(log)).unwrap()).collect();
+    let idle = Arc::downgrade(&fixture.store.log(LogId(3)).unwrap());
+    fixture.store.run_maintenance().unwrap();
     assert!(idle.upgrade().is_some(), "one idle log, where two may be, was dropped");
 }
 
@@ -56,15 +55,15 @@ impl storage::log::LogWatcher for NoopWatcher {
 #[test]
 fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    rig.append(vec![append(1, b"x")], Durability::Synced);
-    roll_segment(&rig);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    fixture.append(vec![append(1, b"x")], Durability::Synced);
+    roll_segment(&fixture);
     let watcher: Arc<dyn storage::log::LogWatcher> = Arc::new(NoopWatcher);
-    let log = rig.store.log(LogId(1)).unwrap();
+    let log = fixture.store.log(LogId(1)).unwrap();
     log.watch(&watcher);
     let weak = Arc::downgrade(&log);
     drop((log, watcher));
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     assert!(weak.upgrade().is_none(), "it is held by nobody, and watched by nobody");
 }
 
@@ -72,12 +71,12 @@ fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
 #[test]
 fn links_in_a_circle_are_an_error_and_no_endless_search() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
-        rig.append(vec![append(1, b"x")], Durability::Synced);
-        roll_segment(&rig);
+        fixture.append(vec![append(1, b"x")], Durability::Synced);
+        roll_segment(&fixture);
     }
-    rig.store.close();
+    fixture.store.close();
     let mut names: Vec<String> =
         disk.names().into_iter().filter(|name| name.ends_with(".index")).collect();
     names.sort();
@@ -93,8 +92,8 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
     write(&disk, &name, &bytes);
     let (sender, read) = mpsc::channel();
     std::thread::spawn(move || {
-        let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-        let log = rig.store.log(LogId(1)).unwrap();
+        let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+        let log = fixture.store.log(LogId(1)).unwrap();
         let _ =
             sender.send(log.read(Offset(0), Offset(u64::MAX), usize::MAX).map(|read| read.len()));
     });
@@ -107,16 +106,16 @@ fn links_in_a_circle_are_an_error_and_no_endless_search() {
 #[test]
 fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..3 {
         for log in 1..3 {
-            rig.append(vec![append(log, &[log as u8; 100])], Durability::Synced);
+            fixture.append(vec![append(log, &[log as u8; 100])], Durability::Synced);
         }
     }
-    roll_segment(&rig);
-    let end = rig.store.log(LogId(2)).unwrap().end();
+    roll_segment(&fixture);
+    let end = fixture.store.log(LogId(2)).unwrap().end();
     assert_eq!(end, Offset(3));
-    rig.store.close();
+    fixture.store.close();
     let find = |kind: &str| disk.names().into_iter().find(|name| name.ends_with(kind)).unwrap();
     let (filed, heads) = (find(".sorted"), find(".latest"));
     let bytes = disk.bytes(&filed);
@@ -124,15 +123,15 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
     let at = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
     write(&disk, &filed, &bytes[..at - 32 - storage::journal::FRAME_BYTES]);
     disk.remove(&filed.replace(".sorted", ".index")).unwrap();
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    let error = rig.store.log(LogId(2)).unwrap_err().to_string();
-    rig.store.close();
-    drop(rig);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let error = fixture.store.log(LogId(2)).unwrap_err().to_string();
+    fixture.store.close();
+    drop(fixture);
     if error.contains("remove *.latest") {
         disk.remove(&heads).unwrap();
     }
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    let appended = rig.append(vec![append(2, b"new")], Durability::Synced);
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let appended = fixture.append(vec![append(2, b"new")], Durability::Synced);
     if let Ok(appended) = &appended[0] {
         assert!(appended.base >= end, "given out twice: {:?}, after: {error}", appended.base);
     }
@@ -143,30 +142,30 @@ fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
 fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let no_cache = Options { index_bytes_max: 0, uncovered_segments_max: 1, ..options() };
-    let rig = StoreFixture::open(&disk, no_cache, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, no_cache, &clock).unwrap();
     for _ in 0..3 {
-        rig.append(vec![append(1, b"rots")], Durability::Synced);
-        roll_segment(&rig);
+        fixture.append(vec![append(1, b"rots")], Durability::Synced);
+        roll_segment(&fixture);
     }
     let tables = || disk.names().iter().filter(|name| name.ends_with(".latest")).cloned().max();
     let before = tables();
     assert!(before.is_some());
-    rig.store.close();
-    drop(rig);
+    fixture.store.close();
+    drop(fixture);
     let clock = manual_clock();
     clock.advance(Duration::from_secs(60));
-    let rig = StoreFixture::open(&disk, no_cache, &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, no_cache, &clock).unwrap();
     let first = format!("{:020}", 0);
     disk.corrupt(&format!("{first}.index"), 4096 + 50, 1);
     disk.corrupt(&format!("{first}.journal"), 64 + 20, 1);
-    let log = rig.store.log(LogId(1)).unwrap();
+    let log = fixture.store.log(LogId(1)).unwrap();
     assert!(log.read(Offset(0), Offset(1), usize::MAX).is_err(), "it is corrupt");
     drop(log);
     for _ in 0..20 {
-        rig.append(vec![append(2, b"x")], Durability::Synced);
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        let _ = rig.store.run_maintenance();
+        fixture.append(vec![append(2, b"x")], Durability::Synced);
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        let _ = fixture.store.run_maintenance();
     }
     assert_ne!(tables(), before, "20 segments later there is no other latest-run table");
 }
@@ -176,13 +175,13 @@ fn latest_run_tables_go_on_although_one_index_cannot_be_rebuilt() {
 #[test]
 fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for log in 1..3 {
-        rig.append(vec![append(log, b"x")], Durability::Synced);
+        fixture.append(vec![append(log, b"x")], Durability::Synced);
     }
-    roll_segment(&rig);
-    rig.store.close();
-    drop(rig);
+    roll_segment(&fixture);
+    fixture.store.close();
+    drop(fixture);
     let name = disk.names().into_iter().find(|name| name.ends_with(".latest")).unwrap();
     let mut bytes = disk.bytes(&name);
     // Two records of 32 bytes each, from 8 of block 1 on: the second becomes the first.
@@ -193,8 +192,8 @@ fn a_check_reports_a_latest_run_table_that_lacks_a_log() {
     bytes[4096..4096 + 4].copy_from_slice(&crc.to_le_bytes());
     write(&disk, &name, &bytes);
     let problems = storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems;
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    let end = rig.store.log(LogId(2)).unwrap().end();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let end = fixture.store.log(LogId(2)).unwrap().end();
     assert!(!problems.is_empty(), "log 2 ends at {end:?} now, and the check says nothing");
 }
 
@@ -203,66 +202,26 @@ thread_local! {
     static READ_ERROR: Cell<Option<Errno>> = const { Cell::new(None) };
 }
 
-type ReadHook = Arc<Mutex<Option<(String, u64, Box<dyn FnOnce() + Send>)>>>;
+type ReadAction = (String, u64, Box<dyn FnOnce() + Send>);
 
-/// A disk that calls a hook before it reads a place of a file, once.
-struct ReadHookDisk(MemoryDisk, ReadHook);
+/// Calls an action before a position of a file is read, once.
+#[derive(Default)]
+struct ReadHook(Mutex<Option<ReadAction>>);
 
-struct ReadHookFile(Arc<dyn DiskFile>, String, ReadHook);
-
-impl Disk for ReadHookDisk {
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.create(name)
-    }
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(ReadHookFile(self.0.open(name)?, name.to_owned(), Arc::clone(&self.1))))
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.0.list()
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.0.sync_directory()
-    }
-}
-
-impl DiskFile for ReadHookFile {
-    fn length(&self) -> io::Result<u64> {
-        self.0.length()
-    }
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let is_it = |(name, at, _): &mut (String, u64, _)| *name == self.1 && *at == position;
-        let hook = self.2.lock().take_if(is_it);
-        if let Some((_, _, act)) = hook {
+impl DiskHook for ReadHook {
+    fn before_read(&self, name: &str, position: u64) -> io::Result<()> {
+        let is_it = |(file, at, _): &mut ReadAction| file == name && *at == position;
+        let action = self.0.lock().take_if(is_it);
+        if let Some((_, _, act)) = action {
             act();
         }
         if position > 0
-            && self.1.ends_with(".latest")
+            && name.ends_with(".latest")
             && let Some(errno) = READ_ERROR.get()
         {
             return Err(errno.into());
         }
-        self.0.read_at(buffer, position)
-    }
-    fn write_at(&self, slices: &mut [IoSlice<'_>], position: u64) -> io::Result<()> {
-        self.0.write_at(slices, position)
-    }
-    fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.truncate(length)
-    }
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.0.allocate(length)
-    }
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.punch_hole(range)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+        Ok(())
     }
 }
 
@@ -280,48 +239,49 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
         proofs: false,
         ..Options::default()
     };
-    let (memory, clock, hook) = (MemoryDisk::new(), manual_clock(), ReadHook::default());
+    let (memory, clock) = (MemoryDisk::new(), manual_clock());
+    let hook = Arc::new(ReadHook::default());
     let open = || {
-        let disk = Arc::new(ReadHookDisk(memory.clone(), Arc::clone(&hook)));
+        let disk = Arc::new(HookedDisk::new(memory.clone(), Arc::clone(&hook)));
         Arc::new(StoreFixture::open_on(disk, options, clock.clone()).unwrap())
     };
-    let seal = |rig: &StoreFixture| {
-        rig.store.roll_segment();
-        rig.append(Vec::new(), Durability::Written);
-        rig.store.run_maintenance().unwrap();
+    let seal = |fixture: &StoreFixture| {
+        fixture.store.roll_segment();
+        fixture.append(Vec::new(), Durability::Written);
+        fixture.store.run_maintenance().unwrap();
     };
-    let rig = open();
+    let fixture = open();
     for log in 1..=LOGS {
-        rig.append(vec![append(log, b"first")], Durability::Synced);
+        fixture.append(vec![append(log, b"first")], Durability::Synced);
     }
-    seal(&rig);
-    rig.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
+    seal(&fixture);
+    fixture.store.advance_log_start(&[(LogId(1), Offset(1))]).unwrap();
     clock.advance(std::time::Duration::from_secs(2));
-    rig.frontier();
-    rig.store.close();
-    drop(rig);
+    fixture.frontier();
+    fixture.store.close();
+    drop(fixture);
     clock.advance(std::time::Duration::from_secs(60));
-    let rig = open();
-    rig.append(vec![append(1000, b"another segment")], Durability::Synced);
+    let fixture = open();
+    fixture.append(vec![append(1000, b"another segment")], Durability::Synced);
     // Runs are in blocks 5 to 9, 30 each. Block 8 becomes corrupt. While latest runs of block 6 are read,
     // another reader requests a log in block 8, and finds that.
     let name = format!("{:020}.index", 0);
     memory.corrupt(&name, 8 * 4096 + 100, 1);
-    let asking = Arc::clone(&rig);
+    let asking = Arc::clone(&fixture);
     let ask = move || {
         let ask = move || asking.store.log(LogId(ASKED)).map(|log| log.end());
         assert_eq!(std::thread::spawn(ask).join().unwrap().unwrap(), Offset(1));
     };
-    *hook.lock() = Some((name, 6 * 4096, Box::new(ask)));
-    seal(&rig);
-    assert!(hook.lock().is_none(), "latest-run tables were merged");
-    let ends = |rig: &StoreFixture| -> Vec<u64> {
-        let is_lost = |log: &u64| rig.store.log(LogId(*log)).unwrap().end() != Offset(1);
+    *hook.0.lock() = Some((name, 6 * 4096, Box::new(ask)));
+    seal(&fixture);
+    assert!(hook.0.lock().is_none(), "latest-run tables were merged");
+    let ends = |fixture: &StoreFixture| -> Vec<u64> {
+        let is_lost = |log: &u64| fixture.store.log(LogId(*log)).unwrap().end() != Offset(1);
         (1..=LOGS).filter(is_lost).collect()
     };
-    let lost = ends(&rig);
+    let lost = ends(&fixture);
     let Some(log) = lost.first() else { return };
-    let appended = rig.append(vec![append(*log, b"second")], Durability::Synced);
+    let appended = fixture.append(vec![append(*log, b"second")], Durability::Synced);
     let again = appended[0].as_ref().unwrap().base;
     assert!(lost.is_empty(), "{lost:?} lost their entries; offset {again:?} was given out twice");
 }
@@ -329,11 +289,11 @@ fn no_offset_is_given_out_twice_because_an_index_was_rebuilt_while_latest_run_ta
 /// A latest-run table is soft: if a sector of it cannot be read, the indexes still say where logs are.
 #[test]
 fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
-    let rig = store_with_table(&MemoryDisk::new());
+    let fixture = store_with_table(&MemoryDisk::new());
     READ_ERROR.set(Some(Errno::IO));
-    let first = rig.store.log(LogId(1)).map(|log| log.end());
-    let tended = rig.store.run_maintenance();
-    let then = rig.store.log(LogId(1)).map(|log| log.end());
+    let first = fixture.store.log(LogId(1)).map(|log| log.end());
+    let tended = fixture.store.run_maintenance();
+    let then = fixture.store.log(LogId(1)).map(|log| log.end());
     READ_ERROR.set(None);
     assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");
 }
@@ -342,7 +302,7 @@ fn a_bad_sector_in_a_latest_run_table_makes_no_log_unreadable() {
 #[test]
 fn a_latest_run_table_that_cannot_be_opened_for_a_moment_is_kept() {
     let disk = MemoryDisk::new();
-    let rig = store_with_table(&disk);
+    let fixture = store_with_table(&disk);
     let tables = || -> Vec<(String, Vec<u8>)> {
         let names = disk.names().into_iter().filter(|name| name.ends_with(".latest"));
         names.map(|name| (name.clone(), disk.bytes(&name))).collect()
@@ -350,16 +310,16 @@ fn a_latest_run_table_that_cannot_be_opened_for_a_moment_is_kept() {
     let before = tables();
     assert_eq!(before.len(), 1);
     READ_ERROR.set(Some(Errno::MFILE));
-    let refused = rig.store.log(LogId(1)).map(|log| log.end());
+    let refused = fixture.store.log(LogId(1)).map(|log| log.end());
     READ_ERROR.set(None);
     assert!(refused.is_err_and(|error| error.is_out_of_descriptors()));
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     assert_eq!(tables(), before);
     READ_ERROR.set(Some(Errno::MFILE));
-    let uses_table = rig.store.log(LogId(1)).is_err();
+    let uses_table = fixture.store.log(LogId(1)).is_err();
     READ_ERROR.set(None);
     assert!(uses_table, "the table is in use");
-    assert_eq!(rig.store.log(LogId(1)).unwrap().end(), Offset(1));
+    assert_eq!(fixture.store.log(LogId(1)).unwrap().end(), Offset(1));
 }
 
 /// A store with one sealed segment, which a latest-run table covers, and no log in memory.
@@ -374,12 +334,12 @@ fn store_with_table(disk: &MemoryDisk) -> StoreFixture {
         proofs: false,
         ..Options::default()
     };
-    let disk = Arc::new(ReadHookDisk(disk.clone(), ReadHook::default()));
-    let rig = StoreFixture::open_on(disk, options, manual_clock()).unwrap();
-    rig.append(vec![append(1, b"first")], Durability::Synced);
-    rig.store.roll_segment();
-    rig.append(Vec::new(), Durability::Written);
-    rig.store.run_maintenance().unwrap();
-    rig.store.run_maintenance().unwrap();
-    rig
+    let disk = Arc::new(HookedDisk::new(disk.clone(), Arc::new(ReadHook::default())));
+    let fixture = StoreFixture::open_on(disk, options, manual_clock()).unwrap();
+    fixture.append(vec![append(1, b"first")], Durability::Synced);
+    fixture.store.roll_segment();
+    fixture.append(Vec::new(), Durability::Written);
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
+    fixture
 }

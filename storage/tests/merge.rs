@@ -3,15 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{StoreFixture, StoreTestRng, append, manual_clock};
 use hlc::{Cut, Hlc, ManualClock};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options, StorageError};
+use testkit::rng::SeededRng;
+use testkit::store::{StoreFixture, append, manual_clock};
 
 const LOGS: u64 = 5;
 /// The segments that are as large as they may become here, and those that wait for more.
@@ -22,7 +21,7 @@ fn options() -> Options {
         segment_frames_max: 12,
         uncovered_segments_max: 1,
         merge_bytes_min: 32 << 10,
-        ..harness::in_files_stepped()
+        ..testkit::store::in_files_stepped()
     }
 }
 
@@ -33,25 +32,25 @@ struct LogContents {
     tips: Vec<(u64, Hlc, Offset, u128)>,
 }
 
-fn contents(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
-    try_contents(rig, cuts).unwrap()
+fn contents(fixture: &StoreFixture, cuts: &[Hlc]) -> LogContents {
+    try_contents(fixture, cuts).unwrap()
 }
 
 /// The same, while corrupt indexes are rebuilt.
-fn contents_after_rebuild(rig: &StoreFixture, cuts: &[Hlc]) -> LogContents {
+fn contents_after_rebuild(fixture: &StoreFixture, cuts: &[Hlc]) -> LogContents {
     for _ in 0..8 {
-        if let Ok(told) = try_contents(rig, cuts) {
+        if let Ok(told) = try_contents(fixture, cuts) {
             return told;
         }
-        let _ = rig.store.run_maintenance();
+        let _ = fixture.store.run_maintenance();
     }
-    contents(rig, cuts)
+    contents(fixture, cuts)
 }
 
-fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> Result<LogContents, StorageError> {
+fn try_contents(fixture: &StoreFixture, cuts: &[Hlc]) -> Result<LogContents, StorageError> {
     let (mut payloads, mut tips) = (Vec::new(), Vec::new());
     for id in 0..LOGS {
-        let log = rig.store.log(LogId(id))?;
+        let log = fixture.store.log(LogId(id))?;
         for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX)? {
             payloads.push((id, piece.entry.base.0, piece.read()?.to_vec()));
         }
@@ -64,30 +63,30 @@ fn try_contents(rig: &StoreFixture, cuts: &[Hlc]) -> Result<LogContents, Storage
     Ok(LogContents { payloads, tips })
 }
 
-fn write(rig: &StoreFixture, clock: &ManualClock, random: &mut StoreTestRng, count: usize) {
+fn write(fixture: &StoreFixture, clock: &ManualClock, random: &mut SeededRng, count: usize) {
     for _ in 0..count {
         clock.advance(Duration::from_millis(7));
         let log = if random.one_in(3) { random.below(LOGS) } else { 1 };
         let payload = random.bytes(40);
-        rig.append(vec![append(log, &payload)], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![append(log, &payload)], Durability::Synced).remove(0).unwrap();
     }
 }
 
 /// Writes many segments and runs maintenance only at times, so that segments of several ages are merged.
 fn grow(
-    rig: &StoreFixture,
+    fixture: &StoreFixture,
     clock: &ManualClock,
-    random: &mut StoreTestRng,
+    random: &mut SeededRng,
     rounds: usize,
 ) -> Vec<Hlc> {
     let mut cuts = Vec::new();
     for round in 0..rounds {
-        write(rig, clock, random, 30);
-        let cut = rig.frontier();
+        write(fixture, clock, random, 30);
+        let cut = fixture.frontier();
         if round % 6 == 0 {
             cuts.push(cut);
         }
-        rig.store.run_maintenance().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
     cuts
 }
@@ -102,104 +101,106 @@ fn files(disk: &MemoryDisk, kind: &str) -> usize {
 
 #[test]
 fn many_small_segments_become_few_large_ones_and_every_answer_stays() {
-    for seed in harness::seeds(2) {
-        let (disk, clock, mut random) =
-            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
+    for seed in testkit::store::seeds(2) {
+        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(seed));
         let apart = Options { merge_bytes_min: 0, ..options() };
-        let rig = StoreFixture::open(&disk, apart, &clock).unwrap();
-        let cuts = grow(&rig, &clock, &mut random, 60);
-        let before = contents(&rig, &cuts);
-        assert!(rig.store.sealed_segments().len() > 100, "{}", rig.store.sealed_segments().len());
-        drop(rig);
-        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-        assert_eq!(contents(&rig, &cuts), before);
-        rig.store.run_maintenance().unwrap();
+        let fixture = StoreFixture::open(&disk, apart, &clock).unwrap();
+        let cuts = grow(&fixture, &clock, &mut random, 60);
+        let before = contents(&fixture, &cuts);
         assert!(
-            rig.store.sealed_segments().len() <= SEGMENTS_MAX,
-            "{} segments",
-            rig.store.sealed_segments().len()
+            fixture.store.sealed_segments().len() > 100,
+            "{}",
+            fixture.store.sealed_segments().len()
         );
-        assert_eq!(contents(&rig, &cuts), before);
+        drop(fixture);
+        let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&fixture, &cuts), before);
+        fixture.store.run_maintenance().unwrap();
+        assert!(
+            fixture.store.sealed_segments().len() <= SEGMENTS_MAX,
+            "{} segments",
+            fixture.store.sealed_segments().len()
+        );
+        assert_eq!(contents(&fixture, &cuts), before);
         for _ in 0..3 {
-            rig.store.reclaim().unwrap();
+            fixture.store.reclaim().unwrap();
         }
-        assert_eq!(contents(&rig, &cuts), before);
-        assert_eq!(files(&disk, ".index"), rig.store.sealed_segments().len());
+        assert_eq!(contents(&fixture, &cuts), before);
+        assert_eq!(files(&disk, ".index"), fixture.store.sealed_segments().len());
         // Entries written after it are found with it, by new lookups too.
-        let more = grow(&rig, &clock, &mut random, 20);
+        let more = grow(&fixture, &clock, &mut random, 20);
         let cuts: Vec<Hlc> = cuts.into_iter().chain(more).collect();
-        let before = contents(&rig, &cuts);
-        drop(rig);
+        let before = contents(&fixture, &cuts);
+        drop(fixture);
         assert_eq!(problems(&disk), [""; 0]);
-        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-        assert_eq!(contents(&rig, &cuts), before);
+        let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&fixture, &cuts), before);
         // A third more is kept.
         let parts_max = SEGMENTS_MAX + SEGMENTS_MAX / 3;
         assert!(
-            rig.store.sealed_segments().len() <= parts_max,
+            fixture.store.sealed_segments().len() <= parts_max,
             "{} segments",
-            rig.store.sealed_segments().len()
+            fixture.store.sealed_segments().len()
         );
     }
 }
 
 #[test]
 fn an_index_of_a_merged_segment_is_rebuilt() {
-    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), StoreTestRng::new(7));
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    let cuts = grow(&rig, &clock, &mut random, 60);
-    assert!(rig.store.history_stats().merged.load(Ordering::Relaxed) > 20);
-    let before = contents(&rig, &cuts);
-    drop(rig);
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(7));
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let cuts = grow(&fixture, &clock, &mut random, 60);
+    assert!(fixture.store.history_stats().merged.load(Ordering::Relaxed) > 20);
+    let before = contents(&fixture, &cuts);
+    drop(fixture);
     for name in disk.names().iter().filter(|name| name.ends_with(".index")) {
         let without = disk.after_kill();
         without.remove(name).unwrap();
-        let rig = StoreFixture::open(&without, options(), &clock).unwrap();
-        assert_eq!(contents(&rig, &cuts), before, "without {name}");
-        drop(rig);
+        let fixture = StoreFixture::open(&without, options(), &clock).unwrap();
+        assert_eq!(contents(&fixture, &cuts), before, "without {name}");
+        drop(fixture);
         assert_eq!(problems(&without), [""; 0], "without {name}");
         let rotten = disk.after_kill();
         rotten.corrupt(name, 4096 + 50, 0x40);
-        let rig = StoreFixture::open(&rotten, options(), &clock).unwrap();
-        assert_eq!(contents_after_rebuild(&rig, &cuts), before, "corruption in {name}");
+        let fixture = StoreFixture::open(&rotten, options(), &clock).unwrap();
+        assert_eq!(contents_after_rebuild(&fixture, &cuts), before, "corruption in {name}");
     }
 }
 
 /// The entries that are kept in the end take as much space as if no others had ever existed.
 #[test]
 fn what_lies_before_the_log_start_leaves_few_files_and_little_space() {
-    for seed in harness::seeds(2) {
-        let (disk, clock, mut random) =
-            (MemoryDisk::new(), manual_clock(), StoreTestRng::new(seed));
-        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    for seed in testkit::store::seeds(2) {
+        let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), SeededRng::new(seed));
+        let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
         let mut cuts = Vec::new();
         for _ in 0..25 {
-            cuts.extend(grow(&rig, &clock, &mut random, 5));
+            cuts.extend(grow(&fixture, &clock, &mut random, 5));
             // One log keeps all of its few entries; the others keep the newest.
             let starts = (1..LOGS).map(|id| {
-                let end = rig.store.log(LogId(id)).unwrap().end().0;
+                let end = fixture.store.log(LogId(id)).unwrap().end().0;
                 (LogId(id), Offset(end.saturating_sub(if id == 1 { 300 } else { 40 })))
             });
-            rig.store.advance_log_start(&starts.collect::<Vec<_>>()).unwrap();
+            fixture.store.advance_log_start(&starts.collect::<Vec<_>>()).unwrap();
             for _ in 0..2 {
-                rig.store.reclaim().unwrap();
+                fixture.store.reclaim().unwrap();
             }
-            rig.store.run_maintenance().unwrap();
+            fixture.store.run_maintenance().unwrap();
         }
         for _ in 0..3 {
-            rig.store.reclaim().unwrap();
-            rig.store.run_maintenance().unwrap();
+            fixture.store.reclaim().unwrap();
+            fixture.store.run_maintenance().unwrap();
         }
-        let parts = rig.store.sealed_segments().len();
+        let parts = fixture.store.sealed_segments().len();
         assert!(parts <= SEGMENTS_MAX + 6, "{parts} segments");
-        let before = contents(&rig, &cuts);
+        let before = contents(&fixture, &cuts);
         let kept = before.payloads.len() as u64;
         let indexed: u64 =
-            rig.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
+            fixture.store.sealed_segments().iter().map(|part| part.index().header.entries).sum();
         assert!(indexed < 2 * kept, "{indexed} entries in indexes, where {kept} are kept");
-        drop(rig);
+        drop(fixture);
         assert_eq!(problems(&disk), [""; 0]);
-        let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-        assert_eq!(contents(&rig, &cuts), before);
+        let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+        assert_eq!(contents(&fixture, &cuts), before);
     }
 }

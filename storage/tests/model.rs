@@ -4,13 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
 use storage::disk::{Disk, MemoryDisk};
@@ -19,6 +16,7 @@ use storage::{
     AppendError, CompactedEntry, CompactionHorizon, Durability, EntryPayload, LogAppend, LogId,
     Offset, Options, StorageError,
 };
+use testkit::store::{StageVerdict, StoreFixture, append, append_with_header, manual_clock};
 
 const LOGS: usize = 3;
 
@@ -142,7 +140,7 @@ fn record_append(
     model: &mut LogModel,
     wanted: &LogAppendSpec,
     epoch: u32,
-    result: &harness::StageAppendResult,
+    result: &testkit::store::StageAppendResult,
 ) {
     let log = &mut model[wanted.log];
     let end = log.last_key_value().map_or(0, |(_, last)| last.end);
@@ -181,9 +179,9 @@ fn expected_payload(known: &LogModelEntry) -> (u64, Bytes) {
     (known.base, known.bytes.clone())
 }
 
-fn check_query(rig: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
+fn check_query(fixture: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
     let known: Vec<&LogModelEntry> = model[question.log].values().collect();
-    let log = rig.store.log(LogId(question.log as u64)).unwrap();
+    let log = fixture.store.log(LogId(question.log as u64)).unwrap();
     let end = known.last().map_or(0, |last| last.end);
     let horizon = log.horizon();
     let start = horizon.start.0;
@@ -260,8 +258,8 @@ fn check_query(rig: &StoreFixture, model: &LogModel, question: &LogModelQuery) {
     }
 }
 
-fn tips(rig: &StoreFixture) -> Vec<LogTip> {
-    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).unwrap().tip()).collect()
+fn tips(fixture: &StoreFixture) -> Vec<LogTip> {
+    (0..LOGS).map(|log| fixture.store.log(LogId(log as u64)).unwrap().tip()).collect()
 }
 
 /// Names of index files and latest-run tables, in order.
@@ -271,11 +269,11 @@ fn indexes(disk: &MemoryDisk) -> Vec<String> {
 }
 
 /// Whether all of a log can be read by index.
-fn is_readable(rig: &StoreFixture, log: usize) -> bool {
-    let Ok(log) = rig.store.log(LogId(log as u64)) else { return false };
+fn is_readable(fixture: &StoreFixture, log: usize) -> bool {
+    let Ok(log) = fixture.store.log(LogId(log as u64)) else { return false };
     let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
     let found = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
-    let cuts = rig
+    let cuts = fixture
         .store
         .sealed_segments()
         .iter()
@@ -285,37 +283,38 @@ fn is_readable(rig: &StoreFixture, log: usize) -> bool {
 
 /// Calls `act`; once more if it found corruption in an index that nothing has read since. The runs of removed
 /// entries are read only to reclaim them. The index is rebuilt then.
-fn retry_after_rebuild<T>(rig: &StoreFixture, act: impl Fn() -> Result<T, StorageError>) -> T {
+fn retry_after_rebuild<T>(fixture: &StoreFixture, act: impl Fn() -> Result<T, StorageError>) -> T {
     act().unwrap_or_else(|error| {
         assert!(error.is_corruption(), "{error}");
-        rig.store.run_maintenance().unwrap();
+        fixture.store.run_maintenance().unwrap();
         act().unwrap()
     })
 }
 
 /// Records the chain of the last append, as the log returned it.
-fn record_chains(model: &mut LogModel, rig: &StoreFixture) {
+fn record_chains(model: &mut LogModel, fixture: &StoreFixture) {
     for (log, known) in model.iter_mut().enumerate() {
-        let log = rig.store.log(LogId(log as u64)).unwrap();
+        let log = fixture.store.log(LogId(log as u64)).unwrap();
         for (_, entry) in known.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
             entry.chain = log.entry_at(Offset(entry.base)).unwrap().unwrap().chain;
         }
     }
 }
 
-fn replace_prefix(rig: &StoreFixture, model: &mut LogModel, log: usize, at: u16, kept: u64) {
-    let held = rig.store.log(LogId(log as u64)).unwrap();
+fn replace_prefix(fixture: &StoreFixture, model: &mut LogModel, log: usize, at: u16, kept: u64) {
+    let held = fixture.store.log(LogId(log as u64)).unwrap();
     let known = &mut model[log];
     let nth = known.len() * at as usize / (1 << 16);
     let stamp = known.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
     let cut = Cut::below(stamp.next());
-    let (until, stamp) = retry_after_rebuild(rig, || rig.store.replaceable_prefix(held.id, cut));
+    let (until, stamp) =
+        retry_after_rebuild(fixture, || fixture.store.replaceable_prefix(held.id, cut));
     if until.0 == 0 {
         return;
     }
     let compacted = CompactionHorizon { compacted_to: stamp.next(), clean_to: until };
     let pieces = held.read(held.start(), until, usize::MAX).unwrap();
-    let replaced = rig.store.replace_prefix::<StorageError>(
+    let replaced = fixture.store.replace_prefix::<StorageError>(
         held.id,
         until,
         &mut |emit| {
@@ -356,7 +355,7 @@ proptest! {
             ..Options::default()
         };
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
-        let mut rig = StoreFixture::open(&disk, options, &clock).unwrap();
+        let mut fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         let mut model = LogModel::default();
         let mut rotten = BTreeSet::new();
         for (epoch, (step, questions)) in (0u32..).zip(steps) {
@@ -366,60 +365,60 @@ proptest! {
                     let appends = |request: &Vec<LogAppendSpec>| {
                         (request.iter().map(|wanted| append_of(wanted, epoch)).collect(), how)
                     };
-                    let results = rig.append_as_one_group(group.iter().map(appends).collect());
+                    let results = fixture.append_as_one_group(group.iter().map(appends).collect());
                     for (wanted, result) in group.iter().flatten().zip(results.iter().flatten()) {
                         record_append(&mut model, wanted, epoch, result);
                     }
-                    record_chains(&mut model, &rig);
+                    record_chains(&mut model, &fixture);
                 }
                 LogModelStep::Advance(ms) => clock.advance(Duration::from_millis(ms)),
                 LogModelStep::SetBack(ms) => clock.step_to(SysTime(clock.read().wall.0 - ms)),
                 LogModelStep::Reopen(lost) => {
-                    let before = tips(&rig);
-                    let frontier = rig.frontier();
-                    drop(rig);
+                    let before = tips(&fixture);
+                    let frontier = fixture.frontier();
+                    drop(fixture);
                     for (nth, name) in indexes(&disk).into_iter().enumerate() {
                         if lost >> (nth % 64) & 1 == 1 {
                             disk.remove(&name).unwrap();
                         }
                     }
-                    rig = StoreFixture::open(&disk, options, &clock).unwrap();
-                    prop_assert_eq!(tips(&rig), before, "the same history has the same chain");
-                    prop_assert!(rig.frontier() >= frontier);
+                    fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+                    prop_assert_eq!(tips(&fixture), before, "the same history has the same chain");
+                    prop_assert!(fixture.frontier() >= frontier);
                 }
-                LogModelStep::RollSegment => rig.store.roll_segment(),
-                LogModelStep::RunMaintenance => rig.store.run_maintenance().unwrap(),
+                LogModelStep::RollSegment => fixture.store.roll_segment(),
+                LogModelStep::RunMaintenance => fixture.store.run_maintenance().unwrap(),
                 LogModelStep::AdvanceLogStart(log, at) => {
-                    let log = rig.store.log(LogId(log as u64)).unwrap();
+                    let log = fixture.store.log(LogId(log as u64)).unwrap();
                     let start = log.end().0 * u64::from(at) / u64::from(u16::MAX);
-                    retry_after_rebuild(&rig, || rig.store.advance_log_start(&[(log.id, Offset(start))]));
+                    retry_after_rebuild(&fixture, || fixture.store.advance_log_start(&[(log.id, Offset(start))]));
                     prop_assert!(log.start() >= Offset(start));
                 }
-                LogModelStep::Reclaim => drop(retry_after_rebuild(&rig, || rig.store.reclaim())),
-                LogModelStep::ReplacePrefix(log, at, kept) => replace_prefix(&rig, &mut model, log, at, kept),
+                LogModelStep::Reclaim => drop(retry_after_rebuild(&fixture, || fixture.store.reclaim())),
+                LogModelStep::ReplacePrefix(log, at, kept) => replace_prefix(&fixture, &mut model, log, at, kept),
                 LogModelStep::Corrupt(file, at) => {
                     let names = indexes(&disk);
                     if let Some(name) = names.get(file as usize % names.len().max(1)) {
-                        drop(rig);
+                        drop(fixture);
                         rotten.insert(name.clone());
                         let length = disk.bytes(name).len();
                         disk.corrupt(name, length * at as usize / (1 << 16), 0x20);
-                        rig = StoreFixture::open(&disk, options, &clock).unwrap();
+                        fixture = StoreFixture::open(&disk, options, &clock).unwrap();
                         // A reader finds corruption, and the index is rebuilt before the next read.
                         for _ in 0..64 {
-                            if (0..LOGS).all(|log| is_readable(&rig, log)) {
+                            if (0..LOGS).all(|log| is_readable(&fixture, log)) {
                                 break;
                             }
-                            rig.store.run_maintenance().unwrap();
+                            fixture.store.run_maintenance().unwrap();
                         }
                     }
                 }
             }
             for question in &questions {
-                check_query(&rig, &model, question);
+                check_query(&fixture, &model, question);
             }
         }
-        drop(rig);
+        drop(fixture);
         let report = storage::check::check(&disk, &mut |_| {}).unwrap();
         // An index that nothing read is not rebuilt, and the check reports it.
         let is_known = |problem: &String| rotten.iter().any(|name| problem.ends_with(&format!(

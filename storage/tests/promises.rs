@@ -3,30 +3,28 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use harness::{BEGIN, StoreFixture, append, manual_clock};
 use hlc::{
     ClockDiscipline, ClockFence, Cut, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock,
 };
 use storage::disk::MemoryDisk;
 use storage::timekeeper::{BoundFile, TimeError};
 use storage::{AppendError, Durability, LogAppend, LogId, Offset, Options};
+use testkit::store::{BEGIN, StoreFixture, append, manual_clock};
 
 const LOG: LogId = LogId(1);
 
-fn write(rig: &StoreFixture, payload: &[u8]) -> Hlc {
-    let result = rig.append(vec![append(LOG.0, payload)], Durability::Written).remove(0);
+fn write(fixture: &StoreFixture, payload: &[u8]) -> Hlc {
+    let result = fixture.append(vec![append(LOG.0, payload)], Durability::Written).remove(0);
     result.expect("a healthy store takes an append").stamp
 }
 
 /// The answer of a read at a cut: its end, and the chain value that identifies its content.
-fn answer(rig: &StoreFixture, cut: Cut) -> (Offset, u128) {
-    let tip = rig.store.log(LOG).unwrap().tip_at(cut).unwrap();
+fn answer(fixture: &StoreFixture, cut: Cut) -> (Offset, u128) {
+    let tip = fixture.store.log(LOG).unwrap().tip_at(cut).unwrap();
     (tip.end, tip.chain)
 }
 
@@ -34,34 +32,34 @@ fn answer(rig: &StoreFixture, cut: Cut) -> (Offset, u128) {
 #[test]
 fn b2_of_2000_reads_followed_by_a_write_in_the_same_millisecond_none_changes() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let mut given = Vec::new();
     for _ in 0..2000 {
         clock.advance(Duration::from_millis(1));
-        let frontier = rig.frontier();
+        let frontier = fixture.frontier();
         let now = clock.read().wall;
         assert!(Cut::before(now).is_closed_by(frontier), "the present millisecond is answered");
         for cut in [Cut::before(now), Cut::through(frontier)] {
-            given.push((cut, answer(&rig, cut)));
+            given.push((cut, answer(&fixture, cut)));
         }
-        let stamp = write(&rig, b"x");
+        let stamp = write(&fixture, b"x");
         assert_eq!(stamp.time(), now, "the write falls in the same millisecond");
     }
-    let changed = given.iter().filter(|(cut, then)| answer(&rig, *cut) != *then).count();
+    let changed = given.iter().filter(|(cut, then)| answer(&fixture, *cut) != *then).count();
     assert_eq!((given.len(), changed), (4000, 0));
 }
 
 #[test]
 fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
     let disk = Arc::new(MemoryDisk::new());
-    let rig = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let fixture = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
     let mut given = Vec::new();
     for _ in 0..2000 {
-        let cut = Cut::through(rig.store.timekeeper().frontier());
-        given.push((cut, answer(&rig, cut)));
-        write(&rig, b"x");
+        let cut = Cut::through(fixture.store.timekeeper().frontier());
+        given.push((cut, answer(&fixture, cut)));
+        write(&fixture, b"x");
     }
-    let changed = given.iter().filter(|(cut, then)| answer(&rig, *cut) != *then).count();
+    let changed = given.iter().filter(|(cut, then)| answer(&fixture, *cut) != *then).count();
     assert_eq!(changed, 0);
 }
 
@@ -69,19 +67,21 @@ fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
 #[test]
 fn f9_answers_given_while_others_write_are_final() {
     let disk = Arc::new(MemoryDisk::new());
-    let rig = Arc::new(StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
+    let fixture =
+        Arc::new(StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
     let done = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..2)
         .map(|_| {
-            let (rig, done, asked) = (Arc::clone(&rig), Arc::clone(&done), Arc::clone(&asked));
+            let (fixture, done, asked) =
+                (Arc::clone(&fixture), Arc::clone(&done), Arc::clone(&asked));
             std::thread::spawn(move || {
                 let (mut given, mut last) = (Vec::new(), Hlc::ZERO);
                 while !done.load(Ordering::SeqCst) {
-                    let frontier = rig.store.timekeeper().frontier();
+                    let frontier = fixture.store.timekeeper().frontier();
                     assert!(frontier >= last, "a frontier never falls");
                     last = frontier;
-                    given.push((Cut::through(frontier), answer(&rig, Cut::through(frontier))));
+                    given.push((Cut::through(frontier), answer(&fixture, Cut::through(frontier))));
                     asked.fetch_add(1, Ordering::SeqCst);
                     std::thread::yield_now();
                 }
@@ -92,7 +92,8 @@ fn f9_answers_given_while_others_write_are_final() {
     while asked.load(Ordering::SeqCst) < 2000 {
         let results: Vec<_> = (0..4)
             .map(|_| {
-                rig.begin_append((0..5).map(|_| append(LOG.0, b"x")).collect(), Durability::Synced)
+                fixture
+                    .begin_append((0..5).map(|_| append(LOG.0, b"x")).collect(), Durability::Synced)
             })
             .collect();
         for receiver in results {
@@ -102,7 +103,7 @@ fn f9_answers_given_while_others_write_are_final() {
     done.store(true, Ordering::SeqCst);
     let given: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
     for (cut, then) in given {
-        assert_eq!(answer(&rig, cut), then);
+        assert_eq!(answer(&fixture, cut), then);
     }
 }
 
@@ -111,32 +112,32 @@ fn f9_answers_given_while_others_write_are_final() {
 fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let options = |tail_bytes_max| Options { tail_bytes_max, ..Options::default() };
-    let mut rig = StoreFixture::open(&disk, options(1 << 20), &clock).unwrap();
+    let mut fixture = StoreFixture::open(&disk, options(1 << 20), &clock).unwrap();
     let mut cuts = Vec::new();
     for index in 0..50u8 {
-        write(&rig, &[index; 40]);
+        write(&fixture, &[index; 40]);
         clock.advance(Duration::from_millis(u64::from(index % 3)));
-        cuts.push(Cut::through(rig.frontier()));
+        cuts.push(Cut::through(fixture.frontier()));
     }
-    let hash = |rig: &StoreFixture| -> Vec<_> {
+    let hash = |fixture: &StoreFixture| -> Vec<_> {
         let bytes = |cut: Cut| {
-            let pieces = rig
+            let pieces = fixture
                 .store
                 .log(LOG)
                 .unwrap()
-                .read(Offset(0), answer(rig, cut).0, usize::MAX)
+                .read(Offset(0), answer(fixture, cut).0, usize::MAX)
                 .unwrap();
             let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.read().unwrap()).collect();
-            (answer(rig, cut), bytes)
+            (answer(fixture, cut), bytes)
         };
         cuts.iter().map(|cut| bytes(*cut)).collect()
     };
-    let first = hash(&rig);
+    let first = hash(&fixture);
     for tail_bytes_max in [1 << 20, 0, 500] {
-        assert_eq!(hash(&rig), first);
-        drop(rig);
-        rig = StoreFixture::open(&disk, options(tail_bytes_max), &clock).unwrap();
-        assert_eq!(hash(&rig), first);
+        assert_eq!(hash(&fixture), first);
+        drop(fixture);
+        fixture = StoreFixture::open(&disk, options(tail_bytes_max), &clock).unwrap();
+        assert_eq!(hash(&fixture), first);
     }
 }
 
@@ -144,17 +145,17 @@ fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
 #[test]
 fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let mut ends = Vec::new();
     for _ in 0..3 {
         clock.advance(Duration::from_millis(10));
-        write(&rig, b"a");
-        write(&rig, b"b");
-        ends.push((clock.read().wall.0, rig.store.log(LOG).unwrap().end()));
+        write(&fixture, b"a");
+        write(&fixture, b"b");
+        ends.push((clock.read().wall.0, fixture.store.log(LOG).unwrap().end()));
     }
     for window in ends.windows(2) {
         let ((_, before), (t, with)) = (window[0], window[1]);
-        let at = |ms| rig.store.log(LOG).unwrap().offset_at(Cut::before(SysTime(ms))).unwrap();
+        let at = |ms| fixture.store.log(LOG).unwrap().offset_at(Cut::before(SysTime(ms))).unwrap();
         assert_eq!((at(t - 1), at(t), at(t + 1)), (before, before, with));
     }
 }
@@ -163,12 +164,12 @@ fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
 #[test]
 fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    let log = rig.store.log(LOG).unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let log = fixture.store.log(LOG).unwrap();
     let write_at = |user: i64| {
         let user = (UserTime(user), UserTime(user));
         let written = LogAppend { user, ..append(LOG.0, b"x") };
-        rig.append(vec![written], Durability::Written).remove(0).unwrap().base
+        fixture.append(vec![written], Durability::Written).remove(0).unwrap().base
     };
     let reaching = |user, from| {
         let found = log.first_reaching(UserTime(user), from).unwrap();
@@ -194,26 +195,26 @@ fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
     // Each incarnation begins with its clock at this time, and continues until the clock has caught up.
     for wall in [0i64, -400, 3000, -20_000, -90_000_000, 5] {
         let clock = Arc::new(ManualClock::at(SysTime(BEGIN.0.saturating_add_signed(wall))));
-        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-        assert!(rig.frontier() >= promised, "{wall}");
-        let results = rig.append(vec![append(LOG.0, b"x")], Durability::Written);
+        let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+        assert!(fixture.frontier() >= promised, "{wall}");
+        let results = fixture.append(vec![append(LOG.0, b"x")], Durability::Written);
         match &results[0] {
             Ok(appended) => assert!(appended.stamp > promised, "{wall}"),
             Err(AppendError::Time(TimeError::Fenced(ClockFence::Behind { behind_ms }))) => {
                 assert!(*behind_ms > 500, "{wall}");
-                assert!(rig.frontier() >= promised);
+                assert!(fixture.frontier() >= promised);
                 clock.advance(Duration::from_millis(*behind_ms));
-                assert!(write(&rig, b"x") > promised, "{wall}");
+                assert!(write(&fixture, b"x") > promised, "{wall}");
             }
             other => panic!("{wall}: {other:?}"),
         }
         clock.advance(Duration::from_millis(300));
-        promised = rig.frontier();
+        promised = fixture.frontier();
     }
     let stamps: Vec<Hlc> = {
         let clock = Arc::new(ManualClock::at(BEGIN));
-        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-        rig.replayed.iter().map(|seen| seen.stamp).collect()
+        let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+        fixture.replayed.iter().map(|seen| seen.stamp).collect()
     };
     assert!(stamps.len() == 6 && stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
 }
@@ -222,12 +223,12 @@ fn b5_stamps_and_frontier_rise_over_incarnations_whose_clock_is_set_back() {
 #[test]
 fn b5_the_first_stamps_after_a_crash_do_not_run_ahead_of_the_clock() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    write(&rig, b"a");
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    write(&fixture, b"a");
     let crashed = disk.after_kill();
-    let rig = StoreFixture::open(&crashed, Options::default(), &clock).unwrap();
+    let fixture = StoreFixture::open(&crashed, Options::default(), &clock).unwrap();
     assert!(clock.read().wall > BEGIN, "it paused");
-    let stamp = write(&rig, b"b");
+    let stamp = write(&fixture, b"b");
     assert!(stamp.time().0 <= clock.read().wall.0 + 1, "{stamp} at {:?}", clock.read().wall);
 }
 
@@ -237,13 +238,13 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
     const APPENDS: u32 = 500_000;
     const BATCH: u32 = 2_000;
     let disk = Arc::new(MemoryDisk::new());
-    let rig = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let fixture = StoreFixture::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
     let began = OsClock.read().steady;
     let waiting: Vec<_> = (0..APPENDS / BATCH)
         .map(|batch| {
             let appends =
                 (0..BATCH).map(|index| append(LOG.0, &(batch * BATCH + index).to_le_bytes()));
-            rig.begin_append(appends.collect(), Durability::Written)
+            fixture.begin_append(appends.collect(), Durability::Written)
         })
         .collect();
     for receiver in waiting {
@@ -251,7 +252,7 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
         assert!(results.iter().all(Result::is_ok));
     }
     println!("{APPENDS} appends took {:?}", OsClock.read().steady - began);
-    let log = rig.store.log(LOG).unwrap();
+    let log = fixture.store.log(LOG).unwrap();
     assert_eq!(log.end(), Offset(u64::from(APPENDS)));
     for number in [0, 16_383, 16_384, APPENDS / 2, APPENDS - 1] {
         let piece = log.read(Offset(u64::from(number)), Offset(u64::MAX), 1).unwrap().remove(0);
@@ -263,13 +264,13 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
 #[test]
 fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    rig.append(vec![append(LOG.0, b"first")], Durability::Synced);
-    let (before, syncs) = (disk.operations(), rig.store.stats().syncs.load(Ordering::SeqCst));
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    fixture.append(vec![append(LOG.0, b"first")], Durability::Synced);
+    let (before, syncs) = (disk.operations(), fixture.store.stats().syncs.load(Ordering::SeqCst));
     let requests = (0..100).map(|_| (vec![append(LOG.0, b"x")], Durability::Synced)).collect();
-    let results = rig.append_as_one_group(requests);
+    let results = fixture.append_as_one_group(requests);
     assert!(results.iter().flatten().all(Result::is_ok));
-    assert_eq!(rig.store.stats().syncs.load(Ordering::SeqCst) - syncs, 1);
+    assert_eq!(fixture.store.stats().syncs.load(Ordering::SeqCst) - syncs, 1);
     assert!(disk.operations() - before <= 3, "a write, a sync, and perhaps zeros ahead");
 }
 
@@ -286,8 +287,8 @@ fn ahead(days: u64) -> SysTime {
     SysTime(BEGIN.0 + days * DAY)
 }
 
-fn is_behind(rig: &StoreFixture) -> bool {
-    matches!(rig.store.timekeeper().fence(), Some(ClockFence::Behind { .. }))
+fn is_behind(fixture: &StoreFixture) -> bool {
+    matches!(fixture.store.timekeeper().fence(), Some(ClockFence::Behind { .. }))
 }
 
 /// A bound that followed the jump would be the floor of the next incarnation's stamps.
@@ -295,13 +296,13 @@ fn is_behind(rig: &StoreFixture) -> bool {
 fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
     let options = Options { manual_stepping: true, ..Options::default() };
-    let rig = StoreFixture::open(&disk, options, &clock).unwrap();
-    write(&rig, b"a");
+    let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
+    write(&fixture, b"a");
     clock.advance(Duration::from_secs(60));
-    rig.store.timekeeper().frontier();
-    assert!(rig.store.timekeeper().is_renewing(), "a later bound was asked for");
+    fixture.store.timekeeper().frontier();
+    assert!(fixture.store.timekeeper().is_renewing(), "a later bound was asked for");
     clock.step_to(ahead(8));
-    rig.step_until_idle();
+    fixture.step_until_idle();
     let bound = BoundFile::read(&disk).unwrap().unwrap().bound;
     assert!(bound < Hlc::at(ahead(1)), "{bound}");
 }
@@ -309,87 +310,87 @@ fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
 #[test]
 fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_it() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(BEGIN), "a new store has no past");
-    let first = write(&rig, b"a");
-    rig.store.close();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), Some(BEGIN), "a new store has no past");
+    let first = write(&fixture, b"a");
+    fixture.store.close();
     clock.step_to(ahead(8));
     // A restart ends no doubt, however an incarnation ends.
     for closes in [true, false, true] {
-        let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-        assert_eq!(rig.store.timekeeper().confirmed_now(), None);
-        assert_eq!(rig.store.timekeeper().fence(), None, "writes go on");
-        assert!(write(&rig, b"b") > first);
+        let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+        assert_eq!(fixture.store.timekeeper().confirmed_now(), None);
+        assert_eq!(fixture.store.timekeeper().fence(), None, "writes go on");
+        assert!(write(&fixture, b"b") > first);
         match closes {
-            true => rig.store.close(),
-            false => std::mem::forget(rig),
+            true => fixture.store.close(),
+            false => std::mem::forget(fixture),
         }
         clock.advance(Duration::from_secs(5));
     }
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    let doubt = rig.store.timekeeper().doubt().unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let doubt = fixture.store.timekeeper().doubt().unwrap();
     assert!(doubt.ahead_ms > 8 * DAY - 10_000, "{doubt}");
-    assert_eq!(rig.store.timekeeper().confirm(), None);
-    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(clock.read().wall));
-    rig.store.close();
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    assert!(rig.store.timekeeper().confirmed_now().is_some(), "and the next incarnation knows");
+    assert_eq!(fixture.store.timekeeper().confirm(), None);
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), Some(clock.read().wall));
+    fixture.store.close();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert!(fixture.store.timekeeper().confirmed_now().is_some(), "and the next incarnation knows");
 }
 
 #[test]
 fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    write(&rig, b"a");
-    rig.store.close();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    write(&fixture, b"a");
+    fixture.store.close();
     clock.step_to(ahead(8));
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    assert_eq!(rig.store.timekeeper().confirmed_now(), None);
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), None);
     let error_max = Some(Duration::from_micros(2001));
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max });
-    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(ahead(8)));
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), Some(ahead(8)));
     // The same for a clock that is found so at the start.
-    rig.store.close();
+    fixture.store.close();
     clock.step_to(ahead(16));
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    assert_eq!(rig.store.timekeeper().doubt(), None);
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(fixture.store.timekeeper().doubt(), None);
 }
 
 /// The whole course of a clock that was ahead by days: no history is lost, and no day of writes.
 #[test]
 fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
     let (disk, clock) = (MemoryDisk::new(), unsynchronised());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    write(&rig, b"a");
-    rig.store.close();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    write(&fixture, b"a");
+    fixture.store.close();
     clock.step_to(ahead(8));
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    let wrong = write(&rig, b"b");
-    let frontier = rig.frontier();
-    let then = answer(&rig, Cut::through(frontier));
-    rig.store.close();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let wrong = write(&fixture, b"b");
+    let frontier = fixture.frontier();
+    let then = answer(&fixture, Cut::through(frontier));
+    fixture.store.close();
     clock.step_to(SysTime(BEGIN.0 + 60_000));
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
-    assert!(is_behind(&rig), "and nothing is old by it");
-    assert_eq!(rig.store.timekeeper().confirmed_now(), None);
-    assert_eq!(rig.store.timekeeper().confirm(), None);
-    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(clock.read().wall));
-    let stamp = write(&rig, b"c");
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    assert!(is_behind(&fixture), "and nothing is old by it");
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), None);
+    assert_eq!(fixture.store.timekeeper().confirm(), None);
+    assert_eq!(fixture.store.timekeeper().confirmed_now(), Some(clock.read().wall));
+    let stamp = write(&fixture, b"c");
     assert!(stamp > wrong && stamp > frontier && stamp.time() == frontier.time(), "{stamp}");
-    assert_eq!(answer(&rig, Cut::through(frontier)), then, "the cut repeats");
-    let precision = rig.store.timekeeper().precision();
+    assert_eq!(answer(&fixture, Cut::through(frontier)), then, "the cut repeats");
+    let precision = fixture.store.timekeeper().precision();
     assert!(precision.ahead_ms > 8 * DAY - 120_000, "{precision:?}");
     // A stamp that was given out is closed, or ends with a group; it is not in the future.
-    assert_eq!(rig.store.timekeeper().time_until(Cut::through(stamp)), Duration::ZERO);
-    assert!(rig.store.timekeeper().time_until(Cut::before(ahead(9))) > Duration::from_secs(60));
-    rig.step_until_idle();
+    assert_eq!(fixture.store.timekeeper().time_until(Cut::through(stamp)), Duration::ZERO);
+    assert!(fixture.store.timekeeper().time_until(Cut::before(ahead(9))) > Duration::from_secs(60));
+    fixture.step_until_idle();
     for closes in [false, true] {
-        let rig = StoreFixture::open(&disk.after_kill(), Options::default(), &clock).unwrap();
-        assert_eq!(rig.store.timekeeper().fence(), None, "what was confirmed stays so");
-        assert!(rig.store.timekeeper().confirmed_now().is_some());
-        assert!(write(&rig, b"d") > stamp);
+        let fixture = StoreFixture::open(&disk.after_kill(), Options::default(), &clock).unwrap();
+        assert_eq!(fixture.store.timekeeper().fence(), None, "what was confirmed stays so");
+        assert!(fixture.store.timekeeper().confirmed_now().is_some());
+        assert!(write(&fixture, b"d") > stamp);
         if closes {
-            rig.store.close();
+            fixture.store.close();
         }
     }
 }
@@ -397,11 +398,11 @@ fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
 #[test]
 fn a_measured_precision_is_the_kernel_s_and_the_setting_at_most() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, Options::default(), &clock).unwrap();
     let measured = |is_synchronised, error_us: Option<u64>| {
         let error_max = error_us.map(Duration::from_micros);
         clock.set_discipline(ClockDiscipline { is_synchronised, error_max });
-        let precision = rig.store.timekeeper().precision();
+        let precision = fixture.store.timekeeper().precision();
         assert_eq!((precision.skew_max_ms, precision.ahead_ms), (500, 0));
         (precision.is_synchronised, precision.error_ms)
     };

@@ -3,36 +3,34 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::{StoreFixture, append, manual_clock};
 use hlc::{Cut, Hlc};
 use storage::disk::{Disk, MemoryDisk};
 use storage::{
     AppendReceipt, CompactedEntry, CompactionHorizon, Durability, EntrySink, LogId, Offset,
     Options, StorageError,
 };
+use testkit::store::{StoreFixture, append, manual_clock};
 
 fn options() -> Options {
     Options { manual_maintenance: true, proofs: false, tail_bytes_max: 0, ..Options::default() }
 }
 
-fn put(rig: &StoreFixture, log: u64, payload: &[u8]) -> AppendReceipt {
-    rig.append(vec![append(log, payload)], Durability::Synced).pop().unwrap().unwrap()
+fn put(fixture: &StoreFixture, log: u64, payload: &[u8]) -> AppendReceipt {
+    fixture.append(vec![append(log, payload)], Durability::Synced).pop().unwrap().unwrap()
 }
 
-fn roll_segment(rig: &StoreFixture) {
-    rig.store.roll_segment();
-    rig.store.sync().unwrap();
-    rig.store.run_maintenance().unwrap();
+fn roll_segment(fixture: &StoreFixture) {
+    fixture.store.roll_segment();
+    fixture.store.sync().unwrap();
+    fixture.store.run_maintenance().unwrap();
 }
 
-fn reclaim_all(rig: &StoreFixture) {
+fn reclaim_all(fixture: &StoreFixture) {
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
 }
 
@@ -45,32 +43,32 @@ fn index_of(data: &str) -> String {
 #[test]
 fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_segment() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     let mut stamps: Vec<Hlc> = Vec::new();
     for log in [1, 2] {
         for n in 0..10u8 {
-            let stamp = put(&rig, log, &[n; 100]).stamp;
+            let stamp = put(&fixture, log, &[n; 100]).stamp;
             stamps.extend((log == 1).then_some(stamp));
             clock.advance(Duration::from_millis(10));
         }
-        roll_segment(&rig);
+        roll_segment(&fixture);
     }
-    let ends = |rig: &StoreFixture| -> Vec<u64> {
-        let log = rig.store.log(LogId(1)).unwrap();
+    let ends = |fixture: &StoreFixture| -> Vec<u64> {
+        let log = fixture.store.log(LogId(1)).unwrap();
         stamps.iter().map(|stamp| log.offset_at(Cut::through(*stamp)).unwrap().0).collect()
     };
     let before: Vec<u64> = (1..=10).collect();
-    assert_eq!(ends(&rig), before);
-    rig.store.advance_log_start(&[(LogId(2), Offset(10))]).unwrap();
-    reclaim_all(&rig);
-    assert_eq!(ends(&rig), before);
+    assert_eq!(ends(&fixture), before);
+    fixture.store.advance_log_start(&[(LogId(2), Offset(10))]).unwrap();
+    reclaim_all(&fixture);
+    assert_eq!(ends(&fixture), before);
     for n in 0..10u8 {
-        put(&rig, 1, &[n; 100]);
+        put(&fixture, 1, &[n; 100]);
         clock.advance(Duration::from_millis(10));
     }
-    roll_segment(&rig);
-    assert_eq!(ends(&rig), before);
-    drop(rig);
+    roll_segment(&fixture);
+    assert_eq!(ends(&fixture), before);
+    drop(fixture);
     assert_eq!(ends(&StoreFixture::open(&disk, options(), &clock).unwrap()), before);
 }
 
@@ -78,16 +76,16 @@ fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_segment() {
 #[test]
 fn f16_frames_that_are_gone_are_missed_at_every_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for _ in 0..2 {
         for n in 0..30u8 {
-            put(&rig, 1, &[n; 1000]);
-            put(&rig, 2, &[n; 1000]);
+            put(&fixture, 1, &[n; 1000]);
+            put(&fixture, 2, &[n; 1000]);
         }
-        roll_segment(&rig);
+        roll_segment(&fixture);
     }
-    rig.store.close();
-    drop(rig);
+    fixture.store.close();
+    drop(fixture);
     let filed = disk.names().into_iter().filter(|name| name.ends_with(".sorted")).min().unwrap();
     // The beginning of the index is lost, and the last frames of log 2 read as zeros, as holes do.
     disk.corrupt(&index_of(&filed), 20, 1);
@@ -105,23 +103,23 @@ fn f16_frames_that_are_gone_are_missed_at_every_start() {
 
 /// Three segments: log 1 has entries in the first and the third, and all of it is removed.
 fn with_a_log_reclaimed_behind_a_segment(disk: &MemoryDisk) -> String {
-    let rig = StoreFixture::open(disk, options(), &manual_clock()).unwrap();
-    put(&rig, 2, b"m");
-    (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
-    roll_segment(&rig);
-    (0..5u8).for_each(|n| drop(rig.append(vec![append(2, &[n; 1000])], Durability::Synced)));
-    roll_segment(&rig);
+    let fixture = StoreFixture::open(disk, options(), &manual_clock()).unwrap();
+    put(&fixture, 2, b"m");
+    (0..5u8).for_each(|n| drop(fixture.append(vec![append(1, &[n; 100])], Durability::Synced)));
+    roll_segment(&fixture);
+    (0..5u8).for_each(|n| drop(fixture.append(vec![append(2, &[n; 1000])], Durability::Synced)));
+    roll_segment(&fixture);
     for n in 0..5u8 {
-        put(&rig, 1, &[n; 100]);
-        put(&rig, 2, &[n; 3000]);
+        put(&fixture, 1, &[n; 100]);
+        put(&fixture, 2, &[n; 3000]);
     }
-    roll_segment(&rig);
-    put(&rig, 2, b"end");
-    roll_segment(&rig);
-    rig.store.advance_log_start(&[(LogId(1), Offset(10))]).unwrap();
-    reclaim_all(&rig);
-    let second = rig.store.sealed_segments()[1].data().name().to_owned();
-    rig.store.close();
+    roll_segment(&fixture);
+    put(&fixture, 2, b"end");
+    roll_segment(&fixture);
+    fixture.store.advance_log_start(&[(LogId(1), Offset(10))]).unwrap();
+    reclaim_all(&fixture);
+    let second = fixture.store.sealed_segments()[1].data().name().to_owned();
+    fixture.store.close();
     index_of(&second)
 }
 
@@ -133,12 +131,12 @@ fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
         let index = with_a_log_reclaimed_behind_a_segment(&disk);
         disk.corrupt(&index, at, 1);
         for _ in 0..2 {
-            let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-            let log = rig.store.log(LogId(2)).unwrap();
+            let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+            let log = fixture.store.log(LogId(2)).unwrap();
             // The first reader of a corrupt block gets an error; then the index is rebuilt.
             let _ = log.read(Offset(0), Offset(u64::MAX), usize::MAX);
-            rig.store.run_maintenance().unwrap();
-            assert_eq!(rig.read(LogId(2)).len(), 12);
+            fixture.store.run_maintenance().unwrap();
+            assert_eq!(fixture.read(LogId(2)).len(), 12);
         }
     }
 }
@@ -148,13 +146,13 @@ fn a_lost_index_is_rebuilt_where_a_log_start_lies_in_a_later_segment() {
 #[test]
 fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
     let disk = MemoryDisk::new();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     for log in [1, 2, 1, 2] {
-        put(&rig, log, b"payload");
-        roll_segment(&rig);
+        put(&fixture, log, b"payload");
+        roll_segment(&fixture);
     }
-    let log = rig.store.log(LogId(1)).unwrap();
-    let (until, _) = rig.store.replaceable_prefix(log.id, Cut::ALL).unwrap();
+    let log = fixture.store.log(LogId(1)).unwrap();
+    let (until, _) = fixture.store.replaceable_prefix(log.id, Cut::ALL).unwrap();
     let mut fill = |emit: EntrySink<'_>| {
         let last = log.payload_at(Offset(1))?.expect("an entry");
         let compacted_to = last.entry.stamp.next();
@@ -162,9 +160,12 @@ fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
         Ok(CompactionHorizon { compacted_to, clean_to: until })
     };
     assert!(
-        rig.store.replace_prefix::<StorageError>(log.id, until, &mut fill, &mut |_| true).unwrap()
+        fixture
+            .store
+            .replace_prefix::<StorageError>(log.id, until, &mut fill, &mut |_| true)
+            .unwrap()
     );
-    drop(rig);
+    drop(fixture);
     let indexes = disk.names().into_iter().filter(|name| name.ends_with(".index"));
     indexes.take(2).for_each(|name| disk.remove(&name).unwrap());
     drop(StoreFixture::open(&disk, options(), &manual_clock()).unwrap());
@@ -176,12 +177,12 @@ fn rebuilt_indexes_agree_about_a_log_with_a_compacted_prefix() {
 #[test]
 fn a_store_that_is_closed_advances_no_log_start() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
-    (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
-    rig.store.close();
-    rig.store.sync().unwrap_err();
-    rig.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap_err();
-    assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(0));
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
+    (0..5u8).for_each(|n| drop(fixture.append(vec![append(1, &[n; 100])], Durability::Synced)));
+    fixture.store.close();
+    fixture.store.sync().unwrap_err();
+    fixture.store.advance_log_start(&[(LogId(1), Offset(3))]).unwrap_err();
+    assert_eq!(fixture.store.log(LogId(1)).unwrap().start(), Offset(0));
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
 
@@ -191,25 +192,25 @@ fn a_store_that_is_closed_advances_no_log_start() {
 fn a_log_whose_start_is_its_end_goes_on_where_it_ended() {
     let disk = MemoryDisk::new();
     let options = Options { idle_logs_max: 0, uncovered_segments_max: 0, ..options() };
-    let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
     for _ in 0..2 {
-        put(&rig, 1, b"truncated");
-        put(&rig, 2, b"kept");
-        roll_segment(&rig);
+        put(&fixture, 1, b"truncated");
+        put(&fixture, 2, b"kept");
+        roll_segment(&fixture);
     }
-    let tip = rig.store.log(LogId(1)).unwrap().tip();
-    rig.store.advance_log_start(&[(LogId(1), tip.end)]).unwrap();
-    rig.store.close();
-    drop(rig);
+    let tip = fixture.store.log(LogId(1)).unwrap().tip();
+    fixture.store.advance_log_start(&[(LogId(1), tip.end)]).unwrap();
+    fixture.store.close();
+    drop(fixture);
     let soft = |name: &String| name.ends_with(".index") || name.ends_with(".latest");
     let mut names: Vec<String> = disk.names().into_iter().filter(soft).collect();
     // All but the index of the first segment.
     names.retain(|name| name != "00000000000000000000.index");
     assert!(names.len() >= 2, "{names:?}");
     names.iter().for_each(|name| disk.remove(name).unwrap());
-    let rig = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
-    assert_eq!(rig.store.log(LogId(1)).unwrap().tip(), tip);
-    put(&rig, 1, b"goes on");
-    let log = rig.store.log(LogId(1)).unwrap();
+    let fixture = StoreFixture::open(&disk, options, &manual_clock()).unwrap();
+    assert_eq!(fixture.store.log(LogId(1)).unwrap().tip(), tip);
+    put(&fixture, 1, b"goes on");
+    let log = fixture.store.log(LogId(1)).unwrap();
     assert_eq!((log.start(), log.end()), (tip.end, Offset(tip.end.0 + 1)));
 }

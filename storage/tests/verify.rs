@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-mod harness;
-
 use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 
-use harness::{StoreFixture, append, append_with_header, manual_clock};
 use storage::check::{ChangedFrame, CheckReport, FrameChange, VerificationReport};
 use storage::disk::{Disk, DiskFault, MemoryDisk};
 use storage::journal::{
@@ -20,6 +17,7 @@ use storage::proof::{
     write_proof,
 };
 use storage::{Durability, LogId, Offset, Options, StorageFile};
+use testkit::store::{StoreFixture, append, append_with_header, manual_clock};
 
 const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 /// Payloads are a multiple of 8 long, so that no byte of a frame is padding.
@@ -65,12 +63,12 @@ fn options() -> Options {
 /// Three sealed segments of eight frames each and one that is open; the store is closed in order.
 fn a_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
-        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.close();
+    fixture.store.close();
     assert_eq!(spans(&disk).len(), 3);
     disk
 }
@@ -480,9 +478,9 @@ fn has(disk: &MemoryDisk, ending: &str) -> Vec<String> {
 /// A proved store whose sealed segments were sorted since.
 fn a_sorted_store() -> MemoryDisk {
     let disk = a_proved_store();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     assert_eq!((has(&disk, ".sorted").len(), has(&disk, ".proof").len()), (3, 3));
     disk
 }
@@ -636,28 +634,28 @@ fn g15_history_stays_verifiable_when_it_is_sorted() {
 #[test]
 fn f41_history_stays_verifiable_when_the_log_start_advances() {
     let disk = a_sorted_store();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
     // All of log 0, and the entries of log 1 in the first segment and a half.
-    let starts = [(LogId(0), rig.store.log(LogId(0)).unwrap().end()), (LogId(1), Offset(4))];
-    rig.store.advance_log_start(&starts).unwrap();
+    let starts = [(LogId(0), fixture.store.log(LogId(0)).unwrap().end()), (LogId(1), Offset(4))];
+    fixture.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
-    rig.store.close();
+    fixture.store.close();
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
     let count = verification(&report).verified();
     assert!((8..=24).contains(&count), "{count}");
     // All of it, so that whole files are removed: the chain is still complete.
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.advance_log_start(&starts).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), fixture.store.log(LogId(log)).unwrap().end()));
+    fixture.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
-    rig.store.close();
+    fixture.store.close();
     assert!(has(&disk, ".sorted").len() < 3);
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
@@ -677,14 +675,14 @@ fn f41_history_stays_verifiable_when_the_log_start_advances() {
 fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
     let disk = a_sorted_store();
     let before: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.run_maintenance().unwrap();
-    rig.store.advance_log_start(&starts).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), fixture.store.log(LogId(log)).unwrap().end()));
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.advance_log_start(&starts).unwrap();
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
+        fixture.store.reclaim().unwrap();
     }
-    rig.store.close();
+    fixture.store.close();
     let after: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
     // The last segment stays, whatever was removed.
     let cut = after.iter().map(|bytes| bytes.len() == PROOF_HEADER_BYTES);
@@ -717,9 +715,9 @@ fn f41_leaves_that_were_pruned_although_their_frames_are_here_are_a_problem() {
         assert!(report.problems[0].starts_with(&name), "{:?}", report.problems);
         assert_eq!(verification(&report).verified(), 16);
         // A start does not prove them again: then a forgery would have its proof.
-        let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-        rig.store.run_maintenance().unwrap();
-        rig.store.close();
+        let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+        fixture.store.run_maintenance().unwrap();
+        fixture.store.close();
         assert_eq!(disk.bytes(&name).len(), PROOF_HEADER_BYTES);
     }
 }
@@ -728,27 +726,27 @@ fn f41_leaves_that_were_pruned_although_their_frames_are_here_are_a_problem() {
 fn f41_nothing_is_reclaimed_before_it_is_proved() {
     let disk = MemoryDisk::new();
     let unproved = Options { proofs: false, ..options() };
-    let rig = StoreFixture::open(&disk, unproved, &manual_clock()).unwrap();
+    let fixture = StoreFixture::open(&disk, unproved, &manual_clock()).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
-        rig.append(vec![append(0, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![append(0, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     assert_eq!((has(&disk, ".proof").len(), has(&disk, ".journal").len()), (0, 4));
     // Proofs are switched on, and two segments are removed before there are any.
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    rig.store.advance_log_start(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    fixture.store.advance_log_start(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
     for _ in 0..3 {
-        assert_eq!(rig.store.reclaim().unwrap(), storage::ReclaimStats::default());
+        assert_eq!(fixture.store.reclaim().unwrap(), storage::ReclaimStats::default());
     }
     assert_eq!(has(&disk, ".journal").len(), 4);
-    rig.store.run_maintenance().unwrap();
+    fixture.store.run_maintenance().unwrap();
     assert_eq!(has(&disk, ".proof").len(), 3);
     for _ in 0..3 {
-        rig.store.reclaim().unwrap();
+        fixture.store.reclaim().unwrap();
     }
     assert_eq!((has(&disk, ".journal").len(), has(&disk, ".sorted").len()), (2, 0));
-    rig.store.close();
+    fixture.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
     let verification = verification(&report);
@@ -760,22 +758,22 @@ fn f41_nothing_is_reclaimed_before_it_is_proved() {
 #[test]
 fn f41_the_chain_goes_on_behind_segments_that_were_reclaimed_whole() {
     let disk = a_sorted_store();
-    let rig = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
-    rig.store.advance_log_start(&starts).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), fixture.store.log(LogId(log)).unwrap().end()));
+    fixture.store.advance_log_start(&starts).unwrap();
     // In the last segment, the empty result of sorting again replaces the old file.
     for _ in 0..5 {
-        rig.store.reclaim().unwrap();
-        rig.store.run_maintenance().unwrap();
+        fixture.store.reclaim().unwrap();
+        fixture.store.run_maintenance().unwrap();
     }
     let filed = has(&disk, ".sorted");
     assert_eq!(filed.len(), 1, "the last segment stays, and is empty: {filed:?}");
     for index in 0..PER_SEGMENT as u8 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
-        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
     let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_pruned).collect();
@@ -798,14 +796,14 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
     let lengths = (0..140).chain([300, 1024, 4096, 9000, 0, 3000]);
     // The second incarnation continues a segment of which the first has written a part.
     for _ in 0..2 {
-        let rig = StoreFixture::open(&disk, options, &clock).unwrap();
+        let fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         for length in lengths.clone() {
             let bytes = vec![length as u8; length];
             let both = vec![append(7, &bytes), append_with_header(7, &bytes)];
-            assert!(rig.append(both, Durability::Synced).iter().all(Result::is_ok));
+            assert!(fixture.append(both, Durability::Synced).iter().all(Result::is_ok));
         }
-        rig.store.run_maintenance().unwrap();
-        rig.store.close();
+        fixture.store.run_maintenance().unwrap();
+        fixture.store.close();
     }
     let spans = spans(&disk);
     assert!(spans.len() > 4, "{spans:?}");
@@ -818,17 +816,17 @@ fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
 #[test]
 fn g15_what_a_disk_changes_before_the_proof_is_written_differs_from_it() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 + 2 {
-        rig.append(vec![append(1, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
+        fixture.append(vec![append(1, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
     }
     let mut forgery = FrameForgery::of(&disk, 0, 3);
     forgery.frame_mut()[FRAME_BYTES + 5] ^= 1;
     forgery.make_whole();
     let file = disk.open(&forgery.name).unwrap();
     file.write_at(&mut [IoSlice::new(&forgery.bytes)], 0).unwrap();
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((changed.position, changed.change), (position(0, 3), FrameChange::Altered));
@@ -838,19 +836,19 @@ fn g15_what_a_disk_changes_before_the_proof_is_written_differs_from_it() {
 #[test]
 fn g15_a_group_that_the_disk_refused_has_no_leaves() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let rig = StoreFixture::open(&disk, options(), &clock).unwrap();
+    let fixture = StoreFixture::open(&disk, options(), &clock).unwrap();
     let one = || vec![append(1, &[3; PAYLOAD])];
-    rig.append(one(), Durability::Written).remove(0).unwrap();
+    fixture.append(one(), Durability::Written).remove(0).unwrap();
     disk.arm(DiskFault::FullAt(disk.used_bytes()));
     let refused =
-        rig.append(vec![append(1, &[4; PAYLOAD]), append(1, &[5; 40])], Durability::Written);
+        fixture.append(vec![append(1, &[4; PAYLOAD]), append(1, &[5; 40])], Durability::Written);
     assert!(refused.iter().all(Result::is_err));
     disk.remove_capacity_limit();
     for _ in 0..PER_SEGMENT {
-        rig.append(one(), Durability::Written).remove(0).unwrap();
+        fixture.append(one(), Durability::Written).remove(0).unwrap();
     }
-    rig.store.run_maintenance().unwrap();
-    rig.store.close();
+    fixture.store.run_maintenance().unwrap();
+    fixture.store.close();
     let span = spans(&disk).remove(0);
     let made = disk.bytes(&proof_name(span.start));
     assert_eq!(made, proof_from_file(&disk, span));

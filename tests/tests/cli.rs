@@ -6,7 +6,8 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tests::{CommandOutput, TIMEOUT, TestDirectory, TestServer, run};
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, TIMEOUT, TestServer, run};
 
 /// A server, and a command line that uses it.
 struct CliShell {
@@ -244,7 +245,7 @@ fn a_reader_that_has_enough_ends_cat_quietly() {
     shell.stdout_of(&["topics", "create", "t"]);
     let lines: String = (0..200_000).map(|line| format!("line {line} of many\n")).collect();
     shell.run_with_input(&["produce", "t"], &lines);
-    let mut cat = Command::new(tests::freezeframe())
+    let mut cat = Command::new(testkit::process::freezeframe())
         .args(["--bootstrap", &shell.bootstrap, "cat", "t"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -257,7 +258,7 @@ fn a_reader_that_has_enough_ends_cat_quietly() {
     head.read_line(&mut line).expect("a line");
     drop(head);
     assert_eq!(line, "line 0 of many\n");
-    let status = tests::wait_for_exit(&mut cat, TIMEOUT).expect("it ends");
+    let status = testkit::process::wait_for_exit(&mut cat, TIMEOUT).expect("it ends");
     let mut said = String::new();
     cat.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
     assert_eq!((status.code(), said.as_str()), (Some(0), ""));
@@ -605,7 +606,7 @@ fn what_is_wrong_is_said_once_and_in_a_person_s_words() {
 
 /// The completions that a shell offers for the last of `words`.
 fn completions(bootstrap: &str, words: &[&str]) -> CommandOutput {
-    let mut command = Command::new(tests::freezeframe());
+    let mut command = Command::new(testkit::process::freezeframe());
     command
         .env("FREEZEFRAME_COMPLETE", "bash")
         .env("FREEZEFRAME_BOOTSTRAP", bootstrap)

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::wire::RawKafkaConnection;
-use tests::{TIMEOUT, freezeframe, wait_for_exit};
+use testkit::process::{RawKafkaConnection, TIMEOUT, freezeframe, wait_for_exit};
 
 /// A demo that has printed everything, and keeps running.
 struct DemoProcess {

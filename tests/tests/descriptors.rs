@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use bytes::Bytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
-use tests::wire::RawKafkaConnection;
-use tests::{TestDirectory, TestServer, http_get};
+use testkit::directory::TestDirectory;
+use testkit::process::{RawKafkaConnection, TestServer, http_get};
 
 /// A low limit: 64 are reserved for the journal and 128 for the rest.
 const DESCRIPTORS_MAX: u32 = 256;

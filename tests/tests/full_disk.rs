@@ -16,9 +16,10 @@ use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest}
 use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, CompressionType};
 use rustix::mount::{MountFlags, UnmountFlags};
-use tests::mount::print_notice;
-use tests::wire::{RawKafkaConnection, topic_name};
-use tests::{TestDirectory, TestServer, http_get};
+use testkit::directory::TestDirectory;
+use testkit::process::mount::print_notice;
+use testkit::process::{RawKafkaConnection, TestServer, http_get};
+use testkit::requests::topic_name;
 
 const SETTINGS: &[&str] = &[
     "--set=storage.segment-bytes=1MiB",
@@ -96,13 +97,13 @@ fn wait_until(what: &str, mut claim: impl FnMut() -> bool) {
 
 fn delete(server: &TestServer, topic: &str) {
     let bootstrap = server.kafka.to_string();
-    let ended = tests::run(&["topics", "delete", topic, "--bootstrap", &bootstrap], "");
+    let ended = testkit::process::run(&["topics", "delete", topic, "--bootstrap", &bootstrap], "");
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 fn check(data: &Path) {
     let data = data.to_str().expect("a path of letters");
-    let ended = tests::run(&["check", data, "--verify"], "");
+    let ended = testkit::process::run(&["check", data, "--verify"], "");
     assert!(ended.stdout().contains("problems\t0"), "{ended:?}");
 }
 

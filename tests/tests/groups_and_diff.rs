@@ -8,8 +8,9 @@ use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest};
 use kafka_protocol::protocol::StrBytes;
 use serde_json::Value;
-use tests::wire::{RawKafkaConnection, topic_name};
-use tests::{CommandOutput, TestDirectory, TestServer, http_get, run};
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, RawKafkaConnection, TestServer, http_get, run};
+use testkit::requests::topic_name;
 
 /// A server, and a command line that uses it.
 struct GroupShell {

@@ -13,11 +13,12 @@ use kafka_protocol::protocol::Request;
 use kafka_records::{
     BatchBuilder, BatchHeader, BatchIterator, CompressionType, HEADER_BYTES, set_crc,
 };
-use tests::wire::{
-    RawKafkaConnection, encode_frame, fetch_request, length_prefixed, list_offsets_request,
-    produce_request,
+use testkit::directory::TestDirectory;
+use testkit::process::{RawKafkaConnection, TestServer, resident_bytes, resident_bytes_peak};
+use testkit::requests::{
+    encode_frame, fetch_request, length_prefixed, list_offsets_request, produce_request,
 };
-use tests::{TestDirectory, TestServer, resident_bytes, resident_bytes_peak};
+use testkit::rng::SeededRng;
 
 const MIB: u64 = 1 << 20;
 /// What a record says of itself, where that does not matter.
@@ -81,15 +82,7 @@ impl HostileTestServer {
 
 /// Bytes that look random, the same in every run.
 fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    })
-    .take(count)
-    .collect()
+    SeededRng::new(seed).bytes(count)
 }
 
 /// A frame with a header of version 1, of a client without a name.

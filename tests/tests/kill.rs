@@ -11,7 +11,8 @@ use client::history::PendingMomentPolicy;
 use client::{Client, FetchOptions, NewTopic, OffsetSpec, Options, RequiredAcks};
 use hlc::{Cut, Moment};
 use kafka_records::{BatchBuilder, CompressionType, DecompressionLimit, records};
-use tests::{TestDirectory, TestServer};
+use testkit::directory::TestDirectory;
+use testkit::process::TestServer;
 
 const INCARNATIONS: usize = 6;
 const WRITERS: usize = 4;

@@ -21,8 +21,9 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
-use tests::wire::{RawKafkaConnection, encode_frame, fetch_request, topic_name};
-use tests::{CommandOutput, TIMEOUT, TestDirectory, TestServer, http_get, run};
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, RawKafkaConnection, TIMEOUT, TestServer, http_get, run};
+use testkit::requests::{encode_frame, fetch_request, topic_name};
 
 const TIME_MS: i64 = 1_700_000_000_000;
 const CORRUPT_MESSAGE: i16 = 2;
@@ -71,7 +72,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn the_ready_line_is_all_that_standard_output_ever_holds() {
     let data = TestDirectory::new();
-    let mut process = Command::new(tests::freezeframe())
+    let mut process = Command::new(testkit::process::freezeframe())
         .args(["serve", "--kafka", "127.0.0.1:0", "--zookeeper", "off", "--http", "127.0.0.1:0"])
         .arg("--data-dir")
         .arg(data.path())
@@ -97,7 +98,10 @@ fn the_ready_line_is_all_that_standard_output_ever_holds() {
     assert_eq!(http_get(http, "/readyz").expect("an answer").0, 200);
     let pid = rustix::process::Pid::from_child(&process);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-    assert_eq!(tests::wait_for_exit(&mut process, TIMEOUT).expect("it ends").code(), Some(0));
+    assert_eq!(
+        testkit::process::wait_for_exit(&mut process, TIMEOUT).expect("it ends").code(),
+        Some(0)
+    );
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).expect("its end");
     assert_eq!(rest, "");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType, DecompressionLimit, records};
-use tests::wire::RawKafkaConnection;
-use tests::{TIMEOUT, TestDirectory, TestServer, http_get};
+use testkit::directory::TestDirectory;
+use testkit::process::{RawKafkaConnection, TIMEOUT, TestServer, http_get};
 
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const INVALID_TOPIC: i16 = 17;

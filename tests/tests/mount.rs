@@ -15,7 +15,9 @@ use rustix::fs::{
     statvfs, utimensat,
 };
 use rustix::io::Errno;
-use tests::mount::{self, TestMount, is_installed, moment, print_notice, shell, wait_until};
+use testkit::process::mount::{
+    self, TestMount, is_installed, moment, print_notice, shell, wait_until,
+};
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
     let error = result.expect_err("it is refused");
@@ -24,13 +26,16 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
 
 fn produce(mounted: &TestMount, topic: &str, lines: &str) {
     let kafka = mounted.server().kafka.to_string();
-    let ended = tests::run(&["--bootstrap", &kafka, "produce", topic, "--partition", "0"], lines);
+    let ended = testkit::process::run(
+        &["--bootstrap", &kafka, "produce", topic, "--partition", "0"],
+        lines,
+    );
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
 fn create_topic(mounted: &TestMount, topic: &str) {
     let kafka = mounted.server().kafka.to_string();
-    let ended = tests::run(&["--bootstrap", &kafka, "topics", "create", topic], "");
+    let ended = testkit::process::run(&["--bootstrap", &kafka, "topics", "create", topic], "");
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
@@ -527,7 +532,7 @@ fn a_mount_point_that_will_not_do_is_refused_and_why_is_said() {
         assert!(said.contains(why), "{path}: {said}");
     }
     assert!(assert_refused(&mounted, &["umount", text(&full)]).contains("nothing mounted there"));
-    let ended = tests::run(&["mount", text(&full), "--data-dir", text(&full)], "");
+    let ended = testkit::process::run(&["mount", text(&full), "--data-dir", text(&full)], "");
     assert!(ended.stderr.contains("no server runs"), "{}", ended.stderr);
     let mode = fs::metadata(mounted.data_dir().join("control.sock")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner can ask");
@@ -611,14 +616,14 @@ fn a_mount_says_whose_it_is_when_it_is_taken_away() {
     symlink(&other, &link).unwrap();
     for by in [&other, &link] {
         assert_eq!(mounted.run_command(&["mount", text(&other)]).code, Some(0));
-        let ended = tests::run(&["umount", text(by)], "");
+        let ended = testkit::process::run(&["umount", text(by)], "");
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert_eq!(mounted.run_command(&["mount"]).stdout().lines().count(), 1);
     }
-    let ended = tests::run(&["umount", text(&other)], "");
+    let ended = testkit::process::run(&["umount", text(&other)], "");
     assert!(ended.code == Some(1) && ended.stderr.contains("--data-dir"), "{}", ended.stderr);
     let nowhere = mounted.outside_path("nowhere");
-    let ended = tests::run(&["mount", text(&other), "--data-dir", text(&nowhere)], "");
+    let ended = testkit::process::run(&["mount", text(&other), "--data-dir", text(&nowhere)], "");
     assert!(ended.code == Some(1) && ended.stderr.contains("there is no data directory"));
 }
 

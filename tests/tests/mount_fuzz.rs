@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -18,7 +19,8 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, chmodat,
     fallocate, renameat_with, setxattr, utimensat,
 };
-use tests::mount::{self, TestMount, is_installed, moment, print_notice};
+use testkit::process::mount::{self, TestMount, is_installed, moment, print_notice};
+use testkit::rng::SeededRng;
 
 const OPERATIONS: usize = 1200;
 const REMEMBER_EVERY: usize = 60;
@@ -29,27 +31,25 @@ const NAMES: [&str; 12] =
     ["a", "b", "c", "d/a", "d/b", "d/e/a", "f/x", "f", "d", "d/e", "link", "f/\u{fc}\u{1}"];
 
 /// Random numbers from a seed.
-struct FuzzRng(u64);
+struct FuzzRng(SeededRng);
+
+impl Deref for FuzzRng {
+    type Target = SeededRng;
+
+    fn deref(&self) -> &SeededRng {
+        &self.0
+    }
+}
+
+impl DerefMut for FuzzRng {
+    fn deref_mut(&mut self) -> &mut SeededRng {
+        &mut self.0
+    }
+}
 
 impl FuzzRng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, one_in: u64) -> bool {
-        self.below(one_in) == 0
-    }
-
     fn name(&mut self) -> &'static str {
-        NAMES[self.below(NAMES.len() as u64) as usize]
+        self.pick::<&str>(&NAMES)
     }
 
     /// Mostly small, sometimes at the edge of a page.
@@ -69,9 +69,9 @@ impl FuzzRng {
         }
     }
 
-    fn bytes(&mut self) -> Vec<u8> {
+    fn file_bytes(&mut self) -> Vec<u8> {
         let length = self.length();
-        let first = self.next();
+        let first = self.next_u64();
         (0..length as u64).map(|nth| (first.wrapping_add(nth * nth) >> 3) as u8 | 1).collect()
     }
 }
@@ -325,7 +325,7 @@ impl FileSystemPair {
             14 => self.set_times(random, name),
             15 => self.map(random, name),
             16 => {
-                let value = random.bytes();
+                let value = random.file_bytes();
                 let value = &value[..value.len().min(300)];
                 let set = |root: &Path| {
                     errno_result(setxattr(root.join(name), "user.fuzz", value, XattrFlags::empty()))
@@ -396,7 +396,7 @@ impl FileSystemPair {
         let name = self.open[nth].1.clone();
         match random.below(16) {
             0..=5 => {
-                let bytes = random.bytes();
+                let bytes = random.file_bytes();
                 let write = |file: &File| io_result(file.write_at(&bytes, place));
                 (format!("write {name} {place} {}", bytes.len()), self.on_handle(nth, write))
             }
@@ -525,7 +525,7 @@ fn f20_random_operations_do_the_same_as_on_an_ordinary_file_system_and_stay_read
     let seed = setting("FREEZEFRAME_FUZZ_SEED").unwrap_or(clock.as_nanos() as u64);
     let operations = setting("FREEZEFRAME_FUZZ_OPERATIONS").map_or(OPERATIONS, |it| it as usize);
     println!("FREEZEFRAME_FUZZ_SEED={seed}");
-    let (mut random, mut run) = (FuzzRng(seed), MountFuzzRun::start(mounted, seed));
+    let (mut random, mut run) = (FuzzRng(SeededRng::new(seed)), MountFuzzRun::start(mounted, seed));
     for nth in 1..=operations {
         run.step(&mut random);
         if nth % COMPARE_EVERY == 0 {

@@ -15,12 +15,13 @@ use kafka_protocol::messages::delete_records_request::{
 };
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use tests::mount::{self, TestMount, moment, wait_until};
-use tests::wire::{RawKafkaConnection, topic_name};
+use testkit::process::RawKafkaConnection;
+use testkit::process::mount::{self, TestMount, moment, wait_until};
+use testkit::requests::topic_name;
 
 fn freezeframe(mounted: &TestMount, words: &[&str], input: &str) {
     let kafka = mounted.server().kafka.to_string();
-    let ended = tests::run(&[&["--bootstrap", &kafka], words].concat(), input);
+    let ended = testkit::process::run(&[&["--bootstrap", &kafka], words].concat(), input);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 

@@ -90,7 +90,7 @@ fn has_test(source: &str, name: &str) -> bool {
 }
 
 /// The simulation runs these files as rules; they have no test of their own.
-const INVARIANTS: &str = "tests/tests/sim/invariants/";
+const INVARIANTS: &str = "tests/simulation/src/invariants/";
 
 /// The problems of a field `Test`: `path`: `name`, `name`; `path`: …, or none and why.
 fn test_problems(root: &Path, text: &str) -> Vec<String> {

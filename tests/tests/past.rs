@@ -19,8 +19,9 @@ use kafka_protocol::protocol::StrBytes;
 use kafka_records::{
     BatchBuilder, BatchHeader, BatchIterator, CompressionType, DecompressionLimit, check, records,
 };
-use tests::wire::{RawKafkaConnection, topic_name};
-use tests::{TestDirectory, TestServer};
+use testkit::directory::TestDirectory;
+use testkit::process::{RawKafkaConnection, TestServer};
+use testkit::requests::topic_name;
 
 const INVALID_TOPIC: i16 = 17;
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -20,8 +20,9 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::{DeleteTopicsRequest, GroupId, OffsetCommitRequest};
 use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, BatchIterator, CompressionType};
-use tests::wire::{RawKafkaConnection, topic_name};
-use tests::{TestDirectory, TestServer, resident_bytes};
+use testkit::directory::TestDirectory;
+use testkit::process::{RawKafkaConnection, TestServer, resident_bytes};
+use testkit::requests::topic_name;
 
 const EARLIEST: i64 = -2;
 const LATEST: i64 = -1;

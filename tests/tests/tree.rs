@@ -2,7 +2,8 @@
 //! moment (F43, F44).
 
 use serde_json::Value;
-use tests::{CommandOutput, TestDirectory, TestServer, run};
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, TestServer, run};
 
 struct TreeShell {
     bootstrap: String,

@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tests::{CommandOutput, TestDirectory, TestServer, run};
+use testkit::directory::TestDirectory;
+use testkit::process::{CommandOutput, TestServer, run};
 
 /// The example plug-in, as it is shipped.
 fn example() -> PathBuf {

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use compat_kafka::AdvertisedAddress;
 use storage::timekeeper::{BOUND_FILE, BoundRecord};
+use testkit::directory::TestDirectory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -10,27 +10,9 @@ use super::*;
 use crate::config::ListenAddress;
 use crate::control::{ControlRequest, request_clock};
 
-/// A data directory that is removed when it is dropped.
-struct BrokerTestDirectory(PathBuf);
-
-impl BrokerTestDirectory {
-    fn new(name: &str) -> BrokerTestDirectory {
-        let name = format!("freezeframe-broker-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        BrokerTestDirectory(path)
-    }
-}
-
-impl Drop for BrokerTestDirectory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn config(directory: &BrokerTestDirectory) -> Config {
+fn config(directory: &TestDirectory) -> Config {
     let any = || ListenAddress::At(AdvertisedAddress { host: "127.0.0.1".to_owned(), port: 0 });
-    Config { data_dir: directory.0.clone(), kafka: any(), http: any(), ..Config::default() }
+    Config { data_dir: directory.path().to_owned(), kafka: any(), http: any(), ..Config::default() }
 }
 
 async fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
@@ -73,7 +55,7 @@ async fn api_versions(stream: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn it_starts_answers_on_both_ports_and_starts_again_as_the_same_cluster() {
-    let directory = BrokerTestDirectory::new("starts");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let cluster = running.cluster_id().to_owned();
     assert_eq!(cluster.len(), 22);
@@ -89,7 +71,7 @@ async fn it_starts_answers_on_both_ports_and_starts_again_as_the_same_cluster() 
 
 #[tokio::test]
 async fn metrics_cover_every_part() {
-    let directory = BrokerTestDirectory::new("metrics");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     api_versions(&mut client(&running).await).await;
     let text = http_request(&running, "GET", "/metrics", "").await;
@@ -113,7 +95,7 @@ async fn metrics_cover_every_part() {
 
 #[tokio::test]
 async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
-    let directory = BrokerTestDirectory::new("clock");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let answer = http_request(&running, "POST", "/clock/confirm", "Content-Length: 0\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -128,9 +110,9 @@ async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
 
 /// Changes the bound file: the clock was last confirmed eight days earlier, as if it were that far
 /// ahead now.
-fn age_confirmed_time(directory: &BrokerTestDirectory) {
+fn age_confirmed_time(directory: &TestDirectory) {
     const EIGHT_DAYS_MS: u64 = 8 * 24 * 60 * 60 * 1000;
-    let path = directory.0.join("journal").join(BOUND_FILE);
+    let path = directory.path().join("journal").join(BOUND_FILE);
     let mut bytes = std::fs::read(&path).unwrap();
     for slot in [0, 4096] {
         let Some(bytes) = bytes[slot..].first_chunk_mut::<64>() else { continue };
@@ -144,13 +126,13 @@ fn age_confirmed_time(directory: &BrokerTestDirectory) {
 
 #[tokio::test]
 async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_without_http() {
-    let directory = BrokerTestDirectory::new("doubt");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     running.engine.topics().create("t", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
     running.close("the test ends").await;
     age_confirmed_time(&directory);
     let running = Broker::start(config(&directory)).await.unwrap();
-    let data_dir = directory.0.clone();
+    let data_dir = directory.path().to_owned();
     let clock = async |request| {
         let data_dir = data_dir.clone();
         let asking = tokio::task::spawn_blocking(move || request_clock(&data_dir, &request));
@@ -175,7 +157,7 @@ async fn a_clock_that_is_far_ahead_at_the_start_is_reported_and_confirmed_withou
 
 #[tokio::test]
 async fn a_directory_is_used_by_one_server_at_a_time() {
-    let directory = BrokerTestDirectory::new("locked");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
     assert!(error.contains("in use by another process"), "{error}");
@@ -185,7 +167,7 @@ async fn a_directory_is_used_by_one_server_at_a_time() {
 
 #[tokio::test]
 async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric() {
-    let directory = BrokerTestDirectory::new("metrics");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let mut client = client(&running).await;
     api_versions(&mut client).await;
@@ -208,37 +190,37 @@ async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric(
 
 #[tokio::test]
 async fn a_server_whose_journal_is_gone_does_not_begin_an_empty_history() {
-    let directory = BrokerTestDirectory::new("gone");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     running.close("the test ends").await;
     for is_made_anew in [false, true] {
-        std::fs::remove_dir_all(directory.0.join("journal")).unwrap();
+        std::fs::remove_dir_all(directory.path().join("journal")).unwrap();
         if is_made_anew {
             // As if its file system were not mounted.
-            std::fs::create_dir(directory.0.join("journal")).unwrap();
+            std::fs::create_dir(directory.path().join("journal")).unwrap();
         }
         let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
         assert!(error.contains("its journal is gone"), "{error}");
-        assert!(!directory.0.join("journal/bound").exists(), "nothing was changed");
-        std::fs::create_dir_all(directory.0.join("journal")).unwrap();
+        assert!(!directory.path().join("journal/bound").exists(), "nothing was changed");
+        std::fs::create_dir_all(directory.path().join("journal")).unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_first_start_that_was_cut_short_is_begun_again() {
-    let directory = BrokerTestDirectory::new("first");
-    std::fs::create_dir_all(directory.0.join("journal")).unwrap();
-    std::fs::write(directory.0.join("journal/bound"), b"").unwrap();
-    std::fs::write(directory.0.join("FREEZEFRAME.new"), b"form").unwrap();
+    let directory = TestDirectory::new();
+    std::fs::create_dir_all(directory.path().join("journal")).unwrap();
+    std::fs::write(directory.path().join("journal/bound"), b"").unwrap();
+    std::fs::write(directory.path().join("FREEZEFRAME.new"), b"form").unwrap();
     let running = Broker::start(config(&directory)).await.unwrap();
     running.close("the test ends").await;
-    assert!(directory.0.join("FREEZEFRAME").exists());
+    assert!(directory.path().join("FREEZEFRAME").exists());
     Broker::start(config(&directory)).await.unwrap().close("the test ends").await;
 }
 
 #[tokio::test]
 async fn closing_releases_the_ports_and_the_directory_with_clients_connected() {
-    let directory = BrokerTestDirectory::new("closes");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let (kafka, admin) = (running.kafka_address().unwrap(), running.admin_address().unwrap());
     let mut idle = client(&running).await;
@@ -248,12 +230,12 @@ async fn closing_releases_the_ports_and_the_directory_with_clients_connected() {
     assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
     assert!(TcpStream::connect(kafka).await.is_err());
     assert!(TcpStream::connect(admin).await.is_err());
-    DataDirectory::open_existing(&directory.0).unwrap();
+    DataDirectory::open_existing(directory.path()).unwrap();
 }
 
 #[tokio::test]
 async fn the_ready_line_names_the_ports_that_were_taken() {
-    let directory = BrokerTestDirectory::new("ready");
+    let directory = TestDirectory::new();
     let off = Config { http: ListenAddress::Off, ..config(&directory) };
     let running = Broker::start(off).await.unwrap();
     let address = running.kafka_address().unwrap();
@@ -294,7 +276,7 @@ async fn post(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_past_is_asked_over_http_as_over_the_wire() {
-    let directory = BrokerTestDirectory::new("api");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let get = async |path: &str| parse_response(&http_request(&running, "GET", path, "").await);
     let (status, head, cut) = get("/v1/cut?at=s9999999999999&when=frontier").await;
@@ -329,7 +311,7 @@ async fn the_past_is_asked_over_http_as_over_the_wire() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
-    let directory = BrokerTestDirectory::new("api-post");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     let (_, _, cut) = post(&running, r#"{"op":"cut","at":"s5"}"#, "").await;
     assert_eq!(cut["at"], "s5");
@@ -348,7 +330,7 @@ async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_error_over_http_is_a_document_with_a_code() {
-    let directory = BrokerTestDirectory::new("api-errors");
+    let directory = TestDirectory::new();
     let running = Broker::start(config(&directory)).await.unwrap();
     for (method, path, expected, code) in [
         ("GET", "/nowhere", 404, "unknown_path"),
@@ -388,7 +370,7 @@ async fn every_error_over_http_is_a_document_with_a_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
-    let directory = BrokerTestDirectory::new("api-hosts");
+    let directory = TestDirectory::new();
     let mut config = config(&directory);
     config.http_hosts = vec!["metrics.example".to_owned()];
     let running = Broker::start(config).await.unwrap();

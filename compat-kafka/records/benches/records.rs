@@ -7,6 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kafka_records::{
     BatchBuilder, CompressionType, DecompressionLimit, check, records, time_range, times,
 };
+use testkit::rng::SeededRng;
 
 const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 16 << 20 };
 
@@ -25,20 +26,14 @@ fn batch(codec: CompressionType) -> Bytes {
 /// The same with values as in logs: lines of JSON whose words repeat.
 fn text(codec: CompressionType) -> Bytes {
     let mut builder = BatchBuilder::new(codec);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = SeededRng::new(1);
     for index in 0..5_000u64 {
-        let (a, b, c) = (random(), random() % 10_000, random() % 7);
+        let (a, b, c) = (random.next_u64(), random.below(10_000), random.below(7));
         let value = format!(
             r#"{{"order":"{a:016x}","customer":{b},"state":"{}","amount":{}.{:02},"currency":"EUR","source":"web","retries":{c},"note":"delivered to the front door"}}"#,
             ["new", "paid", "packed", "sent", "back", "lost", "closed"][c as usize],
-            random() % 500,
-            random() % 100
+            random.below(500),
+            random.below(100)
         );
         builder.record(1_700_000_000_000 + index as i64, None, Some(value.as_bytes()), &[]);
     }

@@ -45,13 +45,13 @@ mod tests {
 
     #[tokio::test]
     async fn no_group_is_of_the_newer_kind() {
-        let bench = TestKafkaApi::new();
-        bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        api.stable_group("g").await;
         for version in 0..=1 {
             let request = ConsumerGroupDescribeRequest::default()
                 .with_group_ids(vec![group_id("g"), group_id("x")])
                 .with_include_authorized_operations(true);
-            let groups = bench.ask(version, request).await.groups;
+            let groups = api.ask(version, request).await.groups;
             let said: Vec<(&str, i16, &str)> = groups
                 .iter()
                 .map(|one| (one.group_id.as_str(), one.error_code, one.error_message.as_deref()))

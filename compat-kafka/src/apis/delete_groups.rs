@@ -62,26 +62,26 @@ mod tests {
     use super::super::join_group::test_kafka_api::{TestKafkaApi, group_id, topic_name};
     use super::*;
 
-    async fn delete_in(bench: &TestKafkaApi, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
+    async fn delete_in(api: &TestKafkaApi, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
         let groups = groups.iter().map(|group| group_id(group)).collect();
         let request = DeleteGroupsRequest::default().with_groups_names(groups);
-        let results = bench.ask(version, request).await.results;
+        let results = api.ask(version, request).await.results;
         results.iter().map(|one| (one.group_id.to_string(), one.error_code)).collect()
     }
 
-    async fn commit(bench: &TestKafkaApi, group: &str) {
+    async fn commit(api: &TestKafkaApi, group: &str) {
         let fence = crate::groups::CommitFence {
             member_id: String::new(),
             group_instance_id: None,
             generation_id: -1,
             kind: crate::groups::CommitKind::Plain,
         };
-        bench.kafka.groups.commit(group, &fence, || ()).unwrap();
-        commit_without_coordinator(bench, group).await;
+        api.kafka.groups.commit(group, &fence, || ()).unwrap();
+        commit_without_coordinator(api, group).await;
     }
 
     /// A commit that the coordinator does not know about.
-    async fn commit_without_coordinator(bench: &TestKafkaApi, group: &str) {
+    async fn commit_without_coordinator(api: &TestKafkaApi, group: &str) {
         let offset = OffsetCommit {
             topic: "a".to_owned(),
             partition: 0,
@@ -90,57 +90,57 @@ mod tests {
             metadata: String::new(),
             retention_ms: None,
         };
-        bench.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
+        api.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
     }
 
-    fn offset_count(bench: &TestKafkaApi, group: &str) -> usize {
-        bench.kafka.engine.groups().committed_offsets(Some(group)).unwrap().len()
+    fn offset_count(api: &TestKafkaApi, group: &str) -> usize {
+        api.kafka.engine.groups().committed_offsets(Some(group)).unwrap().len()
     }
 
     #[tokio::test]
     async fn a_group_of_offsets_alone_goes_with_them_for_good() {
         for version in 0..=2 {
-            let bench = TestKafkaApi::new();
-            commit(&bench, "g").await;
-            commit(&bench, "stays").await;
-            assert_eq!(delete_in(&bench, version, &["g", "g"]).await, [("g".to_owned(), 0)]);
-            let bench = bench.restart();
-            assert_eq!((offset_count(&bench, "g"), offset_count(&bench, "stays")), (0, 1));
-            assert_eq!(bench.kafka.groups.list().len(), 1);
-            assert_eq!(delete_in(&bench, version, &["g"]).await, [("g".to_owned(), 69)]);
+            let api = TestKafkaApi::new();
+            commit(&api, "g").await;
+            commit(&api, "stays").await;
+            assert_eq!(delete_in(&api, version, &["g", "g"]).await, [("g".to_owned(), 0)]);
+            let api = api.restart();
+            assert_eq!((offset_count(&api, "g"), offset_count(&api, "stays")), (0, 1));
+            assert_eq!(api.kafka.groups.list().len(), 1);
+            assert_eq!(delete_in(&api, version, &["g"]).await, [("g".to_owned(), 69)]);
         }
     }
 
     #[tokio::test]
     async fn a_group_with_members_stays_and_one_that_all_have_left_goes() {
-        let bench = TestKafkaApi::new();
-        let member = bench.stable_group("g").await;
-        commit_without_coordinator(&bench, "g").await;
+        let api = TestKafkaApi::new();
+        let member = api.stable_group("g").await;
+        commit_without_coordinator(&api, "g").await;
         let non_empty = ResponseError::NonEmptyGroup.code();
-        let results = delete_in(&bench, 2, &["g", "x"]).await;
+        let results = delete_in(&api, 2, &["g", "x"]).await;
         assert_eq!(results, [("g".to_owned(), non_empty), ("x".to_owned(), 69)]);
-        assert_eq!(offset_count(&bench, "g"), 1);
+        assert_eq!(offset_count(&api, "g"), 1);
         let leave = LeaveGroupRequest::default().with_group_id(group_id("g"));
-        assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
-        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
-        let bench = bench.restart();
-        assert_eq!(offset_count(&bench, "g"), 0);
-        assert!(bench.kafka.groups.list().is_empty());
+        assert_eq!(api.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
+        assert_eq!(delete_in(&api, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        let api = api.restart();
+        assert_eq!(offset_count(&api, "g"), 0);
+        assert!(api.kafka.groups.list().is_empty());
     }
 
     #[tokio::test]
     async fn offsets_that_outlived_their_group_can_be_deleted() {
-        let bench = TestKafkaApi::new();
-        commit_without_coordinator(&bench, "g").await;
-        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
-        assert_eq!(offset_count(&bench, "g"), 0);
+        let api = TestKafkaApi::new();
+        commit_without_coordinator(&api, "g").await;
+        assert_eq!(delete_in(&api, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        assert_eq!(offset_count(&api, "g"), 0);
     }
 
     /// It does not matter whether the commit is applied by then.
     #[tokio::test]
     async fn a_commit_on_its_way_goes_with_the_group_that_is_deleted_behind_it() {
-        let bench = TestKafkaApi::new();
-        bench.topic("a", 1).await;
+        let api = TestKafkaApi::new();
+        api.topic("a", 1).await;
         let partition = OffsetCommitRequestPartition::default().with_committed_offset(5);
         let topic = OffsetCommitRequestTopic::default()
             .with_name(topic_name("a"))
@@ -149,7 +149,7 @@ mod tests {
             .with_group_id(group_id("g"))
             .with_generation_id_or_member_epoch(-1)
             .with_topics(vec![topic]);
-        let mut committing = Box::pin(bench.ask(8, request));
+        let mut committing = Box::pin(api.ask(8, request));
         let mut codes = None;
         let once = std::future::poll_fn(|context| {
             if let Poll::Ready(answer) = committing.as_mut().poll(context) {
@@ -158,13 +158,13 @@ mod tests {
             Poll::Ready(())
         });
         once.await;
-        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        assert_eq!(delete_in(&api, 2, &["g"]).await, [("g".to_owned(), 0)]);
         let code = match codes {
             Some(code) => code,
             None => committing.await.topics[0].partitions[0].error_code,
         };
         assert_eq!(code, 0);
-        let known = bench.kafka.groups.list().len();
-        assert_eq!((offset_count(&bench, "g"), known), (0, 0), "it was committed before");
+        let known = api.kafka.groups.list().len();
+        assert_eq!((offset_count(&api, "g"), known), (0, 0), "it was committed before");
     }
 }

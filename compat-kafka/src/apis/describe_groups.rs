@@ -86,17 +86,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_stable_group_is_shown_with_its_members_in_every_version() {
-        let bench = TestKafkaApi::new();
-        let joined = bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        let joined = api.stable_group("g").await;
         for version in 0..=6 {
-            let group = bench.ask(version, request("g")).await.groups.remove(0);
+            let group = api.ask(version, request("g")).await.groups.remove(0);
             assert_eq!((group.error_code, group.authorized_operations), (0, i32::MIN));
             assert_eq!(group.group_id, group_id("g"));
             assert_eq!(group.group_state.as_str(), "Stable");
             assert_eq!(group.protocol_type.as_str(), "consumer");
             assert_eq!(group.protocol_data.as_str(), PROTOCOL);
             assert_eq!(group.members[0].member_id, joined.id);
-            assert_eq!(group.members[0].client_id.as_str(), "bench");
+            assert_eq!(group.members[0].client_id.as_str(), "test");
             assert_eq!(group.members[0].client_host.as_str(), "/10.1.2.3");
             assert_eq!(&group.members[0].member_assignment[..], b"yours");
         }
@@ -104,9 +104,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_that_is_not_there_is_dead_or_later_an_error() {
-        let bench = TestKafkaApi::new();
+        let api = TestKafkaApi::new();
         for version in 0..=6 {
-            let group = bench.ask(version, request("g")).await.groups.remove(0);
+            let group = api.ask(version, request("g")).await.groups.remove(0);
             assert_eq!(group.group_state.as_str(), "Dead");
             assert_eq!(group.error_code, if version < 6 { 0 } else { 69 }, "version {version}");
             let message = (version >= 6).then_some("Group g not found.");
@@ -116,14 +116,14 @@ mod tests {
 
     #[tokio::test]
     async fn operations_are_returned_where_they_are_requested() {
-        let bench = TestKafkaApi::new();
-        bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        api.stable_group("g").await;
         let asked = request("g").with_include_authorized_operations(true);
-        let group = bench.ask(3, asked).await.groups.remove(0);
+        let group = api.ask(3, asked).await.groups.remove(0);
         let operations = [3, 6, 8, 10, 11].iter().map(|bit| 1 << bit).sum::<i32>();
         assert_eq!(group.authorized_operations, operations);
         let absent = request("x").with_include_authorized_operations(true);
-        let group = bench.ask(6, absent).await.groups.remove(0);
+        let group = api.ask(6, absent).await.groups.remove(0);
         assert_eq!(group.authorized_operations, i32::MIN);
     }
 }

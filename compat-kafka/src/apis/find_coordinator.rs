@@ -84,13 +84,13 @@ mod tests {
 
     #[tokio::test]
     async fn this_node_coordinates_every_group_and_transaction() {
-        let bench = TestKafkaApi::new();
+        let api = TestKafkaApi::new();
         for version in 0..=3 {
             for key_type in [GROUP, TRANSACTION] {
                 let request = FindCoordinatorRequest::default()
                     .with_key(StrBytes::from_static_str("k"))
                     .with_key_type(if version == 0 { GROUP } else { key_type });
-                let found = bench.ask(version, request).await;
+                let found = api.ask(version, request).await;
                 assert_eq!((found.error_code, found.node_id), (0, BrokerId(7)));
                 assert_eq!((found.host.as_str(), found.port), ("there", 9092));
             }
@@ -98,7 +98,7 @@ mod tests {
         for version in 4..=6 {
             let keys = ["k", ""].map(StrBytes::from_static_str).to_vec();
             let request = FindCoordinatorRequest::default().with_coordinator_keys(keys.clone());
-            let found = bench.ask(version, request).await.coordinators;
+            let found = api.ask(version, request).await.coordinators;
             let found_keys: Vec<StrBytes> = found.iter().map(|one| one.key.clone()).collect();
             assert_eq!(found_keys, keys);
             assert!(found.iter().all(|one| one.error_code == 0 && one.node_id == BrokerId(7)));
@@ -108,16 +108,16 @@ mod tests {
 
     #[tokio::test]
     async fn share_groups_have_no_coordinator() {
-        let bench = TestKafkaApi::new();
+        let api = TestKafkaApi::new();
         let invalid = ResponseError::InvalidRequest.code();
         let request = FindCoordinatorRequest::default().with_key_type(SHARE);
-        let refused = bench.ask(3, request.clone()).await;
+        let refused = api.ask(3, request.clone()).await;
         assert_eq!(
             (refused.error_code, refused.node_id, refused.port),
             (invalid, BrokerId(-1), -1)
         );
         let keys = vec![StrBytes::from_static_str("g:x:0")];
-        let refused = bench.ask(6, request.with_coordinator_keys(keys)).await;
+        let refused = api.ask(6, request.with_coordinator_keys(keys)).await;
         assert_eq!(refused.coordinators[0].error_code, invalid);
         assert_eq!(refused.coordinators[0].node_id, BrokerId(-1));
     }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     async fn ids(
-        bench: &TestKafkaApi,
+        api: &TestKafkaApi,
         states: &[&'static str],
         types: &[&'static str],
     ) -> Vec<String> {
@@ -56,16 +56,16 @@ mod tests {
         let request = ListGroupsRequest::default()
             .with_states_filter(names(states))
             .with_types_filter(names(types));
-        let groups = bench.ask(5, request).await.groups;
+        let groups = api.ask(5, request).await.groups;
         groups.iter().map(|group| group.group_id.to_string()).collect()
     }
 
     #[tokio::test]
     async fn every_version_lists_every_group() {
-        let bench = TestKafkaApi::new();
-        bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        api.stable_group("g").await;
         for version in 0..=5 {
-            let listed = bench.ask(version, ListGroupsRequest::default()).await;
+            let listed = api.ask(version, ListGroupsRequest::default()).await;
             assert_eq!((listed.error_code, listed.groups.len()), (0, 1));
             let group = &listed.groups[0];
             assert_eq!(group.group_id.as_str(), "g");
@@ -77,14 +77,14 @@ mod tests {
 
     #[tokio::test]
     async fn filters_take_names_in_any_case() {
-        let bench = TestKafkaApi::new();
-        bench.stable_group("stable").await;
-        bench.kafka.groups.restore_without_members("empty");
-        assert_eq!(ids(&bench, &[], &[]).await, ["empty", "stable"]);
-        assert_eq!(ids(&bench, &["sTABLE"], &["CLASSIC"]).await, ["stable"]);
-        assert_eq!(ids(&bench, &["Dead", " empty"], &[]).await, ["empty"]);
-        assert_eq!(ids(&bench, &["nonsense"], &[]).await, [""; 0]);
-        assert_eq!(ids(&bench, &[], &["consumer"]).await, [""; 0]);
-        assert_eq!(ids(&bench, &[], &["consumer", "classic"]).await, ["empty", "stable"]);
+        let api = TestKafkaApi::new();
+        api.stable_group("stable").await;
+        api.kafka.groups.restore_without_members("empty");
+        assert_eq!(ids(&api, &[], &[]).await, ["empty", "stable"]);
+        assert_eq!(ids(&api, &["sTABLE"], &["CLASSIC"]).await, ["stable"]);
+        assert_eq!(ids(&api, &["Dead", " empty"], &[]).await, ["empty"]);
+        assert_eq!(ids(&api, &["nonsense"], &[]).await, [""; 0]);
+        assert_eq!(ids(&api, &[], &["consumer"]).await, [""; 0]);
+        assert_eq!(ids(&api, &[], &["consumer", "classic"]).await, ["empty", "stable"]);
     }
 }

@@ -126,7 +126,7 @@ mod tests {
         topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
     }
 
-    async fn commit(bench: &TestKafkaApi, topic: &str) {
+    async fn commit(api: &TestKafkaApi, topic: &str) {
         let offset = OffsetCommit {
             topic: topic.to_owned(),
             partition: 0,
@@ -135,43 +135,43 @@ mod tests {
             metadata: String::new(),
             retention_ms: None,
         };
-        bench.kafka.engine.groups().commit("g", vec![offset]).await.unwrap();
+        api.kafka.engine.groups().commit("g", vec![offset]).await.unwrap();
     }
 
-    fn committed_topics(bench: &TestKafkaApi) -> Vec<String> {
-        let held = bench.kafka.engine.groups().committed_offsets(Some("g")).unwrap();
+    fn committed_topics(api: &TestKafkaApi) -> Vec<String> {
+        let held = api.kafka.engine.groups().committed_offsets(Some("g")).unwrap();
         held.into_iter().map(|offset| offset.topic).collect()
     }
 
     #[tokio::test]
     async fn what_a_member_reads_is_kept_and_the_rest_goes() {
-        let bench = TestKafkaApi::new();
-        bench.topic("read", 1).await;
-        bench.topic("left", 1).await;
-        bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        api.topic("read", 1).await;
+        api.topic("left", 1).await;
+        api.stable_group("g").await;
         for topic in ["read", "left", "a.__at.s5"] {
-            commit(&bench, topic).await;
+            commit(&api, topic).await;
         }
         let topics: &[(&str, &[i32])] =
             &[("read", &[0]), ("left", &[0, 1, -1]), ("no", &[0]), ("a.__at.s5", &[0])];
-        let answer = bench.ask(0, request("g", topics)).await;
+        let answer = api.ask(0, request("g", topics)).await;
         let unknown = ResponseError::UnknownTopicOrPartition.code();
         let subscribed = ResponseError::GroupSubscribedToTopic.code();
         assert_eq!(answer.error_code, 0);
         assert_eq!(codes(&answer), [subscribed, 0, unknown, unknown, unknown, 0]);
-        assert_eq!(committed_topics(&bench), ["read"]);
-        let again = bench.ask(0, request("g", &[("left", &[0])])).await;
+        assert_eq!(committed_topics(&api), ["read"]);
+        let again = api.ask(0, request("g", &[("left", &[0])])).await;
         assert_eq!(codes(&again), [0]);
     }
 
     #[tokio::test]
     async fn groups_that_are_not_there_or_have_no_name_are_one_error() {
-        let bench = TestKafkaApi::new();
-        bench.topic("read", 1).await;
+        let api = TestKafkaApi::new();
+        api.topic("read", 1).await;
         for (group, error) in
             [("", ResponseError::InvalidGroupId), ("x", ResponseError::GroupIdNotFound)]
         {
-            let answer = bench.ask(0, request(group, &[("read", &[0])])).await;
+            let answer = api.ask(0, request(group, &[("read", &[0])])).await;
             assert_eq!((answer.error_code, answer.topics.len()), (error.code(), 0));
         }
     }

@@ -295,13 +295,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_with_members_is_refused_and_shown_as_it_was() {
-        let bench = TestKafkaApi::new();
-        bench.topic("a", 1).await;
-        let before = moment(&bench.kafka).await;
-        bench.stable_group("g").await;
+        let api = TestKafkaApi::new();
+        api.topic("a", 1).await;
+        let before = moment(&api.kafka).await;
+        api.stable_group("g").await;
         let seek = json!({"op": "seek_group", "group": "g", "at": before, "topics": ["a"]});
-        assert_eq!(code(&bench.kafka, seek).await, "group_active");
-        let now = handle_json(&bench.kafka, json!({"op": "groups", "group": "g"})).await;
+        assert_eq!(code(&api.kafka, seek).await, "group_active");
+        let now = handle_json(&api.kafka, json!({"op": "groups", "group": "g"})).await;
         let membership = &now["groups"][0]["membership"];
         assert_eq!(
             (&membership["state"], &membership["generation"]),
@@ -309,8 +309,8 @@ mod tests {
         );
         assert_eq!(membership["members"].as_array().unwrap().len(), 1, "{now}");
         let asked = json!({"op": "groups", "group": "g", "at": before});
-        assert_eq!(code(&bench.kafka, asked).await, "unknown_group");
-        let all = handle_json(&bench.kafka, json!({"op": "groups", "at": before})).await;
+        assert_eq!(code(&api.kafka, asked).await, "unknown_group");
+        let all = handle_json(&api.kafka, json!({"op": "groups", "at": before})).await;
         assert_eq!(all["groups"], json!([]));
     }
 }

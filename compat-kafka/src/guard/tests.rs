@@ -8,13 +8,14 @@ use bytes::Bytes;
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Decodable, Request as _, StrBytes};
 use proptest::prelude::*;
+use testkit::rng::SeededRng;
 
 use super::schema::{FieldType, RequestSchema, SchemaFields};
 use super::table::{HEADER, REQUESTS};
 use super::*;
 use codec::{MessageCodec, codec, encoded};
 use counting_allocator::allocated_bytes;
-use random_body::{BodyRng, LengthField, LengthWidth, RandomBody, random_body, varint};
+use random_body::{LengthField, LengthWidth, RandomBody, random_body, varint};
 
 /// An error of the decoder, with a backtrace if `RUST_BACKTRACE` is set.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -501,9 +502,9 @@ proptest! {
     #[test]
     fn no_body_cut_short_passes((request, version, seed) in bodies()) {
         let body = random_body(request, version, seed).body;
-        let mut random = BodyRng(seed);
+        let mut random = SeededRng::new(seed);
         for _ in 0..body.len().min(20) {
-            let end = random.below(body.len());
+            let end = random.below(body.len() as u64) as usize;
             prop_assert!(check(request.api_key, version, &body[..end]).is_err(), "{end}");
         }
     }

@@ -15,7 +15,7 @@ use crate::apis::join_group::test_kafka_api::{
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const SOON: Duration = Duration::from_secs(60);
 
-async fn commit(bench: &TestKafkaApi, group: &str, topic: &str, partition: u32) {
+async fn commit(api: &TestKafkaApi, group: &str, topic: &str, partition: u32) {
     let offset = OffsetCommit {
         topic: topic.to_owned(),
         partition,
@@ -24,12 +24,12 @@ async fn commit(bench: &TestKafkaApi, group: &str, topic: &str, partition: u32) 
         metadata: String::new(),
         retention_ms: None,
     };
-    bench.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
-    bench.kafka.groups.restore_without_members(group);
+    api.kafka.engine.groups().commit(group, vec![offset]).await.unwrap();
+    api.kafka.groups.restore_without_members(group);
 }
 
-fn held(bench: &TestKafkaApi) -> Vec<(String, String, u32)> {
-    let held = bench.kafka.engine.groups().committed_offsets(None).unwrap();
+fn held(api: &TestKafkaApi) -> Vec<(String, String, u32)> {
+    let held = api.kafka.engine.groups().committed_offsets(None).unwrap();
     held.into_iter().map(|held| (held.group, held.topic, held.partition)).collect()
 }
 
@@ -45,31 +45,31 @@ async fn pass(clock: &ManualClock, by: Duration) {
     tokio::time::resume();
 }
 
-async fn leave(bench: &TestKafkaApi, group: &str, member: TestGroupMember) {
+async fn leave(api: &TestKafkaApi, group: &str, member: TestGroupMember) {
     let leave = LeaveGroupRequest::default().with_group_id(group_id(group));
-    assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
+    assert_eq!(api.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
 }
 
-async fn expire(bench: &TestKafkaApi) -> usize {
-    bench.kafka.expire_offsets().await.unwrap()
+async fn expire(api: &TestKafkaApi) -> usize {
+    api.kafka.expire_offsets().await.unwrap()
 }
 
 #[tokio::test]
 async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_group_with_them() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "a", 0).await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "a", 0).await;
     clock.advance(DAY);
-    commit(&bench, "g", "a", 1).await;
+    commit(&api, "g", "a", 1).await;
     clock.advance(DAY * 6 - Duration::from_millis(1));
-    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(expire(&api).await, 0);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(expire(&bench).await, 1);
-    assert_eq!(held(&bench), [offset("g", "a", 1)]);
+    assert_eq!(expire(&api).await, 1);
+    assert_eq!(held(&api), [offset("g", "a", 1)]);
     clock.advance(DAY);
-    assert_eq!(expire(&bench).await, 1);
-    assert!(held(&bench).is_empty());
+    assert_eq!(expire(&api).await, 1);
+    assert!(held(&api).is_empty());
     let forgotten = async {
-        while bench.kafka.groups.contains("g") {
+        while api.kafka.groups.contains("g") {
             tokio::task::yield_now().await;
         }
     };
@@ -78,110 +78,110 @@ async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_gro
 
 #[tokio::test]
 async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "read", 0).await;
-    let member = bench.stable_group("g").await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "read", 0).await;
+    let member = api.stable_group("g").await;
     clock.advance(DAY * 30);
-    assert_eq!(expire(&bench).await, 0, "a member reads it");
-    leave(&bench, "g", member).await;
+    assert_eq!(expire(&api).await, 0, "a member reads it");
+    leave(&api, "g", member).await;
     // At once, whether the log has the write or not.
-    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(expire(&api).await, 0);
     let emptied = async {
-        let left = bench.kafka.engine.wall_now();
-        let saved = || bench.kafka.engine.groups().saved_at("g").unwrap();
+        let left = api.kafka.engine.wall_now();
+        let saved = || api.kafka.engine.groups().saved_at("g").unwrap();
         while saved().is_none_or(|saved| saved.time() < left) {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(SOON, emptied).await.unwrap();
     pass(&clock, DAY * 7 - Duration::from_secs(1)).await;
-    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(expire(&api).await, 0);
     pass(&clock, Duration::from_secs(2)).await;
-    assert_eq!(expire(&bench).await, 1);
-    assert!(held(&bench).is_empty());
+    assert_eq!(expire(&api).await, 1);
+    assert!(held(&api).is_empty());
 }
 
 /// The log may never learn that a group has no members any more; its coordinator knows.
 #[tokio::test]
 async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_week() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "read", 0).await;
-    let member = bench.stable_group("g").await;
-    let saved = bench.kafka.engine.groups().saved_at("g").unwrap();
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "read", 0).await;
+    let member = api.stable_group("g").await;
+    let saved = api.kafka.engine.groups().saved_at("g").unwrap();
     clock.advance(DAY * 30);
-    bench.disk.arm(DiskFault::FullAt(0));
-    leave(&bench, "g", member).await;
+    api.disk.arm(DiskFault::FullAt(0));
+    leave(&api, "g", member).await;
     let failed = async {
-        while !bench.kafka.groups.is_idle("g") {
+        while !api.kafka.groups.is_idle("g") {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(SOON, failed).await.unwrap();
-    bench.disk.remove_capacity_limit();
-    assert_eq!(bench.kafka.engine.groups().saved_at("g").unwrap(), saved, "it was not heard");
+    api.disk.remove_capacity_limit();
+    assert_eq!(api.kafka.engine.groups().saved_at("g").unwrap(), saved, "it was not heard");
     pass(&clock, DAY * 6).await;
-    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(expire(&api).await, 0);
     pass(&clock, DAY).await;
-    assert_eq!(expire(&bench).await, 1);
+    assert_eq!(expire(&api).await, 1);
 }
 
 #[tokio::test]
 async fn of_a_group_that_reads_the_offsets_of_other_topics_expire() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "read", 0).await;
-    commit(&bench, "g", "read no more", 0).await;
-    bench.stable_group("g").await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "read", 0).await;
+    commit(&api, "g", "read no more", 0).await;
+    api.stable_group("g").await;
     clock.advance(DAY * 8);
-    assert_eq!(expire(&bench).await, 1);
-    assert_eq!(held(&bench), [offset("g", "read", 0)]);
+    assert_eq!(expire(&api).await, 1);
+    assert_eq!(held(&api), [offset("g", "read", 0)]);
 }
 
 #[tokio::test]
 async fn nothing_expires_by_a_clock_that_cannot_be_trusted() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "a", 0).await;
-    clock.step_to(hlc::SysTime(bench.kafka.engine.wall_now().0 + 8 * 24 * 3600 * 1000));
-    assert_eq!(expire(&bench).await, 0);
-    assert_eq!(held(&bench), [offset("g", "a", 0)]);
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "a", 0).await;
+    clock.step_to(hlc::SysTime(api.kafka.engine.wall_now().0 + 8 * 24 * 3600 * 1000));
+    assert_eq!(expire(&api).await, 0);
+    assert_eq!(held(&api), [offset("g", "a", 0)]);
 }
 
 /// While a server stops it has no groups any more, so none has members.
 #[tokio::test]
 async fn nothing_expires_once_groups_are_closed() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "read", 0).await;
-    bench.stable_group("g").await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "read", 0).await;
+    api.stable_group("g").await;
     clock.advance(DAY * 30);
-    bench.kafka.close();
-    assert_eq!(expire(&bench).await, 0);
-    assert_eq!(held(&bench), [offset("g", "read", 0)]);
+    api.kafka.close();
+    assert_eq!(expire(&api).await, 0);
+    assert_eq!(held(&api), [offset("g", "read", 0)]);
 }
 
 #[tokio::test]
 async fn nothing_expires_of_a_group_that_is_just_being_set() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "a", 0).await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "a", 0).await;
     clock.advance(DAY * 30);
-    let setting = bench.kafka.groups.hold("g");
-    assert_eq!(expire(&bench).await, 0);
+    let setting = api.kafka.groups.hold("g");
+    assert_eq!(expire(&api).await, 0);
     drop(setting);
-    assert_eq!(expire(&bench).await, 1);
+    assert_eq!(expire(&api).await, 1);
 }
 
 /// As after a return to an earlier version: its members may come back.
 #[tokio::test]
 async fn a_group_of_which_it_is_not_known_who_was_in_it_has_a_week() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    commit(&bench, "g", "a", 0).await;
-    bench.kafka.engine.groups().save("g", vec![255]).await.unwrap();
+    let (api, clock) = TestKafkaApi::with_clock();
+    commit(&api, "g", "a", 0).await;
+    api.kafka.engine.groups().save("g", vec![255]).await.unwrap();
     clock.advance(DAY * 30);
-    let bench = bench.restart_with_clock(&clock);
-    assert_eq!(expire(&bench).await, 0);
+    let api = api.restart_with_clock(&clock);
+    assert_eq!(expire(&api).await, 0);
     pass(&clock, DAY * 7).await;
-    assert_eq!(expire(&bench).await, 1);
+    assert_eq!(expire(&api).await, 1);
 }
 
-async fn commit_for(bench: &TestKafkaApi, partition: i32, retention_ms: i64) {
+async fn commit_for(api: &TestKafkaApi, partition: i32, retention_ms: i64) {
     let committed = OffsetCommitRequestPartition::default()
         .with_partition_index(partition)
         .with_committed_offset(5);
@@ -192,44 +192,43 @@ async fn commit_for(bench: &TestKafkaApi, partition: i32, retention_ms: i64) {
         .with_group_id(group_id("g"))
         .with_retention_time_ms(retention_ms)
         .with_topics(vec![topic]);
-    let answer = bench.ask(2, request).await;
+    let answer = api.ask(2, request).await;
     assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
 /// As clients before KIP-211 request it.
 #[tokio::test]
 async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
-    let (bench, clock) = TestKafkaApi::with_clock();
-    bench.topic("t", 5).await;
+    let (api, clock) = TestKafkaApi::with_clock();
+    api.topic("t", 5).await;
     let day_ms = DAY.as_millis() as i64;
     for (partition, retention_ms) in
         [(0, -1), (1, day_ms), (2, 30 * day_ms), (3, i64::MAX), (4, -2)]
     {
-        commit_for(&bench, partition, retention_ms).await;
+        commit_for(&api, partition, retention_ms).await;
     }
-    let left =
-        |bench: &TestKafkaApi| held(bench).into_iter().map(|held| held.2).collect::<Vec<_>>();
-    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 1, 2, 3]));
+    let left = |api: &TestKafkaApi| held(api).into_iter().map(|held| held.2).collect::<Vec<_>>();
+    assert_eq!((expire(&api).await, left(&api)), (1, vec![0, 1, 2, 3]));
     clock.advance(DAY);
-    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 2, 3]));
+    assert_eq!((expire(&api).await, left(&api)), (1, vec![0, 2, 3]));
     clock.advance(DAY * 6);
-    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![2, 3]));
+    assert_eq!((expire(&api).await, left(&api)), (1, vec![2, 3]));
     clock.advance(DAY * 22);
-    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(expire(&api).await, 0);
     clock.advance(DAY);
-    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![3]));
+    assert_eq!((expire(&api).await, left(&api)), (1, vec![3]));
     // Also of a group whose members have only just left, but not while they read it.
-    commit_for(&bench, 1, day_ms).await;
-    bench.topic("read", 1).await;
-    let member = bench.stable_group("g").await;
+    commit_for(&api, 1, day_ms).await;
+    api.topic("read", 1).await;
+    let member = api.stable_group("g").await;
     clock.advance(DAY * 2);
-    leave(&bench, "g", member).await;
-    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![3]));
+    leave(&api, "g", member).await;
+    assert_eq!((expire(&api).await, left(&api)), (1, vec![3]));
 }
 
 #[tokio::test]
 async fn many_offsets_of_many_topics_and_groups_expire() {
-    let (bench, clock) = TestKafkaApi::with_clock();
+    let (api, clock) = TestKafkaApi::with_clock();
     let offset = |topic: &str, partition| OffsetCommit {
         topic: topic.to_owned(),
         partition,
@@ -241,18 +240,18 @@ async fn many_offsets_of_many_topics_and_groups_expire() {
     let wide = (0..1500).map(|partition| offset("wide", partition));
     let narrow = (0..2100).map(|nth| offset(&format!("t{nth}"), 0));
     let offsets: Vec<OffsetCommit> = wide.chain(narrow).collect();
-    let engine = &bench.kafka.engine;
+    let engine = &api.kafka.engine;
     engine.groups().commit("many", offsets).await.unwrap();
-    bench.kafka.groups.restore_without_members("many");
+    api.kafka.groups.restore_without_members("many");
     for nth in 0..150 {
-        commit(&bench, &format!("g{nth}"), "t", 0).await;
+        commit(&api, &format!("g{nth}"), "t", 0).await;
     }
     clock.advance(DAY * 6);
-    commit(&bench, "many", "t1000", 1).await;
-    commit(&bench, "g77", "t", 1).await;
-    assert_eq!(expire(&bench).await, 0);
+    commit(&api, "many", "t1000", 1).await;
+    commit(&api, "g77", "t", 1).await;
+    assert_eq!(expire(&api).await, 0);
     clock.advance(DAY);
-    assert_eq!(expire(&bench).await, 1500 + 2100 + 150);
+    assert_eq!(expire(&api).await, 1500 + 2100 + 150);
     let left = [("g77", "t", 1), ("many", "t1000", 1)];
-    assert_eq!(held(&bench), left.map(|(group, topic, nth)| self::offset(group, topic, nth)));
+    assert_eq!(held(&api), left.map(|(group, topic, nth)| self::offset(group, topic, nth)));
 }

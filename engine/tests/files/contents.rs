@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn f20_writes_at_any_offset_holes_and_truncations_read_as_posix_has_them() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/a", b"hello world").await;
     write(&file, 6, b"there").await;
     assert_eq!(text(files, "a", Cut::ALL).unwrap(), "hello there");
@@ -27,14 +27,15 @@ async fn f20_writes_at_any_offset_holes_and_truncations_read_as_posix_has_them()
 
 #[tokio::test]
 async fn b6_a_partial_overwrite_keeps_the_rest_over_a_restart() {
-    let rig = EngineFixture::new();
-    let file = filled(rig.engine.files(), "/f", &[b'0'; 3 * 4096]).await;
+    let fixture = EngineFixture::new();
+    let file = filled(fixture.engine.files(), "/f", &[b'0'; 3 * 4096]).await;
     write(&file, 4096 + 100, &[b'2'; 200]).await;
     drop(file);
-    let mut rig = rig;
+    let mut fixture = fixture;
     for _ in 0..3 {
-        rig = rig.restart();
-        let bytes = rig.engine.files().open("/f").unwrap().read_at(Cut::ALL, 0, 1 << 20).unwrap();
+        fixture = fixture.restart();
+        let bytes =
+            fixture.engine.files().open("/f").unwrap().read_at(Cut::ALL, 0, 1 << 20).unwrap();
         let mut expected = vec![b'0'; 3 * 4096];
         expected[4196..4396].fill(b'2');
         assert_eq!(bytes, expected);
@@ -43,8 +44,8 @@ async fn b6_a_partial_overwrite_keeps_the_rest_over_a_restart() {
 
 #[tokio::test]
 async fn b12_writes_that_travel_together_each_arrive_at_their_own_place() {
-    let rig = EngineFixture::new();
-    let file = rig.engine.files().create("/f", 0o644).await.unwrap();
+    let fixture = EngineFixture::new();
+    let file = fixture.engine.files().create("/f", 0o644).await.unwrap();
     let mut writing = tokio::task::JoinSet::new();
     for nth in 0..200_u64 {
         let file = file.clone();
@@ -53,28 +54,28 @@ async fn b12_writes_that_travel_together_each_arrive_at_their_own_place() {
     writing.join_all().await;
     let expected: Vec<u8> = (0..1400).map(|at| (at / 7) as u8).collect();
     assert_eq!(file.read_at(Cut::ALL, 0, 9999).unwrap(), expected);
-    let groups = get(&rig.engine.stats().groups);
+    let groups = get(&fixture.engine.stats().groups);
     assert!(groups < 200, "some of them travelled together: {groups} groups");
 }
 
 #[tokio::test]
 async fn a_full_disk_refuses_writes_whole_and_reads_go_on() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/f", b"before").await;
-    rig.disk.arm(DiskFault::FullAt(0));
+    fixture.disk.arm(DiskFault::FullAt(0));
     let data = Bytes::from(vec![1; 8 << 20]);
     assert_eq!(errno(file.write_at(3, data, Durability::Written).await), ENOSPC);
     assert_eq!(text(files, "/f", Cut::ALL).unwrap(), "before");
-    rig.disk.remove_capacity_limit();
+    fixture.disk.remove_capacity_limit();
     write(&file, 0, b"after!").await;
     assert_eq!(text(files, "/f", Cut::ALL).unwrap(), "after!");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn g1_a_concurrent_reader_never_sees_a_torn_write_and_reads_its_own() {
-    let rig = with(FileOptions { checkpoint_entries: 16, ..FileOptions::default() });
-    let file = filled(rig.engine.files(), "/f", &[0; 10_000]).await;
+    let fixture = with(FileOptions { checkpoint_entries: 16, ..FileOptions::default() });
+    let file = filled(fixture.engine.files(), "/f", &[0; 10_000]).await;
     let mut reading = tokio::task::JoinSet::new();
     for _ in 0..3 {
         let file = file.clone();
@@ -106,11 +107,11 @@ async fn g1_a_concurrent_reader_never_sees_a_torn_write_and_reads_its_own() {
 async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
     const WRITERS: usize = 6;
     const REGION: usize = 700;
-    let rig = on_new(EngineOptions {
+    let fixture = on_new(EngineOptions {
         files: FileOptions { checkpoint_entries: 3, closed_max: 0, node_bytes_max: 2 << 10 },
         ..tight()
     });
-    let files = rig.engine.files();
+    let files = fixture.engine.files();
     let inode = filled(files, "/f", &[0; WRITERS * REGION]).await.inode();
     let (mut writing, mut reading) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
     let left = Arc::new(AtomicU64::new(WRITERS as u64));
@@ -132,7 +133,7 @@ async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
     }
     for _ in 0..3 {
         let (files, left) = (files.clone(), Arc::clone(&left));
-        let timekeeper = Arc::clone(rig.engine.timekeeper());
+        let timekeeper = Arc::clone(fixture.engine.timekeeper());
         reading.spawn(async move {
             let mut seen = Vec::new();
             while get(&left) > 0 {
@@ -156,10 +157,10 @@ async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
 
 #[tokio::test]
 async fn a_file_was_not_there_before_it_was_made() {
-    let rig = EngineFixture::new();
-    let before = moment(&rig);
-    let file = filled(rig.engine.files(), "/f", b"1").await;
-    let after = moment(&rig);
+    let fixture = EngineFixture::new();
+    let before = moment(&fixture);
+    let file = filled(fixture.engine.files(), "/f", b"1").await;
+    let after = moment(&fixture);
     assert_eq!(errno(file.view_at(before)), ENOENT);
     assert_eq!(errno(file.read_at(before, 0, 9)), ENOENT);
     assert_eq!(file.read_at(after, 0, 9).unwrap(), &b"1"[..]);
@@ -167,9 +168,9 @@ async fn a_file_was_not_there_before_it_was_made() {
 
 #[tokio::test]
 async fn a_hole_is_zero_and_its_past_is_not() {
-    let rig = with(FileOptions { checkpoint_entries: 2, ..FileOptions::default() });
-    let file = filled(rig.engine.files(), "/a", b"0123456789").await;
-    let before = moment(&rig);
+    let fixture = with(FileOptions { checkpoint_entries: 2, ..FileOptions::default() });
+    let file = filled(fixture.engine.files(), "/a", b"0123456789").await;
+    let before = moment(&fixture);
     file.punch_hole(2..5, Durability::Written).await.unwrap();
     file.punch_hole(8..100, Durability::Written).await.unwrap();
     assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"01\0\0\x00567\0\0"[..]);
@@ -193,15 +194,15 @@ async fn a_hole_is_zero_and_its_past_is_not() {
 
 #[tokio::test]
 async fn a_hole_that_reaches_as_far_as_a_file_can_leaves_it_readable_also_after_a_restart() {
-    let rig = EngineFixture::new();
-    let file = filled(rig.engine.files(), "/a", b"0123").await;
+    let fixture = EngineFixture::new();
+    let file = filled(fixture.engine.files(), "/a", b"0123").await;
     for start in [(1_u64 << 62) - 4, (1 << 62) - 1] {
         file.punch_hole(start..1 << 62, Durability::Written).await.unwrap();
         assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"0123"[..]);
     }
     drop(file);
-    let rig = rig.restart();
-    assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "0123");
+    let fixture = fixture.restart();
+    assert_eq!(text(fixture.engine.files(), "/a", Cut::ALL).unwrap(), "0123");
 }
 
 #[tokio::test]
@@ -211,25 +212,25 @@ async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
         options.core.storage.durability = Durability::Written;
         options
     };
-    let rig = on_new(options());
+    let fixture = on_new(options());
     for (path, synced) in [("/synced", true), ("/lost", false)] {
-        filled(rig.engine.files(), path, b"a").await;
+        filled(fixture.engine.files(), path, b"a").await;
         if synced {
-            rig.engine.files().sync().await.unwrap();
+            fixture.engine.files().sync().await.unwrap();
         }
     }
-    let left = rig.disk.after_crash(|_| 0);
-    let clock = Arc::clone(&rig.clock);
-    drop(rig);
-    let rig = EngineFixture::with(left, clock, options());
-    assert_eq!(text(rig.engine.files(), "/synced", Cut::ALL).unwrap(), "a");
-    assert_eq!(text(rig.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
+    let left = fixture.disk.after_crash(|_| 0);
+    let clock = Arc::clone(&fixture.clock);
+    drop(fixture);
+    let fixture = EngineFixture::with(left, clock, options());
+    assert_eq!(text(fixture.engine.files(), "/synced", Cut::ALL).unwrap(), "a");
+    assert_eq!(text(fixture.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn making_a_file_longer_cuts_off_nothing_that_is_written_meanwhile() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/a", b"0").await;
     assert_eq!(file.extend(1, Durability::Written).await.unwrap(), None, "it was as long");
     assert!(file.extend(3, Durability::Written).await.unwrap().is_some());

@@ -1,13 +1,16 @@
 //! The cost of files, counted in entries, checkpoints, nodes and bytes.
 
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+
 use super::*;
 
 #[tokio::test]
 async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_stand_between() {
     const EVERY: u64 = 32;
     let options = FileOptions { checkpoint_entries: EVERY, ..FileOptions::default() };
-    let rig = with(options);
-    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    let fixture = with(options);
+    let file = fixture.engine.files().create("/f", 0).await.unwrap();
     let mut moments = Vec::new();
     let mut model = vec![0; 4999];
     for nth in 0..1000_u64 {
@@ -15,12 +18,12 @@ async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_
         write(&file, at, &[nth as u8; 100]).await;
         model[at as usize..at as usize + 100].fill(nth as u8);
         if nth % 20 == 7 {
-            moments.push((moment(&rig), model.clone()));
+            moments.push((moment(&fixture), model.clone()));
         }
     }
     drop(file);
-    let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
-    let files = rig.engine.files();
+    let fixture = reopen(fixture, EngineOptions { files: options, ..EngineOptions::default() });
+    let files = fixture.engine.files();
     let file = files.open("/f").unwrap();
     let counts = files.counters();
     assert_eq!(file.read_at(Cut::ALL, 0, 5000).unwrap().len(), 4999);
@@ -39,14 +42,14 @@ async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_
 #[tokio::test]
 async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_due() {
     let options = FileOptions { checkpoint_entries: 16, ..FileOptions::default() };
-    let rig = with(options);
-    let file = filled(rig.engine.files(), "/f", b"0").await;
+    let fixture = with(options);
+    let file = filled(fixture.engine.files(), "/f", b"0").await;
     for nth in 0..100 {
         write(&file, nth, b"1").await;
     }
     drop(file);
-    let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
-    let files = rig.engine.files();
+    let fixture = reopen(fixture, EngineOptions { files: options, ..EngineOptions::default() });
+    let files = fixture.engine.files();
     let file = files.open("/f").unwrap();
     for _ in 0..10 {
         write(&file, 0, b"2").await;
@@ -64,16 +67,16 @@ async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_
 async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     const EVERY: u64 = 32;
     let files = FileOptions { checkpoint_entries: EVERY, closed_max: 0, node_bytes_max: 0 };
-    let rig = on_new(EngineOptions { files, ..nothing_in_memory() });
-    let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (FileTestRng(34), Vec::new());
+    let fixture = on_new(EngineOptions { files, ..nothing_in_memory() });
+    let file = fixture.engine.files().create("/f", 0).await.unwrap();
+    let (mut random, mut moments) = (SeededRng::new(34), Vec::new());
     for nth in 0..4000_u64 {
         write(&file, random.below(1000) * 64, &[nth as u8; 500]).await;
         if nth % 100 == 99 && nth > 400 {
-            moments.push(moment(&rig));
+            moments.push(moment(&fixture));
         }
     }
-    let counts = rig.engine.files().counters();
+    let counts = fixture.engine.files().counters();
     let cost = |cut: &Cut| {
         let now = || [&counts.roots_read, &counts.entries_indexed, &counts.nodes_read].map(get);
         let before = now();
@@ -93,9 +96,9 @@ async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
 #[tokio::test]
 async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
     const WRITES: u64 = 4000;
-    let rig = on_new(nothing_in_memory());
-    let file = rig.engine.files().create("/f", 0).await.unwrap();
-    let (mut random, mut moments) = (FileTestRng(21), Vec::new());
+    let fixture = on_new(nothing_in_memory());
+    let file = fixture.engine.files().create("/f", 0).await.unwrap();
+    let (mut random, mut moments) = (SeededRng::new(21), Vec::new());
     let mut model = vec![0; 64 << 10];
     for nth in 0..WRITES {
         // First sequential, and then random.
@@ -103,10 +106,10 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
         write(&file, at, &[nth as u8; 40]).await;
         model[at as usize..at as usize + 40].fill(nth as u8);
         if nth % 400 == 399 && nth > 1600 {
-            moments.push((moment(&rig), model.clone()));
+            moments.push((moment(&fixture), model.clone()));
         }
     }
-    let counts = rig.engine.files().counters();
+    let counts = fixture.engine.files().counters();
     for (cut, model) in moments {
         let before = get(&counts.data_reads);
         let read = file.read_at(cut, 0, 64 << 10).unwrap();
@@ -121,40 +124,44 @@ async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
 #[tokio::test]
 async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() {
     const FILES: u64 = 300;
-    let rig = EngineFixture::new();
-    let stats = rig.engine.stats();
+    let fixture = EngineFixture::new();
+    let stats = fixture.engine.stats();
     let before = [&stats.appends, &stats.bytes].map(get);
     for nth in 0..FILES {
-        rig.engine.files().create(&format!("/{nth}"), 0o644).await.unwrap();
+        fixture.engine.files().create(&format!("/{nth}"), 0o644).await.unwrap();
     }
     let [appends, bytes] = [get(&stats.appends) - before[0], get(&stats.bytes) - before[1]];
     assert_eq!(appends, FILES);
     assert!(bytes <= 128 * FILES, "{} bytes of journal a file", bytes / FILES);
-    assert_eq!(get(&rig.engine.files().counters().checkpoints), 0, "an empty file wants no index");
+    assert_eq!(
+        get(&fixture.engine.files().counters().checkpoints),
+        0,
+        "an empty file wants no index"
+    );
 }
 
 #[tokio::test]
 async fn g13_a_file_that_is_opened_again_soon_is_not_read_again() {
     for (closed_max, expected) in [(1, 1), (0, 10_000)] {
         let options = FileOptions { closed_max, ..FileOptions::default() };
-        let rig = with(options);
-        let file = filled(rig.engine.files(), "/f", b"1234").await;
+        let fixture = with(options);
+        let file = filled(fixture.engine.files(), "/f", b"1234").await;
         write(&file, 2, b"56").await;
         drop(file);
-        let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
+        let fixture = reopen(fixture, EngineOptions { files: options, ..EngineOptions::default() });
         for _ in 0..10_000 {
-            let file = rig.engine.files().open("/f").unwrap();
+            let file = fixture.engine.files().open("/f").unwrap();
             assert_eq!(file.view_at(Cut::ALL).unwrap().length(), 4);
         }
-        assert_eq!(get(&rig.engine.files().counters().roots_read), expected);
+        assert_eq!(get(&fixture.engine.files().counters().roots_read), expected);
     }
 }
 
 #[tokio::test]
 async fn g13_closed_files_are_few_and_leave_with_a_checkpoint() {
     let options = FileOptions { closed_max: 3, ..FileOptions::default() };
-    let rig = with(options);
-    let files = rig.engine.files();
+    let fixture = with(options);
+    let files = fixture.engine.files();
     for nth in 0..50 {
         let file = filled(files, &format!("/{nth}"), b"a").await;
         write(&file, 1, b"b").await;
@@ -173,10 +180,10 @@ async fn f13_f35_a_small_write_costs_no_page() {
     // The changes since the last checkpoint come on top of the cached nodes.
     const NODES: usize = 1 << 20;
     for (order, step) in [("sequential", 1), ("scattered", 7919)] {
-        let rig = with(FileOptions { node_bytes_max: NODES, ..FileOptions::default() });
-        let files = rig.engine.files();
+        let fixture = with(FileOptions { node_bytes_max: NODES, ..FileOptions::default() });
+        let files = fixture.engine.files();
         let file = files.create("/f", 0).await.unwrap();
-        let before = get(&rig.engine.stats().bytes);
+        let before = get(&fixture.engine.stats().bytes);
         let mut held = 0;
         for nth in 0..WRITES {
             let data = Bytes::from_static(&[7; 100]);
@@ -184,7 +191,7 @@ async fn f13_f35_a_small_write_costs_no_page() {
             file.write_at(at, data, Durability::Written).await.unwrap();
             held = held.max(files.index_bytes());
         }
-        let journal = (get(&rig.engine.stats().bytes) - before) as f64 / WRITES as f64;
+        let journal = (get(&fixture.engine.stats().bytes) - before) as f64 / WRITES as f64;
         let index = get(&files.counters().checkpoint_bytes) as f64 / WRITES as f64;
         println!(
             "{order}: {journal:.0} bytes of journal a write of 100 bytes, {index:.0} of them index; {held} bytes of index in memory at most"
@@ -199,9 +206,9 @@ async fn f13_f35_a_small_write_costs_no_page() {
 async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once() {
     const LONG: usize = 8 << 20;
     const SHORT: usize = 1000;
-    let rig = on_new(nothing_in_memory());
+    let fixture = on_new(nothing_in_memory());
     let mut model: Vec<u8> = (0..LONG).map(|at| (at / 991) as u8).collect();
-    let file = filled(rig.engine.files(), "/f", &model).await;
+    let file = filled(fixture.engine.files(), "/f", &model).await;
     for nth in 0..SHORT {
         // Neither in the order of the file, nor within chunks.
         let at = (nth * 7919 % SHORT) * (LONG / SHORT) + 5;
@@ -209,9 +216,9 @@ async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once()
         model[at] = 0xee;
     }
     let view = file.view_at(Cut::ALL).unwrap();
-    let read_before = get(&rig.engine.files().counters().data_bytes_read);
+    let read_before = get(&fixture.engine.files().counters().data_bytes_read);
     assert!(view.read(0, LONG).unwrap() == model);
-    let read = get(&rig.engine.files().counters().data_bytes_read) - read_before;
+    let read = get(&fixture.engine.files().counters().data_bytes_read) - read_before;
     assert!(read > LONG as u64 / 2, "it comes from the disk: {read}");
     assert!(read < 3 * LONG as u64, "{read} bytes were read for {LONG}");
     let mut from = 0;
@@ -226,8 +233,8 @@ async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once()
 #[tokio::test]
 async fn f35_extents_hold_no_more_than_twice_what_was_requested() {
     const WRITE: usize = 60_000;
-    let rig = on_new(nothing_in_memory());
-    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    let fixture = on_new(nothing_in_memory());
+    let file = fixture.engine.files().create("/f", 0).await.unwrap();
     // The first 100 bytes of each write remain.
     for nth in 0..50_u64 {
         write(&file, nth * 100, &[nth as u8; WRITE]).await;
@@ -250,15 +257,19 @@ async fn measure() {
     const WRITES: u64 = 100_000;
     const WRITE: usize = 32 << 10;
     const FILE: usize = 64 << 20;
-    let directory =
-        std::env::temp_dir().join(format!("freezeframe-measure-{}", std::process::id()));
-    let disk = storage::disk::RealDisk::open(&directory).unwrap();
+    let directory = TestDirectory::new();
+    let disk = storage::disk::RealDisk::open(directory.path()).unwrap();
     let wall = Arc::new(hlc::OsClock);
     let options = EngineOptions::default();
-    let engine =
-        engine::Engine::open(Arc::new(disk), options, wall, Arc::new(rig::TimeListFormat)).unwrap();
+    let engine = engine::Engine::open(
+        Arc::new(disk),
+        options,
+        wall,
+        Arc::new(testkit::engine::TimeListFormat),
+    )
+    .unwrap();
     let files = engine.files();
-    let (mut random, mut moments) = (FileTestRng(1), Vec::new());
+    let (mut random, mut moments) = (SeededRng::new(1), Vec::new());
     let file = files.create("/f", 0o644).await.unwrap();
     let (data, mut begun) = (Bytes::from(vec![7; WRITE]), Instant::now());
     for nth in 1..=WRITES {
@@ -294,5 +305,4 @@ async fn measure() {
     println!("list of 10,001 names: {:?}", begun.elapsed());
     drop(file);
     engine.close();
-    let _ = std::fs::remove_dir_all(&directory);
 }

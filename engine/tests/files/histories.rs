@@ -1,5 +1,9 @@
 //! Random histories against a model, over restarts and crashes.
 
+use engine::CoreOptions;
+use testkit::directory::TestDirectory;
+use testkit::rng::SeededRng;
+
 use super::*;
 
 /// The model: names of files, and their bytes.
@@ -38,12 +42,7 @@ impl FileHistoryModel {
 const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "d/c"];
 
 /// One random operation on both.
-async fn step(
-    random: &mut FileTestRng,
-    files: &FileSystem,
-    model: &mut FileHistoryModel,
-    nth: u64,
-) {
+async fn step(random: &mut SeededRng, files: &FileSystem, model: &mut FileHistoryModel, nth: u64) {
     let path = PATHS[random.below(6) as usize];
     let Some(&file) = model.names.get(path) else {
         files.create(path, 0o644).await.unwrap();
@@ -91,28 +90,28 @@ async fn step(
 async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
     for seed in 0..12 {
         println!("seed {seed}");
-        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
-        let mut rig = on_new(tight());
-        rig.engine.files().mkdir("d", 0o755).await.unwrap();
+        let (mut random, mut model) = (SeededRng::new(seed), FileHistoryModel::default());
+        let mut fixture = on_new(tight());
+        fixture.engine.files().mkdir("d", 0o755).await.unwrap();
         let mut moments: Vec<(Cut, FileHistoryModel)> = Vec::new();
         for nth in 0..400 {
-            step(&mut random, rig.engine.files(), &mut model, nth).await;
+            step(&mut random, fixture.engine.files(), &mut model, nth).await;
             match random.below(40) {
-                0 => rig = reopen(rig, tight()),
-                1..6 => moments.push((moment(&rig), model.clone())),
-                6 => model.check(rig.engine.files(), Cut::ALL),
+                0 => fixture = reopen(fixture, tight()),
+                1..6 => moments.push((moment(&fixture), model.clone())),
+                6 => model.check(fixture.engine.files(), Cut::ALL),
                 7 if !moments.is_empty() => {
                     let (cut, model) = &moments[random.below(moments.len() as u64) as usize];
-                    model.check(rig.engine.files(), *cut);
+                    model.check(fixture.engine.files(), *cut);
                 }
-                _ => rig.advance_clock(random.below(3)),
+                _ => fixture.advance_clock(random.below(3)),
             }
         }
-        model.check(rig.engine.files(), Cut::ALL);
+        model.check(fixture.engine.files(), Cut::ALL);
         for (cut, model) in &moments {
-            model.check(rig.engine.files(), *cut);
+            model.check(fixture.engine.files(), *cut);
         }
-        let files = rig.engine.files();
+        let files = fixture.engine.files();
         assert!(get(&files.counters().checkpoints) > 0 || get(&files.counters().roots_read) > 0);
     }
 }
@@ -121,37 +120,35 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
 async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
     for seed in 0..20 {
         println!("seed {seed}");
-        let (mut random, mut model) = (FileTestRng(seed), FileHistoryModel::default());
+        let (mut random, mut model) = (SeededRng::new(seed), FileHistoryModel::default());
         // A catalog that outlives the crash has events that the journal has lost.
-        let catalog = format!("freezeframe-files-crash-{}-{seed}", std::process::id());
-        let catalog = std::env::temp_dir().join(catalog);
-        let _ = std::fs::remove_dir_all(&catalog);
-        let kept = (seed % 2 == 1).then(|| catalog.clone());
+        let catalog = TestDirectory::new();
+        let kept = (seed % 2 == 1).then(|| catalog.path().to_owned());
         let options = || EngineOptions {
             core: CoreOptions { catalog: kept.clone(), ..tight().core },
             ..tight()
         };
-        let mut rig = on_new(options());
-        rig.engine.files().mkdir("d", 0o755).await.unwrap();
+        let mut fixture = on_new(options());
+        fixture.engine.files().mkdir("d", 0o755).await.unwrap();
         for life in 0..4 {
-            rig.engine.files().sync().await.unwrap();
+            fixture.engine.files().sync().await.unwrap();
             let mut states = vec![model.clone()];
             let synced = random.below(60);
             for nth in 0..60 {
-                step(&mut random, rig.engine.files(), &mut model, nth).await;
+                step(&mut random, fixture.engine.files(), &mut model, nth).await;
                 states.push(model.clone());
                 if nth == synced {
-                    rig.engine.files().sync().await.unwrap();
+                    fixture.engine.files().sync().await.unwrap();
                     states.drain(..states.len() - 1);
                 }
             }
-            let mut choices = FileTestRng(seed * 10 + life);
-            let left = rig.disk.after_crash(|count| choices.below(count as u64) as usize);
-            let clock = Arc::clone(&rig.clock);
-            drop(rig);
-            rig = EngineFixture::with(left, clock, options());
+            let mut choices = SeededRng::new(seed * 10 + life);
+            let left = fixture.disk.after_crash(|count| choices.below(count as u64) as usize);
+            let clock = Arc::clone(&fixture.clock);
+            drop(fixture);
+            fixture = EngineFixture::with(left, clock, options());
             // The newest state that matches: every state before the last sync is too old.
-            let files = rig.engine.files();
+            let files = fixture.engine.files();
             let found = states.iter().rev().find(|state| {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     state.check(files, Cut::ALL);
@@ -160,7 +157,5 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
             });
             model = found.expect("a crash leaves a moment that there was").clone();
         }
-        drop(rig);
-        let _ = std::fs::remove_dir_all(&catalog);
     }
 }

@@ -8,8 +8,6 @@ mod corruption;
 mod cost;
 mod histories;
 mod names;
-#[path = "../rig/mod.rs"]
-mod rig;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +20,8 @@ use engine::files::{
 };
 use engine::{CoreOptions, Durability, EngineOptions};
 use hlc::{Cut, ManualClock, SysTime};
-use rig::{EngineFixture, START};
 use storage::disk::{DiskFault, MemoryDisk};
+use testkit::engine::{EngineFixture, START};
 
 fn with(files: FileOptions) -> EngineFixture {
     on_new(EngineOptions { files, ..EngineOptions::default() })
@@ -34,18 +32,18 @@ fn on_new(options: EngineOptions) -> EngineFixture {
     EngineFixture::with(MemoryDisk::new(), clock, options)
 }
 
-fn reopen(rig: EngineFixture, options: EngineOptions) -> EngineFixture {
-    let EngineFixture { disk, clock, engine } = rig;
+fn reopen(fixture: EngineFixture, options: EngineOptions) -> EngineFixture {
+    let EngineFixture { disk, clock, engine } = fixture;
     engine.close();
     drop(engine);
     EngineFixture::with(disk, clock, options)
 }
 
 /// The current moment. Later events are not in it.
-fn moment(rig: &EngineFixture) -> Cut {
-    rig.advance_clock(2);
-    let cut = rig.now();
-    rig.advance_clock(2);
+fn moment(fixture: &EngineFixture) -> Cut {
+    fixture.advance_clock(2);
+    let cut = fixture.now();
+    fixture.advance_clock(2);
     cut
 }
 
@@ -101,16 +99,6 @@ fn nothing_in_memory() -> EngineOptions {
     EngineOptions {
         core: CoreOptions { storage, ..CoreOptions::default() },
         ..EngineOptions::default()
-    }
-}
-
-struct FileTestRng(u64);
-
-impl FileTestRng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
     }
 }
 

@@ -1,25 +1,27 @@
 //! Names and attributes, present and past.
 
+use testkit::directory::TestDirectory;
+
 use super::*;
 
 #[tokio::test]
 async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by_it() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
-    let nothing = moment(&rig);
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
+    let nothing = moment(&fixture);
     files.mkdir("/d", 0o755).await.unwrap();
     let first = filled(files, "/d/a", b"first").await;
-    let one = moment(&rig);
+    let one = moment(&fixture);
     files.rename("/d/a", "/d/b").await.unwrap();
     filled(files, "/d/a", b"second").await;
     write(&first, 0, b"FIRST").await;
-    let two = moment(&rig);
+    let two = moment(&fixture);
     files.unlink("/d/a").await.unwrap();
     files.rename("/d/b", "/c").await.unwrap();
     files.rmdir("/d").await.unwrap();
-    let three = moment(&rig);
+    let three = moment(&fixture);
     filled(files, "/d", b"a file").await;
-    let four = moment(&rig);
+    let four = moment(&fixture);
     let check = |files: &FileSystem| {
         assert_eq!(names(files, "/", nothing), [""; 0]);
         assert_eq!(errno(files.stat("/d", nothing)), ENOENT);
@@ -38,16 +40,16 @@ async fn b13_g16_names_are_resolved_at_the_moment_and_deleted_files_are_found_by
     };
     check(files);
     drop(first);
-    let rig = rig.restart();
-    check(rig.engine.files());
+    let fixture = fixture.restart();
+    check(fixture.engine.files());
     let ahead = Cut::before(SysTime(START + 60_000));
-    assert_eq!(errno(rig.engine.files().open_at("/d", ahead)), EAGAIN, "it may still change");
+    assert_eq!(errno(fixture.engine.files().open_at("/d", ahead)), EAGAIN, "it may still change");
 }
 
 #[tokio::test]
 async fn a_file_goes_on_without_its_name_and_a_name_can_be_one_of_many() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/a", b"1").await;
     files.link("/a", "/b").await.unwrap();
     assert_eq!(files.stat("/b", Cut::ALL).unwrap().links, 2);
@@ -73,16 +75,16 @@ async fn a_file_goes_on_without_its_name_and_a_name_can_be_one_of_many() {
 
 #[tokio::test]
 async fn attributes_are_as_they_were_set_and_as_writes_make_them() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/a", b"1").await;
     let (inode, old) = (file.inode(), FileTime { seconds: 5, nanoseconds: 6 });
-    let before = moment(&rig);
+    let before = moment(&fixture);
     let set =
         AttributeUpdate { modified: Some(old), mode: Some(0o600), ..AttributeUpdate::default() };
     files.set_attributes(inode, set).await.unwrap();
     files.set_xattr(inode, b"user.k", Some(b"v")).await.unwrap();
-    let after = moment(&rig);
+    let after = moment(&fixture);
     write(&file, 0, b"234").await;
     let set = AttributeUpdate { uid: Some(7), ..AttributeUpdate::default() };
     files.set_attributes(inode, set).await.unwrap();
@@ -102,14 +104,14 @@ async fn attributes_are_as_they_were_set_and_as_writes_make_them() {
         assert_eq!(root[0], root[1], "no name in it has changed");
     };
     check(files);
-    let rig = rig.restart();
-    check(rig.engine.files());
+    let fixture = fixture.restart();
+    check(fixture.engine.files());
 }
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_posix_numbers() {
-    let rig = EngineFixture::new();
-    let files = rig.engine.files();
+    let fixture = EngineFixture::new();
+    let files = fixture.engine.files();
     let file = filled(files, "/f", b"1").await;
     files.mkdir("/d", 0o755).await.unwrap();
     files.mkdir("/d/e", 0o755).await.unwrap();
@@ -162,96 +164,91 @@ async fn what_cannot_be_is_refused_with_posix_numbers() {
     let name = [b'/', 0xff, 0xfe, 1, 2, 0x80];
     files.create(&name, 0).await.unwrap();
     assert_eq!(files.list("/", Cut::ALL).unwrap().last().unwrap().name, &name[1..]);
-    let rig = rig.restart();
-    rig.engine.files().open(&name).unwrap();
+    let fixture = fixture.restart();
+    fixture.engine.files().open(&name).unwrap();
 }
 
 #[tokio::test]
 async fn names_are_read_on_from_where_the_catalog_stopped_and_from_the_start_where_it_knows_too_much()
  {
-    let directory = std::env::temp_dir().join(format!("freezeframe-files-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let directory = TestDirectory::new();
+    let catalog = || Some(directory.path().to_owned());
     let options = || EngineOptions {
-        core: CoreOptions { catalog: Some(directory.clone()), ..CoreOptions::default() },
+        core: CoreOptions { catalog: catalog(), ..CoreOptions::default() },
         ..EngineOptions::default()
     };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
-    filled(rig.engine.files(), "/a", b"1").await;
-    let EngineFixture { disk, engine, .. } = rig;
+    let fixture = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
+    filled(fixture.engine.files(), "/a", b"1").await;
+    let EngineFixture { disk, engine, .. } = fixture;
     engine.close();
     drop(engine);
     let early = disk.after_kill();
     for name in ["/b", "/c"] {
-        let rig = EngineFixture::with(disk.clone(), Arc::clone(&clock), options());
-        filled(rig.engine.files(), name, b"2").await;
+        let fixture = EngineFixture::with(disk.clone(), Arc::clone(&clock), options());
+        filled(fixture.engine.files(), name, b"2").await;
     }
-    let rig = EngineFixture::with(disk, Arc::clone(&clock), options());
-    assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a", "b", "c"]);
-    assert_eq!(rig.engine.files().stat("/b", Cut::ALL).unwrap().links, 1, "applied once");
-    drop(rig);
+    let fixture = EngineFixture::with(disk, Arc::clone(&clock), options());
+    assert_eq!(names(fixture.engine.files(), "/", Cut::ALL), ["a", "b", "c"]);
+    assert_eq!(fixture.engine.files().stat("/b", Cut::ALL).unwrap().links, 1, "applied once");
+    drop(fixture);
     // A journal that was restored from a backup is older than the catalog.
-    let rig = EngineFixture::with(early, clock, options());
-    assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
-    assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "1");
-    drop(rig);
-    let _ = std::fs::remove_dir_all(&directory);
+    let fixture = EngineFixture::with(early, clock, options());
+    assert_eq!(names(fixture.engine.files(), "/", Cut::ALL), ["a"]);
+    assert_eq!(text(fixture.engine.files(), "/a", Cut::ALL).unwrap(), "1");
 }
 
 /// The position is cleared first, then the keys: a crash in between leaves keys without a position.
 #[tokio::test]
 async fn an_interrupted_rebuild_of_the_names_leaves_none_that_the_journal_has_not() {
-    let directory =
-        std::env::temp_dir().join(format!("freezeframe-rebuild-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let directory = TestDirectory::new();
+    let catalog = || Some(directory.path().to_owned());
     let options = || EngineOptions {
-        core: CoreOptions { catalog: Some(directory.clone()), ..CoreOptions::default() },
+        core: CoreOptions { catalog: catalog(), ..CoreOptions::default() },
         ..EngineOptions::default()
     };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
-    filled(rig.engine.files(), "/a", b"1").await;
-    let EngineFixture { disk, engine, .. } = rig;
+    let fixture = EngineFixture::with(MemoryDisk::new(), Arc::clone(&clock), options());
+    filled(fixture.engine.files(), "/a", b"1").await;
+    let EngineFixture { disk, engine, .. } = fixture;
     engine.close();
     drop(engine);
     let early = disk.after_kill();
-    let rig = EngineFixture::with(disk, Arc::clone(&clock), options());
-    filled(rig.engine.files(), "/lost", b"2").await;
-    let lost = moment(&rig);
-    rig.engine.close();
-    drop(rig);
-    let catalog = storage::catalog::Catalog::open(&directory.join("1")).unwrap();
+    let fixture = EngineFixture::with(disk, Arc::clone(&clock), options());
+    filled(fixture.engine.files(), "/lost", b"2").await;
+    let lost = moment(&fixture);
+    fixture.engine.close();
+    drop(fixture);
+    let catalog = storage::catalog::Catalog::open(&directory.path().join("1")).unwrap();
     catalog.remove_log(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
     drop(catalog);
     // The journal was restored from a backup.
-    let rig = EngineFixture::with(early, clock, options());
-    rig.advance_clock(10_000);
-    assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
-    assert_eq!(names(rig.engine.files(), "/", lost), ["a"]);
-    drop(rig);
-    let _ = std::fs::remove_dir_all(&directory);
+    let fixture = EngineFixture::with(early, clock, options());
+    fixture.advance_clock(10_000);
+    assert_eq!(names(fixture.engine.files(), "/", Cut::ALL), ["a"]);
+    assert_eq!(names(fixture.engine.files(), "/", lost), ["a"]);
 }
 
 #[tokio::test]
 async fn topics_and_files_share_a_journal_and_nothing_else() {
-    let rig = EngineFixture::new();
-    let topic = rig.topic("t", 3).await;
-    filled(rig.engine.files(), "/f", b"1").await;
-    rig.append(&topic, 2, &[1, 2]).await.unwrap();
-    let more = rig.topic("u", 3).await;
-    rig.append(&more, 2, &[3]).await.unwrap();
-    let rig = rig.restart();
-    assert_eq!(text(rig.engine.files(), "/f", Cut::ALL).unwrap(), "1");
+    let fixture = EngineFixture::new();
+    let topic = fixture.topic("t", 3).await;
+    filled(fixture.engine.files(), "/f", b"1").await;
+    fixture.append(&topic, 2, &[1, 2]).await.unwrap();
+    let more = fixture.topic("u", 3).await;
+    fixture.append(&more, 2, &[3]).await.unwrap();
+    let fixture = fixture.restart();
+    assert_eq!(text(fixture.engine.files(), "/f", Cut::ALL).unwrap(), "1");
     let ends =
-        ["t", "u"].map(|name| rig.engine.topics().named(name).unwrap().partitions[2].end().0);
+        ["t", "u"].map(|name| fixture.engine.topics().named(name).unwrap().partitions[2].end().0);
     assert_eq!(ends, [2, 1]);
 }
 
 #[tokio::test]
 async fn a_rename_can_refuse_to_replace_or_exchange_two_names() {
     use engine::files::RenameMode::{Exchange, NoReplace};
-    let rig = with(FileOptions::default());
-    let files = rig.engine.files();
+    let fixture = with(FileOptions::default());
+    let files = fixture.engine.files();
     filled(files, "/a", b"a").await;
     filled(files, "/b", b"b").await;
     files.mkdir("/d", 0o755).await.unwrap();
@@ -260,7 +257,7 @@ async fn a_rename_can_refuse_to_replace_or_exchange_two_names() {
     assert_eq!(errno(files.rename_to("/a", "/c", Exchange).await), ENOENT);
     assert_eq!(errno(files.rename_to("/a", "/d/e/a", Exchange).await), ENOENT);
     assert_eq!(errno(files.rename_to("/d", "/d/e", Exchange).await), 22);
-    let before = moment(&rig);
+    let before = moment(&fixture);
     files.rename_to("/a", "/d/e", Exchange).await.unwrap();
     assert_eq!(text(files, "/d/e", Cut::ALL), Ok("a".into()));
     assert_eq!(names(files, "/a", Cut::ALL), Vec::<String>::new());
@@ -275,8 +272,8 @@ async fn a_rename_can_refuse_to_replace_or_exchange_two_names() {
 #[tokio::test]
 async fn a_directory_has_as_many_links_as_posix_says_also_after_a_restart() {
     let options = EngineOptions::default();
-    let rig = on_new(options.clone());
-    let files = rig.engine.files();
+    let fixture = on_new(options.clone());
+    let files = fixture.engine.files();
     for path in ["/d", "/d/a", "/d/b", "/x"] {
         files.mkdir(path, 0o755).await.unwrap();
     }
@@ -287,8 +284,8 @@ async fn a_directory_has_as_many_links_as_posix_says_also_after_a_restart() {
     files.rename("/y", "/d/b").await.unwrap();
     let gone = files.mkdir("/gone", 0o755).await.unwrap();
     files.rmdir("/gone").await.unwrap();
-    let rig = reopen(rig, options);
-    let files = rig.engine.files();
+    let fixture = reopen(fixture, options);
+    let files = fixture.engine.files();
     let links = |path| files.stat(path, Cut::ALL).unwrap().links;
     assert_eq!((links("/"), links("/d"), links("/d/b"), links("/d/x")), (3, 4, 2, 2));
     assert_eq!(files.stat_inode(gone, Cut::ALL).unwrap().links, 0);
@@ -296,8 +293,8 @@ async fn a_directory_has_as_many_links_as_posix_says_also_after_a_restart() {
 
 #[tokio::test]
 async fn what_is_touched_now_is_younger_than_all_that_was_written() {
-    let rig = with(FileOptions::default());
-    let files = rig.engine.files();
+    let fixture = with(FileOptions::default());
+    let files = fixture.engine.files();
     let old = filled(files, "/old", b"a").await;
     let written = filled(files, "/written", b"a").await;
     let now = engine::files::TouchTimes { modified: true, accessed: false };

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use engine::Offset;
 
+use super::fixture::{TreeFixture, record};
 use super::raw::OpenRaw;
-use super::rig::{TreeFixture, record};
 use super::text::OpenText;
 use super::{TreeError, ViewNode, ViewTree, encode};
 use crate::ViewFormat;
@@ -20,30 +20,30 @@ const COMPACTED: [(&str, &str); 3] = [
 
 /// Two keys. One of them is overwritten after the returned moment.
 async fn superseded_key() -> (TreeFixture, String) {
-    let rig = TreeFixture::new();
-    rig.topic("t", 2, &COMPACTED).await;
-    rig.produce("t", 0, &[record("other", "0", 1)]).await;
-    rig.produce("t", 1, &[record("key", "1", 1)]).await;
-    rig.advance_clock(1);
-    let then = hlc::Moment::Sys(rig.now()).to_string();
-    rig.produce("t", 1, &[record("key", "2", 1)]).await;
-    rig.advance_clock(1);
-    rig.roll_and_maintain().await;
-    (rig, then)
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 2, &COMPACTED).await;
+    fixture.produce("t", 0, &[record("other", "0", 1)]).await;
+    fixture.produce("t", 1, &[record("key", "1", 1)]).await;
+    fixture.advance_clock(1);
+    let then = hlc::Moment::Sys(fixture.now()).to_string();
+    fixture.produce("t", 1, &[record("key", "2", 1)]).await;
+    fixture.advance_clock(1);
+    fixture.roll_and_index().await;
+    (fixture, then)
 }
 
-async fn compact(rig: &TreeFixture) {
-    assert!(rig.engine.maintenance().compact_due().await.unwrap() > 0);
+async fn compact(fixture: &TreeFixture) {
+    assert!(fixture.engine.maintenance().compact_due().await.unwrap() > 0);
 }
 
 #[tokio::test]
 async fn what_is_compacted_after_it_was_seen_has_no_size_and_cannot_be_opened() {
-    let (rig, then) = superseded_key().await;
-    let tree = &rig.tree;
+    let (fixture, then) = superseded_key().await;
+    let tree = &fixture.tree;
     let node = tree.resolve(format!("/topics/t/1.values@{then}").as_bytes()).await.unwrap();
     let ViewNode::Partition { topic, partition, .. } = node else { panic!("{node:?}") };
     let seen = tree.visible_range(&topic, partition).await.unwrap();
-    compact(&rig).await;
+    compact(&fixture).await;
     let text = OpenText::new(&tree.texts, &seen, ViewFormat::Values, false, &tree.options).await;
     assert!(matches!(text.err(), Some(TreeError::BeforeHistory(_))));
     assert!(matches!(OpenRaw::new(&seen, false).err(), Some(TreeError::BeforeHistory(_))));
@@ -73,19 +73,19 @@ async fn interrupted<T>(
 async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
     let (mut listed, mut streamed) = (0, 0);
     for polls in 0..6 {
-        let (rig, then) = superseded_key().await;
-        let node = rig.node(&format!("/topics/t/by-key@{then}")).await.unwrap();
-        let listing = rig.tree.list(&node, 0, 10);
-        match interrupted(listing, polls, compact(&rig)).await {
+        let (fixture, then) = superseded_key().await;
+        let node = fixture.node(&format!("/topics/t/by-key@{then}")).await.unwrap();
+        let listing = fixture.tree.list(&node, 0, 10);
+        match interrupted(listing, polls, compact(&fixture)).await {
             Ok(names) => assert_eq!(names.len(), 2, "after {polls} polls"),
             Err(TreeError::BeforeHistory(_)) => listed += 1,
             Err(error) => panic!("{error}"),
         }
-        let (rig, then) = superseded_key().await;
-        let node = rig.node(&format!("/topics/t@{then}")).await.unwrap();
+        let (fixture, then) = superseded_key().await;
+        let node = fixture.node(&format!("/topics/t@{then}")).await.unwrap();
         let ViewNode::Topic(topic) = node else { panic!("{node:?}") };
-        let page = rig.tree.keys_page(&topic, ViewFormat::Values, None, 1000);
-        match interrupted(page, polls, compact(&rig)).await {
+        let page = fixture.tree.keys_page(&topic, ViewFormat::Values, None, 1000);
+        match interrupted(page, polls, compact(&fixture)).await {
             Ok(page) => assert_eq!(page.text.len(), "key\t1\nother\t0\n".len(), "{polls} polls"),
             Err(TreeError::BeforeHistory(_)) => streamed += 1,
             Err(error) => panic!("{error}"),
@@ -97,16 +97,16 @@ async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
 #[tokio::test]
 async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_way() {
     for polls in 0..6 {
-        let (rig, _) = superseded_key().await;
-        rig.produce("t", 1, &[record("key", "3", 1)]).await;
-        rig.advance_clock(1);
-        let node = rig.node("/topics/t/by-key").await.unwrap();
-        let listing = rig.tree.list(&node, 0, 10);
+        let (fixture, _) = superseded_key().await;
+        fixture.produce("t", 1, &[record("key", "3", 1)]).await;
+        fixture.advance_clock(1);
+        let node = fixture.node("/topics/t/by-key").await.unwrap();
+        let listing = fixture.tree.list(&node, 0, 10);
         let names = interrupted(listing, polls, async {
-            rig.produce("t", 1, &[record("key", "4", 1)]).await;
-            rig.advance_clock(1);
-            rig.roll_and_maintain().await;
-            compact(&rig).await;
+            fixture.produce("t", 1, &[record("key", "4", 1)]).await;
+            fixture.advance_clock(1);
+            fixture.roll_and_index().await;
+            compact(&fixture).await;
         });
         assert_eq!(names.await.unwrap().len(), 2, "after {polls} polls");
     }
@@ -115,25 +115,25 @@ async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_w
 /// Both the value and the tombstone are gone at the next read.
 #[tokio::test]
 async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
-    let (rig, _) = superseded_key().await;
-    assert_eq!(rig.names("/topics/t/by-key").await, ["key", "other"]);
-    assert_eq!(rig.text("/topics/t/by-key/key").await, "2");
-    rig.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
-    let topic = rig.engine.topics().named("t").unwrap();
+    let (fixture, _) = superseded_key().await;
+    assert_eq!(fixture.names("/topics/t/by-key").await, ["key", "other"]);
+    assert_eq!(fixture.text("/topics/t/by-key/key").await, "2");
+    fixture.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
+    let topic = fixture.engine.topics().named("t").unwrap();
     let tombstone = Offset(topic.partitions[1].end().0 - 1);
     for round in 0..4 {
-        rig.produce("t", 1, &[record("more", "1", 1)]).await;
-        rig.advance_clock(1);
-        rig.roll_and_maintain().await;
-        rig.engine.maintenance().compact_due().await.unwrap();
+        fixture.produce("t", 1, &[record("more", "1", 1)]).await;
+        fixture.advance_clock(1);
+        fixture.roll_and_index().await;
+        fixture.engine.maintenance().compact_due().await.unwrap();
         let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
         if entry.is_none_or(|entry| entry.base > tombstone) {
             break;
         }
         assert!(round < 3, "the tombstone is still there");
     }
-    assert_eq!(rig.names("/topics/t/by-key").await, ["more", "other"]);
-    assert_eq!(rig.errno("/topics/t/by-key/key").await, 2);
+    assert_eq!(fixture.names("/topics/t/by-key").await, ["more", "other"]);
+    assert_eq!(fixture.errno("/topics/t/by-key/key").await, 2);
 }
 
 /// Retries until there is an answer. Returns the number of attempts and the answer.
@@ -141,7 +141,7 @@ async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<
     for asked in 1..1000 {
         let read = async {
             let node = tree.resolve(path).await?;
-            super::rig::read_node(tree, &node, 1000).await
+            super::fixture::read_node(tree, &node, 1000).await
         };
         match read.await {
             Err(TreeError::Unfinished(_)) => {}
@@ -154,21 +154,21 @@ async fn ask_until_finished(tree: &ViewTree, path: &[u8]) -> (usize, Result<Vec<
 #[tokio::test]
 async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
     const SCAN_BYTES: u64 = 1000;
-    let rig = TreeFixture::new();
-    rig.topic("t", 2, &[]).await;
+    let fixture = TreeFixture::new();
+    fixture.topic("t", 2, &[]).await;
     let long = "k".repeat(300);
     for round in 0..40 {
         let own = format!("key-{round}");
         let keys = [own.as_str(), "often", &long, "gone"];
         let records = keys.map(|key| record(key, &format!("{round}"), 1));
-        rig.produce("t", round % 2, &records).await;
-        rig.advance_clock(1);
+        fixture.produce("t", round % 2, &records).await;
+        fixture.advance_clock(1);
     }
-    let then = hlc::Moment::Sys(rig.now()).to_string();
-    rig.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
-    rig.advance_clock(1);
-    rig.roll_and_maintain().await;
-    let bounded = rig.tree.with_key_scan_limit(SCAN_BYTES);
+    let then = hlc::Moment::Sys(fixture.now()).to_string();
+    fixture.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
+    fixture.advance_clock(1);
+    fixture.roll_and_index().await;
+    let bounded = fixture.tree.with_key_scan_limit(SCAN_BYTES);
     let name = String::from_utf8(encode(long.as_bytes())).unwrap();
     let absent = name.replace('k', "j");
     let keys = ["key-3", "key-38", "often", "gone", "never", &name, &absent];
@@ -183,7 +183,7 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
         assert!(matches!(begun, Err(TreeError::Unfinished(_))), "{path}: {begun:?}");
     }
     for path in &paths {
-        let whole = rig.read(path).await;
+        let whole = fixture.read(path).await;
         let (asked, read) = ask_until_finished(&bounded, path.as_bytes()).await;
         match (whole, read) {
             (Ok(whole), Ok(read)) => assert_eq!(whole, read, "{path}"),
@@ -199,16 +199,16 @@ async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
 
 #[tokio::test]
 async fn a_search_begins_again_where_the_topic_is_compacted_on_the_way() {
-    let (rig, _) = superseded_key().await;
+    let (fixture, _) = superseded_key().await;
     for round in 0..40 {
-        rig.produce("t", 1, &[record(&format!("other-{round}"), "x", 1)]).await;
+        fixture.produce("t", 1, &[record(&format!("other-{round}"), "x", 1)]).await;
     }
-    rig.advance_clock(1);
-    rig.roll_and_maintain().await;
-    let bounded = rig.tree.with_key_scan_limit(500);
+    fixture.advance_clock(1);
+    fixture.roll_and_index().await;
+    let bounded = fixture.tree.with_key_scan_limit(500);
     let path = b"/topics/t/by-key/key";
     assert!(matches!(bounded.resolve(path).await, Err(TreeError::Unfinished(_))));
-    compact(&rig).await;
+    compact(&fixture).await;
     let (_, read) = ask_until_finished(&bounded, path).await;
     assert_eq!(read.unwrap(), b"2");
 }

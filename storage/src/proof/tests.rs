@@ -3,6 +3,7 @@ use std::ops::ControlFlow;
 
 use hlc::{Hlc, SysTime, UserTime};
 use proptest::prelude::*;
+use testkit::rng::SeededRng;
 
 use super::*;
 use crate::disk::{Disk, DiskFault, MemoryDisk};
@@ -262,11 +263,8 @@ fn a_crash_while_proofs_are_rewritten_leaves_all_of_them_once_or_twice() {
         disk.arm(DiskFault::CrashAt(disk.operations() + seed % 10));
         let _ =
             rewrite_proofs(&disk, &[800, middle], &LeafRetention::At(&[middle]), &mut || Ok(()));
-        let mut random = seed;
-        let crashed = disk.after_crash(|choices| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) as usize % choices
-        });
+        let mut random = SeededRng::new(seed);
+        let crashed = disk.after_crash(|choices| random.below(choices as u64) as usize);
         let (first, second) =
             (proofs_in(&crashed, &proof_name(800)), crashed.open(&proof_name(middle)).is_ok());
         match (first.len(), second) {
@@ -399,11 +397,8 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
         disk.sync_directory().unwrap();
         disk.arm(DiskFault::CrashAt(disk.operations() + seed % 8));
         let written = write_proof(&disk, 800..end, Digest([9; 32]), Some(&key()), &mut go_on);
-        let mut random = seed;
-        let crashed = disk.after_crash(|choices| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) as usize % choices
-        });
+        let mut random = SeededRng::new(seed);
+        let crashed = disk.after_crash(|choices| random.below(choices as u64) as usize);
         let Ok(file) = StorageFile::open(&crashed, &proof_name(800)) else {
             assert!(written.is_err(), "seed {seed}: it was said to be written");
             none += 1;

@@ -21,8 +21,8 @@ use crate::journal::{
     JournalSegments, JournalWriter, JournalWriterOptions, RecoverError, RecoveredJournal,
     finish_recovery, walk,
 };
+use crate::log_throttle::LogThrottle;
 use crate::manifest::ManifestError;
-use crate::refusal_reporter::RefusalReporter;
 use crate::space_reserve::SpaceReserve;
 use crate::tail::PayloadTail;
 use crate::timekeeper::{
@@ -204,7 +204,7 @@ impl<S: AppendStage> Store<S> {
             stage,
             tail: PayloadTail::new(Arc::clone(&data_cache)),
             durability: options.durability,
-            refusals: RefusalReporter::default(),
+            refusals: LogThrottle::default(),
         };
         let store = Store {
             shared,

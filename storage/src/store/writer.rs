@@ -17,9 +17,9 @@ use crate::journal::{
     FRAME_BYTES, FrameHeader, JournalWriteError, JournalWriter, RolledSegment, padded,
 };
 use crate::log::Log;
+use crate::log_throttle::LogThrottle;
 use crate::payload::Payload;
 use crate::proof::Digest;
-use crate::refusal_reporter::RefusalReporter;
 use crate::tail::PayloadTail;
 use crate::timekeeper::Timekeeper;
 
@@ -33,7 +33,7 @@ pub(super) struct StoreWriter<S: AppendStage> {
     pub(super) stage: S,
     pub(super) tail: PayloadTail,
     pub(super) durability: Durability,
-    pub(super) refusals: RefusalReporter,
+    pub(super) refusals: LogThrottle,
 }
 
 /// An append whose frame is laid out, and that is not visible yet.
@@ -170,7 +170,10 @@ impl<S: AppendStage> StoreWriter<S> {
             }
             return complete(done);
         }
-        self.refusals.record_success(|| self.timekeeper.steady_now());
+        // A full disk may still accept a write now and then.
+        if self.refusals.record_success(|| self.timekeeper.steady_now()) {
+            tracing::info!("the disk takes writes again");
+        }
         self.publish(laid, durable);
         complete(done);
     }
@@ -248,7 +251,13 @@ impl<S: AppendStage> StoreWriter<S> {
     fn handle_write_error(&mut self, error: JournalWriteError) -> AppendError<S::Refusal> {
         AppendError::Storage(match error {
             JournalWriteError::Refused(error) => {
-                self.refusals.record_refusal(&error.to_string(), self.timekeeper.steady_now());
+                if let Some(refused) = self.refusals.record_failure(self.timekeeper.steady_now()) {
+                    tracing::error!(
+                        %error,
+                        refused,
+                        "the disk refused a write; it was taken back whole"
+                    );
+                }
                 error
             }
             JournalWriteError::Broken { doing, source } => {

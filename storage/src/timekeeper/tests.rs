@@ -67,16 +67,16 @@ impl TimekeeperFixture {
 
 #[test]
 fn a_start_puts_a_bound_ahead_of_the_clock_on_the_disk_with_all_that_is_known() {
-    let rig = TimekeeperFixture::new();
-    let (bound, ahead) = (rig.bound(), ClockOptions::default().bound_ahead);
+    let fixture = TimekeeperFixture::new();
+    let (bound, ahead) = (fixture.bound(), ClockOptions::default().bound_ahead);
     assert_eq!(bound.bound, Hlc::at(BEGIN.saturating_add(ahead)));
     assert_eq!(
         (bound.synced_to, bound.manifest_sequence, bound.clean),
         (SYNCED_TO, MANIFEST, false)
     );
     assert_eq!(bound.mark, WallMark { wall: BEGIN, is_confirmed: true });
-    assert_eq!(rig.timekeeper.frontier(), Hlc::at(BEGIN));
-    assert!(!rig.timekeeper.is_renewing());
+    assert_eq!(fixture.timekeeper.frontier(), Hlc::at(BEGIN));
+    assert!(!fixture.timekeeper.is_renewing());
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,33 +109,33 @@ proptest! {
     fn nothing_is_given_out_that_is_not_below_the_bound_on_the_disk_and_no_stamp_at_or_below_a_frontier(
         ops in prop::collection::vec(op(), 1..80),
     ) {
-        let rig = TimekeeperFixture::new();
+        let fixture = TimekeeperFixture::new();
         let (mut last, mut promised, mut first) = (Hlc::ZERO, Hlc::ZERO, None);
         let mut is_open = false;
         for op in ops {
             match op {
-                TimekeeperOperation::Pass(ms) => rig.clock.advance(Duration::from_millis(ms)),
-                TimekeeperOperation::Renew => _ = rig.timekeeper.renew_manually(),
-                TimekeeperOperation::FailSync => rig.disk.arm(DiskFault::SyncFails(0)),
+                TimekeeperOperation::Pass(ms) => fixture.clock.advance(Duration::from_millis(ms)),
+                TimekeeperOperation::Renew => _ = fixture.timekeeper.renew_manually(),
+                TimekeeperOperation::FailSync => fixture.disk.arm(DiskFault::SyncFails(0)),
                 TimekeeperOperation::Begin if !is_open => {
-                    rig.timekeeper.begin_group();
+                    fixture.timekeeper.begin_group();
                     is_open = true;
                 }
                 TimekeeperOperation::Stamp if is_open => {
-                    let Ok(stamp) = rig.timekeeper.stamp() else { continue };
+                    let Ok(stamp) = fixture.timekeeper.stamp() else { continue };
                     prop_assert!(stamp > last && stamp > promised);
-                    prop_assert!(stamp < rig.bound().bound, "{stamp}");
+                    prop_assert!(stamp < fixture.bound().bound, "{stamp}");
                     last = stamp;
                     first.get_or_insert(stamp);
                 }
                 TimekeeperOperation::End if is_open => {
-                    rig.timekeeper.end_group(SYNCED_TO);
+                    fixture.timekeeper.end_group(SYNCED_TO);
                     (is_open, first) = (false, None);
                 }
                 TimekeeperOperation::Frontier => {
-                    let frontier = rig.timekeeper.frontier();
+                    let frontier = fixture.timekeeper.frontier();
                     prop_assert!(frontier >= promised, "a frontier never falls");
-                    prop_assert!(frontier < rig.bound().bound, "{frontier}");
+                    prop_assert!(frontier < fixture.bound().bound, "{frontier}");
                     prop_assert!(first.is_none_or(|first| frontier < first), "{frontier}");
                     if !is_open {
                         prop_assert!(frontier >= last);
@@ -156,30 +156,30 @@ fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap()
         start_gap: Duration::from_secs(20),
         ..ClockOptions::default()
     };
-    let rig = TimekeeperFixture::start(&MemoryDisk::new(), &clock(), options);
-    let bound = rig.bound();
-    rig.clock.advance(Duration::from_millis(9_999));
-    rig.timekeeper.frontier();
-    assert!(!rig.timekeeper.renew_manually());
-    rig.clock.advance(Duration::from_millis(1));
-    rig.timekeeper.frontier();
-    assert!(rig.timekeeper.renew_manually() && !rig.timekeeper.is_renewing());
+    let fixture = TimekeeperFixture::start(&MemoryDisk::new(), &clock(), options);
+    let bound = fixture.bound();
+    fixture.clock.advance(Duration::from_millis(9_999));
+    fixture.timekeeper.frontier();
+    assert!(!fixture.timekeeper.renew_manually());
+    fixture.clock.advance(Duration::from_millis(1));
+    fixture.timekeeper.frontier();
+    assert!(fixture.timekeeper.renew_manually() && !fixture.timekeeper.is_renewing());
     let mark = WallMark { wall: BEGIN.saturating_add(Duration::from_secs(10)), is_confirmed: true };
-    assert_eq!(rig.bound(), BoundRecord { sequence: bound.sequence + 1, mark, ..bound });
+    assert_eq!(fixture.bound(), BoundRecord { sequence: bound.sequence + 1, mark, ..bound });
     // A stamp checks for it too.
-    rig.clock.advance(Duration::from_secs(10));
-    rig.write().unwrap();
-    assert!(rig.timekeeper.renew_manually());
+    fixture.clock.advance(Duration::from_secs(10));
+    fixture.write().unwrap();
+    assert!(fixture.timekeeper.renew_manually());
     // A clock that jumped is not written.
-    rig.clock.step_to(BEGIN.saturating_add(DAY));
-    rig.timekeeper.frontier();
-    assert!(!rig.timekeeper.renew_manually());
+    fixture.clock.step_to(BEGIN.saturating_add(DAY));
+    fixture.timekeeper.frontier();
+    assert!(!fixture.timekeeper.renew_manually());
     // An operator confirms it, and then confirms an earlier time.
     for confirmed in [BEGIN.saturating_add(DAY), BEGIN.saturating_add(DAY / 2)] {
-        rig.clock.step_to(confirmed);
-        assert_eq!(rig.timekeeper.confirm(), None);
-        assert!(rig.timekeeper.renew_manually());
-        assert_eq!(rig.bound().mark, WallMark { wall: confirmed, is_confirmed: true });
+        fixture.clock.step_to(confirmed);
+        assert_eq!(fixture.timekeeper.confirm(), None);
+        assert!(fixture.timekeeper.renew_manually());
+        assert_eq!(fixture.bound().mark, WallMark { wall: confirmed, is_confirmed: true });
     }
 }
 
@@ -189,13 +189,13 @@ fn a_confirmation_is_written_though_nothing_else_is_news() {
     TimekeeperFixture::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
     let ahead = BEGIN.saturating_add(DAY);
     clock.step_to(ahead);
-    let rig = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
-    assert_eq!(rig.bound().mark, WallMark { wall: BEGIN, is_confirmed: false });
+    let fixture = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
+    assert_eq!(fixture.bound().mark, WallMark { wall: BEGIN, is_confirmed: false });
     clock.step_to(BEGIN.saturating_add(Duration::from_secs(2)));
-    let rig = TimekeeperFixture::start(&disk.after_kill(), &clock, ClockOptions::default());
-    assert_eq!(rig.timekeeper.confirm(), None);
-    assert!(rig.timekeeper.renew_manually());
-    assert!(rig.bound().mark.is_confirmed);
+    let fixture = TimekeeperFixture::start(&disk.after_kill(), &clock, ClockOptions::default());
+    assert_eq!(fixture.timekeeper.confirm(), None);
+    assert!(fixture.timekeeper.renew_manually());
+    assert!(fixture.bound().mark.is_confirmed);
 }
 
 /// A crashed store may have promised what its bound allowed: a start waits this long, and no longer.
@@ -215,102 +215,102 @@ fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
         let bound = Hlc::at(BEGIN.saturating_add(ahead)).next();
         let mark = WallMark { wall: BEGIN.saturating_add(ahead), is_confirmed: true };
         file.write(BoundRecord { bound, mark, ..BoundRecord::default() }).unwrap();
-        let rig = TimekeeperFixture::start(&disk, &clock, options);
+        let fixture = TimekeeperFixture::start(&disk, &clock, options);
         assert_eq!(clock.read().wall, BEGIN.saturating_add(waits), "{ahead:?}");
-        assert_eq!(rig.timekeeper.fence().is_some(), ahead > patience, "{ahead:?}");
+        assert_eq!(fixture.timekeeper.fence().is_some(), ahead > patience, "{ahead:?}");
     }
 }
 
 #[test]
 fn a_bound_that_cannot_be_written_is_asked_for_again() {
-    let rig = TimekeeperFixture::new();
-    let before = rig.bound();
-    rig.clock.advance(Duration::from_secs(60));
-    rig.disk.arm(DiskFault::SyncFails(0));
-    rig.timekeeper.begin_group();
-    match rig.timekeeper.stamp() {
+    let fixture = TimekeeperFixture::new();
+    let before = fixture.bound();
+    fixture.clock.advance(Duration::from_secs(60));
+    fixture.disk.arm(DiskFault::SyncFails(0));
+    fixture.timekeeper.begin_group();
+    match fixture.timekeeper.stamp() {
         Err(TimeError::Bound(error)) => {
             assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(rig.bound(), before);
-    let stamp = rig.timekeeper.stamp().unwrap();
-    assert_eq!(stamp.time(), rig.clock.read().wall);
-    assert!(rig.bound().bound > stamp);
+    assert_eq!(fixture.bound(), before);
+    let stamp = fixture.timekeeper.stamp().unwrap();
+    assert_eq!(stamp.time(), fixture.clock.read().wall);
+    assert!(fixture.bound().bound > stamp);
 }
 
 #[test]
 fn waiters_for_the_frontier_are_notified_when_a_group_ends_and_when_a_bound_is_there() {
-    let rig = TimekeeperFixture::new();
-    let told = || rig.advanced.swap(0, Ordering::Relaxed);
-    rig.write().unwrap();
+    let fixture = TimekeeperFixture::new();
+    let told = || fixture.advanced.swap(0, Ordering::Relaxed);
+    fixture.write().unwrap();
     assert_eq!(told(), 1);
-    rig.clock.advance(Duration::from_secs(60));
-    let held = rig.timekeeper.frontier();
-    assert_eq!(held, rig.bound().bound.previous());
-    assert!(rig.timekeeper.is_renewing() && rig.timekeeper.is_held_by_bound());
-    assert!(rig.timekeeper.renew_manually());
+    fixture.clock.advance(Duration::from_secs(60));
+    let held = fixture.timekeeper.frontier();
+    assert_eq!(held, fixture.bound().bound.previous());
+    assert!(fixture.timekeeper.is_renewing() && fixture.timekeeper.is_held_by_bound());
+    assert!(fixture.timekeeper.renew_manually());
     assert_eq!(told(), 1);
-    assert!(!rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
-    assert_eq!(rig.timekeeper.frontier(), Hlc::at(rig.clock.read().wall));
+    assert!(!fixture.timekeeper.is_renewing() && !fixture.timekeeper.is_held_by_bound());
+    assert_eq!(fixture.timekeeper.frontier(), Hlc::at(fixture.clock.read().wall));
     // A renewal is wanted again, but it does not hold the present back.
-    rig.clock.advance(Duration::from_millis(900));
-    let present = rig.timekeeper.frontier();
-    assert_eq!(present, Hlc::at(rig.clock.read().wall));
-    assert!(rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
+    fixture.clock.advance(Duration::from_millis(900));
+    let present = fixture.timekeeper.frontier();
+    assert_eq!(present, Hlc::at(fixture.clock.read().wall));
+    assert!(fixture.timekeeper.is_renewing() && !fixture.timekeeper.is_held_by_bound());
 }
 
 #[test]
 fn until_says_how_long_the_clock_takes_to_close_a_cut() {
-    let rig = TimekeeperFixture::new();
+    let fixture = TimekeeperFixture::new();
     let at = |ms| BEGIN.saturating_add(Duration::from_millis(ms));
-    let until = |cut| rig.timekeeper.time_until(cut);
+    let until = |cut| fixture.timekeeper.time_until(cut);
     assert_eq!(until(Cut::before(at(0))), Duration::ZERO);
     assert_eq!(until(Cut::before(at(250))), Duration::from_millis(250));
     // The last stamp of a millisecond is closed by the next millisecond.
     assert_eq!(until(Cut::through(Hlc::new(at(250), u16::MAX))), Duration::from_millis(251));
     // What stamps have passed is closed, whatever the clock shows.
-    rig.clock.advance(Duration::from_millis(400));
-    let stamp = rig.write().unwrap();
-    rig.clock.step_to(at(100));
+    fixture.clock.advance(Duration::from_millis(400));
+    let stamp = fixture.write().unwrap();
+    fixture.clock.step_to(at(100));
     assert_eq!(until(Cut::through(stamp)), Duration::ZERO);
     assert_eq!(until(Cut::below(stamp.next().next())), Duration::from_millis(300));
 }
 
 #[test]
 fn a_clean_end_takes_the_bound_back_and_gives_out_nothing_any_more() {
-    let rig = TimekeeperFixture::new();
-    let stamp = rig.write().unwrap();
-    rig.clock.advance(Duration::from_millis(300));
-    let promised = rig.timekeeper.frontier();
-    rig.clock.advance(Duration::from_millis(100));
-    rig.timekeeper.close(SYNCED_TO + 1);
-    let bound = rig.bound();
+    let fixture = TimekeeperFixture::new();
+    let stamp = fixture.write().unwrap();
+    fixture.clock.advance(Duration::from_millis(300));
+    let promised = fixture.timekeeper.frontier();
+    fixture.clock.advance(Duration::from_millis(100));
+    fixture.timekeeper.close(SYNCED_TO + 1);
+    let bound = fixture.bound();
     assert!(stamp < promised && bound.bound == promised.next(), "{bound:?}");
     assert_eq!(
         (bound.synced_to, bound.manifest_sequence, bound.clean),
         (SYNCED_TO + 1, MANIFEST, true)
     );
-    assert_eq!(bound.mark.wall, rig.clock.read().wall);
-    rig.clock.advance(Duration::from_secs(10));
-    assert_eq!(rig.timekeeper.frontier(), promised);
-    assert!(!rig.timekeeper.is_renewing());
-    assert_eq!(rig.timekeeper.confirm(), None);
-    assert!(!rig.timekeeper.is_renewing());
-    assert_eq!(rig.bound(), bound);
+    assert_eq!(bound.mark.wall, fixture.clock.read().wall);
+    fixture.clock.advance(Duration::from_secs(10));
+    assert_eq!(fixture.timekeeper.frontier(), promised);
+    assert!(!fixture.timekeeper.is_renewing());
+    assert_eq!(fixture.timekeeper.confirm(), None);
+    assert!(!fixture.timekeeper.is_renewing());
+    assert_eq!(fixture.bound(), bound);
 }
 
 #[test]
 fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
-    let rig = TimekeeperFixture::new();
-    let before = rig.timekeeper.frontier();
-    rig.timekeeper.begin_group();
-    rig.clock.advance(Duration::from_millis(10));
-    let stamp = rig.timekeeper.stamp().unwrap();
-    assert_eq!(rig.timekeeper.frontier(), before);
-    rig.timekeeper.end_group(SYNCED_TO);
-    assert!(rig.timekeeper.frontier() >= stamp);
+    let fixture = TimekeeperFixture::new();
+    let before = fixture.timekeeper.frontier();
+    fixture.timekeeper.begin_group();
+    fixture.clock.advance(Duration::from_millis(10));
+    let stamp = fixture.timekeeper.stamp().unwrap();
+    assert_eq!(fixture.timekeeper.frontier(), before);
+    fixture.timekeeper.end_group(SYNCED_TO);
+    assert!(fixture.timekeeper.frontier() >= stamp);
 }
 
 /// The kernel's confirmation ends a doubt, and lifts no fence: while there is a fence, it does neither.
@@ -319,36 +319,36 @@ fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
     let (disk, clock) = (MemoryDisk::new(), clock());
     TimekeeperFixture::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
     clock.step_to(BEGIN.saturating_add(DAY));
-    let rig = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
-    assert_eq!(rig.timekeeper.confirmed_now(), None);
+    let fixture = TimekeeperFixture::start(&disk, &clock, ClockOptions::default());
+    assert_eq!(fixture.timekeeper.confirmed_now(), None);
     clock.step_to(BEGIN.saturating_add(DAY * 2));
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
-    assert_eq!(rig.timekeeper.confirmed_now(), None);
-    assert!(rig.timekeeper.fence().is_some() && rig.timekeeper.doubt().is_some());
+    assert_eq!(fixture.timekeeper.confirmed_now(), None);
+    assert!(fixture.timekeeper.fence().is_some() && fixture.timekeeper.doubt().is_some());
     clock.set_discipline(ClockDiscipline::default());
     clock.step_to(BEGIN.saturating_add(DAY));
-    assert!(rig.timekeeper.fence().is_none() && rig.timekeeper.doubt().is_some());
+    assert!(fixture.timekeeper.fence().is_none() && fixture.timekeeper.doubt().is_some());
     clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
-    assert_eq!(rig.timekeeper.confirmed_now(), Some(BEGIN.saturating_add(DAY)));
-    assert!(rig.timekeeper.is_renewing(), "the next incarnation is to know");
+    assert_eq!(fixture.timekeeper.confirmed_now(), Some(BEGIN.saturating_add(DAY)));
+    assert!(fixture.timekeeper.is_renewing(), "the next incarnation is to know");
 }
 
 #[test]
 fn a_counter_that_is_full_carries_into_the_next_millisecond_and_is_counted() {
-    let rig = TimekeeperFixture::new();
-    rig.timekeeper.begin_group();
+    let fixture = TimekeeperFixture::new();
+    fixture.timekeeper.begin_group();
     let stamps = 1 << 16;
     let mut last = Hlc::ZERO;
     for _ in 0..stamps {
-        last = rig.timekeeper.stamp().unwrap();
+        last = fixture.timekeeper.stamp().unwrap();
     }
-    rig.timekeeper.end_group(SYNCED_TO);
-    assert_eq!(rig.timekeeper.counts(), (1, 0));
-    let reading = rig.clock.read();
+    fixture.timekeeper.end_group(SYNCED_TO);
+    assert_eq!(fixture.timekeeper.counts(), (1, 0));
+    let reading = fixture.clock.read();
     assert_eq!(last, Hlc::at(BEGIN.saturating_add(Duration::from_millis(1))));
-    let now = (rig.timekeeper.wall_now(), rig.timekeeper.steady_now());
+    let now = (fixture.timekeeper.wall_now(), fixture.timekeeper.steady_now());
     assert_eq!(now, (reading.wall, reading.steady));
-    assert_eq!(rig.timekeeper.precision().ahead_ms, 1);
+    assert_eq!(fixture.timekeeper.precision().ahead_ms, 1);
 }
 
 thread_local! {
@@ -403,38 +403,39 @@ fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
         );
     };
     tracing::subscriber::with_default(LogCapture, || {
-        let rig = TimekeeperFixture::new();
-        let look = |times| (0..times).for_each(|_| _ = rig.timekeeper.frontier());
+        let fixture = TimekeeperFixture::new();
+        let look = |times| (0..times).for_each(|_| _ = fixture.timekeeper.frontier());
         look(2);
         said(&[]);
-        rig.clock.step_to(BEGIN.saturating_add(DAY));
+        fixture.clock.step_to(BEGIN.saturating_add(DAY));
         look(2);
         said(&["WARN writes are fenced: "]);
-        assert!(rig.write().is_err());
+        assert!(fixture.write().is_err());
         said(&[]);
-        rig.clock.step_to(BEGIN);
+        fixture.clock.step_to(BEGIN);
         look(2);
         said(&["INFO the clock's fence is lifted"]);
-        rig.clock.step_to(BEGIN.saturating_add(DAY));
+        fixture.clock.step_to(BEGIN.saturating_add(DAY));
         look(1);
         said(&["WARN writes are fenced: "]);
-        rig.timekeeper.confirm();
+        fixture.timekeeper.confirm();
         look(1);
         said(&["INFO the clock's fence is lifted"]);
-        rig.timekeeper.close(SYNCED_TO);
+        fixture.timekeeper.close(SYNCED_TO);
 
-        rig.clock.step_to(BEGIN.saturating_add(DAY * 9));
-        let rig = TimekeeperFixture::start(&rig.disk, &rig.clock, ClockOptions::default());
-        let doubt = rig.timekeeper.doubt().unwrap().to_string();
+        fixture.clock.step_to(BEGIN.saturating_add(DAY * 9));
+        let fixture =
+            TimekeeperFixture::start(&fixture.disk, &fixture.clock, ClockOptions::default());
+        let doubt = fixture.timekeeper.doubt().unwrap().to_string();
         said(&[&format!("WARN {doubt}")]);
         // A fence that comes and goes leaves the doubt.
-        rig.clock.step_to(BEGIN.saturating_add(DAY * 19));
-        rig.timekeeper.frontier();
-        rig.clock.step_to(BEGIN.saturating_add(DAY * 9));
-        rig.timekeeper.frontier();
+        fixture.clock.step_to(BEGIN.saturating_add(DAY * 19));
+        fixture.timekeeper.frontier();
+        fixture.clock.step_to(BEGIN.saturating_add(DAY * 9));
+        fixture.timekeeper.frontier();
         said(&["WARN writes are fenced: ", "INFO the clock's fence is lifted"]);
-        rig.timekeeper.confirm();
-        rig.timekeeper.frontier();
+        fixture.timekeeper.confirm();
+        fixture.timekeeper.frontier();
         said(&["INFO the time is confirmed"]);
     });
 }

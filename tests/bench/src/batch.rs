@@ -6,82 +6,54 @@
 //! inside. For it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay
 //! unchanged.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use kafka_records::{
+    BatchBuilder, BatchHeader, BatchIterator, CompressionType, DecompressionLimit, HEADER_BYTES,
+    records, set_crc,
+};
+use testkit::rng::SeededRng;
 
-pub(crate) const HEADER_BYTES: usize = 61;
-
-const LENGTH_AT: usize = 8;
-/// The bytes that the length field does not count: the base offset and itself.
-const LENGTH_SKIPS: usize = 12;
-const MAGIC_AT: usize = 16;
-const CRC_AT: usize = 17;
-const ATTRIBUTES_AT: usize = 21;
-const LAST_OFFSET_DELTA_AT: usize = 23;
-const BASE_TIMESTAMP_AT: usize = 27;
-const MAX_TIMESTAMP_AT: usize = 35;
-const PRODUCER_ID_AT: usize = 43;
-const PRODUCER_EPOCH_AT: usize = 51;
-const BASE_SEQUENCE_AT: usize = 53;
-const RECORD_COUNT_AT: usize = 57;
+/// No batch that comes back is larger.
+const LIMIT: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 256 << 20 };
 
 /// A batch of equal records, without key or headers, whose values do not compress.
 pub(crate) struct BenchBatch {
-    pub(crate) header: BatchHeaderBytes,
-    pub(crate) records: Vec<u8>,
+    pub(crate) header: BatchHeader,
+    pub(crate) records: Bytes,
     pub(crate) record_count: u32,
     /// The bytes of the values: what an application counts as sent.
     pub(crate) payload_bytes: u64,
 }
 
-/// The 61 bytes before the records.
-#[derive(Clone)]
-pub(crate) struct BatchHeaderBytes(pub(crate) [u8; HEADER_BYTES]);
-
-/// The producer of a batch, and the index of the batch's first record among all that it wrote to
-/// the partition.
-#[derive(Clone, Copy)]
-pub(crate) struct BatchProducer {
-    pub(crate) id: i64,
-    pub(crate) epoch: i16,
-    pub(crate) sequence: i32,
-}
-
 impl BenchBatch {
     /// As many records of `record_bytes` as fit `batch_bytes_max`, but at least one.
     pub(crate) fn filled(record_bytes: usize, batch_bytes_max: usize, now_ms: i64) -> BenchBatch {
-        let mut noise = XorShiftRng(0x9e37_79b9_7f4a_7c15);
-        let (mut records, mut count) = (Vec::with_capacity(batch_bytes_max), 0_u32);
-        loop {
-            let value: Vec<u8> = noise.bytes(record_bytes);
-            let before = records.len();
-            put_record(&mut records, count, &value);
-            if count > 0 && HEADER_BYTES + records.len() > batch_bytes_max {
-                records.truncate(before);
-                break;
-            }
-            count += 1;
+        let mut too_large = BatchBuilder::new(CompressionType::None);
+        let zeros = vec![0; record_bytes];
+        while too_large.uncompressed_bytes() <= batch_bytes_max {
+            too_large.record(now_ms, None, Some(&zeros), &[]);
         }
-        BenchBatch::of_records(records, count, count as u64 * record_bytes as u64, now_ms)
+        let count = (too_large.record_count() - 1).max(1);
+        let mut noise = SeededRng::new(1);
+        BenchBatch::of((0..count).map(|_| noise.bytes(record_bytes)), now_ms)
     }
 
     /// One record with this value.
     pub(crate) fn single(value: &[u8], now_ms: i64) -> BenchBatch {
-        let mut records = Vec::with_capacity(value.len() + 16);
-        put_record(&mut records, 0, value);
-        BenchBatch::of_records(records, 1, value.len() as u64, now_ms)
+        BenchBatch::of([value.to_vec()], now_ms)
     }
 
-    fn of_records(records: Vec<u8>, count: u32, payload_bytes: u64, now_ms: i64) -> BenchBatch {
-        let mut header = BatchHeaderBytes([0; HEADER_BYTES]);
-        let length = HEADER_BYTES + records.len() - LENGTH_SKIPS;
-        header.put(LENGTH_AT, (length as i32).to_be_bytes());
-        header.put(12, (-1_i32).to_be_bytes());
-        header.put(MAGIC_AT, [2]);
-        header.put(LAST_OFFSET_DELTA_AT, (count as i32 - 1).to_be_bytes());
-        header.put(RECORD_COUNT_AT, (count as i32).to_be_bytes());
-        header.put_times(now_ms);
-        header.set_producer(BatchProducer { id: -1, epoch: -1, sequence: -1 }, &records);
-        BenchBatch { header, records, record_count: count, payload_bytes }
+    fn of(values: impl IntoIterator<Item = Vec<u8>>, now_ms: i64) -> BenchBatch {
+        let (mut builder, mut payload_bytes) = (BatchBuilder::new(CompressionType::None), 0);
+        for value in values {
+            builder.record(now_ms, None, Some(&value), &[]);
+            payload_bytes += value.len() as u64;
+        }
+        let batch = builder.build();
+        let header = BatchHeader::parse(&batch).expect("a batch that was built has a header");
+        let record_count = builder.record_count() as u32;
+        BenchBatch { header, records: batch.slice(HEADER_BYTES..), record_count, payload_bytes }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -89,83 +61,20 @@ impl BenchBatch {
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        [&self.header.0[..], &self.records].concat()
+        [&header_bytes(&self.header, &self.records), &self.records[..]].concat()
     }
 }
 
-impl BatchHeaderBytes {
-    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
-        self.0[at..at + N].copy_from_slice(&bytes);
-    }
-
-    fn put_times(&mut self, now_ms: i64) {
-        self.put(BASE_TIMESTAMP_AT, now_ms.to_be_bytes());
-        self.put(MAX_TIMESTAMP_AT, now_ms.to_be_bytes());
-    }
-
-    /// Writes the producer, and the checksum over the header and `records`.
-    pub(crate) fn set_producer(&mut self, producer: BatchProducer, records: &[u8]) {
-        self.put(PRODUCER_ID_AT, producer.id.to_be_bytes());
-        self.put(PRODUCER_EPOCH_AT, producer.epoch.to_be_bytes());
-        self.put(BASE_SEQUENCE_AT, producer.sequence.to_be_bytes());
-        self.write_checksum(records);
-    }
-
-    /// Writes the time of the records, and the checksum over the header and `records`.
-    pub(crate) fn set_time(&mut self, now_ms: i64, records: &[u8]) {
-        self.put_times(now_ms);
-        self.write_checksum(records);
-    }
-
-    fn write_checksum(&mut self, records: &[u8]) {
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&self.0[ATTRIBUTES_AT..]), records);
-        self.put(CRC_AT, crc.to_be_bytes());
-    }
-}
-
-/// length, attributes, timestamp delta 0, offset delta, no key, value, no headers
-fn put_record(out: &mut Vec<u8>, offset_delta: u32, value: &[u8]) {
-    let mut body = vec![0, 0];
-    put_varint(&mut body, i64::from(offset_delta));
-    put_varint(&mut body, -1);
-    put_varint(&mut body, value.len() as i64);
-    put_varint(out, (body.len() + value.len() + 1) as i64);
-    out.extend_from_slice(&body);
-    out.extend_from_slice(value);
-    out.push(0);
-}
-
-fn put_varint(out: &mut Vec<u8>, value: i64) {
-    let mut rest = ((value << 1) ^ (value >> 63)) as u64;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-}
-
-/// xorshift64*: incompressible bytes, the same in each run.
-struct XorShiftRng(u64);
-
-impl XorShiftRng {
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count + 8);
-        while bytes.len() < count {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            bytes.extend_from_slice(&self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-        }
-        bytes.truncate(count);
-        bytes
-    }
+/// The header on the wire, with the checksum over it and `records`.
+pub(crate) fn header_bytes(header: &BatchHeader, records: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut bytes = header.to_bytes();
+    set_crc(&mut bytes, records);
+    bytes
 }
 
 #[derive(Debug)]
 pub(crate) struct FetchedBatch<'a> {
-    pub(crate) base_offset: i64,
-    pub(crate) last_offset: i64,
-    pub(crate) record_count: u32,
+    pub(crate) header: BatchHeader,
     bytes: &'a [u8],
 }
 
@@ -178,109 +87,53 @@ pub(crate) enum BatchCheck {
 
 /// Takes the next batch from `rest`. `None` at the end, or before an incomplete batch, which the
 /// broker cut at the requested bytes.
-pub(crate) fn take_batch<'a>(
-    rest: &mut &'a [u8],
+pub(crate) fn batches(
+    bytes: &[u8],
     check: BatchCheck,
-) -> Result<Option<FetchedBatch<'a>>> {
-    if rest.len() < LENGTH_SKIPS {
-        return Ok(None);
-    }
-    let length = i32::from_be_bytes(field(rest, LENGTH_AT));
-    let Ok(length) = usize::try_from(length) else { bail!("batch length is {length}") };
-    let whole = length + LENGTH_SKIPS;
-    ensure!(whole >= HEADER_BYTES, "batch is shorter than its header. length={length}");
-    if rest.len() < whole {
-        return Ok(None);
-    }
-    let (bytes, after) = rest.split_at(whole);
-    *rest = after;
-    parse_batch(bytes, check).map(Some)
-}
-
-fn parse_batch(bytes: &[u8], check: BatchCheck) -> Result<FetchedBatch<'_>> {
-    ensure!(bytes[MAGIC_AT] == 2, "batch is not of format 2. magic={}", bytes[MAGIC_AT]);
-    let base_offset = i64::from_be_bytes(field(bytes, 0));
-    let delta = i32::from_be_bytes(field(bytes, LAST_OFFSET_DELTA_AT));
-    let count = i32::from_be_bytes(field(bytes, RECORD_COUNT_AT));
-    ensure!(
-        count > 0 && delta == count - 1,
-        "batch counts its records wrong. count={count}, last_offset_delta={delta}"
-    );
-    if check == BatchCheck::FramingAndCrc {
-        let claimed = u32::from_be_bytes(field(bytes, CRC_AT));
-        let computed = crc32c::crc32c(&bytes[ATTRIBUTES_AT..]);
-        ensure!(claimed == computed, "batch check sum is wrong. base_offset={base_offset}");
-    }
-    let last_offset = base_offset + i64::from(delta);
-    Ok(FetchedBatch { base_offset, last_offset, record_count: count as u32, bytes })
-}
-
-/// The `N` bytes at `at`, which the caller knows to be there.
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("a slice of N bytes is an array of N")
-}
-
-impl<'a> FetchedBatch<'a> {
-    /// The values of the records, which must be as [`BenchBatch`] makes them: no key.
-    pub(crate) fn values(&self) -> Result<Vec<&'a [u8]>> {
-        let mut rest = &self.bytes[HEADER_BYTES..];
-        (0..self.record_count).map(|_| take_value(&mut rest)).collect()
-    }
-}
-
-fn take_value<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8]> {
-    let length = take_varint(rest)?;
-    let mut record = take(rest, length)?;
-    take(&mut record, 1)?;
-    take_varint(&mut record)?;
-    take_varint(&mut record)?;
-    let key = take_varint(&mut record)?;
-    ensure!(key == -1, "record has a key, and none was sent");
-    let length = take_varint(&mut record)?;
-    take(&mut record, length)
-}
-
-fn take<'a>(rest: &mut &'a [u8], length: i64) -> Result<&'a [u8]> {
-    let length = usize::try_from(length)?;
-    ensure!(length <= rest.len(), "record ends early. wants={length}, has={}", rest.len());
-    let (taken, after) = rest.split_at(length);
-    *rest = after;
-    Ok(taken)
-}
-
-fn take_varint(rest: &mut &[u8]) -> Result<i64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let byte = take(rest, 1)?[0];
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok((value >> 1) as i64 ^ -((value & 1) as i64));
+) -> impl Iterator<Item = Result<FetchedBatch<'_>>> {
+    BatchIterator::new(bytes).map(move |next| {
+        let (header, bytes) = next?;
+        if check == BatchCheck::FramingAndCrc {
+            kafka_records::check(bytes)?;
         }
+        let (count, delta) = (header.record_count, header.last_offset_delta);
+        ensure!(
+            count > 0 && delta == count - 1,
+            "batch counts its records wrong. count={count}, last_offset_delta={delta}"
+        );
+        Ok(FetchedBatch { header, bytes })
+    })
+}
+
+impl FetchedBatch<'_> {
+    pub(crate) fn record_count(&self) -> u64 {
+        self.header.record_count as u64
     }
-    bail!("varint does not end")
+
+    /// The values of the records, which must be as [`BenchBatch`] makes them: no key.
+    pub(crate) fn values(&self) -> Result<Vec<Bytes>> {
+        let value = |record: Result<kafka_records::KafkaRecord, _>| {
+            let record = record?;
+            ensure!(record.key.is_none(), "record has a key, and none was sent");
+            Ok(record.value.unwrap_or_default())
+        };
+        records(&Bytes::copy_from_slice(self.bytes), LIMIT)?.map(value).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use kafka_protocol::records::RecordBatchDecoder;
-
-    /// The usual nine digits, and the zeroes of RFC 3720, B.4.
-    #[test]
-    fn the_check_sum_is_castagnolis() {
-        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
-    }
 
     #[test]
     fn another_decoder_reads_our_batches_and_finds_their_check_sum_right() {
         for (record, batch) in [(100, 16_384), (1024, 1_000_000), (1 << 20, 1_000_000)] {
             let mut made = BenchBatch::filled(record, batch, 1_700_000_000_000);
-            made.header
-                .set_producer(BatchProducer { id: 7, epoch: 1, sequence: 40 }, &made.records);
-            let mut bytes = Bytes::from(made.to_vec());
-            let decoded = RecordBatchDecoder::decode(&mut bytes).unwrap();
+            let sequence =
+                BatchHeader { producer_id: 7, producer_epoch: 1, base_sequence: 40, ..made.header };
+            made.header = sequence;
+            let decoded = RecordBatchDecoder::decode(&mut Bytes::from(made.to_vec())).unwrap();
             assert_eq!(decoded.records.len(), made.record_count as usize);
             assert_eq!(made.payload_bytes, u64::from(made.record_count) * record as u64);
             let last = decoded.records.last().unwrap();
@@ -304,36 +157,33 @@ mod tests {
     fn what_is_sent_is_recognised_when_it_comes_back() {
         let batch = BenchBatch::filled(1024, 16_384, 5);
         let bytes = [batch.to_vec(), batch.to_vec(), batch.to_vec()[..100].to_vec()].concat();
-        let mut rest = &bytes[..];
-        for _ in 0..2 {
-            let back = take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().unwrap();
-            assert_eq!(back.record_count, batch.record_count);
+        let back: Vec<_> =
+            batches(&bytes, BatchCheck::FramingAndCrc).collect::<Result<_>>().unwrap();
+        assert_eq!(back.len(), 2);
+        for back in back {
+            assert_eq!(back.record_count(), u64::from(batch.record_count));
             assert!(back.values().unwrap().iter().all(|value| value.len() == 1024));
         }
-        assert!(take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().is_none());
     }
 
     #[test]
     fn a_changed_byte_is_noticed() {
+        let first = |bytes: &[u8], check| batches(bytes, check).next().unwrap().map(drop);
         let mut bytes = BenchBatch::single(b"0123456789", 5).to_vec();
         bytes[HEADER_BYTES + 8] ^= 1;
-        assert!(take_batch(&mut &bytes[..], BatchCheck::Framing).unwrap().is_some());
-        let error = take_batch(&mut &bytes[..], BatchCheck::FramingAndCrc).unwrap_err();
-        assert!(error.to_string().contains("check sum"), "{error}");
-        bytes[MAGIC_AT] = 1;
-        assert!(take_batch(&mut &bytes[..], BatchCheck::Framing).is_err());
+        assert!(first(&bytes, BatchCheck::Framing).is_ok());
+        let error = first(&bytes, BatchCheck::FramingAndCrc).unwrap_err();
+        assert!(error.to_string().to_lowercase().contains("crc"), "{error}");
+        bytes[16] = 1;
+        assert!(first(&bytes, BatchCheck::Framing).is_err(), "another format");
     }
 
     #[test]
     fn no_truncated_record_is_read_past_its_end() {
-        let bytes = BenchBatch::single(b"0123456789", 5).to_vec();
+        let batch = BenchBatch::single(b"0123456789", 5);
+        let bytes = batch.to_vec();
         for end in HEADER_BYTES..bytes.len() - 1 {
-            let cut = FetchedBatch {
-                base_offset: 0,
-                last_offset: 0,
-                record_count: 1,
-                bytes: &bytes[..end],
-            };
+            let cut = FetchedBatch { header: batch.header, bytes: &bytes[..end] };
             assert!(cut.values().is_err(), "{end}");
         }
     }

@@ -15,7 +15,7 @@ use kafka_protocol::messages::{
 };
 
 use crate::{
-    batch::{BatchCheck, take_batch},
+    batch::{BatchCheck, batches},
     connection::{BenchConnection, TIMEOUT, check_error_code},
     meter::UsageMeter,
     produce::{BenchProducers, ProduceWork, topic_for},
@@ -133,14 +133,14 @@ impl BenchFetcher {
             if self.fetching.check_crc { BatchCheck::FramingAndCrc } else { BatchCheck::Framing };
         let wanted = self.next_offsets.iter_mut().find(|(index, _)| *index == partition);
         let (_, wanted) = wanted.context("the broker sent a partition that was not asked for")?;
-        let mut rest = data.records.as_deref().unwrap_or_default();
-        while let Some(batch) = take_batch(&mut rest, check)? {
+        for batch in batches(data.records.as_deref().unwrap_or_default(), check) {
+            let batch = batch?;
             ensure!(
-                batch.base_offset == *wanted,
+                batch.header.base_offset == *wanted,
                 "offsets are not in turn. partition={partition}, wanted={wanted}, got={}",
-                batch.base_offset
+                batch.header.base_offset
             );
-            *wanted = batch.last_offset + 1;
+            *wanted = batch.header.last_offset() + 1;
             see(&batch)?;
         }
         Ok(())
@@ -163,7 +163,7 @@ impl BenchFetcher {
             for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
                 fetched.wire_bytes += data.records.as_ref().map_or(0, |it| it.len() as u64);
                 self.check_partition(data, |batch| {
-                    fetched.records += u64::from(batch.record_count);
+                    fetched.records += batch.record_count();
                     Ok(())
                 })?;
             }

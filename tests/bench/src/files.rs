@@ -193,11 +193,14 @@ fn show(figures: &[FileFigure], format: ReportFormat) {
 
 #[cfg(test)]
 mod tests {
+    use testkit::directory::TestDirectory;
+
     use super::*;
 
     #[test]
     fn every_load_runs_on_a_directory_and_finds_the_same_figures_each_time() {
-        let directory = std::env::temp_dir().join(format!("bench-files-{}", std::process::id()));
+        let scratch = TestDirectory::new();
+        let directory = scratch.path();
         std::fs::create_dir_all(directory.join("a")).unwrap();
         std::fs::create_dir_all(directory.join("b")).unwrap();
         std::fs::write(directory.join("a/bytes"), vec![7; 300_000]).unwrap();
@@ -221,6 +224,5 @@ mod tests {
         .unwrap();
         assert!(figures.iter().all(|figure| figure.ours.len() == figure.theirs.len()));
         assert!(figures.iter().all(|figure| median(&figure.ours) > 0.0));
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

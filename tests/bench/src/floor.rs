@@ -104,6 +104,7 @@ mod tests {
     use std::net::TcpStream;
 
     use clap::Parser;
+    use testkit::directory::TestDirectory;
 
     use super::*;
     use crate::batch::BenchBatch;
@@ -123,13 +124,12 @@ mod tests {
         FloorArguments::parse_from(["floor"].into_iter().chain(line.split(' '))).work
     }
 
-    fn listening(name: &str) -> (BrokerTarget, PathBuf) {
-        let dir = std::env::temp_dir().join(format!("bench-floor-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+    fn listening() -> (BrokerTarget, TestDirectory) {
+        let dir = TestDirectory::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let bootstrap = listener.local_addr().unwrap().to_string();
         let (listen, durability) = (bootstrap.clone(), FloorDurability::Os);
-        let work = FloorWork { listen, dir: dir.clone(), durability };
+        let work = FloorWork { listen, dir: dir.path().to_owned(), durability };
         thread::spawn(move || serve(&listener, &work));
         let pid = Some(std::process::id());
         (BrokerTarget::find(&TargetArgs { bootstrap, pid }).unwrap(), dir)
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_floor_takes_what_is_produced_and_gives_back_whole_batches() {
-        let (target, dir) = listening("whole");
+        let (target, dir) = listening();
         for line in ["--bytes 9MB --settle 0", "--bytes 3MB --partitions 7 --like java --settle 0"]
         {
             let report = produce::run(&target, &work::<ProduceWork>(line)).unwrap();
@@ -146,12 +146,12 @@ mod tests {
             let report = consume::run(&target, &work::<ConsumeWork>(&line)).unwrap();
             assert!(report.figure("bytes a request").unwrap() > 0.0);
         }
-        std::fs::remove_dir_all(dir).unwrap();
+        drop(dir);
     }
 
     #[test]
     fn a_batch_whose_checksum_is_wrong_ends_its_connection() {
-        let (target, dir) = listening("wrong");
+        let (target, dir) = listening();
         let topic = BenchTopic::create(target.address, 1, 1000).unwrap();
         let mut batch = BenchBatch::single(b"0123456789", 5).to_vec();
         *batch.last_mut().unwrap() ^= 1;
@@ -160,6 +160,6 @@ mod tests {
         stream.write_all(&frame).unwrap();
         assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), 0, "no answer");
         drop(topic);
-        std::fs::remove_dir_all(dir).unwrap();
+        drop(dir);
     }
 }

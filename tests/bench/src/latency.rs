@@ -22,9 +22,10 @@ use std::{
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use kafka_protocol::messages::{ProduceRequest, TopicName};
+use kafka_records::{BatchHeader, HEADER_BYTES};
 
 use crate::{
-    batch::{BatchHeaderBytes, BenchBatch, HEADER_BYTES},
+    batch::{BenchBatch, header_bytes},
     connection::{BenchConnection, RequestWriter, ResponseReader, TIMEOUT, check_error_code},
     consume::{BenchFetcher, FetchArgs},
     histogram::Histogram,
@@ -92,7 +93,7 @@ impl SendSchedule {
 struct RequestTemplate {
     frame: Vec<u8>,
     batch_at: usize,
-    header: BatchHeaderBytes,
+    header: BatchHeader,
     records: Vec<u8>,
     value_at: usize,
 }
@@ -102,23 +103,24 @@ impl RequestTemplate {
         let value = vec![b'.'; usize::try_from(work.size.0)?];
         let batch = BenchBatch::single(&value, now_ms()?);
         let frame = produce_frame(topic, &[0], &batch.to_vec(), work.acks, version)?;
-        let batch_at = find_batch(&batch.header, &frame)?;
+        let batch_at = find_batch(&header_bytes(&batch.header, &batch.records), &frame)?;
         // After the value comes one byte: no headers.
         let value_at = batch.records.len() - 1 - value.len();
         Ok(RequestTemplate {
             frame,
             batch_at,
             header: batch.header,
-            records: batch.records,
+            records: batch.records.into(),
             value_at,
         })
     }
 
     fn fill(&mut self, index: u64) -> Result<()> {
         self.records[self.value_at..self.value_at + 8].copy_from_slice(&index.to_be_bytes());
-        self.header.set_time(now_ms()?, &self.records);
-        let (header, rest) = self.frame[self.batch_at..].split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.header.0);
+        let now = now_ms()?;
+        let header = BatchHeader { base_timestamp: now, max_timestamp: now, ..self.header };
+        let (start, rest) = self.frame[self.batch_at..].split_at_mut(HEADER_BYTES);
+        start.copy_from_slice(&header_bytes(&header, &self.records));
         rest[..self.records.len()].copy_from_slice(&self.records);
         Ok(())
     }
@@ -298,7 +300,7 @@ fn join(thread: HistogramThread) -> Result<Histogram> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{BatchCheck, take_batch};
+    use crate::batch::{BatchCheck, batches};
     use kafka_protocol::protocol::StrBytes;
 
     #[test]
@@ -314,8 +316,8 @@ mod tests {
         let mut template = RequestTemplate::make(&topic, &work, 9).unwrap();
         for index in [0, 1, 0x0102_0304_0506_0708] {
             template.fill(index).unwrap();
-            let mut rest = &template.frame[template.batch_at..];
-            let batch = take_batch(&mut rest, BatchCheck::FramingAndCrc).unwrap().unwrap();
+            let rest = &template.frame[template.batch_at..];
+            let batch = batches(rest, BatchCheck::FramingAndCrc).next().unwrap().unwrap();
             let values = batch.values().unwrap();
             assert_eq!(values[0].len(), 100);
             assert_eq!(values[0][..8], index.to_be_bytes());

@@ -8,10 +8,9 @@
 //! memory that a run will fill is touched before it, and released piece by piece just ahead of the
 //! writes.
 
-use std::{
-    fs,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
+
+use procfs::{Current, Meminfo};
 
 /// Larger than what the allocator ever caches: dropping one returns it to the kernel.
 const PIECE_BYTES: usize = 64 << 20;
@@ -30,8 +29,7 @@ struct PretouchState {
 impl PretouchedMemory {
     /// Touches memory for `bytes`, but at most half of what is available.
     pub(crate) fn touch(bytes: u64) -> PretouchedMemory {
-        let available =
-            fs::read_to_string("/proc/meminfo").ok().and_then(|it| available_bytes(&it));
+        let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
         let bytes = bytes.min(available.unwrap_or(0) / 2);
         let count = bytes.div_ceil(PIECE_BYTES as u64);
         let pieces = (0..count).map(|_| touch_piece()).collect();
@@ -67,11 +65,6 @@ fn touch_piece() -> Vec<u8> {
     std::hint::black_box(piece)
 }
 
-fn available_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,11 +80,5 @@ mod tests {
             ballast.0.lock().unwrap().pieces.len()
         };
         assert_eq!([0, piece - 1, 1, piece, 9 * piece].map(held), [3, 3, 2, 1, 0]);
-    }
-
-    #[test]
-    fn available_memory_is_read() {
-        assert_eq!(available_bytes("MemFree: 1 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!(available_bytes(""), None);
     }
 }

@@ -4,9 +4,13 @@
 //! statistics, in nanoseconds, which however lose threads that have ended. [`Process::cpu_fine`]
 //! returns the larger of both.
 
-use std::{collections::BTreeMap, fs, io, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+use procfs::{
+    net::{TcpState, tcp, tcp6},
+    process::{FDTarget, Stat, all_processes},
+};
 
 /// One process, by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,84 +45,71 @@ impl Process {
 
     /// The process that listens on a TCP port of this machine.
     pub(crate) fn listening_on(port: u16) -> Result<Process> {
-        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-        let inodes: Vec<u64> =
-            tables.iter().flatten().flat_map(|table| listening_inodes(table, port)).collect();
-        if inodes.is_empty() {
-            bail!("nothing on this machine listens on the port. port={port}");
-        }
-        let links: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
-        pids()?
-            .into_iter()
-            .find(|pid| holds_one_of(*pid, &links))
-            .map(|pid| Process { pid })
-            .with_context(|| {
-                format!("the listener belongs to a process we may not see. port={port}")
-            })
+        let sockets = [tcp(), tcp6()].into_iter().flatten().flatten();
+        let listens = |at: u16, state| at == port && state == TcpState::Listen;
+        let inodes: Vec<u64> = sockets
+            .filter(|socket| listens(socket.local_address.port(), socket.state.clone()))
+            .map(|socket| socket.inode)
+            .collect();
+        ensure!(!inodes.is_empty(), "nothing on this machine listens on the port. port={port}");
+        let holds_one = |process: &procfs::process::Process| {
+            let open = process.fd().into_iter().flatten().flatten();
+            let mut targets = open.map(|open| open.target);
+            targets.any(|to| matches!(to, FDTarget::Socket(inode) if inodes.contains(&inode)))
+        };
+        let found = all_processes()?.flatten().find(holds_one);
+        let found = found.with_context(|| {
+            format!("the listener belongs to a process we may not see. port={port}")
+        })?;
+        Ok(Process { pid: found.pid() as u32 })
     }
 
-    fn read(self, file: &str) -> io::Result<String> {
-        fs::read_to_string(format!("/proc/{}/{file}", self.pid))
+    fn open(self) -> Result<procfs::process::Process> {
+        Ok(procfs::process::Process::new(self.pid as i32)?)
     }
 
-    fn stat(self) -> Result<ProcessStat> {
-        let text = self.read("stat").with_context(|| format!("read /proc/{}/stat", self.pid))?;
-        ProcessStat::parse(&text).with_context(|| format!("understand /proc/{}/stat", self.pid))
+    fn stat(self) -> Result<Stat> {
+        Ok(self.open()?.stat()?)
     }
 
     /// In ticks of 10 ms.
     pub(crate) fn cpu(self) -> Result<CpuTime> {
         let stat = self.stat()?;
-        Ok(CpuTime { user: ticks(stat.user_ticks), system: ticks(stat.system_ticks) })
+        Ok(CpuTime { user: ticks(stat.utime), system: ticks(stat.stime) })
     }
 
     /// This process, with the children that it has waited for: finer than a tick where possible.
     fn cpu_fine(self) -> Result<Duration> {
-        let stat = self.stat()?;
-        let own = ticks(stat.user_ticks + stat.system_ticks);
-        let waited_for = ticks(stat.child_user_ticks + stat.child_system_ticks);
-        Ok(own.max(self.threads_cpu()) + waited_for)
-    }
-
-    fn threads_cpu(self) -> Duration {
-        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
-            return Duration::ZERO;
-        };
-        let on_cpu = |thread: fs::DirEntry| {
-            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
-        };
-        threads.flatten().filter_map(on_cpu).sum()
+        let process = self.open()?;
+        let stat = process.stat()?;
+        let scheduled = |task: procfs::process::Task| Some(task.schedstat().ok()?.sum_exec_runtime);
+        let threads = process.tasks().into_iter().flatten().flatten().filter_map(scheduled);
+        let threads = Duration::from_nanos(threads.sum());
+        let waited_for = ticks((stat.cutime + stat.cstime) as u64);
+        Ok(ticks(stat.utime + stat.stime).max(threads) + waited_for)
     }
 
     /// Resident memory now.
     pub(crate) fn resident_bytes(self) -> Result<u64> {
-        let text =
-            self.read("status").with_context(|| format!("read /proc/{}/status", self.pid))?;
-        kib_field(&text, "VmRSS").map(|kib| kib * 1024).context("find VmRSS in status")
+        let kib = self.open()?.status()?.vmrss.context("a process without memory has ended")?;
+        Ok(kib * 1024)
     }
 
     /// Bytes that this process has written to disks, if readable.
     pub(crate) fn written_bytes(self) -> Option<u64> {
-        self.io_field("write_bytes: ")
+        Some(self.open().ok()?.io().ok()?.write_bytes)
     }
 
     /// Bytes that this process has read from disks, if readable.
     pub(crate) fn read_bytes(self) -> Option<u64> {
-        self.io_field("read_bytes: ")
-    }
-
-    fn io_field(self, name: &str) -> Option<u64> {
-        let text = self.read("io").ok()?;
-        text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+        Some(self.open().ok()?.io().ok()?.read_bytes)
     }
 
     /// This process and all its descendants.
     pub(crate) fn tree(self) -> Vec<Process> {
-        let pids = pids().unwrap_or_default();
-        let parents: BTreeMap<u32, u32> = pids
-            .into_iter()
-            .filter_map(|pid| Some((pid, Process { pid }.stat().ok()?.parent)))
+        let all = all_processes().into_iter().flatten().flatten();
+        let parents: BTreeMap<u32, u32> = all
+            .filter_map(|process| Some((process.pid() as u32, process.stat().ok()?.ppid as u32)))
             .collect();
         let mut tree = vec![self];
         let mut next = 0;
@@ -142,111 +133,13 @@ impl Process {
 }
 
 fn ticks(count: u64) -> Duration {
-    Duration::from_secs(count) / rustix::param::clock_ticks_per_second() as u32
-}
-
-fn pids() -> Result<Vec<u32>> {
-    let entries = fs::read_dir("/proc").context("list /proc")?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
-}
-
-fn holds_one_of(pid: u32, links: &[String]) -> bool {
-    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    open.flatten()
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .any(|target| links.iter().any(|link| target.as_os_str() == link.as_str()))
-}
-
-/// The fields of `/proc/<pid>/stat` that we use.
-#[derive(Debug, PartialEq)]
-struct ProcessStat {
-    parent: u32,
-    user_ticks: u64,
-    system_ticks: u64,
-    child_user_ticks: u64,
-    child_system_ticks: u64,
-}
-
-impl ProcessStat {
-    /// The command's name is in parentheses and may itself contain spaces and parentheses, so the
-    /// last one counts.
-    fn parse(text: &str) -> Option<ProcessStat> {
-        let (_, after_name) = text.rsplit_once(')')?;
-        let fields: Vec<&str> = after_name.split_whitespace().collect();
-        // `proc(5)` counts from 1, and the first here is its third.
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(ProcessStat {
-            parent: u32::try_from(field(4)?).ok()?,
-            user_ticks: field(14)?,
-            system_ticks: field(15)?,
-            child_user_ticks: field(16)?,
-            child_system_ticks: field(17)?,
-        })
-    }
-}
-
-fn kib_field(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
-const LISTEN: &str = "0A";
-
-/// The inodes of sockets that listen on `port`, from `/proc/net/tcp` or `tcp6`.
-fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
-    let listening = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
-        let ours = u16::from_str_radix(local_port, 16).ok()? == port && *fields.get(3)? == LISTEN;
-        ours.then(|| fields.get(9)?.parse().ok()).flatten()
-    };
-    table.lines().skip(1).filter_map(listening).collect()
+    Duration::from_secs(count) / procfs::ticks_per_second() as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
-
-    #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
-        let text = "4711 (a) b (c) S 17 4711 4711 0 -1 4194560 1 2 3 4 1250 333 7 9 20 0 61 0 9 8";
-        let expected = ProcessStat {
-            parent: 17,
-            user_ticks: 1250,
-            system_ticks: 333,
-            child_user_ticks: 7,
-            child_system_ticks: 9,
-        };
-        assert_eq!(ProcessStat::parse(text), Some(expected));
-        assert_eq!(ProcessStat::parse("4711 (short) S 17"), None);
-        assert_eq!(ProcessStat::parse(""), None);
-    }
-
-    #[test]
-    fn memory_is_found_by_its_whole_name() {
-        let status = "Name:\tjava\nVmHWM:\t  999 kB\nVmRSSx:\t 1 kB\nVmRSS:\t  123456 kB\n";
-        assert_eq!(kib_field(status, "VmRSS"), Some(123_456));
-        assert_eq!(kib_field(status, "VmSwap"), None);
-    }
-
-    #[test]
-    fn only_listeners_on_the_port_are_found_in_the_socket_tables() {
-        let header =
-            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid";
-        let table = format!(
-            "{header}\n\
-             0: 0100007F:2384 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 71 1 0\n\
-             1: 0100007F:2384 0100007F:9C40 01 00000000:00000000 00:00000000 00000000 0 0 72 1 0\n\
-             2: 0100007F:2385 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 73 1 0\n"
-        );
-        assert_eq!(listening_inodes(&table, 9092), [71]);
-        let v6 = format!(
-            "{header}\n0: 0000000000000000FFFF00000100007F:2384 \
-             00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 81 1 0\n"
-        );
-        assert_eq!(listening_inodes(&v6, 9092), [81]);
-    }
 
     #[test]
     fn a_listener_of_ours_is_found_to_be_ours() {

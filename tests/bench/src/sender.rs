@@ -25,9 +25,10 @@ use kafka_protocol::{
         produce_request::{PartitionProduceData, TopicProduceData},
     },
 };
+use kafka_records::{BatchHeader, HEADER_BYTES};
 
 use crate::{
-    batch::{BatchHeaderBytes, BatchProducer, BenchBatch, HEADER_BYTES},
+    batch::{BenchBatch, header_bytes},
     connection::{BenchConnection, TIMEOUT, check_error_code, encode_frame},
     histogram::Histogram,
     pretouch::PretouchedMemory,
@@ -101,7 +102,7 @@ struct PreparedRequest {
 
 struct PreparedBatch {
     partition: i32,
-    header: BatchHeaderBytes,
+    header: [u8; HEADER_BYTES],
     records_sent: u64,
 }
 
@@ -175,8 +176,13 @@ impl BatchSender {
             if let Some((id, epoch)) = self.producer {
                 // After the largest sequence number comes 0.
                 let sequence = (part.records_sent % (1 << 31)) as i32;
-                part.header
-                    .set_producer(BatchProducer { id, epoch, sequence }, &self.batch.records);
+                let header = BatchHeader {
+                    producer_id: id,
+                    producer_epoch: epoch,
+                    base_sequence: sequence,
+                    ..self.batch.header
+                };
+                part.header = header_bytes(&header, &self.batch.records);
             }
             part.records_sent += u64::from(self.batch.record_count);
         }
@@ -243,10 +249,10 @@ pub(crate) fn produce_frame(
 }
 
 /// Where `batch` begins in `bytes`: it is found by its header, whose checksum nothing else shares.
-pub(crate) fn find_batch(batch_header: &BatchHeaderBytes, bytes: &[u8]) -> Result<usize> {
+pub(crate) fn find_batch(header: &[u8; HEADER_BYTES], bytes: &[u8]) -> Result<usize> {
     bytes
         .windows(HEADER_BYTES)
-        .position(|window| window == batch_header.0)
+        .position(|window| window == header)
         .context("an encoded request holds its batch")
 }
 
@@ -259,26 +265,24 @@ impl PreparedRequest {
         version: i16,
     ) -> Result<PreparedRequest> {
         let frame = produce_frame(topic, partitions, &batch.to_vec(), acks, version)?;
+        let header = header_bytes(&batch.header, &batch.records);
         let mut rest = &frame[..];
         let mut glue = Vec::with_capacity(partitions.len() + 1);
         for _ in partitions {
-            let place = find_batch(&batch.header, rest)?;
+            let place = find_batch(&header, rest)?;
             glue.push(rest[..place].to_vec());
             rest = &rest[place + batch.len()..];
         }
         glue.push(rest.to_vec());
-        let part = |partition: &i32| PreparedBatch {
-            partition: *partition,
-            header: batch.header.clone(),
-            records_sent: 0,
-        };
+        let part =
+            |partition: &i32| PreparedBatch { partition: *partition, header, records_sent: 0 };
         Ok(PreparedRequest { framing: glue, batches: partitions.iter().map(part).collect() })
     }
 
     fn slices<'a>(&'a self, records: &'a [u8]) -> Vec<IoSlice<'a>> {
         let mut slices = Vec::with_capacity(3 * self.batches.len() + 1);
         for (glue, part) in self.framing.iter().zip(&self.batches) {
-            slices.extend([&glue[..], &part.header.0, records].map(IoSlice::new));
+            slices.extend([&glue[..], &part.header, records].map(IoSlice::new));
         }
         slices.extend(self.framing.last().map(|glue| IoSlice::new(glue)));
         slices

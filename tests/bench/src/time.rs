@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn every_experiment_finds_figures_above_zero() {
         let scratch = BenchDirectory::new(&std::env::temp_dir(), "time").unwrap();
-        let directory = ::tests::TestDirectory::new();
-        let server = ::tests::TestServer::start(directory.path(), &[]).unwrap();
+        let directory = ::testkit::directory::TestDirectory::new();
+        let server = ::testkit::process::TestServer::start(directory.path(), &[]).unwrap();
         let bench = TimeContext {
             directory: scratch.path().to_owned(),
             target: TargetArgs { bootstrap: server.kafka.to_string(), pid: Some(server.pid()) },

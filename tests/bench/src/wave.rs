@@ -7,7 +7,6 @@
 
 mod canvas;
 mod draw;
-mod font;
 mod mesh;
 mod movie;
 mod plot;
@@ -21,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use testkit::rng::{GAMMA, mix};
 
 use self::mesh::CameraMesh;
 use self::movie::WaveMovie;
@@ -81,14 +81,8 @@ pub(crate) struct WaveWork {
 
 /// A number in [0, 1) that depends only on the seed and `about`.
 fn chance(seed: u64, about: &[u64]) -> f64 {
-    let mix = |mut state: u64| {
-        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        state ^ (state >> 31)
-    };
-    let golden = 0x9e37_79b9_7f4a_7c15_u64;
-    let bits = about.iter().fold(mix(seed.wrapping_add(golden)), |state, word| {
-        mix(state.wrapping_add(golden) ^ mix(word.wrapping_add(golden)))
+    let bits = about.iter().fold(mix(seed.wrapping_add(GAMMA)), |state, word| {
+        mix(state.wrapping_add(GAMMA) ^ mix(word.wrapping_add(GAMMA)))
     });
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -224,7 +218,7 @@ fn write(directory: &Path, plan: &WavePlan, movies: &[&WaveMovie], results: &Val
         std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))
     };
     write("results.json", format!("{results}\n").as_bytes())?;
-    write("error.svg", plot::errors(movies, FRAME_MS).as_bytes())?;
+    write("error.svg", plot::errors(movies, FRAME_MS)?.as_bytes())?;
     write("frames.png", &draw::strip(plan, movies)?)?;
     write("wave.png", &draw::animation(plan, movies, FRAME_MS)?)
 }

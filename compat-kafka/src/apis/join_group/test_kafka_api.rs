@@ -157,7 +157,7 @@ fn context<R: Request>(version: i16) -> RequestContext {
         api_key: R::KEY,
         version,
         correlation_id: CORRELATION_ID,
-        client_id: "bench".to_owned(),
+        client_id: "test".to_owned(),
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
         produce_lock: Arc::default(),

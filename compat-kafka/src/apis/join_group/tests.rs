@@ -45,28 +45,28 @@ fn leave_request(member_id: StrBytes, version: i16) -> LeaveGroupRequest {
 #[tokio::test]
 async fn a_member_joins_syncs_beats_and_leaves_in_every_version() {
     for version in 0..=9 {
-        let bench = TestKafkaApi::new();
-        let joined = bench.join(version, "g").await;
+        let api = TestKafkaApi::new();
+        let joined = api.join(version, "g").await;
         assert_eq!((joined.error_code, joined.generation_id), (0, 1), "version {version}");
         assert_eq!(joined.leader, joined.member_id);
-        assert!(joined.member_id.starts_with("bench-"));
+        assert!(joined.member_id.starts_with("test-"));
         assert_eq!(joined.protocol_name.as_deref(), Some(PROTOCOL));
         assert_eq!(joined.protocol_type.as_deref(), (version >= 7).then_some("consumer"));
         assert_eq!(joined.members.len(), 1);
 
         let sync_version = version.min(5);
-        let synced = bench.ask(sync_version, sync_request(&joined, sync_version)).await;
+        let synced = api.ask(sync_version, sync_request(&joined, sync_version)).await;
         assert_eq!((synced.error_code, &synced.assignment[..]), (0, ASSIGNMENT));
         assert_eq!(synced.protocol_name.as_deref(), (sync_version >= 5).then_some(PROTOCOL));
 
-        let heard = bench.ask(version.min(4), heartbeat_request(&joined)).await;
+        let heard = api.ask(version.min(4), heartbeat_request(&joined)).await;
         assert_eq!(heard.error_code, 0);
 
         let leave_version = version.min(5);
         let leave = leave_request(joined.member_id.clone(), leave_version);
-        let left = bench.ask(leave_version, leave.clone()).await;
+        let left = api.ask(leave_version, leave.clone()).await;
         assert_eq!(left.error_code, 0);
-        let again = bench.ask(leave_version, leave).await;
+        let again = api.ask(leave_version, leave).await;
         let unknown = ResponseError::UnknownMemberId.code();
         if leave_version < 3 {
             assert_eq!(again.error_code, unknown);
@@ -100,97 +100,97 @@ fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
 
 #[tokio::test]
 async fn a_refused_join_is_an_answer_in_every_version() {
-    let bench = TestKafkaApi::new();
+    let api = TestKafkaApi::new();
     for version in 0..=9 {
         let short = join_request("g", version).with_session_timeout_ms(-1);
-        let answer = bench.ask(version, short).await;
+        let answer = api.ask(version, short).await;
         assert_eq!(answer.error_code, ResponseError::InvalidSessionTimeout.code());
         assert_eq!(answer.generation_id, -1);
         assert_eq!(answer.protocol_name.as_deref(), (version < 7).then_some(""));
-        let answer = bench.ask(version, join_request("", version)).await;
+        let answer = api.ask(version, join_request("", version)).await;
         assert_eq!(answer.error_code, ResponseError::InvalidGroupId.code());
     }
 }
 
 #[tokio::test]
 async fn a_static_member_joins_at_once_and_fences_who_held_its_name() {
-    let bench = TestKafkaApi::new();
+    let api = TestKafkaApi::new();
     let instance = Some(StrBytes::from_static_str("i"));
     let request = join_request("g", 9).with_group_instance_id(instance.clone());
-    let first = bench.ask(9, request.clone()).await;
+    let first = api.ask(9, request.clone()).await;
     assert_eq!(first.error_code, 0);
     assert_eq!(first.members[0].group_instance_id, instance);
-    bench.ask(5, sync_request(&first, 5).with_group_instance_id(instance.clone())).await;
-    let second = bench.ask(9, request).await;
+    api.ask(5, sync_request(&first, 5).with_group_instance_id(instance.clone())).await;
+    let second = api.ask(9, request).await;
     assert_eq!((second.error_code, second.generation_id), (0, 1));
     let beat = heartbeat_request(&first).with_group_instance_id(instance);
-    assert_eq!(bench.ask(4, beat).await.error_code, ResponseError::FencedInstanceId.code());
+    assert_eq!(api.ask(4, beat).await.error_code, ResponseError::FencedInstanceId.code());
 }
 
 #[tokio::test]
 async fn the_newest_sync_must_say_which_protocol_it_knows() {
-    let bench = TestKafkaApi::new();
-    let joined = bench.join(9, "g").await;
+    let api = TestKafkaApi::new();
+    let joined = api.join(9, "g").await;
     let silent = sync_request(&joined, 4);
-    let answer = bench.ask(5, silent.clone()).await;
+    let answer = api.ask(5, silent.clone()).await;
     assert_eq!(answer.error_code, ResponseError::InconsistentGroupProtocol.code());
     let other = sync_request(&joined, 5).with_protocol_name(Some(StrBytes::from_static_str("x")));
-    let answer = bench.ask(5, other).await;
+    let answer = api.ask(5, other).await;
     assert_eq!(answer.error_code, ResponseError::InconsistentGroupProtocol.code());
-    assert_eq!(bench.ask(4, silent).await.error_code, 0);
+    assert_eq!(api.ask(4, silent).await.error_code, 0);
 }
 
 #[tokio::test]
 async fn strangers_are_refused() {
-    let bench = TestKafkaApi::new();
-    let member = bench.stable_group("g").await;
+    let api = TestKafkaApi::new();
+    let member = api.stable_group("g").await;
     let mut joined = JoinGroupResponse::default()
         .with_member_id(member.id)
         .with_generation_id(member.generation + 1);
     let code = |error: ResponseError| error.code();
-    let beat = bench.ask(4, heartbeat_request(&joined)).await;
+    let beat = api.ask(4, heartbeat_request(&joined)).await;
     assert_eq!(beat.error_code, code(ResponseError::IllegalGeneration));
-    let sync = bench.ask(5, sync_request(&joined, 5)).await;
+    let sync = api.ask(5, sync_request(&joined, 5)).await;
     assert_eq!(sync.error_code, code(ResponseError::IllegalGeneration));
     joined.member_id = StrBytes::from_static_str("x");
-    let beat = bench.ask(4, heartbeat_request(&joined)).await;
+    let beat = api.ask(4, heartbeat_request(&joined)).await;
     assert_eq!(beat.error_code, code(ResponseError::UnknownMemberId));
     let nowhere = heartbeat_request(&joined).with_group_id(group_id("nowhere"));
-    assert_eq!(bench.ask(4, nowhere).await.error_code, code(ResponseError::UnknownMemberId));
+    assert_eq!(api.ask(4, nowhere).await.error_code, code(ResponseError::UnknownMemberId));
 }
 
 #[tokio::test]
 async fn several_leave_at_once_and_each_hears_of_itself() {
-    let bench = TestKafkaApi::new();
-    let member = bench.stable_group("g").await;
+    let api = TestKafkaApi::new();
+    let member = api.stable_group("g").await;
     let leaving = [member.id.clone(), StrBytes::from_static_str("x")]
         .map(|id| MemberIdentity::default().with_member_id(id));
     let request =
         LeaveGroupRequest::default().with_group_id(group_id("g")).with_members(leaving.to_vec());
-    let left = bench.ask(5, request.clone()).await;
+    let left = api.ask(5, request.clone()).await;
     let codes: Vec<i16> = left.members.iter().map(|one| one.error_code).collect();
     assert_eq!((left.error_code, codes), (0, vec![0, ResponseError::UnknownMemberId.code()]));
-    let left = bench.ask(3, request.with_group_id(group_id(""))).await;
+    let left = api.ask(3, request.with_group_id(group_id(""))).await;
     assert_eq!(left.error_code, ResponseError::InvalidGroupId.code());
     assert!(left.members.is_empty());
 }
 
 #[tokio::test]
 async fn who_waits_is_answered_when_the_server_closes() {
-    let bench = Arc::new(TestKafkaApi::new());
-    bench.stable_group("g").await;
+    let api = Arc::new(TestKafkaApi::new());
+    api.stable_group("g").await;
     let waiting = tokio::spawn({
-        let bench = Arc::clone(&bench);
-        async move { bench.join(9, "g").await }
+        let api = Arc::clone(&api);
+        async move { api.join(9, "g").await }
     });
     // Until the group has the waiting member.
     let gathers = async {
-        while bench.kafka.groups.describe("g").unwrap().state.name() == "Stable" {
+        while api.kafka.groups.describe("g").unwrap().state.name() == "Stable" {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(10), gathers).await.unwrap();
-    bench.kafka.close();
+    api.kafka.close();
     let answer = waiting.await.unwrap();
     assert_eq!(answer.error_code, ResponseError::CoordinatorNotAvailable.code());
 }

@@ -40,12 +40,12 @@ fn codes(response: &OffsetCommitResponse) -> Vec<i16> {
 
 /// The requested offsets of one group, or all of them: topic, partition, offset, metadata.
 async fn fetch(
-    bench: &TestKafkaApi,
+    api: &TestKafkaApi,
     version: i16,
     asked: Option<&[(&str, &[i32])]>,
 ) -> Vec<(String, i32, i64, String)> {
     let request = fetch_request(version, asked);
-    let response = bench.ask(version, request).await;
+    let response = api.ask(version, request).await;
     assert_eq!(response.error_code, 0);
     flat(version, response)
 }
@@ -106,16 +106,16 @@ fn row(topic: &str, index: i32, (offset, metadata): (i64, &str)) -> (String, i32
 
 #[tokio::test]
 async fn what_is_committed_in_any_version_is_fetched_in_any() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 2).await;
-    bench.topic("b", 1).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 2).await;
+    api.topic("b", 1).await;
     for version in 2..=9 {
         let offset = 100 + i64::from(version);
         let request = commit_request(&[
             ("b", vec![partition(0, offset, "")]),
             ("a", vec![partition(1, offset + 1, "note")]),
         ]);
-        let committed = bench.ask(version, request).await;
+        let committed = api.ask(version, request).await;
         assert_eq!(codes(&committed), [0, 0], "version {version}");
         assert_eq!(committed.topics[0].name, topic_name("b"));
         for version in FETCH {
@@ -127,10 +127,10 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
                 row("no", 7, NO_OFFSET),
                 row("b", 0, (offset, "")),
             ];
-            assert_eq!(fetch(&bench, version, Some(asked)).await, expected, "version {version}");
+            assert_eq!(fetch(&api, version, Some(asked)).await, expected, "version {version}");
             if version >= 2 {
                 let all = [row("a", 1, (offset + 1, "note")), row("b", 0, (offset, ""))];
-                assert_eq!(fetch(&bench, version, None).await, all, "version {version}");
+                assert_eq!(fetch(&api, version, None).await, all, "version {version}");
             }
         }
     }
@@ -138,30 +138,30 @@ async fn what_is_committed_in_any_version_is_fetched_in_any() {
 
 #[tokio::test]
 async fn leader_epochs_are_kept_from_the_version_that_has_them() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
     let one = partition(0, 5, "").with_committed_leader_epoch(3);
-    bench.ask(9, commit_request(&[("a", vec![one])])).await;
+    api.ask(9, commit_request(&[("a", vec![one])])).await;
     for (version, expected) in [(5, 3), (7, 3), (4, -1)] {
         let request = fetch_request(version, Some(&[("a", &[0])]));
-        let response = bench.ask(version, request).await;
+        let response = api.ask(version, request).await;
         assert_eq!(response.topics[0].partitions[0].committed_leader_epoch, expected);
     }
-    let response = bench.ask(8, fetch_request(8, None)).await;
+    let response = api.ask(8, fetch_request(8, None)).await;
     assert_eq!(response.groups[0].topics[0].partitions[0].committed_leader_epoch, 3);
 }
 
 #[tokio::test]
 async fn groups_that_are_asked_for_together_are_answered_apart() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
-    bench.ask(9, commit_request(&[("a", vec![partition(0, 5, "")])])).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
+    api.ask(9, commit_request(&[("a", vec![partition(0, 5, "")])])).await;
     let group =
         |id| OffsetFetchRequestGroup::default().with_group_id(group_id(id)).with_topics(None);
     let request = OffsetFetchRequest::default()
         .with_groups(vec![group("other"), group("g"), group("")])
         .with_require_stable(true);
-    let response = bench.ask(9, request).await;
+    let response = api.ask(9, request).await;
     let groups = response.groups.iter();
     let counts: Vec<(&str, usize)> =
         groups.map(|group| (group.group_id.as_str(), group.topics.len())).collect();
@@ -170,89 +170,89 @@ async fn groups_that_are_asked_for_together_are_answered_apart() {
 
 #[tokio::test]
 async fn what_is_not_there_is_refused_and_the_rest_is_committed() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
     let request = commit_request(&[
         ("no", vec![partition(0, 1, "")]),
         ("a", vec![partition(1, 2, ""), partition(0, 3, ""), partition(-1, 4, "")]),
     ]);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
-    let committed = bench.ask(9, request).await;
+    let committed = api.ask(9, request).await;
     assert_eq!(codes(&committed), [unknown, unknown, 0, unknown]);
-    assert_eq!(fetch(&bench, 9, None).await, [row("a", 0, (3, ""))]);
+    assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (3, ""))]);
 }
 
 #[tokio::test]
 async fn metadata_that_is_too_long_is_refused_alone() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 3).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 3).await;
     let request = commit_request(&[(
         "a",
         // Eight are allowed, counted as Java counts them.
         vec![partition(0, 1, "123456789"), partition(1, 2, "12345678"), partition(2, 3, "ööööööö")],
     )]);
     let too_large = ResponseError::OffsetMetadataTooLarge.code();
-    assert_eq!(codes(&bench.ask(9, request).await), [too_large, 0, 0]);
+    assert_eq!(codes(&api.ask(9, request).await), [too_large, 0, 0]);
     assert_eq!(
-        fetch(&bench, 9, None).await,
+        fetch(&api, 9, None).await,
         [row("a", 1, (2, "12345678")), row("a", 2, (3, "ööööööö"))]
     );
 }
 
 #[tokio::test]
 async fn no_metadata_is_fetched_as_empty() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
     let one = partition(0, 1, "").with_committed_metadata(None);
-    bench.ask(9, commit_request(&[("a", vec![one])])).await;
-    assert_eq!(fetch(&bench, 9, None).await, [row("a", 0, (1, ""))]);
+    api.ask(9, commit_request(&[("a", vec![one])])).await;
+    assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (1, ""))]);
 }
 
 #[tokio::test]
 async fn a_member_of_no_group_gets_the_error_that_its_version_knows() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
     let lost = TestGroupMember { id: StrBytes::from_static_str("m"), generation: 3 };
     let request = by(&lost, commit_request(&[("a", vec![partition(0, 1, "")]), ("no", vec![])]));
     for version in 2..9 {
-        let codes = codes(&bench.ask(version, request.clone()).await);
+        let codes = codes(&api.ask(version, request.clone()).await);
         assert_eq!(codes, [ResponseError::IllegalGeneration.code()], "version {version}");
     }
-    let codes = codes(&bench.ask(9, request).await);
+    let codes = codes(&api.ask(9, request).await);
     assert_eq!(codes, [ResponseError::GroupIdNotFound.code()]);
-    assert_eq!(fetch(&bench, 9, None).await, []);
+    assert_eq!(fetch(&api, 9, None).await, []);
 }
 
 #[tokio::test]
 async fn a_group_with_members_takes_offsets_from_its_members_alone() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
-    let member = bench.stable_group("g").await;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
+    let member = api.stable_group("g").await;
     let request = commit_request(&[("a", vec![partition(0, 1, "")])]);
-    let refused = bench.ask(9, request.clone()).await;
+    let refused = api.ask(9, request.clone()).await;
     assert_eq!(codes(&refused), [ResponseError::UnknownMemberId.code()]);
     let old = TestGroupMember { id: member.id.clone(), generation: member.generation - 1 };
-    let refused = bench.ask(9, by(&old, request.clone())).await;
+    let refused = api.ask(9, by(&old, request.clone())).await;
     assert_eq!(codes(&refused), [ResponseError::IllegalGeneration.code()]);
-    assert_eq!(fetch(&bench, 9, None).await, []);
-    assert_eq!(codes(&bench.ask(9, by(&member, request)).await), [0]);
-    assert_eq!(fetch(&bench, 9, None).await, [row("a", 0, (1, ""))]);
+    assert_eq!(fetch(&api, 9, None).await, []);
+    assert_eq!(codes(&api.ask(9, by(&member, request)).await), [0]);
+    assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (1, ""))]);
 }
 
 #[tokio::test]
 async fn an_unknown_topic_is_named_before_the_fence_is_asked() {
-    let bench = TestKafkaApi::new();
-    bench.stable_group("g").await;
-    let refused = bench.ask(9, commit_request(&[("no", vec![partition(0, 1, "")])])).await;
+    let api = TestKafkaApi::new();
+    api.stable_group("g").await;
+    let refused = api.ask(9, commit_request(&[("no", vec![partition(0, 1, "")])])).await;
     assert_eq!(codes(&refused), [ResponseError::UnknownTopicOrPartition.code()]);
-    assert!(bench.ask(9, commit_request(&[])).await.topics.is_empty());
+    assert!(api.ask(9, commit_request(&[])).await.topics.is_empty());
 }
 
 #[tokio::test]
 async fn a_moment_of_a_topic_has_offsets_of_its_own() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
-    let engine = &bench.kafka.engine;
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
+    let engine = &api.kafka.engine;
     let created = engine.topics().named("a").unwrap().created.time();
     while engine.wall_now() <= created {
         tokio::task::yield_now().await;
@@ -263,34 +263,34 @@ async fn a_moment_of_a_topic_has_offsets_of_its_own() {
         ("a", vec![partition(0, 2, "")]),
         ("a.__at.s5", vec![partition(0, 2, "")]),
     ]);
-    let codes = codes(&bench.ask(9, request).await);
+    let codes = codes(&api.ask(9, request).await);
     let unknown = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(codes[..3], [0, unknown, 0]);
     assert_ne!(codes[3], 0);
     assert_eq!(
-        fetch(&bench, 9, Some(&[(past.as_str(), &[0]), ("a", &[0])])).await,
+        fetch(&api, 9, Some(&[(past.as_str(), &[0]), ("a", &[0])])).await,
         [row(&past, 0, (1, "")), row("a", 0, (2, ""))]
     );
 }
 
 #[tokio::test]
 async fn offsets_and_the_group_that_has_nothing_else_outlive_the_server() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
-    bench.ask(9, commit_request(&[("a", vec![partition(0, 5, "x")])])).await;
-    let bench = bench.restart();
-    assert_eq!(fetch(&bench, 9, None).await, [row("a", 0, (5, "x"))]);
-    let listed = bench.kafka.groups.list();
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
+    api.ask(9, commit_request(&[("a", vec![partition(0, 5, "x")])])).await;
+    let api = api.restart();
+    assert_eq!(fetch(&api, 9, None).await, [row("a", 0, (5, "x"))]);
+    let listed = api.kafka.groups.list();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].group_id, "g");
 }
 
 #[tokio::test]
 async fn a_server_that_is_stopping_sends_committers_to_look_for_another() {
-    let bench = TestKafkaApi::new();
-    bench.topic("a", 1).await;
-    bench.kafka.engine.close();
+    let api = TestKafkaApi::new();
+    api.topic("a", 1).await;
+    api.kafka.engine.close();
     let request = commit_request(&[("a", vec![partition(0, 5, "x")])]);
-    let refused = codes(&bench.ask(9, request).await);
+    let refused = codes(&api.ask(9, request).await);
     assert_eq!(refused, [ResponseError::NotCoordinator.code()]);
 }

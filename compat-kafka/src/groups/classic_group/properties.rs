@@ -83,7 +83,7 @@ fn event() -> impl Strategy<Value = GroupEvent> {
 
 /// A fixture, and what the clients of the group know.
 struct GroupModel {
-    bench: TestClassicGroup,
+    fixture: TestClassicGroup,
     options: Options,
     ids: Vec<(String, Option<String>)>,
     joining: BTreeMap<RequestToken, Option<String>>,
@@ -95,10 +95,10 @@ impl GroupModel {
     fn new() -> GroupModel {
         let options =
             Options { group_max_size: 4, new_member_join_timeout: s(40), ..Options::default() };
-        let mut bench = TestClassicGroup::with(options.clone());
-        bench.holds_writes = true;
+        let mut fixture = TestClassicGroup::with(options.clone());
+        fixture.holds_writes = true;
         let (joining, syncing) = (BTreeMap::new(), BTreeSet::new());
-        GroupModel { bench, options, ids: Vec::new(), joining, syncing, generation: 0 }
+        GroupModel { fixture, options, ids: Vec::new(), joining, syncing, generation: 0 }
     }
 
     fn identity(&self, who: ActorIndex) -> (String, Option<String>) {
@@ -112,14 +112,14 @@ impl GroupModel {
                 self.join(who, known, instance, protocols, old_client);
             }
             GroupEvent::Sync { who, stale } => self.sync(who, stale),
-            GroupEvent::Heartbeat { who } => drop(self.bench.heartbeat(&self.identity(who).0)),
+            GroupEvent::Heartbeat { who } => drop(self.fixture.heartbeat(&self.identity(who).0)),
             GroupEvent::Leave { by_instance: Some(instance), .. } => {
-                self.bench.leave("", Some(&instance.to_string()));
+                self.fixture.leave("", Some(&instance.to_string()));
             }
-            GroupEvent::Leave { who, .. } => drop(self.bench.leave(&self.identity(who).0, None)),
+            GroupEvent::Leave { who, .. } => drop(self.fixture.leave(&self.identity(who).0, None)),
             GroupEvent::Commit { who } => self.commit(who),
             GroupEvent::EndWrite { stored } => self.end_write(stored),
-            GroupEvent::Pass { ms } => self.bench.advance_clock(Duration::from_millis(ms)),
+            GroupEvent::Pass { ms } => self.fixture.advance_clock(Duration::from_millis(ms)),
             GroupEvent::SyncAllButOne { absent } => self.sync_all_but_one(absent),
             GroupEvent::PassWithHeartbeats { ms } => {
                 self.pass_with_heartbeats(Duration::from_millis(ms))
@@ -147,86 +147,86 @@ impl GroupModel {
             group_instance_id: group_instance_id.clone(),
             ..consumer(&member_id)
         };
-        let token = self.bench.join(request);
+        let token = self.fixture.join(request);
         self.joining.insert(token, group_instance_id);
     }
 
     fn sync(&mut self, who: ActorIndex, stale: bool) {
         let ids = self.ids.clone();
         let all: Vec<_> = ids.iter().map(|(id, _)| (id.as_str(), id.as_str())).collect();
-        let mut request = self.bench.sync_request(&self.identity(who).0, &all);
+        let mut request = self.fixture.sync_request(&self.identity(who).0, &all);
         request.generation_id -= i32::from(stale);
-        let token = self.bench.sync_with(request);
+        let token = self.fixture.sync_with(request);
         self.syncing.insert(token);
     }
 
     fn sync_all_but_one(&mut self, absent: ActorIndex) {
-        self.bench.gather();
+        self.fixture.gather();
         self.collect();
-        let mut ids = self.bench.group.roster.ids();
+        let mut ids = self.fixture.group.roster.ids();
         if absent < ids.len() {
             ids.remove(absent);
         }
         for id in ids {
-            let request = self.bench.sync_request(&id, &[(&id, &id)]);
-            let token = self.bench.sync_with(request);
+            let request = self.fixture.sync_request(&id, &[(&id, &id)]);
+            let token = self.fixture.sync_with(request);
             self.syncing.insert(token);
         }
     }
 
     fn pass_with_heartbeats(&mut self, time: Duration) {
-        for id in self.bench.group.roster.ids() {
-            let _ = self.bench.heartbeat(&id);
+        for id in self.fixture.group.roster.ids() {
+            let _ = self.fixture.heartbeat(&id);
         }
-        self.bench.advance_clock(time);
+        self.fixture.advance_clock(time);
     }
 
     fn commit(&mut self, who: ActorIndex) {
         let (member_id, group_instance_id) = self.identity(who);
-        let generation_id = self.bench.group.generation();
+        let generation_id = self.fixture.group.generation();
         let kind = CommitKind::Plain;
         let fence = CommitFence { member_id, group_instance_id, generation_id, kind };
-        let _ = self.bench.group.check_commit(self.bench.now, &fence);
+        let _ = self.fixture.group.check_commit(self.fixture.now, &fence);
     }
 
     fn end_write(&mut self, stored: bool) {
-        if !self.bench.held_writes.is_empty() {
+        if !self.fixture.held_writes.is_empty() {
             let result = if stored { WriteResult::Stored } else { WriteResult::Failed };
-            self.bench.end_write(result);
+            self.fixture.end_write(result);
         }
     }
 
     /// All connections are lost, and the group is restored from the log.
     fn restart(&mut self) {
-        let (held_options, now) = (Arc::new(self.options.clone()), self.bench.now);
-        let group = match self.bench.stored.take() {
+        let (held_options, now) = (Arc::new(self.options.clone()), self.fixture.now);
+        let group = match self.fixture.stored.take() {
             None => ClassicGroup::new(held_options),
             Some(snapshot) => {
                 let snapshot = GroupSnapshot::decode(&snapshot.encode()).expect("it was encoded");
-                self.bench.stored = Some(snapshot.clone());
+                self.fixture.stored = Some(snapshot.clone());
                 ClassicGroup::restore(held_options, snapshot, now).expect("a group wrote it").0
             }
         };
         self.generation = group.generation();
-        self.bench.group = group;
-        self.bench.held_writes.clear();
+        self.fixture.group = group;
+        self.fixture.held_writes.clear();
         self.joining.clear();
         self.syncing.clear();
     }
 
     fn collect(&mut self) {
-        for (token, answer) in self.bench.joins.drain() {
+        for (token, answer) in self.fixture.joins.drain() {
             let instance = self.joining.remove(&token).expect("only what was asked is answered");
             let is_told = answer.error.is_none_or(|error| error == GroupError::MemberIdRequired);
             if is_told && !self.ids.iter().any(|(id, _)| *id == answer.member_id) {
                 self.ids.push((answer.member_id.clone(), instance));
             }
             if answer.error.is_none() {
-                assert!(answer.generation_id <= self.bench.group.generation());
+                assert!(answer.generation_id <= self.fixture.group.generation());
                 assert!(answer.protocol_name.is_some() && !answer.leader.is_empty());
             }
         }
-        for (token, answer) in self.bench.syncs.drain() {
+        for (token, answer) in self.fixture.syncs.drain() {
             assert!(self.syncing.remove(&token), "only what was asked is answered");
             let is_own = |id: &Bytes| self.ids.iter().any(|(known, _)| known.as_bytes() == id);
             assert!(answer.assignment.is_empty() || is_own(&answer.assignment));
@@ -234,11 +234,11 @@ impl GroupModel {
     }
 
     fn check(&mut self) {
-        let group = &self.bench.group;
+        let group = &self.fixture.group;
         assert!(group.generation() >= self.generation, "the generation never decreases");
         self.generation = group.generation();
         let waits = !self.joining.is_empty() || !self.syncing.is_empty();
-        let ends = group.next_deadline().is_some() || !self.bench.held_writes.is_empty();
+        let ends = group.next_deadline().is_some() || !self.fixture.held_writes.is_empty();
         assert!(!waits || ends, "who waits is waited for");
         let waiting: Vec<RequestToken> =
             group.roster.iter().filter_map(|member| member.join).collect();
@@ -249,18 +249,18 @@ impl GroupModel {
     /// Without more requests, and with a working log, everything ends.
     fn wind_down(&mut self) {
         let mut rounds = 0..100;
-        while !self.bench.group.is_idle() && rounds.next().is_some() {
-            while !self.bench.held_writes.is_empty() {
+        while !self.fixture.group.is_idle() && rounds.next().is_some() {
+            while !self.fixture.held_writes.is_empty() {
                 self.end_write(true);
             }
-            self.bench.advance_clock(s(60));
+            self.fixture.advance_clock(s(60));
             self.collect();
             self.check();
         }
         assert!(self.joining.is_empty() && self.syncing.is_empty(), "all are answered");
-        assert_eq!(self.bench.group.state(), ClassicGroupState::Empty);
-        assert!(self.bench.group.is_idle());
-        assert_eq!(self.bench.group.next_deadline(), None);
+        assert_eq!(self.fixture.group.state(), ClassicGroupState::Empty);
+        assert!(self.fixture.group.is_idle());
+        assert_eq!(self.fixture.group.next_deadline(), None);
     }
 }
 

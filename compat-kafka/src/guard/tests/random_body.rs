@@ -1,6 +1,8 @@
 //! Bodies filled at random along a schema. The decoder checks that clients could send them: it must
 //! read each to its last byte.
 
+use testkit::rng::SeededRng;
+
 use super::super::schema::{ElementType, FieldSchema, FieldType, RequestSchema, SchemaFields};
 
 /// Beyond this, arrays stay small.
@@ -24,39 +26,26 @@ pub(super) enum LengthWidth {
     Four,
 }
 
-/// Splitmix64: a whole body replays from one seed.
-pub(super) struct BodyRng(pub(super) u64);
-
-impl BodyRng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
 pub(super) fn random_body(request: &RequestSchema, version: i16, seed: u64) -> RandomBody {
     let is_flexible = version >= request.flexible_since;
     let out = RandomBody { body: Vec::new(), length_fields: Vec::new() };
-    let mut filler = RandomBodyBuilder { out, random: BodyRng(seed), version, is_flexible };
+    let mut filler = RandomBodyBuilder { out, random: SeededRng::new(seed), version, is_flexible };
     filler.fields(request.fields);
     filler.out
 }
 
 struct RandomBodyBuilder {
     out: RandomBody,
-    random: BodyRng,
+    random: SeededRng,
     version: i16,
     is_flexible: bool,
 }
 
 impl RandomBodyBuilder {
+    fn below(&mut self, end: usize) -> usize {
+        self.random.below(end as u64) as usize
+    }
+
     fn fields(&mut self, fields: SchemaFields) {
         let version = self.version;
         for field in fields.iter().filter(|field| field.is_plain_in(version)) {
@@ -79,7 +68,7 @@ impl RandomBodyBuilder {
                 (0..count).for_each(|_| self.element(of));
             }
             FieldType::Inline(fields) => self.fields(fields),
-            FieldType::Nullable(fields) => match self.random.below(2) {
+            FieldType::Nullable(fields) => match self.below(2) {
                 0 => self.out.body.push(0xff),
                 _ => {
                     self.out.body.push(1);
@@ -102,8 +91,8 @@ impl RandomBodyBuilder {
             fields.iter().find(|field| field.has_tag(tag, self.version)).map(|field| (tag, field))
         });
         let known: Vec<(u32, &FieldSchema)> = known.filter(|_| self.random.below(2) == 0).collect();
-        let unknown = match self.random.below(64) {
-            0 => self.random.below(60),
+        let unknown = match self.below(64) {
+            0 => self.below(60),
             few => few.saturating_sub(61),
         };
         self.varint((known.len() + unknown) as u32);
@@ -112,7 +101,7 @@ impl RandomBodyBuilder {
             self.sized(|filler| filler.value(&field.kind));
         }
         for _ in 0..unknown {
-            let tag = 8 + self.random.next() as u32 % 1_000_000;
+            let tag = 8 + self.random.next_u64() as u32 % 1_000_000;
             self.varint(tag);
             self.text_of_tag();
         }
@@ -136,24 +125,24 @@ impl RandomBodyBuilder {
     }
 
     fn text_of_tag(&mut self) {
-        let length = self.random.below(5);
+        let length = self.below(5);
         self.announce_as_is(length as u32);
         self.noise(length);
     }
 
     fn text(&mut self, width: LengthWidth) {
-        let length = self.random.below(12);
+        let length = self.below(12);
         self.announce(width, length);
         (0..length).for_each(|at| self.out.body.push(b'a' + at as u8));
     }
 
     fn noise(&mut self, bytes: usize) {
-        (0..bytes).for_each(|_| self.out.body.push(self.random.next() as u8));
+        (0..bytes).for_each(|_| self.out.body.push(self.random.next_u64() as u8));
     }
 
     fn count(&mut self) -> usize {
-        let few = self.random.below(4);
-        match self.random.below(16) {
+        let few = self.below(4);
+        match self.below(16) {
             0 if self.out.body.len() < FULL_BYTES => 100 + few,
             _ if self.out.body.len() < 2 * FULL_BYTES => few,
             _ => few / 2,

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hlc::Hlc;
-use storage::AbortOnPanic;
 use storage::catalog::{Catalog, CatalogError};
+use storage::{AbortOnPanic, LogThrottle};
 
 use super::catalog_fill::CatalogFill;
 use super::{EngineCore, EngineState, EngineStore};
@@ -85,17 +85,24 @@ impl EngineCore {
 impl CatalogRebuild {
     fn run(&self) {
         let slot = &self.shared.catalog;
-        let mut pause = RETRY_DELAY_MIN;
+        let (mut pause, mut failures) = (RETRY_DELAY_MIN, LogThrottle::default());
+        let now = || self.store.timekeeper().steady_now();
         while slot.wait_until_wanted(RETRY_DELAY_MAX) {
             match self.rebuild() {
-                Ok(()) => pause = RETRY_DELAY_MIN,
+                Ok(()) => {
+                    pause = RETRY_DELAY_MIN;
+                    failures.record_success(now);
+                }
                 Err(_) if slot.is_closing() => return,
                 // The disk is still full. The catalog in memory stays in use.
                 Err(_) if slot.is_filled() => slot.wait_unless_closing(RETRY_DELAY_MAX),
                 Err(error) => {
-                    // Logged at first, and then once a minute.
-                    if pause == RETRY_DELAY_MIN || pause == RETRY_DELAY_MAX {
-                        tracing::error!(%error, "the catalog cannot be rebuilt yet; it is tried again");
+                    if let Some(failed) = failures.record_failure(now()) {
+                        tracing::error!(
+                            %error,
+                            failed,
+                            "the catalog cannot be rebuilt yet; it is retried"
+                        );
                     }
                     slot.wait_unless_closing(pause);
                     pause = (pause * 2).min(RETRY_DELAY_MAX);

@@ -2,6 +2,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use hlc::{Hlc, SysTime};
+use testkit::rng::SeededRng;
 
 use super::*;
 use storage::LogId;
@@ -41,22 +42,6 @@ impl NodeSource for TreeTestLog {
         };
         let bytes = bytes.get(at..at + id.length as usize).ok_or(outside)?;
         TreeNode::decode(bytes, id).map(Arc::new)
-    }
-}
-
-/// Pseudo-random numbers from a seed.
-struct TreeTestRng(u64);
-
-impl TreeTestRng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
     }
 }
 
@@ -199,7 +184,7 @@ fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
 /// and earlier moments are read back from roots and what follows them. Some lie at the maximum length of a
 /// file.
 fn fuzz(seed: u64, operations: usize) {
-    let mut random = TreeTestRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = SeededRng::new(seed);
     let fanout = [2, 3, 4, 5, 8, 32][random.below(6) as usize];
     let (reach, most) = (1 + random.below(4000), 1 + random.below(600));
     let base = if random.below(4) == 0 { FILE_BYTES_MAX - reach - most } else { 0 };
@@ -279,7 +264,7 @@ fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
         [(1000, 64 << 20, 3), (10_000, 64 << 20, 4), (50_000, 64 << 20, 5), (50_000, 500, 3)]
     {
         let (entries, mut fig, mut random) =
-            (TreeTestLog::default(), FileIntervalTree::new(), TreeTestRng(5));
+            (TreeTestLog::default(), FileIntervalTree::new(), SeededRng::new(5));
         for _ in 0..writes {
             let offset = entries.push(TreeTestEntry::Truncate { length: 0 });
             let (start, length) = (random.below(reach), 1 + random.below(100) as u32);
@@ -350,7 +335,7 @@ fn g6_a_checkpoint_holds_what_changed_and_its_ancestors_and_nothing_else() {
 fn g7_a_byte_of_a_large_file_is_found_cold_in_a_few_kilobytes() {
     let (entries, mut fig) = (TreeTestLog::default(), FileIntervalTree::new());
     // 1 GiB in writes of 64 KiB, all over the place; their content does not matter.
-    let mut random = TreeTestRng(7);
+    let mut random = SeededRng::new(7);
     for nth in 0..32_768_u64 {
         let start = random.below(16_384) * 65_536;
         let offset = entries.push(TreeTestEntry::Truncate { length: 0 });
@@ -451,9 +436,9 @@ fn a_checkpoint_is_encoded_as_the_format_says() {
 
 #[test]
 fn bytes_from_outside_make_no_node_and_no_panic() {
-    let mut random = TreeTestRng(3);
+    let mut random = SeededRng::new(3);
     for _ in 0..20_000 {
-        let mut bytes: Vec<u8> = (0..random.below(40)).map(|_| random.next() as u8).collect();
+        let mut bytes: Vec<u8> = (0..random.below(40)).map(|_| random.next_u64() as u8).collect();
         let id = NodeId { entry: Offset(5), at: 0, length: bytes.len() as u32 };
         // With the right checksum, so that the rest is decoded.
         if bytes.len() >= 4 {
@@ -493,7 +478,7 @@ fn the_cache_keeps_to_its_budget_and_gives_a_second_chance() {
 fn fanout() {
     for fanout in [4, 8, 16, 32, 64, 128] {
         let (entries, mut fig, mut random) =
-            (TreeTestLog::default(), FileIntervalTree::with_fanout(fanout), TreeTestRng(11));
+            (TreeTestLog::default(), FileIntervalTree::with_fanout(fanout), SeededRng::new(11));
         let (mut saved, mut spent) = (0, std::time::Duration::ZERO);
         let cache = NodeCache::new(64 << 20);
         let source = CachedNodeSource { entries: &entries, cache: &cache };

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use testkit::rng::SeededRng;
 
 use super::{FileMeasurement, timed};
 
@@ -15,20 +16,9 @@ const TRANSACTIONS: u64 = 2000;
 const BYTES: std::ops::Range<u64> = 8 << 10..32 << 10;
 const CALL_BYTES: usize = 4096;
 
-/// The same numbers each time, so that both sides do the same.
-struct PostmarkRng(u64);
-
-impl PostmarkRng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 struct PostmarkPool<'a> {
     directory: &'a Path,
-    numbers: PostmarkRng,
+    numbers: SeededRng,
     files: Vec<PathBuf>,
     made: u64,
 }
@@ -77,7 +67,8 @@ fn write(file: &mut File, length: usize) -> Result<()> {
 
 /// Transactions per second.
 pub(super) fn run(directory: &Path) -> Result<Vec<FileMeasurement>> {
-    let mut pool = PostmarkPool { directory, numbers: PostmarkRng(1), files: Vec::new(), made: 0 };
+    let mut pool =
+        PostmarkPool { directory, numbers: SeededRng::new(1), files: Vec::new(), made: 0 };
     let ((), made) = timed(|| (0..FILES).try_for_each(|_| pool.create()))?;
     let ((), transacted) = timed(|| (0..TRANSACTIONS).try_for_each(|_| pool.transaction()))?;
     Ok(vec![

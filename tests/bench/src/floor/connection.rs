@@ -10,7 +10,7 @@ use kafka_protocol::messages::ApiKey;
 use super::file::{BLOCK_BYTES, FloorFile};
 use super::wire::{FloorHeader, RequestCursor, walk_batches};
 use super::{FloorBroker, FloorDurability};
-use crate::batch::{BatchCheck, take_batch};
+use crate::batch::{BatchCheck, batches};
 
 /// The receive buffer; after so many bytes it starts again at the front.
 const MEMORY_BYTES: usize = 16 << 20;
@@ -159,11 +159,10 @@ fn accept_batches(
     body: RequestCursor<'_>,
 ) -> Result<Vec<u8>> {
     let mut taken = Vec::new();
-    walk_batches(body, |topic, partition, mut batch| {
-        let bytes = batch;
-        let received =
-            take_batch(&mut batch, BatchCheck::FramingAndCrc)?.context("a batch is short")?;
-        taken.push((topic, partition, bytes, received.record_count));
+    walk_batches(body, |topic, partition, bytes| {
+        let received = batches(bytes, BatchCheck::FramingAndCrc).next();
+        let received = received.context("a batch is short")??;
+        taken.push((topic, partition, bytes, received.header.record_count as u32));
         Ok(())
     })?;
     floor.answer_produce(header, &taken)

@@ -23,20 +23,20 @@ const TAIL_BYTES: usize = 16 << 20;
 pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     let mut found = ExperimentResults::default();
     let scratch = bench.scratch("length")?;
-    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
+    let driver = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let lengths: Vec<u64> =
         LENGTHS.into_iter().filter(|length| *length <= bench.entries.max(LENGTHS[0])).collect();
     let per_round = (bench.entries / 200).clamp(REQUEST, 20_000);
     let sets: Vec<SameLengthLogs> =
         lengths.iter().map(|length| SameLengthLogs::new(*length, per_round)).collect();
     for set in &sets {
-        set.fill(bench, &rig)?;
+        set.fill(bench, &driver)?;
     }
     let turns =
         RoundLimits { discard: 1, least: ROUNDS as usize - 1, time: std::time::Duration::ZERO };
     let sides = sets
         .iter()
-        .map(|set| ComparisonSide::new("append", |_| set.append(bench, &rig, per_round)))
+        .map(|set| ComparisonSide::new("append", |_| set.append(bench, &driver, per_round)))
         .collect();
     let measured = run_interleaved(turns, sides)?;
     for (set, measured) in sets.iter().zip(&measured) {
@@ -47,7 +47,7 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
         let what = "CPU of an append to the longest log / to the shortest".to_owned();
         found.goals.push(PerformanceGoal::at_most(1.1, what, last.over(first)));
     }
-    rig.close();
+    driver.close();
     Ok(found)
 }
 
@@ -68,20 +68,20 @@ impl SameLengthLogs {
         self.length * 10_000 + nth % self.logs
     }
 
-    fn fill(&self, bench: &StorageContext, rig: &StoreDriver) -> Result<()> {
+    fn fill(&self, bench: &StorageContext, driver: &StoreDriver) -> Result<()> {
         for nth in 0..self.logs {
             for request in 0..self.length / 1_000 {
                 let piece = |at| (self.log(nth), bench.source.piece(request + at, APPEND_BYTES));
-                rig.append_all((0..1_000).map(piece), Durability::Written, 4_000);
+                driver.append_all((0..1_000).map(piece), Durability::Written, 4_000);
             }
         }
-        rig.drain()
+        driver.drain()
     }
 
     fn append(
         &self,
         bench: &StorageContext,
-        rig: &StoreDriver,
+        driver: &StoreDriver,
         count: u64,
     ) -> Result<RoundFigures> {
         let requests = count / REQUEST;
@@ -89,9 +89,9 @@ impl SameLengthLogs {
         for _ in 0..requests {
             let request = self.requests.replace(self.requests.get() + 1);
             let piece = |at| (self.log(request), bench.source.piece(request + at, APPEND_BYTES));
-            rig.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
+            driver.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
         }
-        rig.drain()?;
+        driver.drain()?;
         let each = |time: std::time::Duration| time.as_nanos() as f64 / (requests * REQUEST) as f64;
         let (wall, cpu) = (stopwatch.wall(), stopwatch.cpu());
         Ok(RoundFigures::default()

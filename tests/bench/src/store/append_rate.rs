@@ -101,7 +101,7 @@ fn store(bench: &StorageContext, size: u64, how: Durability) -> Result<RoundFigu
 /// Appends to one log, from one thread, with many appends in flight.
 pub(super) fn append_and_close(
     bench: &StorageContext,
-    rig: StoreDriver,
+    driver: StoreDriver,
     size: u64,
     how: Durability,
 ) -> Result<RoundFigures> {
@@ -111,10 +111,10 @@ pub(super) fn append_and_close(
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
         memory.release_for(size);
-        rig.append(1, bench.source.piece(nth, size), how, in_flight);
+        driver.append(1, bench.source.piece(nth, size), how, in_flight);
     }
-    rig.drain()?;
+    driver.drain()?;
     let round = RoundFigures::default().with_rate(&stopwatch, count * size);
-    rig.close();
+    driver.close();
     Ok(round.with_synced_rate(&stopwatch, count * size))
 }

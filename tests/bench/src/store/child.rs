@@ -101,12 +101,12 @@ pub(super) fn spawn(act: ChildAction, directory: &Path, job: ChildJob) -> Result
 
 fn write(directory: &Path, entries: u64) -> Result<()> {
     let source = ByteSource::new();
-    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
+    let driver = StoreDriver::open(directory, TAIL_BYTES)?;
     for request in 0..entries / LOGS {
         let piece = |log| (log, source.piece(request + log, ENTRY_BYTES));
-        rig.append_all((0..LOGS).map(piece), Durability::Written, 8 * LOGS as usize);
+        driver.append_all((0..LOGS).map(piece), Durability::Written, 8 * LOGS as usize);
     }
-    rig.drain()?;
+    driver.drain()?;
     // As a crash of the process: nothing is closed.
     std::process::exit(0)
 }
@@ -115,18 +115,18 @@ fn open(directory: &Path) -> Result<Value> {
     let this = Process::this();
     let before = this.resident_bytes()?;
     let stopwatch = Stopwatch::start();
-    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
+    let driver = StoreDriver::open(directory, TAIL_BYTES)?;
     let (wall, cpu) = (stopwatch.wall(), stopwatch.cpu());
     let after = this.resident_bytes()?;
     // A store that cannot answer yet has not started.
     let mut entries = 0;
     for log in 0..LOGS {
-        let (_, last) = rig.span(log)?;
-        entries += rig.offset_at(log, hlc::Cut::through(last))?;
+        let (_, last) = driver.span(log)?;
+        entries += driver.offset_at(log, hlc::Cut::through(last))?;
     }
     let answered = stopwatch.wall();
     let answering = this.resident_bytes()?;
-    rig.close();
+    driver.close();
     Ok(json!({
         "open_ms": millis(wall), "open_cpu_ms": millis(cpu),
         "answered_ms": millis(answered), "entries": entries,

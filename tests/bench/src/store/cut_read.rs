@@ -73,7 +73,7 @@ impl CutHistory {
     /// Every payload has its own memory, as those from the network.
     fn write(
         bench: &StorageContext,
-        rig: &StoreDriver,
+        driver: &StoreDriver,
         size: u64,
         count: u64,
     ) -> Result<CutHistory> {
@@ -81,14 +81,14 @@ impl CutHistory {
         let step = (count / 100).max(1);
         for nth in 0..count {
             let payload = Bytes::copy_from_slice(&bench.source.piece(nth, size));
-            rig.append(nth % LOGS, payload, Durability::Written, 1_000);
+            driver.append(nth % LOGS, payload, Durability::Written, 1_000);
             if nth >= count * 4 / 5 && nth % step == 0 {
-                rig.drain()?;
-                cuts.push(Cut::through(rig.newest()));
+                driver.drain()?;
+                cuts.push(Cut::through(driver.newest()));
             }
         }
-        rig.drain()?;
-        cuts.push(Cut::through(rig.newest()));
+        driver.drain()?;
+        cuts.push(Cut::through(driver.newest()));
         Ok(CutHistory { cuts })
     }
 
@@ -98,12 +98,12 @@ impl CutHistory {
     }
 }
 
-fn pass(rig: &StoreDriver, cut: Cut, request_bytes: usize) -> Result<RoundFigures> {
+fn pass(driver: &StoreDriver, cut: Cut, request_bytes: usize) -> Result<RoundFigures> {
     let mut reader = PayloadReader::default();
     let mut bytes = 0;
     let stopwatch = Stopwatch::start();
     for log in 0..LOGS {
-        bytes += rig.read_cut(log, cut, request_bytes, &mut reader)?;
+        bytes += driver.read_cut(log, cut, request_bytes, &mut reader)?;
     }
     Ok(RoundFigures::default().with_rate(&stopwatch, bytes))
 }
@@ -112,22 +112,22 @@ fn from_memory(bench: &StorageContext, size: u64) -> Result<Vec<SideFigures>> {
     let scratch = bench.scratch("memory")?;
     let count = (bench.bytes / size).max(LOGS);
     let overhead = 1 << 10;
-    let rig = StoreDriver::open(scratch.path(), ((size + overhead) * count) as usize)?;
-    let history = CutHistory::write(bench, &rig, size, count)?;
+    let driver = StoreDriver::open(scratch.path(), ((size + overhead) * count) as usize)?;
+    let history = CutHistory::write(bench, &driver, size, count)?;
     // As much memory as the entries take, so that caches help neither.
     let plain: Vec<u8> =
         bench.source.bytes().iter().copied().cycle().take((size * count) as usize).collect();
     let sides = vec![
         ComparisonSide::new("memory, first pass", |nth| {
-            pass(&rig, history.cut(nth), MEMORY_READ_BYTES)
+            pass(&driver, history.cut(nth), MEMORY_READ_BYTES)
         }),
         ComparisonSide::new("memory, second pass", |nth| {
-            pass(&rig, history.cut(nth), MEMORY_READ_BYTES)
+            pass(&driver, history.cut(nth), MEMORY_READ_BYTES)
         }),
         ComparisonSide::new("memcpy", |_| Ok(copy(&plain))),
     ];
     let measured = run_interleaved(bench.rounds, sides)?;
-    rig.close();
+    driver.close();
     Ok(measured)
 }
 
@@ -144,29 +144,29 @@ fn copy(bytes: &[u8]) -> RoundFigures {
 fn from_disk(bench: &StorageContext, size: u64, name: &str) -> Result<Vec<SideFigures>> {
     let scratch = bench.scratch(name)?;
     let count = (bench.bytes / size).clamp(LOGS, DISK_ENTRIES_MAX);
-    let rig = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
-    let history = CutHistory::write(bench, &rig, size, count)?;
+    let driver = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
+    let history = CutHistory::write(bench, &driver, size, count)?;
     if name == "sorted" {
-        rig.sort_segments()?;
+        driver.sort_segments()?;
     }
-    rig.close();
+    driver.close();
     // Every first pass is that of a store that was just opened; the second follows it. The page
     // cache helps neither, so the difference is what the store itself has cached.
     let opened = std::cell::RefCell::new(None);
     let sides = vec![
         ComparisonSide::new(&format!("{name}, first pass"), |nth| {
             drop(opened.take());
-            let rig = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
+            let driver = StoreDriver::open_unsorted(scratch.path(), SMALL_TAIL_BYTES)?;
             drop_page_cache(scratch.path())?;
-            let round = pass(&rig, history.cut(nth), DISK_READ_BYTES)?;
-            opened.replace(Some(rig));
+            let round = pass(&driver, history.cut(nth), DISK_READ_BYTES)?;
+            opened.replace(Some(driver));
             Ok(round)
         }),
         ComparisonSide::new(&format!("{name}, second pass"), |nth| {
             let opened = opened.borrow();
-            let rig = opened.as_ref().expect("the first pass opened a store");
+            let driver = opened.as_ref().expect("the first pass opened a store");
             drop_page_cache(scratch.path())?;
-            pass(rig, history.cut(nth), DISK_READ_BYTES)
+            pass(driver, history.cut(nth), DISK_READ_BYTES)
         }),
         ComparisonSide::new(&format!("{name}, O_DIRECT reads of its files"), |_| {
             read_files(scratch.path())

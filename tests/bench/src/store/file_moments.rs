@@ -13,11 +13,12 @@ use std::time::Instant;
 use anyhow::Result;
 use bytes::Bytes;
 use hlc::Cut;
+use testkit::rng::SeededRng;
 
 use super::StorageContext;
 use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
 use super::file_driver::FileDriver;
-use super::plain_file::{BLOCK_BYTES, BenchRng, drop_page_cache};
+use super::plain_file::{BLOCK_BYTES, drop_page_cache};
 use super::value_spread::ValueSpread;
 
 /// Moments whose reads make one point.
@@ -70,11 +71,11 @@ fn run_shape(bench: &StorageContext, shape: &FileShape) -> Result<ExperimentResu
     let a_moment = writes.div_ceil(shape.moments);
     let is_whole = writes == shape.writes;
     let file_bytes = if is_whole { shape.file_bytes } else { shape.file_bytes.min(bench.bytes) };
-    let rig = FileDriver::open(scratch.path(), shape.tail_bytes)?;
+    let driver = FileDriver::open(scratch.path(), shape.tail_bytes)?;
     // Every moment finds the file whole.
     let whole = 0..file_bytes / write_bytes;
-    rig.write(whole.map(|nth| (nth * write_bytes, bench.source.piece(nth, write_bytes))))?;
-    let mut random = BenchRng(1);
+    driver.write(whole.map(|nth| (nth * write_bytes, bench.source.piece(nth, write_bytes))))?;
+    let mut random = SeededRng::new(1);
     let mut cuts = Vec::new();
     let began = Instant::now();
     for _ in 0..writes / a_moment {
@@ -83,34 +84,34 @@ fn run_shape(bench: &StorageContext, shape: &FileShape) -> Result<ExperimentResu
             (random.below(places) * step_bytes, bench.source.piece(nth, write_bytes))
         };
         let writes: Vec<(u64, Bytes)> = (0..a_moment).map(&mut write).collect();
-        cuts.push((Cut::through(rig.write(writes.into_iter())?), cuts.len() as u64 * a_moment));
+        cuts.push((Cut::through(driver.write(writes.into_iter())?), cuts.len() as u64 * a_moment));
     }
     let rate = writes as f64 * write_bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
     let (last, _) = cuts[cuts.len() - 1];
-    rig.wait_until_closed(last)?;
+    driver.wait_until_closed(last)?;
     found.notes.push(format!(
         "{writes} writes of {write_bytes} bytes, {a_moment} between moments, at {rate:.0} MB/s; the index holds {} KiB of memory",
-        rig.index_bytes() >> 10
+        driver.index_bytes() >> 10
     ));
     drop_page_cache(scratch.path())?;
     for pass in ["first pass", "second pass"] {
-        let rates = read(&rig, &cuts)?;
+        let rates = read(&driver, &cuts)?;
         add(&mut found, pass, &cuts, &rates);
     }
-    rig.close();
+    driver.close();
     Ok(found)
 }
 
 /// MB/s of each moment, from the oldest on.
-fn read(rig: &FileDriver, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
-    let mut random = BenchRng(2);
+fn read(driver: &FileDriver, cuts: &[(Cut, u64)]) -> Result<Vec<f64>> {
+    let mut random = SeededRng::new(2);
     let mut order: Vec<usize> = (0..cuts.len()).collect();
-    order.sort_by_cached_key(|_| random.next());
+    order.sort_by_cached_key(|_| random.next_u64());
     let mut out = Vec::new();
     let mut rates = vec![0.0; cuts.len()];
     for nth in order {
         let began = Instant::now();
-        let bytes = rig.read_at(cuts[nth].0, &mut out)?;
+        let bytes = driver.read_at(cuts[nth].0, &mut out)?;
         rates[nth] = bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
     }
     Ok(rates)

@@ -8,11 +8,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use testkit::rng::SeededRng;
 
 use super::child::{self, ChildAction, ChildJob};
 use super::experiment::{ExperimentResults, PerformanceGoal, SeriesPoint};
 use super::file_driver::FileDriver;
-use super::plain_file::{BenchRng, ByteSource};
+use super::plain_file::ByteSource;
 use super::value_spread::ValueSpread;
 use super::{StorageContext, size_label};
 use crate::process::Process;
@@ -62,23 +63,23 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
 pub(super) fn measure(directory: &Path, job: ChildJob) -> Result<Value> {
     let source = ByteSource::new();
     let count = (job.bytes / job.size).max(1);
-    let mut random = BenchRng(1);
-    let place = |nth: u64, random: &mut BenchRng| match job.is_random {
+    let mut random = SeededRng::new(1);
+    let place = |nth: u64, random: &mut SeededRng| match job.is_random {
         true => random.below(FILE_BYTES - job.size),
         false => nth * job.size,
     };
-    let rig = FileDriver::open(directory, TAIL_BYTES)?;
+    let driver = FileDriver::open(directory, TAIL_BYTES)?;
     // One-time costs of the process are not the cost of a write.
-    rig.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
+    driver.write((0..1_000).map(|nth| (nth, source.piece(nth, job.size))))?;
     let this = Process::this();
     let (memory, disk) = (this.resident_bytes()?, bytes_of(directory)?);
     let write = |nth| (place(nth, &mut random), source.piece(nth, job.size));
-    rig.write((0..count).map(write))?;
-    let index = rig.index_bytes();
+    driver.write((0..count).map(write))?;
+    let index = driver.index_bytes();
     let memory = this.resident_bytes()?.saturating_sub(memory) as f64;
     let written = (count * job.size) as f64;
     let disk = (bytes_of(directory)? - disk) as f64 - written;
-    rig.close();
+    driver.close();
     Ok(json!({
         "memory_percent": 100.0 * memory / written, "disk_percent": 100.0 * disk / written,
         "index_percent": 100.0 * index as f64 / written,

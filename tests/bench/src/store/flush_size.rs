@@ -67,16 +67,16 @@ fn plain(bench: &StorageContext, flush: u64, through: WritePath) -> Result<Round
 
 fn store(bench: &StorageContext, flush: u64, size: u64, in_flight: usize) -> Result<RoundFigures> {
     let scratch = bench.scratch("group")?;
-    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
+    let driver = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let bytes = bytes(bench, flush);
     bench.warm_memory(bytes);
-    let before = rig.groups().syncs;
+    let before = driver.groups().syncs;
     let stopwatch = Stopwatch::start();
     for nth in 0..bytes / size {
-        rig.append(1, bench.source.piece(nth, size), Durability::Synced, in_flight);
+        driver.append(1, bench.source.piece(nth, size), Durability::Synced, in_flight);
     }
-    rig.drain()?;
-    let round = round(&stopwatch, bytes, rig.groups().syncs - before);
-    rig.close();
+    driver.drain()?;
+    let round = round(&stopwatch, bytes, driver.groups().syncs - before);
+    driver.close();
     Ok(round)
 }

@@ -32,27 +32,27 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
 
 fn append(bench: &StorageContext, size: u64, logs: u64) -> Result<RoundFigures> {
     let scratch = bench.scratch("logs")?;
-    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
+    let driver = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let bytes = bench.bytes / 2;
     let count = (bytes / size).max(1);
     let append = |nth: u64| {
-        rig.append(nth % logs, bench.source.piece(nth, size), Durability::Synced, IN_FLIGHT);
+        driver.append(nth % logs, bench.source.piece(nth, size), Durability::Synced, IN_FLIGHT);
     };
     // Logs are created at their first append, which is not measured here.
     (0..logs).for_each(append);
-    rig.drain()?;
+    driver.drain()?;
     bench.warm_memory(bytes);
-    let before = rig.groups();
+    let before = driver.groups();
     let stopwatch = Stopwatch::start();
     (0..count).for_each(append);
-    rig.drain()?;
-    let groups = (rig.groups().groups - before.groups).max(1);
+    driver.drain()?;
+    let groups = (driver.groups().groups - before.groups).max(1);
     let wall = stopwatch.wall().as_secs_f64();
     let round = RoundFigures::default()
         .with("appends/s", count as f64 / wall)
         .with_rate(&stopwatch, count * size)
         .with("groups/s", groups as f64 / wall)
         .with("appends a group", count as f64 / groups as f64);
-    rig.close();
+    driver.close();
     Ok(round)
 }

@@ -90,16 +90,16 @@ fn one(bench: &StorageContext, logs: u64) -> Result<Vec<(&'static str, ValueSpre
 /// Writes one entry to each of `logs` logs.
 pub(super) fn scatter(directory: &Path, logs: u64) -> Result<Value> {
     let source = ByteSource::new();
-    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
+    let driver = StoreDriver::open(directory, TAIL_BYTES)?;
     let stopwatch = Stopwatch::start();
     for request in 0..logs / REQUEST {
         let piece = |nth| (request * REQUEST + nth, source.piece(request + nth, ENTRY_BYTES));
-        rig.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
+        driver.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
     }
-    rig.drain()?;
-    rig.sort_segments()?;
+    driver.drain()?;
+    driver.sort_segments()?;
     let cpu = stopwatch.cpu();
-    rig.close();
+    driver.close();
     let mut index_bytes = 0;
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -120,18 +120,18 @@ pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
     let this = Process::this();
     let before = this.resident_bytes()?;
     let stopwatch = Stopwatch::start();
-    let rig = StoreDriver::open(directory, TAIL_BYTES)?;
+    let driver = StoreDriver::open(directory, TAIL_BYTES)?;
     let opened = stopwatch.wall();
     let stopwatch = Stopwatch::start();
     let mut entries = 0;
     for nth in 0..LOOKUPS {
         // Anywhere, and never the same twice in a row.
-        entries += rig.offset_at(nth * 7_919 % logs, Cut::ALL)?;
+        entries += driver.offset_at(nth * 7_919 % logs, Cut::ALL)?;
     }
     let found = stopwatch.wall();
     ensure!(entries == LOOKUPS, "logs are missing: found {entries} of {LOOKUPS}");
     let resident = this.resident_bytes()?;
-    rig.close();
+    driver.close();
     Ok(json!({
         "open_ms": millis(opened),
         "found_us": millis(found) * 1e3 / LOOKUPS as f64,

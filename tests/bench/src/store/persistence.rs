@@ -22,8 +22,8 @@ pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     let mut found = ExperimentResults::default();
     for size in SIZES {
         let off = || -> Result<_> {
-            let rig = StoreDriver::open_unsealed(Arc::new(NullDisk::default()), TAIL_BYTES)?;
-            append_and_close(bench, rig, size, Durability::Written)
+            let driver = StoreDriver::open_unsealed(Arc::new(NullDisk::default()), TAIL_BYTES)?;
+            append_and_close(bench, driver, size, Durability::Written)
         };
         let real = |how| {
             let scratch = bench.scratch("persistence")?;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use testkit::rng::SeededRng;
 
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 const SOURCE_BYTES: usize = 64 << 20;
@@ -18,9 +19,11 @@ pub(crate) struct ByteSource(Bytes);
 impl ByteSource {
     pub(crate) fn new() -> ByteSource {
         let block = BLOCK_BYTES as usize;
-        let mut random = BenchRng(1);
+        let mut random = SeededRng::new(1);
         let mut bytes = vec![0; SOURCE_BYTES + block];
-        bytes.chunks_exact_mut(8).for_each(|it| it.copy_from_slice(&random.next().to_le_bytes()));
+        bytes
+            .chunks_exact_mut(8)
+            .for_each(|it| it.copy_from_slice(&random.next_u64().to_le_bytes()));
         let from = bytes.as_ptr().align_offset(block);
         ByteSource(Bytes::from(bytes).slice(from..from + SOURCE_BYTES))
     }
@@ -34,24 +37,6 @@ impl ByteSource {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// Reproducible random numbers (SplitMix64).
-pub(crate) struct BenchRng(pub(crate) u64);
-
-impl BenchRng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// One of `0..count`.
-    pub(crate) fn below(&mut self, count: u64) -> u64 {
-        self.next() % count.max(1)
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hlc::{Cut, Hlc};
+use testkit::rng::SeededRng;
 
 use super::StorageContext;
 use super::experiment::ExperimentResults;
-use super::plain_file::BenchRng;
 use super::rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved};
 use super::store_driver::{Durability, StoreDriver};
 use crate::histogram::Histogram;
@@ -21,34 +21,34 @@ const TAIL_BYTES: usize = 16 << 20;
 pub(super) fn run(bench: &StorageContext) -> Result<ExperimentResults> {
     let mut found = ExperimentResults::default();
     let scratch = bench.scratch("seek")?;
-    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
+    let driver = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
     let lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length <= bench.entries).collect();
     for length in &lengths {
         for request in 0..length / 1_000 {
             let piece = |nth| (*length, bench.source.piece(request + nth, 16));
-            rig.append_all((0..1_000).map(piece), Durability::Written, 8_000);
+            driver.append_all((0..1_000).map(piece), Durability::Written, 8_000);
         }
     }
-    rig.drain()?;
-    measure(&mut found, "as written", &rig, &lengths)?;
-    rig.close();
-    let rig = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
-    measure(&mut found, "after a restart", &rig, &lengths)?;
-    rig.close();
+    driver.drain()?;
+    measure(&mut found, "as written", &driver, &lengths)?;
+    driver.close();
+    let driver = StoreDriver::open(scratch.path(), TAIL_BYTES)?;
+    measure(&mut found, "after a restart", &driver, &lengths)?;
+    driver.close();
     Ok(found)
 }
 
 fn measure(
     found: &mut ExperimentResults,
     series: &str,
-    rig: &StoreDriver,
+    driver: &StoreDriver,
     lengths: &[u64],
 ) -> Result<()> {
     let mut sides = Vec::new();
     for length in lengths {
-        let (first, last) = rig.span(*length)?;
+        let (first, last) = driver.span(*length)?;
         sides.push(ComparisonSide::new(series, move |nth| {
-            seek(rig, *length, (first, last), nth as u64)
+            seek(driver, *length, (first, last), nth as u64)
         }));
     }
     let measured = run_interleaved(TURNS, sides)?;
@@ -59,15 +59,20 @@ fn measure(
 }
 
 /// Random moments between the first entry and the last.
-fn seek(rig: &StoreDriver, log: u64, (first, last): (Hlc, Hlc), seed: u64) -> Result<RoundFigures> {
-    let mut random = BenchRng(seed);
+fn seek(
+    driver: &StoreDriver,
+    log: u64,
+    (first, last): (Hlc, Hlc),
+    seed: u64,
+) -> Result<RoundFigures> {
+    let mut random = SeededRng::new(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {
-        let bits = first.bits() + random.below(last.bits() - first.bits());
+        let bits = first.bits() + random.below((last.bits() - first.bits()).max(1));
         let cut = Cut::below(Hlc::from_bits(bits));
         let before = Instant::now();
-        std::hint::black_box(rig.offset_at(log, cut)?);
+        std::hint::black_box(driver.offset_at(log, cut)?);
         histogram.record(before.elapsed());
     }
     let mean = began.elapsed().as_nanos() as f64 / SEEKS as f64;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use client::{Client, history::PendingMomentPolicy};
 use hlc::{Cut, Hlc, Moment, SysTime};
+use testkit::rng::SeededRng;
 
 use super::TimeContext;
 use super::engine_driver::EngineDriver;
@@ -18,7 +19,6 @@ use crate::produce::now_ms;
 use crate::sender::{BatchSender, BenchAcks, SendOptions};
 use crate::store::{
     experiment::{ExperimentResults, PerformanceGoal},
-    plain_file::BenchRng,
     rounds::{ComparisonSide, RoundFigures, Stopwatch, run_interleaved},
 };
 use crate::topic::BenchTopic;
@@ -44,12 +44,15 @@ pub(crate) fn run(bench: &TimeContext) -> Result<ExperimentResults> {
 
 fn inside(bench: &TimeContext, partitions: u64, found: &mut ExperimentResults) -> Result<()> {
     let scratch = bench.scratch("cut")?;
-    let rig = EngineDriver::open(scratch.path(), 32 << 20)?;
-    let (first, last) = fill(&rig, partitions)?;
-    let measure = |rig: &EngineDriver, name: &str, found: &mut ExperimentResults| -> Result<()> {
+    let driver = EngineDriver::open(scratch.path(), 32 << 20)?;
+    let (first, last) = fill(&driver, partitions)?;
+    let measure = |driver: &EngineDriver,
+                   name: &str,
+                   found: &mut ExperimentResults|
+     -> Result<()> {
         let round = |seed: u64| moments(first, last, seed).collect::<Vec<Cut>>();
         let cut = |moment: &Cut| {
-            let held = rig.cut(*moment)?;
+            let held = driver.cut(*moment)?;
             ensure!(held as u64 == partitions, "a cut lacks partitions. held={held}");
             Ok(())
         };
@@ -66,35 +69,35 @@ fn inside(bench: &TimeContext, partitions: u64, found: &mut ExperimentResults) -
         goals(partitions, &measured, found);
         Ok(())
     };
-    measure(&rig, "in the process that wrote", found)?;
-    rig.close();
-    let rig = EngineDriver::open(scratch.path(), 32 << 20)?;
-    measure(&rig, "after a restart", found)?;
-    rig.close();
+    measure(&driver, "in the process that wrote", found)?;
+    driver.close();
+    let driver = EngineDriver::open(scratch.path(), 32 << 20)?;
+    measure(&driver, "after a restart", found)?;
+    driver.close();
     Ok(())
 }
 
 /// Creates topics whose partitions all have some batches, written round by round; returns the
 /// moments before and after.
-fn fill(rig: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
+fn fill(driver: &EngineDriver, partitions: u64) -> Result<(Hlc, Hlc)> {
     let mut topics = Vec::new();
     for nth in 0..partitions.div_ceil(TOPIC_PARTITIONS) {
         let rest = (partitions - nth * TOPIC_PARTITIONS).min(TOPIC_PARTITIONS);
-        topics.push(rig.create(&format!("topic-{nth}"), rest as u32)?);
+        topics.push(driver.create(&format!("topic-{nth}"), rest as u32)?);
     }
-    let first = rig.now();
+    let first = driver.now();
     for round in 0..BATCHES {
         for topic in &topics {
             let all = 0..topic.partitions.len() as u32;
-            rig.append(topic, all.map(|partition| (partition, round)))?;
+            driver.append(topic, all.map(|partition| (partition, round)))?;
         }
     }
-    Ok((first, rig.now()))
+    Ok((first, driver.now()))
 }
 
 /// Random moments that were not read yet.
 fn moments(first: Hlc, last: Hlc, seed: u64) -> impl Iterator<Item = Cut> {
-    let mut random = BenchRng(seed);
+    let mut random = SeededRng::new(seed);
     let moment =
         move |_| first.bits() + random.below(last.bits().saturating_sub(first.bits()).max(1));
     (0..MOMENTS).map(moment).map(|bits| Cut::below(Hlc::from_bits(bits)))

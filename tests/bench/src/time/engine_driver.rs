@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bytes::Bytes;
 use compat_kafka::KafkaFormat;
 use engine::{
     CoreOptions, Durability, Engine, EngineOptions, PartitionView, Payload, PayloadHeader,
@@ -16,7 +15,7 @@ use hlc::{Cut, Hlc, OsClock, UserTime};
 use storage::disk::RealDisk;
 use tokio::runtime::Runtime;
 
-use crate::batch::{BenchBatch as Encoded, HEADER_BYTES};
+use crate::batch::{BenchBatch as Encoded, header_bytes};
 
 const VALUE: [u8; 16] = [7; 16];
 
@@ -125,7 +124,7 @@ fn id_of(name: &str) -> [u8; 16] {
 
 fn batch(time: i64) -> RecordBatch {
     let encoded = Encoded::single(&VALUE, time);
-    let head: &[u8; HEADER_BYTES] = &encoded.header.0;
-    let payload = Payload { header: PayloadHeader::new(head), rest: Bytes::from(encoded.records) };
+    let header = PayloadHeader::new(&header_bytes(&encoded.header, &encoded.records));
+    let payload = Payload { header, rest: encoded.records };
     RecordBatch { payload, count: 1, times: (UserTime(time), UserTime(time)), producer: None }
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use engine::Topic;
 use hlc::{Cut, Hlc};
+use testkit::rng::SeededRng;
 
 use super::TimeContext;
 use super::engine_driver::EngineDriver;
 use crate::histogram::Histogram;
 use crate::store::{
     experiment::{ExperimentResults, PerformanceGoal},
-    plain_file::BenchRng,
     rounds::{ComparisonSide, RoundFigures, RoundLimits, run_interleaved},
 };
 
@@ -30,20 +30,20 @@ const GOAL_NS: f64 = 10_000.0;
 pub(crate) fn run(bench: &TimeContext) -> Result<ExperimentResults> {
     let mut found = ExperimentResults::default();
     let scratch = bench.scratch("seek")?;
-    let rig = EngineDriver::open(scratch.path(), CACHE_DEFAULT)?;
+    let driver = EngineDriver::open(scratch.path(), CACHE_DEFAULT)?;
     let lengths: Vec<u64> = LENGTHS.into_iter().filter(|length| *length <= bench.entries).collect();
     for length in &lengths {
-        let topic = rig.create(&name(*length), 1)?;
+        let topic = driver.create(&name(*length), 1)?;
         for from in (0..*length).step_by(REQUEST as usize) {
-            rig.append(&topic, (from..from + REQUEST).map(|time| (0, time)))?;
+            driver.append(&topic, (from..from + REQUEST).map(|time| (0, time)))?;
         }
     }
-    rig.close();
+    driver.close();
     for (cache, what) in [(CACHE_AMPLE, "indexes in memory"), (CACHE_DEFAULT, "32 MiB of indexes")]
     {
-        let rig = EngineDriver::open(scratch.path(), cache)?;
-        measure(&mut found, what, &rig, &lengths)?;
-        rig.close();
+        let driver = EngineDriver::open(scratch.path(), cache)?;
+        measure(&mut found, what, &driver, &lengths)?;
+        driver.close();
     }
     Ok(found)
 }
@@ -55,22 +55,26 @@ fn name(length: u64) -> String {
 fn measure(
     found: &mut ExperimentResults,
     what: &str,
-    rig: &EngineDriver,
+    driver: &EngineDriver,
     lengths: &[u64],
 ) -> Result<()> {
     let mut sides = Vec::new();
     for length in lengths {
-        let topic = rig.topic(&name(*length))?;
-        let (first, last) = rig.span(&topic)?;
+        let topic = driver.topic(&name(*length))?;
+        let (first, last) = driver.span(&topic)?;
         let (of_batch, of_record) = (Arc::clone(&topic), Arc::clone(&topic));
         sides.push(ComparisonSide::new(&format!("by stamp, {what}"), move |nth| {
-            by_stamp(rig, &topic, (first, last), nth as u64)
+            by_stamp(driver, &topic, (first, last), nth as u64)
         }));
         sides.push(ComparisonSide::new(&format!("by user time, the batch, {what}"), move |nth| {
-            seeks(nth as u64, |random| rig.batch_by_user_time(&of_batch, random.below(*length)))
+            seeks(nth as u64, |random| {
+                driver.batch_by_user_time(&of_batch, random.below((*length).max(1)))
+            })
         }));
         sides.push(ComparisonSide::new(&format!("by user time, the record, {what}"), move |nth| {
-            seeks(nth as u64, |random| rig.by_user_time(&of_record, random.below(*length)))
+            seeks(nth as u64, |random| {
+                driver.by_user_time(&of_record, random.below((*length).max(1)))
+            })
         }));
     }
     let measured = run_interleaved(TURNS, sides)?;
@@ -88,19 +92,19 @@ fn measure(
 }
 
 fn by_stamp(
-    rig: &EngineDriver,
+    driver: &EngineDriver,
     topic: &Topic,
     (first, last): (Hlc, Hlc),
     seed: u64,
 ) -> Result<RoundFigures> {
     seeks(seed, |random| {
-        let bits = first.bits() + random.below(last.bits() - first.bits());
-        rig.by_stamp(topic, Cut::below(Hlc::from_bits(bits)))
+        let bits = first.bits() + random.below((last.bits() - first.bits()).max(1));
+        driver.by_stamp(topic, Cut::below(Hlc::from_bits(bits)))
     })
 }
 
-fn seeks(seed: u64, mut seek: impl FnMut(&mut BenchRng) -> Result<u64>) -> Result<RoundFigures> {
-    let mut random = BenchRng(seed);
+fn seeks(seed: u64, mut seek: impl FnMut(&mut SeededRng) -> Result<u64>) -> Result<RoundFigures> {
+    let mut random = SeededRng::new(seed);
     let mut histogram = Histogram::new();
     let began = Instant::now();
     for _ in 0..SEEKS {

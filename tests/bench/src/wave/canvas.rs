@@ -1,8 +1,18 @@
 //! A picture of indexed colours, and its encoding as PNG, still or animated.
 
-use anyhow::Result;
+use std::convert::Infallible;
 
-use super::font;
+use anyhow::Result;
+use embedded_graphics::mono_font::{MonoFont, MonoTextStyle, ascii};
+use embedded_graphics::pixelcolor::raw::RawU8;
+use embedded_graphics::prelude::*;
+use embedded_graphics::primitives::Rectangle;
+use embedded_graphics::text::{Baseline, Text};
+
+/// What labels are written in.
+const FONT: MonoFont<'_> = ascii::FONT_9X18;
+/// How high a line of text is, in pixels.
+pub(crate) const LINE: u32 = FONT.character_size.height;
 
 /// The meaning of a pixel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,44 +94,56 @@ fn palette() -> Vec<u8> {
 }
 
 pub(crate) struct Canvas {
-    width: usize,
-    height: usize,
+    size: Size,
     pixels: Vec<u8>,
 }
 
-impl Canvas {
-    pub(crate) fn new(width: usize, height: usize) -> Canvas {
-        Canvas { width, height, pixels: vec![Ink::BACKGROUND.0; width * height] }
-    }
+impl PixelColor for Ink {
+    type Raw = RawU8;
+}
 
-    /// Colours a rectangle; parts outside the canvas are ignored.
-    pub(crate) fn fill(
+impl OriginDimensions for Canvas {
+    fn size(&self) -> Size {
+        self.size
+    }
+}
+
+impl DrawTarget for Canvas {
+    type Color = Ink;
+    type Error = Infallible;
+
+    /// What lies outside of the canvas is not drawn.
+    fn draw_iter<Pixels: IntoIterator<Item = Pixel<Ink>>>(
         &mut self,
-        (x, y): (usize, usize),
-        (width, height): (usize, usize),
-        ink: Ink,
-    ) {
-        let right = (x + width).min(self.width);
-        for row in y..(y + height).min(self.height) {
-            if x < right {
-                self.pixels[row * self.width + x..row * self.width + right].fill(ink.0);
-            }
+        pixels: Pixels,
+    ) -> Result<(), Infallible> {
+        let (inside, width) = (self.bounding_box(), self.size.width as usize);
+        for Pixel(at, ink) in pixels.into_iter().filter(|Pixel(at, _)| inside.contains(*at)) {
+            self.pixels[at.y as usize * width + at.x as usize] = ink.0;
         }
+        Ok(())
+    }
+}
+
+impl Canvas {
+    pub(crate) fn new(size: Size) -> Canvas {
+        Canvas { size, pixels: vec![Ink::BACKGROUND.0; (size.width * size.height) as usize] }
     }
 
     /// Writes a line of text; returns its width.
-    pub(crate) fn write(&mut self, (x, y): (usize, usize), text: &str, ink: Ink) -> usize {
-        let (dots, width) = font::dots(text);
-        dots.into_iter().for_each(|(right, down)| self.fill((x + right, y + down), (1, 1), ink));
-        width
+    pub(crate) fn write(&mut self, at: Point, text: &str, ink: Ink) -> Point {
+        let style = MonoTextStyle::new(&FONT, ink);
+        let Ok(end) = Text::with_baseline(text, at, style, Baseline::Top).draw(self);
+        end
     }
 
     /// Cells of a square, row by row, each `scale` pixels wide.
-    pub(crate) fn cells(&mut self, (x, y): (usize, usize), scale: usize, inks: &[Ink]) {
+    pub(crate) fn cells(&mut self, at: Point, scale: u32, inks: &[Ink]) {
         let side = inks.len().isqrt();
         for (nth, ink) in inks.iter().enumerate() {
-            let place = (x + nth % side * scale, y + nth / side * scale);
-            self.fill(place, (scale, scale), *ink);
+            let (column, row) = ((nth % side) as u32, (nth / side) as u32);
+            let corner = at + Size::new(column * scale, row * scale);
+            let Ok(()) = self.fill_solid(&Rectangle::new(corner, Size::new_equal(scale)), *ink);
         }
     }
 
@@ -136,7 +158,7 @@ impl Canvas {
 /// There is no picture.
 pub(crate) fn animated(canvases: &[Canvas], frame_ms: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let (width, height) = (canvases[0].width as u32, canvases[0].height as u32);
+    let Size { width, height } = canvases[0].size;
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Indexed);
     encoder.set_depth(png::BitDepth::Eight);
@@ -162,12 +184,16 @@ mod tests {
 
     #[test]
     fn a_picture_is_read_back_as_it_was_drawn() {
-        let mut canvas = Canvas::new(8, 4);
-        canvas.fill((6, 2), (10, 10), Ink::BAD);
-        canvas.cells((0, 0), 2, &[Ink::water(-1.0), Ink::water(1.0), Ink::TEXT, Ink::error(2.0)]);
+        let mut canvas = Canvas::new(Size::new(8, 4));
+        let outside = Rectangle::new(Point::new(6, 2), Size::new(10, 10));
+        let Ok(()) = canvas.fill_solid(&outside, Ink::BAD);
+        let inks = [Ink::water(-1.0), Ink::water(1.0), Ink::TEXT, Ink::error(2.0)];
+        canvas.cells(Point::zero(), 2, &inks);
+        assert_eq!(canvas.pixels[..4], [inks[0].0, inks[0].0, inks[1].0, inks[1].0]);
+        assert_eq!(canvas.pixels[8 * 2 + 6], Ink::BAD.0);
         for frames in [1, 3] {
             let canvases: Vec<Canvas> = (0..frames)
-                .map(|_| Canvas { pixels: canvas.pixels.clone(), ..Canvas::new(8, 4) })
+                .map(|_| Canvas { pixels: canvas.pixels.clone(), ..Canvas::new(canvas.size) })
                 .collect();
             let bytes = animated(&canvases, 100).unwrap();
             let mut reader = png::Decoder::new(std::io::Cursor::new(&bytes)).read_info().unwrap();
@@ -179,5 +205,15 @@ mod tests {
         }
         assert!(palette().len() <= 3 * 256);
         assert_ne!(Ink::water(1.0), Ink::error(0.0));
+    }
+
+    #[test]
+    fn a_text_stays_within_its_line_and_ends_where_it_says() {
+        let mut canvas = Canvas::new(Size::new(100, 2 * LINE));
+        let end = canvas.write(Point::zero(), "il|", Ink::TEXT);
+        let rows = |row: u32| &canvas.pixels[row as usize * 100..(row as usize + 1) * 100];
+        assert!((0..LINE).any(|row| rows(row).contains(&Ink::TEXT.0)));
+        assert!((0..LINE).all(|row| rows(row)[end.x as usize..].iter().all(|ink| *ink == 0)));
+        assert!((LINE..2 * LINE).all(|row| rows(row).iter().all(|ink| *ink == 0)));
     }
 }

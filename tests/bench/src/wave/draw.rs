@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use embedded_graphics::geometry::{Point, Size};
 
-use super::canvas::{Canvas, Ink, animated};
-use super::font::LINE;
+use super::canvas::{Canvas, Ink, LINE, animated};
 use super::movie::{MovieFrame, WaveMovie};
 use super::wave_run::WavePlan;
 
 /// Pixels along a cell's side.
-const SCALE: usize = 3;
-const MARGIN: usize = 16;
-const LEADING: usize = LINE + 4;
+const SCALE: u32 = 3;
+const MARGIN: u32 = 16;
+const LEADING: u32 = LINE + 4;
 /// The paper shows its 37th.
 const SHOWN: usize = 37;
 /// What is animated, in order; the last if there is a Kafka to compare with.
@@ -27,7 +27,7 @@ struct MoviePanel<'a> {
 
 /// How pictures are drawn.
 struct DrawStyle {
-    side: usize,
+    side: u32,
     /// The height in metres that has the last colour.
     height_max: f32,
     has_errors: bool,
@@ -39,10 +39,10 @@ impl DrawStyle {
         heights.sort_by(f32::total_cmp);
         // Few cells are higher, where a drop has just fallen.
         let height_max = heights[heights.len() * 998 / 1000].max(1e-3);
-        DrawStyle { side: plan.mesh.cells_side() * SCALE, height_max, has_errors }
+        DrawStyle { side: plan.mesh.cells_side() as u32 * SCALE, height_max, has_errors }
     }
 
-    fn panel_height(&self) -> usize {
+    fn panel_height(&self) -> u32 {
         let pictures = if self.has_errors { 2 * self.side + 4 } else { self.side };
         2 * LEADING + 4 + pictures + MARGIN
     }
@@ -51,54 +51,45 @@ impl DrawStyle {
         height.map_or(Ink::NOTHING, |height| Ink::water(height / self.height_max))
     }
 
-    fn draw(
-        &self,
-        canvas: &mut Canvas,
-        (x, y): (usize, usize),
-        panel: &MoviePanel<'_>,
-        truth: &[f32],
-    ) {
-        canvas.write((x, y), panel.title, Ink::TEXT);
+    fn draw(&self, canvas: &mut Canvas, at: Point, panel: &MoviePanel<'_>, truth: &[f32]) {
+        canvas.write(at, panel.title, Ink::TEXT);
+        let below = at + Size::new(0, LEADING);
         match panel.frame {
-            None => _ = canvas.write((x, y + LEADING), "as it was", Ink::DIM),
+            None => _ = canvas.write(below, "as it was", Ink::DIM),
             Some(frame) => {
                 let ink = if frame.wrong_cells == 0 { Ink::GOOD } else { Ink::BAD };
-                let text = format!("{} wrong  ", frame.wrong_cells);
-                let right = canvas.write((x, y + LEADING), &text, ink);
+                let text = format!("{:5} wrong  ", frame.wrong_cells);
+                let end = canvas.write(below, &text, ink);
                 let error = format!("RMSE {:.2} mm", frame.rmse_mm);
-                canvas.write((x + right.max(120) + 8, y + LEADING), &error, Ink::DIM);
+                canvas.write(end, &error, Ink::DIM);
             }
         }
-        let top = y + 2 * LEADING + 4;
+        let top = at + Size::new(0, 2 * LEADING + 4);
         let inks: Vec<Ink> = panel.surface.iter().map(|height| self.water(*height)).collect();
-        canvas.cells((x, top), SCALE, &inks);
+        canvas.cells(top, SCALE, &inks);
         if self.has_errors {
             let error = |(seen, truth): (&Option<f32>, &f32)| {
                 let size = (seen.unwrap_or(0.0) - truth).abs();
                 Ink::error((size / self.height_max).sqrt())
             };
             let errors: Vec<Ink> = panel.surface.iter().zip(truth).map(error).collect();
-            canvas.cells((x, top + self.side + 4), SCALE, &errors);
+            canvas.cells(top + Size::new(0, self.side + 4), SCALE, &errors);
         }
     }
 
     /// One frame of all panels, `columns` in a row, below a line of text.
-    fn sheet(
-        &self,
-        head: &str,
-        panels: &[MoviePanel<'_>],
-        columns: usize,
-        truth: &[f32],
-    ) -> Canvas {
-        let rows = panels.len().div_ceil(columns);
+    fn sheet(&self, head: &str, panels: &[MoviePanel<'_>], columns: u32, truth: &[f32]) -> Canvas {
+        let rows = (panels.len() as u32).div_ceil(columns);
         let pitch = self.side + MARGIN;
         let top = MARGIN + LEADING;
-        let mut canvas =
-            Canvas::new(MARGIN + columns * pitch, top + MARGIN + rows * self.panel_height());
-        canvas.write((MARGIN, MARGIN), head, Ink::DIM);
-        for (nth, panel) in panels.iter().enumerate() {
+        let height = top + MARGIN + rows * self.panel_height();
+        let mut canvas = Canvas::new(Size::new(MARGIN + columns * pitch, height));
+        let corner = Point::zero() + Size::new_equal(MARGIN);
+        canvas.write(corner, head, Ink::DIM);
+        for (nth, panel) in (0..).zip(panels) {
             let (row, column) = (nth / columns, nth % columns);
-            let place = (MARGIN + column * pitch, top + MARGIN / 2 + row * self.panel_height());
+            let down = LEADING + MARGIN / 2 + row * self.panel_height();
+            let place = corner + Size::new(column * pitch, down);
             self.draw(&mut canvas, place, panel, truth);
         }
         canvas
@@ -126,7 +117,7 @@ pub(crate) fn strip(plan: &WavePlan, movies: &[&WaveMovie]) -> Result<Vec<u8>> {
     let frame = SHOWN.min(plan.frames) - 1;
     let (style, truth) = (DrawStyle::of(plan, true), &plan.film[plan.expected(frame)]);
     let panels = panels(plan, movies, frame);
-    let columns = panels.len().div_ceil(2);
+    let columns = (panels.len() as u32).div_ceil(2);
     let head = format!("{} | below each: how far it is from the truth", head(plan, frame));
     style.sheet(&head, &panels, columns, truth).png()
 }

@@ -1,119 +1,84 @@
 //! The errors of each frame of each movie, as an SVG.
 
-use std::fmt::Write;
+use anyhow::{Context, Result};
+use plotters::prelude::*;
 
 use super::movie::{MovieFrame, WaveMovie};
 
-const WIDTH: f64 = 900.0;
-const CHART: f64 = 230.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 20.0;
-const GAP: f64 = 56.0;
-const TOP: f64 = 34.0;
+const WIDTH: u32 = 900;
+const CHARTS_HEIGHT: u32 = 600;
+const LEGEND_COLUMNS: usize = 4;
+const LEGEND_ROW: u32 = 18;
+const FONT: (&str, u32) = ("sans-serif", 15);
+const TITLE_FONT: (&str, u32) = ("sans-serif", 18);
 /// Colours that people with red-green colour blindness can tell apart.
-const COLOURS: [&str; 9] = [
-    "#d55e00", "#e69f00", "#0072b2", "#009e73", "#aa4499", "#882255", "#666666", "#44aa99",
-    "#ddcc77",
+const COLOURS: [RGBColor; 9] = [
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xaa, 0x44, 0x99),
+    RGBColor(0x88, 0x22, 0x55),
+    RGBColor(0x66, 0x66, 0x66),
+    RGBColor(0x44, 0xaa, 0x99),
+    RGBColor(0xdd, 0xcc, 0x77),
 ];
 
 /// What is plotted of a frame.
 type FrameValue = fn(&MovieFrame) -> f64;
+type ChartArea<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Two charts, one below the other: RMSE and wrong cells of each frame.
-pub(crate) fn errors(movies: &[&WaveMovie], frame_ms: u64) -> String {
-    let legend_rows = movies.len().div_ceil(4) as f64;
-    let height = TOP + 2.0 * (CHART + GAP) + legend_rows * 18.0 + 6.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    let charts: [(&str, FrameValue); 2] = [
+pub(crate) fn errors(movies: &[&WaveMovie], frame_ms: u64) -> Result<String> {
+    let mut svg = String::new();
+    draw(&mut svg, movies, frame_ms).context("draw the errors")?;
+    Ok(svg)
+}
+
+fn draw(svg: &mut String, movies: &[&WaveMovie], frame_ms: u64) -> Result<()> {
+    let legend_rows = movies.len().div_ceil(LEGEND_COLUMNS) as u32;
+    let size = (WIDTH, CHARTS_HEIGHT + (legend_rows + 1) * LEGEND_ROW);
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (charts, legend) = root.split_vertically(CHARTS_HEIGHT);
+    let values: [(&str, FrameValue); 2] = [
         ("RMSE of a frame, mm", |frame| frame.rmse_mm),
         ("wrong cells in a frame", |frame| frame.wrong_cells as f64),
     ];
-    for (nth, (title, value)) in charts.into_iter().enumerate() {
-        let top = TOP + nth as f64 * (CHART + GAP);
-        chart(&mut svg, top, title, movies, value, frame_ms);
+    for (area, (title, value)) in charts.split_evenly((values.len(), 1)).iter().zip(values) {
+        draw_chart(area, title, movies, value, frame_ms)?;
     }
-    for (nth, movie) in movies.iter().enumerate() {
-        let x = LEFT + (nth % 4) as f64 * 205.0;
-        let y = TOP + 2.0 * (CHART + GAP) + (nth / 4) as f64 * 18.0;
-        let (colour, to) = (COLOURS[nth % COLOURS.len()], x + 18.0);
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{x} {:.1}H{to}\" stroke=\"{colour}\" stroke-width=\"3\"/><text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
-            y - 4.0,
-            to + 6.0,
-            movie.title
-        );
+    for (nth, (movie, colour)) in movies.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        let x = 70 + (nth % LEGEND_COLUMNS) as i32 * 205;
+        let y = (nth / LEGEND_COLUMNS) as i32 * LEGEND_ROW as i32 + 10;
+        legend.draw(&PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)))?;
+        legend.draw(&Text::new(movie.title.clone(), (x + 24, y - 6), FONT))?;
     }
-    svg + "</svg>\n"
+    root.present()?;
+    Ok(())
 }
 
-fn chart(
-    svg: &mut String,
-    top: f64,
+fn draw_chart(
+    area: &ChartArea<'_>,
     title: &str,
     movies: &[&WaveMovie],
     value: FrameValue,
     frame_ms: u64,
-) {
-    let frames = movies.iter().map(|movie| movie.frames.len()).max().unwrap_or(1).max(2);
-    let largest = movies.iter().flat_map(|movie| &movie.frames).map(value).fold(0.0, f64::max);
-    let tick = tick(largest);
-    let highest = (largest / tick).ceil().max(1.0) * tick;
-    let x = |frame: usize| LEFT + frame as f64 / (frames - 1) as f64 * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| top + CHART * (1.0 - value / highest);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{title}</text>",
-        top - 10.0
-    );
-    for nth in 0..=(highest / tick).round() as usize {
-        let (at, value) = (y(nth as f64 * tick), nth as f64 * tick);
-        let _ = writeln!(
-            svg,
-            "<path d=\"M{LEFT} {at:.1}H{:.1}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            at + 4.0
-        );
+) -> Result<()> {
+    let seconds = |frames: usize| frames as f64 * frame_ms as f64 / 1e3;
+    let frames = movies.iter().map(|movie| movie.frames.len()).max().unwrap_or(0).max(2);
+    let largest = movies.iter().flat_map(|movie| &movie.frames).map(value).fold(1e-3, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, TITLE_FONT)
+        .margin(10)
+        .x_label_area_size(30)
+        .y_label_area_size(60)
+        .build_cartesian_2d(seconds(1)..seconds(frames), 0.0..1.05 * largest)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().max_light_lines(0).x_desc("s").label_style(FONT).draw()?;
+    for (movie, colour) in movies.iter().zip(COLOURS.iter().cycle()) {
+        let points = movie.frames.iter().enumerate().map(|(nth, of)| (seconds(nth + 1), value(of)));
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
     }
-    for frame in (0..frames).filter(|frame| (frame + 1) % (frames / 10).max(1) == 0) {
-        let seconds = (frame + 1) as f64 * frame_ms as f64 / 1e3;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{seconds} s</text>",
-            x(frame),
-            top + CHART + 18.0
-        );
-    }
-    for (nth, movie) in movies.iter().enumerate() {
-        let mut points = String::new();
-        for (frame, of) in movie.frames.iter().enumerate() {
-            let _ = write!(points, "{:.1},{:.1} ", x(frame), y(value(of)));
-        }
-        let _ = writeln!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\" points=\"{}\"/>",
-            COLOURS[nth % COLOURS.len()],
-            points.trim_end()
-        );
-    }
-}
-
-/// A round step that makes about five of `largest`.
-fn tick(largest: f64) -> f64 {
-    let rough = (largest / 5.0).max(1e-3);
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|it| it * power).into_iter().find(|it| *it >= rough).unwrap_or(power)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_round() {
-        assert_eq!([10.0, 9_800.0, 3.1].map(tick), [2.0, 2_000.0, 1.0]);
-    }
+    Ok(())
 }

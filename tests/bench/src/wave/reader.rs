@@ -20,7 +20,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::mesh::{CameraTile, MeshPhoto};
 use super::stream::RunOrigin;
-use crate::batch::{BatchCheck, take_batch};
+use crate::batch::{BatchCheck, batches};
 use crate::connection::{BenchConnection, check_error_code};
 use crate::topic::{LATEST, offsets};
 
@@ -76,11 +76,12 @@ impl PhotoReader {
         for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
             check_error_code(data.error_code)
                 .with_context(|| format!("fetch partition {}", data.partition_index))?;
-            let mut rest = data.records.as_deref().unwrap_or_default();
+            let records = data.records.as_deref().unwrap_or_default();
             let mut seen = Vec::new();
-            while let Some(batch) = take_batch(&mut rest, BatchCheck::FramingAndCrc)? {
+            for batch in batches(records, BatchCheck::FramingAndCrc) {
+                let batch = batch?;
                 for (nth, value) in batch.values()?.into_iter().enumerate() {
-                    seen.push((batch.base_offset + nth as i64, CameraTile::decode(value)?));
+                    seen.push((batch.header.base_offset + nth as i64, CameraTile::decode(&value)?));
                 }
             }
             found.push((usize::try_from(data.partition_index)?, seen));

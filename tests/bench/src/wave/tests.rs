@@ -23,8 +23,8 @@ fn chances_are_the_same_for_the_same_question_and_spread_evenly() {
 /// F1.
 #[test]
 fn a_movie_by_user_time_has_no_wrong_cell_and_one_by_system_time_differs_by_delay_alone() {
-    let directory = ::tests::TestDirectory::new();
-    let server = ::tests::TestServer::start(directory.path(), &[]).unwrap();
+    let directory = ::testkit::directory::TestDirectory::new();
+    let server = ::testkit::process::TestServer::start(directory.path(), &[]).unwrap();
     let mesh = CameraMesh { side: 3 };
     let film = water_tank::film(mesh.cells_side(), SAMPLES, SAMPLE_MS, 1);
     let pace = SamplePace { interval_ms: SAMPLE_MS, delay_ms: 10, seed: 1, is_real: false };
