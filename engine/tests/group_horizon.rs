@@ -19,6 +19,7 @@ use storage::catalog::Catalog;
 use storage::disk::{DiskFault, MemoryDisk};
 use testkit::directory::TestDirectory;
 use testkit::engine::{START, TimeListFormat};
+use testkit::rng::SeededRng;
 
 const RETENTION: Duration = Duration::from_millis(100);
 
@@ -410,11 +411,9 @@ async fn apply_step(world: &mut GroupHorizonWorld, step: GroupHorizonStep) {
             world.restart(found);
             world.check().await;
         }
-        GroupHorizonStep::Crash { at, found, mut seed } => {
-            let choose = |count: usize| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (seed >> 33) as usize % count
-            };
+        GroupHorizonStep::Crash { at, found, seed } => {
+            let mut random = SeededRng::new(seed);
+            let choose = |count: usize| random.below(count as u64) as usize;
             world.crash(at, found, choose).await;
             world.check().await;
         }

@@ -14,6 +14,7 @@ use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
+use testkit::rng::SeededRng;
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;
@@ -75,7 +76,7 @@ struct TreeWorld {
     fixture: TreeFixture,
     moments: Vec<Cut>,
     opened: Vec<OpenedNode>,
-    random: u64,
+    random: SeededRng,
 }
 
 impl TreeWorld {
@@ -97,12 +98,11 @@ impl TreeWorld {
         fixture.topic(TOPIC, PARTITIONS, &configs).await;
         fixture.advance_clock(1);
         let moments = vec![fixture.now()];
-        TreeWorld { fixture, moments, opened: Vec::new(), random: 1 }
+        TreeWorld { fixture, moments, opened: Vec::new(), random: SeededRng::new(1) }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.random >> 33) % below.max(1)
+        self.random.below(below.max(1))
     }
 
     fn moment(&mut self) -> Cut {
@@ -151,7 +151,7 @@ impl TreeWorld {
                 self.fixture = self.fixture.restart();
             }
             TreeStep::Check { seed } => {
-                self.random = *seed;
+                self.random = SeededRng::new(*seed);
                 self.check().await;
             }
         }

@@ -6,7 +6,6 @@ use hlc::{Cut, Moment, UserTime};
 use storage::catalog::CatalogError;
 use storage::{Offset, StorageError};
 
-use crate::compaction::CompactionError;
 use crate::config::ConfigError;
 
 /// Why the engine did not do what was requested.
@@ -134,16 +133,5 @@ impl EngineError {
 impl From<StorageError> for EngineError {
     fn from(error: StorageError) -> EngineError {
         EngineError::Storage(error)
-    }
-}
-
-impl From<CompactionError> for EngineError {
-    fn from(error: CompactionError) -> EngineError {
-        match error {
-            CompactionError::Disk(error) => EngineError::Storage(error),
-            CompactionError::EndsEarly { .. } | CompactionError::Memory { .. } => {
-                EngineError::Internal(error.to_string().into())
-            }
-        }
     }
 }

@@ -14,6 +14,7 @@ mod ledger;
 mod model_tree;
 mod network;
 mod node;
+mod run;
 mod small_files;
 mod trace;
 mod tree_versions;
@@ -40,7 +41,7 @@ pub struct SimReport {
 /// # Errors
 /// Something did not hold: what, the last events, and how to replay the world.
 pub fn run_world(seed: u64, prints: bool) -> Result<SimReport, String> {
-    let result = std::panic::catch_unwind(|| world::run(seed, prints))
+    let result = std::panic::catch_unwind(|| run::run(seed, prints))
         .unwrap_or_else(|_| Err("the node panicked".to_owned()));
     let replay = format!("FREEZEFRAME_SIM_SEED={seed} cargo test -p simulation");
     result.map_err(|why| format!("seed {seed}: {why}\nreplay it with\n  {replay}\n"))

@@ -7,18 +7,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Engine;
 use parking_lot::Mutex;
-use testkit::rng::SeededRng;
-use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::SimReport;
-use crate::actors::{self, SimAdmin};
 use crate::audit::{AuditOccasion, NodeAudit, PartitionKey};
 use crate::catalog::CatalogDirectories;
 use crate::clock::SimClock;
@@ -28,7 +24,7 @@ use crate::facts::SimFact;
 use crate::invariants::{self, Invariant};
 use crate::ledger::{LedgerStep, SimLedger};
 use crate::network::SimSocket;
-use crate::node::{SimNode, WorldShape, seed_ids};
+use crate::node::{SimNode, WorldShape};
 use crate::trace::SimTrace;
 
 /// How long a world lasts, in its own time.
@@ -55,31 +51,8 @@ pub(crate) struct SimWorld {
     sync_observations: Arc<Mutex<Vec<SimFact>>>,
 }
 
-/// Runs the world of `seed`. An error is what did not hold, with the last events.
-pub(crate) fn run(seed: u64, prints: bool) -> Result<SimReport, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime without threads can be made");
-    seed_ids(seed);
-    let everything = async {
-        let world = Rc::new(SimWorld::new(WorldShape::of(seed), prints));
-        world.run_to_end(seed).await;
-        let trace = world.trace.borrow();
-        if let Some(why) = world.failure.borrow_mut().take() {
-            return Err(format!("{why}\n{}", trace.tail()));
-        }
-        Ok(SimReport {
-            fingerprint: trace.fingerprint(),
-            coverage: world.coverage.borrow().clone(),
-        })
-    };
-    LocalSet::new().block_on(&runtime, everything)
-}
-
 impl SimWorld {
-    fn new(shape: WorldShape, prints: bool) -> SimWorld {
+    pub(crate) fn new(shape: WorldShape, prints: bool) -> SimWorld {
         SimWorld {
             shape,
             clock: Arc::new(SimClock::new()),
@@ -98,18 +71,13 @@ impl SimWorld {
         }
     }
 
-    async fn run_to_end(self: &Rc<Self>, seed: u64) {
-        let mut rng = SeededRng::new(seed);
-        let mut admin = SimAdmin::new(self, rng.fork());
-        admin.begin().await;
-        let actors = actors::spawn_all(self, &mut rng);
-        admin.run().await;
-        for actor in actors {
-            if let Err(error) = actor.await {
-                self.fail("an actor", &error.to_string());
-            }
+    /// The world has ended. An error is what did not hold, with the last events.
+    pub(crate) fn report_end(&self) -> Result<SimReport, String> {
+        let trace = self.trace.borrow();
+        if let Some(why) = self.failure.borrow_mut().take() {
+            return Err(format!("{why}\n{}", trace.tail()));
         }
-        admin.end().await;
+        Ok(SimReport { fingerprint: trace.fingerprint(), coverage: self.coverage.borrow().clone() })
     }
 
     /// Whether actors should end: time is up, or something has failed.

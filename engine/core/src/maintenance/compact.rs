@@ -102,6 +102,17 @@ impl CoreMaintenance<'_> {
     }
 }
 
+impl From<CompactionError> for EngineError {
+    fn from(error: CompactionError) -> EngineError {
+        match error {
+            CompactionError::Disk(error) => EngineError::Storage(error),
+            CompactionError::EndsEarly { .. } | CompactionError::Memory { .. } => {
+                EngineError::Internal(error.to_string().into())
+            }
+        }
+    }
+}
+
 struct CompactionPlan {
     until: Offset,
     horizon: Hlc,
