@@ -1,9 +1,9 @@
-//! The history API over HTTP: the documents of Kafka's extension API, with the status codes of
+//! The history API over HTTP: the same documents as over Kafka's wire, with the status codes of
 //! HTTP. `docs/OPERATING.md` lists them.
 //!
 //! `POST /v1` takes any document. `GET /v1/<op>?field=value` serves the operations that only read,
 //! and builds the document from the query. Every response is JSON. An error response has the
-//! extension API's document and an HTTP status.
+//! history API's document and an HTTP status.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
-use compat_kafka::HistoryErrorCode;
+use history_api::HistoryApiError;
+use history_documents::{DOCUMENT_BYTES_MAX, HistoryErrorCode, HistoryRequest};
 use serde_json::{Map, Value, json};
 
 use crate::http_response::{refuse_with, respond};
@@ -22,14 +23,12 @@ use crate::status::ServerStatus;
 
 /// The operations that GET serves: they change nothing.
 const GET_OPERATIONS: [&str; 6] = ["cut", "diff", "topics", "groups", "offsets", "pins"];
-/// The longest document.
-const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn routes() -> Router<Arc<ServerStatus>> {
     Router::new()
         .route("/v1", post(post_document))
         .route("/v1/{op}", get(get_operation))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX))
 }
 
 async fn post_document(
@@ -45,7 +44,7 @@ async fn post_document(
     let body = match body {
         Ok(body) => body,
         Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            let what = format!("a document is not longer than {BODY_BYTES_MAX} bytes");
+            let what = format!("a document is not longer than {DOCUMENT_BYTES_MAX} bytes");
             return refuse_with(HistoryErrorCode::TooLarge, what);
         }
         Err(rejection) => return refuse_with(HistoryErrorCode::BadRequest, rejection.body_text()),
@@ -84,7 +83,11 @@ async fn answer(status: &ServerStatus, document: Value) -> Response {
         let message = "the data directory is being opened";
         return refuse_with(HistoryErrorCode::Starting, message);
     };
-    respond(compat_kafka::handle_document(&parts.kafka, document).await)
+    let request = HistoryRequest::from_document(document).map_err(HistoryApiError::from);
+    respond(match request {
+        Ok(request) => parts.kafka.history().answer(request).await,
+        Err(refusal) => Err(refusal),
+    })
 }
 
 /// Builds the document from a query. Its fields are strings, except for numbers and for

@@ -25,7 +25,6 @@ use crate::control::{ControlContext, ControlSocket};
 use crate::http_hosts::HttpHosts;
 use crate::listen::bind_port;
 use crate::status::{ServerParts, ServerStatus};
-use crate::tree::TreeOps;
 
 /// How long connections may take to end. The Kafka protocol server has a limit of its own; this
 /// limit applies to that server.
@@ -116,9 +115,8 @@ impl Broker {
         let (home, engine) = opened.context("open the data directory")??;
         kafka_options.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_options.moment_patience;
-        let kafka = open_kafka(&engine, kafka_options)?;
         let tree = open_tree(&engine, patience);
-        kafka.register_operations(Arc::new(TreeOps::new(Arc::clone(&tree))));
+        let kafka = open_kafka(&engine, kafka_options, &tree)?;
         let kafka_listener = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
@@ -222,8 +220,12 @@ fn open_control(data_dir: &Path, parts: ControlContext) -> Option<ControlSocket>
     }
 }
 
-fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc<KafkaServer>> {
-    KafkaServer::new(Arc::clone(engine), options).context("restore the consumer groups")
+fn open_kafka(
+    engine: &Arc<Engine>,
+    options: KafkaOptions,
+    tree: &ViewTree,
+) -> anyhow::Result<Arc<KafkaServer>> {
+    KafkaServer::with_tree(Arc::clone(engine), options, tree).context("restore the consumer groups")
 }
 
 /// A new cluster id in Kafka's format: 16 random bytes in 22 letters.

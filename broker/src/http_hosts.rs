@@ -13,7 +13,8 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use compat_kafka::{HistoryApiError, HistoryErrorCode};
+use history_api::HistoryApiError;
+use history_documents::HistoryErrorCode;
 
 use crate::config::ListenAddress;
 use crate::http_response::refuse;

@@ -2,7 +2,8 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use compat_kafka::{HistoryApiError, HistoryErrorCode};
+use history_api::HistoryApiError;
+use history_documents::HistoryErrorCode;
 
 const JSON: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];

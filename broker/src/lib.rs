@@ -19,7 +19,6 @@ mod metrics;
 mod process;
 mod run;
 mod status;
-mod tree;
 
 pub use broker::{Broker, RunningBroker};
 pub use config::nearest::{distance, nearest};

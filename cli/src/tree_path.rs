@@ -3,7 +3,7 @@
 use std::fmt;
 
 use client::tree::{TreeName, TreeNodeKind};
-use fileview::{PathError, base64};
+use fileview::PathError;
 use hlc::SysTime;
 
 use crate::moments::{MomentArg, TypedPath, date};
@@ -69,13 +69,8 @@ impl fmt::Display for TreePath {
 
 /// A name as text.
 pub(crate) fn name_of(name: &TreeName) -> String {
-    match name {
-        TreeName::Text(text) => text.clone(),
-        TreeName::Bytes { base64 } => {
-            let bytes = base64::decode(base64).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        }
-    }
+    let bytes = name.clone().into_bytes().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A name in the format of `ls -F`.

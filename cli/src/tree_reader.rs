@@ -1,9 +1,8 @@
 //! Reads files of the server's tree, in pieces of bounded size.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use client::Client;
 use client::tree::TreeFileHandle;
-use fileview::base64;
 use hlc::MomentSelector;
 
 use crate::moments::TypedPath;
@@ -11,11 +10,6 @@ use crate::tree_path::name_of;
 
 /// The size of one read.
 const PART_BYTES: usize = 512 << 10;
-
-/// Decodes bytes that the server sent in base64.
-pub(crate) fn bytes_of(part: &str) -> anyhow::Result<Vec<u8>> {
-    base64::decode(part).context("the server answered with something that is not base64")
-}
 
 /// A file, as it was when it was opened.
 pub(crate) struct TreeFileReader {
@@ -41,7 +35,7 @@ impl TreeFileReader {
             return Ok(None);
         }
         let wanted = PART_BYTES.min(usize::try_from(size - at).unwrap_or(usize::MAX));
-        let part = bytes_of(&client.tree_read(&self.opened, at, wanted).await?)?;
+        let part = client.tree_read(&self.opened, at, wanted).await?;
         if part.is_empty() {
             bail!("{} has {size} bytes, but the server gives none from {at} on", self.path);
         }

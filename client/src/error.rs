@@ -3,9 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use history_documents::ServerRefusal;
 use kafka_protocol::ResponseError;
-
-use crate::history::ServerRefusal;
 
 /// Why a call failed. Each variant needs a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]

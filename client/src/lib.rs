@@ -26,7 +26,6 @@ mod api;
 mod bootstrap;
 mod cluster;
 mod connection;
-mod decimal;
 mod error;
 mod fetch;
 mod frame;

@@ -7,20 +7,21 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use engine::{Engine, PartitionView, SeekError, Topic, TopicId, TopicView, WaitPolicy};
+use fileview::tree::{TreeOptions, ViewTree};
+use history_api::{HistoryApi, HistoryContext};
 use hlc::split_moment_topic;
 use kafka_protocol::ResponseError;
-use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::corruption::{Corruption, CorruptionCache};
 use crate::error_code::seek_error;
-use crate::extension::ExtensionOperations;
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
 use crate::groups::{GroupCoordinator, Options as GroupOptions};
+use crate::history_support::CachedMomentTopics;
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
@@ -119,8 +120,8 @@ impl Default for KafkaOptions {
 pub struct KafkaServer {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: KafkaOptions,
-    pub(crate) groups: GroupCoordinator,
-    pub(crate) moment_cache: MomentCache,
+    pub(crate) groups: Arc<GroupCoordinator>,
+    pub(crate) moment_cache: Arc<MomentCache>,
     pub(crate) format: KafkaFormat,
     /// The budget for large requests that have arrived or are arriving.
     pub(crate) large_request_budget: Arc<MemoryBudget>,
@@ -138,8 +139,7 @@ pub struct KafkaServer {
     pub(crate) corruption_cache: CorruptionCache,
     bound_address: OnceLock<SocketAddr>,
     metrics: KafkaMetrics,
-    /// Operations of the extension API that other parts of the server registered.
-    extension_operations: RwLock<Vec<Arc<dyn ExtensionOperations>>>,
+    history: Arc<HistoryApi>,
 }
 
 /// A topic that a reader named: the present one, or a moment of it.
@@ -188,6 +188,7 @@ impl ReadableTopic {
 
 impl KafkaServer {
     /// Creates the server on `engine` and restores the groups. It must be called within a runtime.
+    /// Its history API has a tree of files of its own.
     ///
     /// # Errors
     ///
@@ -196,10 +197,25 @@ impl KafkaServer {
         engine: Arc<Engine>,
         options: KafkaOptions,
     ) -> Result<Arc<KafkaServer>, engine::EngineError> {
+        let tree = TreeOptions { patience: options.moment_patience, ..TreeOptions::default() };
+        let tree = ViewTree::new(Arc::clone(&engine), tree);
+        KafkaServer::with_tree(engine, options, &tree)
+    }
+
+    /// [`KafkaServer::new`] with a tree of files that others show too. They share its memory.
+    ///
+    /// # Errors
+    ///
+    /// The catalog cannot be read.
+    pub fn with_tree(
+        engine: Arc<Engine>,
+        options: KafkaOptions,
+        tree: &ViewTree,
+    ) -> Result<Arc<KafkaServer>, engine::EngineError> {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
         let new_id = options.new_id;
         let new_member_id = move || Uuid::from_bytes(new_id());
-        let groups = GroupCoordinator::new(options.groups.clone(), log, new_member_id);
+        let groups = Arc::new(GroupCoordinator::new(options.groups.clone(), log, new_member_id));
         for (group, snapshot) in engine.groups().snapshots()? {
             if let Err(error) = groups.restore(&group, &snapshot) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join again");
@@ -209,13 +225,16 @@ impl KafkaServer {
         for offset in engine.groups().committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
+        let moment_cache = Arc::new(MomentCache::default());
+        let context = history_context(&engine, &groups, &moment_cache, &options);
+        let history = Arc::new(HistoryApi::new(context, tree));
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         let stall_max = options.transfer_limits.stall_max;
         let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
         Ok(Arc::new(KafkaServer {
             engine,
             groups,
-            moment_cache: MomentCache::default(),
+            moment_cache,
             format: KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max },
             large_request_budget: budget(options.requests_bytes_max, options.request_bytes_max),
             pipelined_request_budget: budget(
@@ -232,7 +251,7 @@ impl KafkaServer {
             corruption_cache: CorruptionCache::default(),
             bound_address: OnceLock::new(),
             metrics: KafkaMetrics::default(),
-            extension_operations: RwLock::default(),
+            history,
             options,
         }))
     }
@@ -252,19 +271,9 @@ impl KafkaServer {
         ]
     }
 
-    /// Adds operations to the extension API. Operations of this crate take precedence, and then the
-    /// earliest registered.
-    pub fn register_operations(&self, ops: Arc<dyn ExtensionOperations>) {
-        self.extension_operations.write().push(ops);
-    }
-
-    /// The registered operations that include `op`.
-    pub(crate) fn operations_for(&self, op: &str) -> Option<Arc<dyn ExtensionOperations>> {
-        self.extension_operations
-            .read()
-            .iter()
-            .find(|more| more.operations().contains(&op))
-            .cloned()
+    /// The history API, which is served over HTTP too.
+    pub fn history(&self) -> &Arc<HistoryApi> {
+        &self.history
     }
 
     /// Counts and remembers a payload whose bytes are not those that were written.
@@ -353,6 +362,25 @@ impl KafkaServer {
     /// Answers all members that wait in groups, so that connections can end.
     pub fn close(&self) {
         self.groups.close();
+    }
+}
+
+fn history_context(
+    engine: &Arc<Engine>,
+    groups: &Arc<GroupCoordinator>,
+    moment_cache: &Arc<MomentCache>,
+    options: &KafkaOptions,
+) -> HistoryContext {
+    let moment_topics = CachedMomentTopics {
+        engine: Arc::clone(engine),
+        cache: Arc::clone(moment_cache),
+        patience: options.moment_patience,
+    };
+    HistoryContext {
+        engine: Arc::clone(engine),
+        groups: Arc::<GroupCoordinator>::clone(groups),
+        moment_topics: Arc::new(moment_topics),
+        patience: options.moment_patience,
     }
 }
 

@@ -19,6 +19,7 @@ mod frame_reader;
 mod group_log;
 pub mod groups;
 mod guard;
+mod history_support;
 mod memory_budget;
 mod metrics;
 mod moment_cache;
@@ -32,9 +33,6 @@ mod trim;
 
 pub use crate::core::{AdvertisedAddress, KafkaOptions, KafkaServer};
 pub use conn::{serve, serve_stream};
-pub use extension::{
-    ExtensionOperations, HistoryApiError, HistoryErrorCode, OperationFuture, handle_document,
-};
 pub use format::KafkaFormat;
 pub use metrics::KafkaMetrics;
 pub use stream::ByteStream;

@@ -11,10 +11,9 @@
 use std::io::Write;
 
 use bytes::Bytes;
+use history_documents::base64;
 use kafka_records::KafkaRecord;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
-
-use crate::base64;
 
 /// The difference of two user times up to this far from 0 fits an `i64`.
 const TIMESTAMP_MAX: i64 = i64::MAX / 2;
@@ -161,12 +160,12 @@ struct JsonBytesInput(Option<Vec<u8>>);
 enum JsonBytesForm {
     Null(()),
     Text(String),
-    Bytes(Base64Bytes),
+    Bytes(JsonBase64Form),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Base64Bytes {
+struct JsonBase64Form {
     base64: String,
 }
 

@@ -16,7 +16,6 @@
 #[cfg(test)]
 extern crate self as fileview;
 
-pub mod base64;
 pub mod fuse;
 mod jsonl;
 mod name;

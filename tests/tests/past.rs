@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::history::{PendingMomentPolicy, RefusalCode, moment_topic};
+use client::history::{HistoryErrorCode, PendingMomentPolicy, moment_topic};
 use client::{
     Client, ClientError, FetchOptions, NewTopic, OffsetSpec, Options, RequiredAcks, ResponseError,
 };
@@ -299,7 +299,7 @@ async fn a_moment_far_ahead_is_refused_at_once_and_one_just_ahead_is_waited_for(
     let begun = Instant::now();
     let refused = client.cut(&far, None, PendingMomentPolicy::Wait, TIMEOUT).await;
     let Err(ClientError::History(refusal)) = refused else { panic!("{refused:?}") };
-    assert_eq!(refusal.code, RefusalCode::FarFuture);
+    assert_eq!(refusal.code, HistoryErrorCode::FarFuture);
     assert!(refusal.frontier.is_some(), "it says how far it can answer");
     let error =
         client.topic(&moment_topic("t", &MomentSelector::At(far))).await.expect_err("far ahead");
@@ -308,7 +308,7 @@ async fn a_moment_far_ahead_is_refused_at_once_and_one_just_ahead_is_waited_for(
     let soon = ahead(now(&mut client).await, 2000);
     let refused = client.cut(&soon, None, PendingMomentPolicy::Refuse, TIMEOUT).await;
     let Err(ClientError::History(refusal)) = refused else { panic!("{refused:?}") };
-    assert_eq!(refusal.code, RefusalCode::NotYet);
+    assert_eq!(refusal.code, HistoryErrorCode::NotYet);
     let cut = client
         .cut(&soon, None, PendingMomentPolicy::Wait, TIMEOUT)
         .await

@@ -1,6 +1,7 @@
 //! `freezeframe cat`: prints a topic or a partition to its end.
 
 use client::Client;
+use client::tree::TreeKeysFormat;
 use fileview::{RecordSelection, RenderError, ViewFormat};
 use hlc::MomentSelector;
 
@@ -10,7 +11,7 @@ use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
 use crate::topic_reader::{TopicSource, fix_user_moment};
 use crate::tree_path::AnyPath;
-use crate::tree_reader::{TreeFileReader, bytes_of, partition_files};
+use crate::tree_reader::{TreeFileReader, partition_files};
 
 /// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
@@ -176,8 +177,8 @@ async fn print_keys(
             let message = "--keys picks single records, and raw gives whole batches".to_owned();
             return Err(UsageError(message).into());
         }
-        FormatArg::Values => "values",
-        FormatArg::Jsonl => "jsonl",
+        FormatArg::Values => TreeKeysFormat::Values,
+        FormatArg::Jsonl => TreeKeysFormat::Jsonl,
     };
     if path.partition.is_some() {
         let message = "--keys is about a whole topic: a key may be in any partition".to_owned();
@@ -190,7 +191,7 @@ async fn print_keys(
     let mut after = None::<String>;
     loop {
         let page = client.tree_keys(&path.topic, at.as_deref(), format, after.as_deref()).await?;
-        output.contents(&bytes_of(&page.base64)?)?;
+        output.contents(&page.base64.0)?;
         at = Some(page.at);
         after = page.next;
         if after.is_none() {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use client::ClientError;
-use client::history::{GroupSeekResult, RefusalCode, SeekOffsetChange};
+use client::history::{GroupSeekResult, HistoryErrorCode, SeekOffsetChange};
 use hlc::Moment;
 
 use super::super::ServerAddress;
@@ -85,7 +85,7 @@ pub(super) async fn seek(args: &SeekGroupArgs, server: &ServerAddress) -> anyhow
     let mut client = server.connect().await?;
     let set = client.seek_group(group, &at, topics, args.dry_run).await;
     if let (None, Err(ClientError::History(refusal))) = (topics, &set)
-        && refusal.code == RefusalCode::UnknownGroup
+        && refusal.code == HistoryErrorCode::UnknownGroup
     {
         bail!(
             "group {group} has committed nothing, so it is not known what it reads: name its topics with --topic"

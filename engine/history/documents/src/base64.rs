@@ -1,7 +1,34 @@
 //! Base64 (RFC 4648, section 4), for bytes that are not text.
 
+use serde::{Deserialize, Serialize, Serializer};
+
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+/// Bytes that a document spells in base64.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Base64Bytes(pub Vec<u8>);
+
+/// A text that is not base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is not base64")]
+pub struct Base64Error;
+
+impl TryFrom<String> for Base64Bytes {
+    type Error = Base64Error;
+
+    fn try_from(text: String) -> Result<Base64Bytes, Base64Error> {
+        decode(&text).map(Base64Bytes).ok_or(Base64Error)
+    }
+}
+
+impl Serialize for Base64Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&encode(&self.0))
+    }
+}
+
+/// The text of bytes.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

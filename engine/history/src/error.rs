@@ -1,54 +1,84 @@
 //! Why an operation failed: a code for programs, and a sentence for people.
 
-use engine::groups::GroupSetError;
-use engine::{EngineError, PinError, SeekError, StorageError};
-use hlc::Hlc;
-use serde::Serialize;
-use serde_json::json;
+use std::fmt;
 
-use super::error_code::HistoryErrorCode;
-use super::moment::stamp_text;
-use crate::groups::GroupError;
+use engine::diff::DiffCursorError;
+use engine::groups::GroupSetError;
+use engine::{EngineError, PinError, PluginFilesError, SeekError, StorageError};
+use fileview::tree::TreeError;
+use history_documents::{HistoryErrorCode, HistoryRefusal, RefusalDocument, RequestError};
+use hlc::{Hlc, MomentError};
 
 /// The retry delay while the catalog is loaded from the journal.
 const LOADING_RETRY_MS: u64 = 1000;
 
 /// Why an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryApiError {
-    code: HistoryErrorCode,
-    message: String,
-    frontier: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_ms: Option<u64>,
+    refusal: HistoryRefusal,
 }
 
 impl HistoryApiError {
+    /// An error without a frontier and without a retry.
     pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> HistoryApiError {
-        HistoryApiError { code, message: message.into(), frontier: None, retry_ms: None }
+        let message = message.into();
+        HistoryApiError {
+            refusal: HistoryRefusal { code, message, frontier: None, retry_ms: None },
+        }
     }
 
+    /// The kind of error.
     pub fn code(&self) -> HistoryErrorCode {
-        self.code
+        self.refusal.code
     }
 
     /// When to retry, in milliseconds, if that would help.
     pub fn retry_ms(&self) -> Option<u64> {
-        self.retry_ms
+        self.refusal.retry_ms
     }
 
     /// The same, with a retry after so many milliseconds.
-    pub fn retry_in(self, retry_ms: u64) -> HistoryApiError {
-        HistoryApiError { retry_ms: Some(retry_ms), ..self }
+    #[must_use]
+    pub fn retry_in(mut self, retry_ms: u64) -> HistoryApiError {
+        self.refusal.retry_ms = Some(retry_ms);
+        self
     }
 
-    /// The response document: one field, `error`.
+    /// The text of the response document: one field, `error`.
     pub fn document(&self) -> String {
-        json!({ "error": self }).to_string()
+        let document = RefusalDocument { error: self.refusal.clone() };
+        serde_json::to_string(&document).expect("texts and numbers are JSON")
     }
 
-    fn at_frontier(self, frontier: Hlc) -> HistoryApiError {
-        HistoryApiError { frontier: Some(stamp_text(frontier)), ..self }
+    fn at_frontier(mut self, frontier: Hlc) -> HistoryApiError {
+        self.refusal.frontier = Some(frontier.into());
+        self
+    }
+}
+
+impl fmt::Display for HistoryApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.refusal.fmt(f)
+    }
+}
+
+impl std::error::Error for HistoryApiError {}
+
+impl From<RequestError> for HistoryApiError {
+    fn from(error: RequestError) -> HistoryApiError {
+        HistoryApiError::new(HistoryErrorCode::BadRequest, error.to_string())
+    }
+}
+
+impl From<MomentError> for HistoryApiError {
+    fn from(error: MomentError) -> HistoryApiError {
+        HistoryApiError::new(HistoryErrorCode::BadMoment, error.to_string())
+    }
+}
+
+impl From<DiffCursorError> for HistoryApiError {
+    fn from(error: DiffCursorError) -> HistoryApiError {
+        HistoryApiError::new(HistoryErrorCode::BadRequest, error.to_string())
     }
 }
 
@@ -101,8 +131,9 @@ impl From<EngineError> for HistoryApiError {
             | EngineError::UserTimeChanged
             | EngineError::UserTimeOutOfOrder { .. } => HistoryErrorCode::Internal,
         };
-        let retry_ms = matches!(error, EngineError::Loading(_)).then_some(LOADING_RETRY_MS);
-        HistoryApiError { retry_ms, ..HistoryApiError::new(code, error.to_string()) }
+        let refusal = HistoryApiError::new(code, error.to_string());
+        let is_loading = matches!(error, EngineError::Loading(_));
+        if is_loading { refusal.retry_in(LOADING_RETRY_MS) } else { refusal }
     }
 }
 
@@ -144,42 +175,36 @@ impl From<GroupSetError> for HistoryApiError {
     }
 }
 
-impl From<GroupError> for HistoryApiError {
-    fn from(error: GroupError) -> HistoryApiError {
-        match error {
-            GroupError::NonEmptyGroup => HistoryApiError::new(
-                HistoryErrorCode::GroupActive,
-                "the group has members, which would go on from where they are, and commit that: stop \
-                 them, and wait until they have left or their session has ended",
-            ),
-            GroupError::InvalidGroupId => {
-                HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name")
+impl From<PluginFilesError> for HistoryApiError {
+    fn from(error: PluginFilesError) -> HistoryApiError {
+        let code = match error {
+            PluginFilesError::Plugin(_) => HistoryErrorCode::BadPlugin,
+            PluginFilesError::Unknown(_) => HistoryErrorCode::UnknownPlugin,
+            PluginFilesError::Files(_) => HistoryErrorCode::Internal,
+        };
+        HistoryApiError::new(code, error.to_string())
+    }
+}
+
+impl From<TreeError> for HistoryApiError {
+    fn from(error: TreeError) -> HistoryApiError {
+        let code = match &error {
+            TreeError::NotFound(_) => HistoryErrorCode::NotFound,
+            TreeError::NotDirectory(_) => HistoryErrorCode::NotDirectory,
+            TreeError::IsDirectory(_) => HistoryErrorCode::IsDirectory,
+            TreeError::Moment(_) => HistoryErrorCode::BadMoment,
+            TreeError::Invalid(_) | TreeError::Escapes(_) | TreeError::NameTooLong(_) => {
+                HistoryErrorCode::BadPath
             }
-            GroupError::CoordinatorNotAvailable => HistoryApiError::new(
-                HistoryErrorCode::GroupBusy,
-                "the group is being changed by somebody else; try again",
-            ),
-            GroupError::TooManyGroups => HistoryApiError::new(
-                HistoryErrorCode::TooManyGroups,
-                "there are as many groups as there may be",
-            ),
-            GroupError::GroupIdNotFound => {
-                HistoryApiError::new(HistoryErrorCode::UnknownGroup, error.to_string())
-            }
-            // Only group members get these, and no operation here is a member's.
-            GroupError::UnknownMemberId
-            | GroupError::IllegalGeneration
-            | GroupError::RebalanceInProgress
-            | GroupError::InconsistentGroupProtocol
-            | GroupError::MemberIdRequired
-            | GroupError::FencedInstanceId
-            | GroupError::InvalidSessionTimeout
-            | GroupError::GroupMaxSizeReached
-            | GroupError::GroupSubscribedToTopic
-            | GroupError::TooManyBytes
-            | GroupError::TooLarge => {
-                HistoryApiError::new(HistoryErrorCode::Internal, error.to_string())
-            }
-        }
+            TreeError::NotYet(_) => HistoryErrorCode::NotYet,
+            TreeError::FarFuture(_) => HistoryErrorCode::FarFuture,
+            TreeError::BeforeHistory(_) => HistoryErrorCode::BeforeHistory,
+            TreeError::Gone(_) => HistoryErrorCode::Gone,
+            TreeError::Unfinished(_) => HistoryErrorCode::Unfinished,
+            TreeError::Io(_) => HistoryErrorCode::Internal,
+        };
+        let refusal = HistoryApiError::new(code, error.to_string());
+        // The progress of the search is remembered.
+        if code == HistoryErrorCode::Unfinished { refusal.retry_in(0) } else { refusal }
     }
 }

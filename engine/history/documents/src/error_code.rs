@@ -3,22 +3,32 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! history_error_codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)*) => {
+        /// The kind of an error. It has exactly the codes that a server may send.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum HistoryErrorCode {
             $($(#[$doc])* $code,)*
         }
 
         impl HistoryErrorCode {
+            /// All codes, in the order of the manual.
             pub const ALL: &[HistoryErrorCode] = &[$(HistoryErrorCode::$code),*];
 
             /// The name in a document.
             pub fn name(self) -> &'static str {
                 match self {
                     $(HistoryErrorCode::$code => $name,)*
+                }
+            }
+
+            /// The code of that name.
+            pub fn from_name(name: &str) -> Option<HistoryErrorCode> {
+                match name {
+                    $($name => Some(HistoryErrorCode::$code),)*
+                    _ => None,
                 }
             }
         }
@@ -114,17 +124,63 @@ impl Serialize for HistoryErrorCode {
     }
 }
 
+impl<'de> Deserialize<'de> for HistoryErrorCode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HistoryErrorCode, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        HistoryErrorCode::from_name(&name)
+            .ok_or_else(|| serde::de::Error::custom(format!("no error code: {name}")))
+    }
+}
+
+/// The code of an error as a client receives it: a newer server may know more codes. A server does
+/// not send it, so it cannot be written as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum ReceivedErrorCode {
+    /// A code of this version.
+    Known(HistoryErrorCode),
+    /// The name of a code that this version does not know.
+    Other(String),
+}
+
+impl From<String> for ReceivedErrorCode {
+    fn from(name: String) -> ReceivedErrorCode {
+        match HistoryErrorCode::from_name(&name) {
+            Some(code) => ReceivedErrorCode::Known(code),
+            None => ReceivedErrorCode::Other(name),
+        }
+    }
+}
+
+impl PartialEq<HistoryErrorCode> for ReceivedErrorCode {
+    fn eq(&self, code: &HistoryErrorCode) -> bool {
+        matches!(self, ReceivedErrorCode::Known(known) if known == code)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_code_is_in_the_manual_and_every_code_in_the_manual_is_one() {
-        let manual = include_str!("../../../docs/KAFKA.md");
+        let manual = include_str!("../../../../docs/KAFKA.md");
         let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
         let rows = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
         let listed: Vec<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
         let codes: Vec<&str> = HistoryErrorCode::ALL.iter().map(|code| code.name()).collect();
         assert_eq!(listed, codes);
+    }
+
+    #[test]
+    fn every_code_reads_back_and_one_of_a_newer_server_keeps_its_name() {
+        for code in HistoryErrorCode::ALL {
+            let text = serde_json::to_value(code).unwrap();
+            assert_eq!(serde_json::from_value::<HistoryErrorCode>(text.clone()).unwrap(), *code);
+            assert_eq!(serde_json::from_value::<ReceivedErrorCode>(text).unwrap(), *code);
+        }
+        assert!(serde_json::from_str::<HistoryErrorCode>("\"tired\"").is_err());
+        let other: ReceivedErrorCode = serde_json::from_str("\"tired\"").unwrap();
+        assert_eq!(other, ReceivedErrorCode::Other("tired".to_owned()));
     }
 }

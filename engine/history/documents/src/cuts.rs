@@ -1,0 +1,78 @@
+//! Cuts: one moment across all partitions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::moment::{PendingMomentPolicy, Stamp};
+
+/// A request for a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CutRequest {
+    /// The moment, of either time.
+    pub at: String,
+    /// Restricts the cut to these topics.
+    #[serde(default)]
+    pub topics: Option<Vec<String>>,
+    /// What to do if the moment is not final yet.
+    #[serde(default)]
+    pub when: PendingMomentPolicy,
+    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    #[serde(default)]
+    pub patience_ms: Option<u64>,
+}
+
+/// A cut: the end of each partition at one moment, and how precise the answer is.
+///
+/// A cut may have very many partitions. The server puts a type in their place that is written
+/// without a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
+    /// The moment of the answer, in its resolved form.
+    pub at: String,
+    /// The kind of answer for each partition: `prefix`, all records up to an offset.
+    pub kind: String,
+    /// Whether the cut is causally closed: with an event, it holds all events that happened before
+    /// it. True by system time, false by user time.
+    pub closed: bool,
+    /// The frontier of the server.
+    pub frontier: Stamp,
+    /// The largest difference of the server's clocks, from its settings.
+    pub skew_ms: u64,
+    /// The estimated error of the server's wall clock: the kernel's value, at most `skew_ms`.
+    pub clock_error_ms: u64,
+    /// Whether the server's kernel reports a synchronised wall clock.
+    pub clock_synchronised: bool,
+    /// How far stamps are ahead of the server's wall clock: usually 0.
+    pub ahead_ms: u64,
+    /// Whether everything in the cut is on stable storage.
+    pub durable: bool,
+    /// The cut hash: always the same for the same moment.
+    pub hash: String,
+    /// The partitions.
+    pub partitions: Partitions,
+}
+
+/// A partition within a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutPartitionOffsets<Topic = String> {
+    /// The topic.
+    pub topic: Topic,
+    /// The partition.
+    pub partition: i32,
+    /// The first offset in the cut.
+    pub start: i64,
+    /// The first offset after it.
+    pub end: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_out_as_it_went_in() {
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let cut: CutResponse = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&cut).unwrap(), text);
+    }
+}

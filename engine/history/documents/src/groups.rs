@@ -1,0 +1,225 @@
+//! Groups at a moment: their members and committed offsets; and resetting a group to a moment.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::moment::{PendingMomentPolicy, Stamp};
+
+/// A request for groups, or for committed offsets, of a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupMomentRequest {
+    /// The moment, of system time; the frontier if `None`.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// The group; all if `None`.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// What to do if the moment is not final yet.
+    #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
+    pub when: PendingMomentPolicy,
+    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
+}
+
+/// A request to reset a group to a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeekGroupRequest {
+    /// The group.
+    pub group: String,
+    /// The moment, of either time.
+    pub at: String,
+    /// The topics; if `None`, all topics with committed offsets of the group.
+    #[serde(default)]
+    pub topics: Option<Vec<String>>,
+    /// Whether only to say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// What to do if the moment is not final yet.
+    #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
+    pub when: PendingMomentPolicy,
+    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
+}
+
+/// A request to restore what a group had committed at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreGroupRequest {
+    /// The group.
+    pub group: String,
+    /// The moment, of system time.
+    pub at: String,
+    /// Whether only to say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// What to do if the moment is not final yet.
+    #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
+    pub when: PendingMomentPolicy,
+    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
+}
+
+/// The committed offsets of groups as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffsetsResponse {
+    /// The moment of the answer.
+    pub at: Option<String>,
+    /// The frontier of the server.
+    pub frontier: Stamp,
+    /// The groups.
+    pub groups: Vec<GroupOffsetsAtMoment>,
+}
+
+/// A group as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupOffsetsAtMoment {
+    /// Its name.
+    pub group: String,
+    /// Its committed offsets.
+    pub offsets: Vec<CommittedOffsetAtMoment>,
+}
+
+/// A committed offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommittedOffsetAtMoment {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The next record to read.
+    pub offset: i64,
+    /// The leader epoch in the commit, or −1.
+    #[serde(default = "no_epoch")]
+    pub leader_epoch: i32,
+    /// The metadata of the commit.
+    #[serde(default)]
+    pub metadata: String,
+    /// When it was committed.
+    pub committed: Stamp,
+}
+
+fn no_epoch() -> i32 {
+    -1
+}
+
+/// The groups that existed at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupsResponse {
+    /// The moment of the answer.
+    pub at: String,
+    /// The frontier of the server.
+    pub frontier: Stamp,
+    /// The groups, by name.
+    pub groups: Vec<GroupAtMoment>,
+}
+
+/// A group as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupAtMoment {
+    /// Its name.
+    pub group: String,
+    /// Its members as of the last completed rebalance; `None` if it never had a member.
+    pub membership: Option<GroupMembership>,
+    /// When that rebalance completed.
+    pub changed: Option<Stamp>,
+    /// Its committed offsets.
+    pub offsets: Vec<CommittedOffsetAtMoment>,
+    /// For each topic that the group was reset in, the moment.
+    pub sought: BTreeMap<String, String>,
+}
+
+/// The membership of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMembership {
+    /// The generation.
+    pub generation: i32,
+    /// `Stable`, or `Empty` without members.
+    pub state: String,
+    /// `consumer`, `connect`, …
+    pub kind: Option<String>,
+    /// The assignment protocol.
+    pub protocol: Option<String>,
+    /// The id of the group leader, which assigned the partitions.
+    pub leader: Option<String>,
+    /// The members.
+    pub members: Vec<MemberAtMoment>,
+}
+
+/// A member of a group as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberAtMoment {
+    /// Its id.
+    pub id: String,
+    /// Its instance id, if it was a static member.
+    pub instance: Option<String>,
+    /// Its client id.
+    pub client_id: String,
+    /// The host that it connected from.
+    pub host: String,
+    /// The partitions that were assigned to it, by topic; `None` if the group's members were not
+    /// consumers.
+    pub reads: Option<BTreeMap<String, Vec<i32>>>,
+}
+
+/// The result of a reset, or of a dry run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSeekResult {
+    /// The group.
+    pub group: String,
+    /// The moment, in its resolved form.
+    pub at: String,
+    /// The frontier of the server.
+    pub frontier: Stamp,
+    /// By topic and partition, including those that did not change.
+    pub offsets: Vec<SeekOffsetChange>,
+    /// Offsets that were skipped, because their topic does not exist any more.
+    pub skipped: Vec<SkippedOffset>,
+    /// When it was committed; `None` in a dry run.
+    pub committed: Option<Stamp>,
+}
+
+/// The offset of a partition before and after the reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeekOffsetChange {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset that was committed.
+    pub before: Option<i64>,
+    /// The offset that is committed now.
+    pub after: Option<i64>,
+}
+
+/// A committed offset of a topic that does not exist any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedOffset {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset that was committed.
+    pub offset: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_comes_out_as_it_went_in() {
+        let text = concat!(
+            r#"{"group":"g","membership":{"generation":2,"state":"Stable","kind":"consumer","protocol":"range","leader":"m","#,
+            r#""members":[{"id":"m","instance":null,"client_id":"c","host":"/h","reads":{"a":[0,1]}}]},"#,
+            r#""changed":"sh0000000000050001","offsets":[],"sought":{"a":"s5"}}"#,
+        );
+        let group: GroupAtMoment = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&group).unwrap(), text);
+    }
+}

@@ -1,0 +1,54 @@
+//! The JSON documents of the history API: requests, responses and errors.
+//!
+//! The server reads and writes them over Kafka's wire and over HTTP, and the client library speaks
+//! them. `docs/KAFKA.md` describes them. Each file is about one subject, and holds its requests and
+//! its responses.
+//!
+//! A request with an unknown field is refused. Where a document says `null` for "none", its type
+//! says so too: such a field is always written.
+
+#![warn(missing_docs)]
+
+pub mod base64;
+mod cuts;
+mod decimal;
+mod diffs;
+mod error_code;
+mod groups;
+mod hex;
+mod moment;
+mod pins;
+mod plugins;
+mod refusal;
+mod request;
+mod topics;
+mod tree;
+
+pub use base64::{Base64Bytes, Base64Error};
+pub use cuts::{CutPartitionOffsets, CutRequest, CutResponse};
+pub use diffs::{
+    BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, OffsetAtMoment,
+};
+pub use error_code::{HistoryErrorCode, ReceivedErrorCode};
+pub use groups::{
+    CommittedOffsetAtMoment, GroupAtMoment, GroupMembership, GroupMomentRequest,
+    GroupOffsetsAtMoment, GroupSeekResult, GroupsResponse, MemberAtMoment, OffsetsResponse,
+    RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange, SkippedOffset,
+};
+pub use hex::{HexBytes, HexError};
+pub use moment::{PendingMomentPolicy, Stamp, StampError};
+pub use pins::{
+    PinDescription, PinRequest, PinResponse, PinsRequest, PinsResponse, UnpinRequest, UnpinResponse,
+};
+pub use plugins::{
+    AddPluginRequest, AddPluginResponse, PluginDescription, PluginsRequest, PluginsResponse,
+    RemovePluginRequest, RemovePluginResponse, TestPluginRequest, TestPluginResponse,
+    UserTimesRequest, UserTimesResponse,
+};
+pub use refusal::{HistoryRefusal, RefusalDocument, ServerRefusal};
+pub use request::{DOCUMENT_BYTES_MAX, HistoryRequest, RequestError};
+pub use topics::{TopicAtMoment, TopicsRequest, TopicsResponse};
+pub use tree::{
+    TreeCloseResponse, TreeDirectoryEntry, TreeFileHandle, TreeKeysFormat, TreeKeysResponse,
+    TreeListResponse, TreeName, TreeNodeKind, TreeNodeStat, TreeReadResponse, TreeRequest,
+};

@@ -1,0 +1,71 @@
+//! Stamps in documents, and what to do about a moment that is not final yet.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hlc::{Hlc, Moment};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A stamp, written as a moment: `sh` and 16 hex digits. A later request can use it as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(pub Hlc);
+
+/// A text that is not a stamp.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a stamp: {0}")]
+pub struct StampError(String);
+
+impl From<Hlc> for Stamp {
+    fn from(stamp: Hlc) -> Stamp {
+        Stamp(stamp)
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sh{:016x}", self.0.bits())
+    }
+}
+
+impl FromStr for Stamp {
+    type Err = StampError;
+
+    fn from_str(text: &str) -> Result<Stamp, StampError> {
+        match text.parse() {
+            Ok(Moment::Sys(cut)) => Ok(Stamp(cut.bound())),
+            _ => Err(StampError(text.to_owned())),
+        }
+    }
+}
+
+impl Serialize for Stamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stamp, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What the server does about a moment that is not final yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PendingMomentPolicy {
+    /// Wait until it is final, within the patience of the request.
+    #[default]
+    Wait,
+    /// Refuse, and return the frontier.
+    Refuse,
+    /// Answer for the frontier instead, and return it.
+    Frontier,
+}
+
+impl PendingMomentPolicy {
+    /// Whether a document may leave it out.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == PendingMomentPolicy::default()
+    }
+}

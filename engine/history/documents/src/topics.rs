@@ -1,0 +1,51 @@
+//! Topics at a moment.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::moment::{PendingMomentPolicy, Stamp};
+
+/// A request for the topics of a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicsRequest {
+    /// The moment, of system time; the frontier if `None`.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// What to do if the moment is not final yet.
+    #[serde(default, skip_serializing_if = "PendingMomentPolicy::is_default")]
+    pub when: PendingMomentPolicy,
+    /// How long to wait for the moment; if `None`, as long as the server's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
+}
+
+/// The topics that existed at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicsResponse {
+    /// The moment of the answer.
+    pub at: Option<String>,
+    /// The frontier of the server.
+    pub frontier: Stamp,
+    /// The topics.
+    pub topics: Vec<TopicAtMoment>,
+}
+
+/// A topic as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicAtMoment {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// How many partitions it had.
+    pub partitions: u32,
+    /// When it was created.
+    pub created: Stamp,
+    /// When it was deleted; `None` if it still exists.
+    pub deleted: Option<Stamp>,
+    /// The settings of the topic itself.
+    #[serde(default)]
+    pub configs: BTreeMap<String, String>,
+}

@@ -1,0 +1,30 @@
+//! The history API: what Kafka's protocol does not have. Cuts, differences, the past of topics and
+//! groups, pins, plug-ins, and the tree of files.
+//!
+//! [`HistoryApi::answer`] takes a request and returns the text of its response. The servers above
+//! it carry the two over a wire: `compat-kafka` in Kafka's frames, `broker` over HTTP. This crate
+//! knows neither. What it needs of Kafka's groups and topic names, it gets through [`HistoryGroups`]
+//! and [`MomentTopics`]. The documents are the types of `history-documents`; `docs/KAFKA.md`
+//! describes them.
+//!
+//! Each file is about one subject, and has its operations.
+
+#![warn(missing_docs)]
+
+mod api;
+mod context;
+mod cuts;
+mod diffs;
+mod document;
+mod error;
+mod groups;
+mod moment;
+mod pins;
+mod plugins;
+mod seeks;
+mod topics;
+mod tree;
+
+pub use api::HistoryApi;
+pub use context::{GroupHold, HistoryContext, HistoryGroups, MomentTopics, MomentViewFuture};
+pub use error::HistoryApiError;

@@ -1,0 +1,140 @@
+//! Resets a group's offsets to a moment, or to what it had committed at one.
+
+use std::sync::Arc;
+
+use engine::groups::{GroupSetError, GroupSetMode, GroupSetResult, OffsetChange, SkippedPartition};
+use engine::{Engine, WaitPolicy};
+use history_documents::{
+    GroupSeekResult, HistoryErrorCode, RestoreGroupRequest, SeekGroupRequest, SeekOffsetChange,
+    SkippedOffset,
+};
+use hlc::{Cut, Moment};
+
+use crate::context::{HistoryContext, HistoryGroups};
+use crate::error::HistoryApiError;
+use crate::moment::{parse_cut, parse_moment, partition_number, when};
+
+pub(crate) async fn seek(
+    context: &HistoryContext,
+    request: SeekGroupRequest,
+) -> Result<GroupSeekResult, HistoryApiError> {
+    let SeekGroupRequest { group, at, topics, dry_run, when: policy, patience_ms } = request;
+    let when = when(context, policy, patience_ms);
+    if topics.as_ref().is_some_and(Vec::is_empty) {
+        return Err(HistoryApiError::new(
+            HistoryErrorCode::BadRequest,
+            "name a topic, or leave topics out",
+        ));
+    }
+    let setting = GroupSeekTarget::Seek { moment: parse_moment(&at)?, topics };
+    set_group(context, &group, setting, when, dry_run).await
+}
+
+pub(crate) async fn restore(
+    context: &HistoryContext,
+    request: RestoreGroupRequest,
+) -> Result<GroupSeekResult, HistoryApiError> {
+    let RestoreGroupRequest { group, at, dry_run, when: policy, patience_ms } = request;
+    let when = when(context, policy, patience_ms);
+    set_group(context, &group, GroupSeekTarget::Restore(parse_cut(&at)?), when, dry_run).await
+}
+
+/// The new offsets of a group.
+enum GroupSeekTarget {
+    Seek { moment: Moment, topics: Option<Vec<String>> },
+    Restore(Cut),
+}
+
+impl GroupSeekTarget {
+    /// The same with an absolute and final moment.
+    fn at_moment(self, moment: Moment) -> GroupSeekTarget {
+        match (self, moment) {
+            (GroupSeekTarget::Seek { topics, .. }, moment) => {
+                GroupSeekTarget::Seek { moment, topics }
+            }
+            (GroupSeekTarget::Restore(_), Moment::Sys(cut)) => GroupSeekTarget::Restore(cut),
+            (restore, Moment::User { .. }) => restore,
+        }
+    }
+
+    async fn apply(
+        &self,
+        engine: &Engine,
+        group: &str,
+        when: WaitPolicy,
+        mode: GroupSetMode,
+    ) -> Result<GroupSetResult, GroupSetError> {
+        match self {
+            GroupSeekTarget::Seek { moment, topics } => {
+                engine.groups().seek(group, *moment, topics.as_deref(), when, mode).await
+            }
+            GroupSeekTarget::Restore(cut) => engine.groups().restore(group, *cut, when, mode).await,
+        }
+    }
+}
+
+/// Sets the offsets of a group without members, and keeps members away meanwhile. A member that
+/// joined just before would have read the old offsets, and continue from there.
+async fn set_group(
+    context: &HistoryContext,
+    group: &str,
+    setting: GroupSeekTarget,
+    when: WaitPolicy,
+    dry_run: bool,
+) -> Result<GroupSeekResult, HistoryApiError> {
+    if group.is_empty() {
+        return Err(HistoryApiError::new(HistoryErrorCode::BadRequest, "a group has a name"));
+    }
+    // A failed request must not leave a group behind that did not exist.
+    let planned = setting.apply(&context.engine, group, when, GroupSetMode::DryRun).await?;
+    if dry_run {
+        return Ok(result(group, &planned));
+    }
+    let setting = setting.at_moment(planned.at);
+    // In a task of its own: when the client disconnects, members must stay out until it is done.
+    let (engine, groups) = (Arc::clone(&context.engine), Arc::clone(&context.groups));
+    let setting = commit(engine, groups, group.to_owned(), setting);
+    match tokio::spawn(setting).await {
+        Ok(done) => Ok(result(group, &done?)),
+        Err(error) => Err(HistoryApiError::new(
+            HistoryErrorCode::Internal,
+            format!("the group may not be set: {error}"),
+        )),
+    }
+}
+
+async fn commit(
+    engine: Arc<Engine>,
+    groups: Arc<dyn HistoryGroups>,
+    group: String,
+    setting: GroupSeekTarget,
+) -> Result<GroupSetResult, HistoryApiError> {
+    let held = groups.hold(&group)?;
+    // The plan has waited for the moment already.
+    let done = setting.apply(&engine, &group, WaitPolicy::Refuse, GroupSetMode::Commit).await?;
+    drop(held);
+    tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
+    Ok(done)
+}
+
+fn result(group: &str, set: &GroupSetResult) -> GroupSeekResult {
+    let offset = |change: &OffsetChange| SeekOffsetChange {
+        topic: change.topic.clone(),
+        partition: partition_number(change.partition),
+        before: change.before,
+        after: change.after,
+    };
+    let skipped = |skipped: &SkippedPartition| SkippedOffset {
+        topic: skipped.topic.clone(),
+        partition: partition_number(skipped.partition),
+        offset: skipped.offset,
+    };
+    GroupSeekResult {
+        group: group.to_owned(),
+        at: set.at.to_string(),
+        frontier: set.frontier.into(),
+        offsets: set.offsets.iter().map(offset).collect(),
+        skipped: set.skipped.iter().map(skipped).collect(),
+        committed: set.committed.map(Into::into),
+    }
+}

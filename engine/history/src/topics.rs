@@ -1,0 +1,34 @@
+//! Topics at a moment.
+
+use engine::Topic;
+use history_documents::{TopicAtMoment, TopicsRequest, TopicsResponse};
+use hlc::Hlc;
+
+use crate::context::HistoryContext;
+use crate::error::HistoryApiError;
+use crate::moment::{moment_text, parse_or_frontier, partition_count, topic_id, when};
+
+pub(crate) async fn topics(
+    context: &HistoryContext,
+    request: TopicsRequest,
+) -> Result<TopicsResponse, HistoryApiError> {
+    let TopicsRequest { at, when: policy, patience_ms } = request;
+    let (cut, when) = parse_or_frontier(at.as_deref(), when(context, policy, patience_ms))?;
+    let (at, frontier, topics) = context.engine.topics().at(cut, when).await?;
+    Ok(TopicsResponse {
+        at: Some(moment_text(at)),
+        frontier: frontier.into(),
+        topics: topics.iter().map(|(topic, deleted)| topic_at_moment(topic, *deleted)).collect(),
+    })
+}
+
+fn topic_at_moment(topic: &Topic, deleted: Option<Hlc>) -> TopicAtMoment {
+    TopicAtMoment {
+        name: topic.name.to_string(),
+        id: topic_id(topic),
+        partitions: partition_count(topic),
+        created: topic.created.into(),
+        deleted: deleted.map(Into::into),
+        configs: topic.config.overrides().clone(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Differences.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use engine::groups::OffsetCommit;
+
+use crate::fixture::{answer_json, api, append_three, code, moment};
+
+#[tokio::test]
+async fn differences_are_listed_by_kind_and_in_pages() {
+    let api = api().await;
+    let from = moment(&api).await;
+    append_three(&api).await;
+    let (topic, metadata) = ("a".to_owned(), "m".to_owned());
+    let commit = OffsetCommit {
+        topic,
+        partition: 0,
+        offset: 2,
+        leader_epoch: 1,
+        metadata,
+        retention_ms: None,
+    };
+    api.engine.groups().commit("g", vec![commit]).await.unwrap();
+    let configs = BTreeMap::from([("retention.ms".to_owned(), "5000".to_owned())]);
+    let set = |held: &mut BTreeMap<String, String>| {
+        held.extend(configs);
+        Ok(())
+    };
+    api.engine.topics().configure("a", set, false).await.unwrap();
+    let until = moment(&api).await;
+    let asked = json!({"op": "diff", "from": from, "until": until});
+    let whole = answer_json(&api, asked).await;
+    assert_eq!(whole["next"], Value::Null);
+    let changes = whole["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 3, "{whole}");
+    let changed = &changes[0];
+    let setting = &changed["configs"]["retention.ms"];
+    assert_eq!(changed["kind"], "topic_changed");
+    assert_eq!(*setting, json!({"before": null, "after": "5000"}));
+    let appended = &changes[1];
+    assert_eq!((&appended["kind"], &appended["start"]), (&json!("appended"), &json!(0)));
+    assert_eq!((&appended["end"], &appended["records"]), (&json!(3), &json!(3)));
+    assert!(appended["bytes"].as_u64().unwrap() > 100);
+    let after = json!({"offset": 2, "leader_epoch": 1, "metadata": "m"});
+    assert_eq!((&changes[2]["before"], &changes[2]["after"]), (&Value::Null, &after));
+    let mut paged = Vec::new();
+    let mut next = json!(null);
+    loop {
+        let asked = json!({"op": "diff", "from": from, "until": until, "limit": 1,
+                           "after": next});
+        let mut page = answer_json(&api, asked).await;
+        paged.extend(page["changes"].as_array().unwrap().iter().cloned());
+        next = page["next"].take();
+        if next.is_null() {
+            break;
+        }
+    }
+    assert_eq!(&paged, changes);
+    let asked = json!({"op": "diff", "from": from, "until": until, "only": ["offsets"]});
+    assert_eq!(answer_json(&api, asked).await["changes"], json!([changes[2]]));
+    let asked = json!({"op": "diff", "from": from, "until": until, "only": ["moods"]});
+    assert_eq!(code(&api, asked).await, "bad_request");
+}
+
+#[tokio::test]
+async fn two_moments_that_cannot_be_compared_are_refused() {
+    let api = api().await;
+    let now = moment(&api).await;
+    let code = async |from: &str, until: &str| {
+        code(&api, json!({"op": "diff", "from": from, "until": until})).await
+    };
+    assert_eq!(code(&now, &now).await, "bad_moment");
+    assert_eq!(code(&now, "s5").await, "bad_moment");
+    assert_eq!(code("u5", "u6").await, "bad_moment");
+    assert_eq!(code("s5", "s9999999999999").await, "far_future");
+    let asked = json!({"op": "diff", "from": "s5", "until": now, "after": "nonsense"});
+    assert_eq!(crate::fixture::code(&api, asked).await, "bad_request");
+    let asked = json!({"op": "diff", "from": "s5", "until": now, "topics": ["no"]});
+    assert_eq!(crate::fixture::code(&api, asked).await, "unknown_topic");
+}

@@ -1,0 +1,49 @@
+//! The tree of files.
+
+use serde_json::json;
+
+use crate::fixture::{answer_json, api, append_three, code};
+
+#[tokio::test]
+async fn the_tree_is_an_operation_like_the_others() {
+    let api = api().await;
+    append_three(&api).await;
+    let list = json!({"op": "tree", "do": "list", "path": "/topics", "stat": true});
+    let listed = answer_json(&api, list).await;
+    let named = &listed["names"][0];
+    assert_eq!((&named["name"], &named["kind"]), (&json!("a"), &json!("directory")), "{listed}");
+    assert!(named["cookie"].is_string() && named["stat"]["inode"].is_string(), "{listed}");
+    assert!(named.get("error").is_none() && named["stat"].get("target").is_none(), "{listed}");
+    let bare = json!({"op": "tree", "do": "list", "path": "/topics"});
+    assert!(answer_json(&api, bare).await["names"][0].get("stat").is_none());
+}
+
+#[tokio::test]
+async fn a_file_is_opened_read_and_closed_by_its_number() {
+    let api = api().await;
+    append_three(&api).await;
+    let open = json!({"op": "tree", "do": "open", "path": "/topics/a/0.log"});
+    let opened = answer_json(&api, open).await;
+    assert!(opened["size"].as_u64().unwrap() > 100, "{opened}");
+    let read = json!({"op": "tree", "do": "read", "open": opened["open"], "at": 0, "length": 3});
+    assert_eq!(answer_json(&api, read.clone()).await, json!({"base64": "AAAA"}));
+    let close = json!({"op": "tree", "do": "close", "open": opened["open"]});
+    assert_eq!(answer_json(&api, close).await, json!({"closed": opened["open"]}));
+    assert_eq!(code(&api, read).await, "gone");
+}
+
+#[tokio::test]
+async fn what_the_tree_does_not_have_is_refused_by_a_code_of_its_own() {
+    let api = api().await;
+    let stat = |path: serde_json::Value| json!({"op": "tree", "do": "stat", "path": path});
+    assert_eq!(code(&api, stat(json!("/none"))).await, "not_found");
+    assert_eq!(code(&api, stat(json!({"base64": "?"}))).await, "bad_path");
+    assert_eq!(code(&api, stat(json!(5))).await, "bad_request");
+    let list = json!({"op": "tree", "do": "list", "path": "/", "after": "x"});
+    assert_eq!(code(&api, list).await, "bad_request");
+    let keys =
+        |topic: &str, at: &str| json!({"op": "tree", "do": "keys", "topic": topic, "at": at});
+    assert_eq!(code(&api, keys("a", "soon")).await, "bad_moment");
+    let open = json!({"op": "tree", "do": "open", "path": "/topics"});
+    assert_eq!(code(&api, open).await, "is_directory");
+}
