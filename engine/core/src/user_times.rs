@@ -30,10 +30,7 @@ impl UserTimes<'_> {
     ///
     /// # Errors
     /// The plug-in that it names cannot be read.
-    pub fn extractor<'a>(
-        self,
-        rule: &'a UserTimeRule,
-    ) -> Result<&'a UserTimeExtractor, EngineError> {
+    pub fn extractor(self, rule: &UserTimeRule) -> Result<&UserTimeExtractor, EngineError> {
         if let Some(extractor) = rule.extractor.get() {
             return Ok(extractor);
         }

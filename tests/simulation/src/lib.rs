@@ -16,6 +16,7 @@ mod network;
 mod node;
 mod run;
 mod small_files;
+mod topic_settings;
 mod trace;
 mod tree_versions;
 mod wire;

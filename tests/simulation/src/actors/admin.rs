@@ -19,13 +19,14 @@ use tokio::time::Instant;
 use super::producer::SimProducer;
 use super::requests::delete_records_request;
 use super::small_file_writer::check_many;
-use super::{COMPACTED_TOPIC, DELETE_RETENTION_MS, STANDING_TOPICS, TRANSIENT_TOPICS, pause};
+use super::{COMPACTED_TOPIC, STANDING_TOPICS, TRANSIENT_TOPICS, pause};
 use crate::audit::AuditOccasion;
 use crate::corruption::{BaselineAnswers, corruption_queries, flip_bits};
 use crate::coverage::CoveragePoint;
 use crate::disk::SimDisk;
 use crate::facts::{NodeExitKind, SimFact};
 use crate::node::SimNode;
+use crate::topic_settings::DELETE_RETENTION_MS;
 use crate::wire::SimClient;
 use crate::world::SimWorld;
 

@@ -23,18 +23,13 @@ pub(crate) use admin::SimAdmin;
 pub(crate) use file_writer::read_snapshot;
 
 use crate::node::WorldShape;
+use crate::topic_settings::{DELETE_RETENTION_MS, SHORT_RETENTION_MS};
 use crate::world::SimWorld;
 
 /// A topic that exists from the beginning: its name, its number of partitions, and its settings.
 type StandingTopic = (&'static str, u32, &'static [(&'static str, &'static str)]);
 
 const COMPACTED_TOPIC: &str = "keyed";
-
-/// How long a tombstone is kept.
-pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
-
-/// How long a record of the topic `short` is kept.
-pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
 
 const STANDING_TOPICS: [StandingTopic; 3] = [
     ("plain", 3, &[]),

@@ -3,10 +3,10 @@
 //! stands, old records are removed.
 
 use super::{Invariant, InvariantResult};
-use crate::actors::SHORT_RETENTION_MS;
 use crate::audit::{AuditPartition, NodeAudit};
 use crate::facts::{MomentRefusal, SimFact};
 use crate::ledger::{LedgerPin, LedgerStep, SimLedger};
+use crate::topic_settings::SHORT_RETENTION_MS;
 
 /// How much older than its retention a batch may be: retention ran by a slightly earlier clock.
 const GRACE_MS: u64 = 50;

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use hlc::Hlc;
 
 use super::{Invariant, InvariantResult};
-use crate::actors::DELETE_RETENTION_MS;
 use crate::audit::{AuditBatch, AuditPartition, AuditRecord, NodeAudit};
 use crate::facts::SimFact;
 use crate::ledger::{LedgerStep, SimLedger};
+use crate::topic_settings::DELETE_RETENTION_MS;
 
 /// How far stamps may run ahead of the wall clock that tombstones expire by.
 const SKEW_MAX_MS: u64 = 500;
