@@ -3,7 +3,7 @@
 //! A batch is a header of 61 bytes and the records. The checksum covers the bytes after itself,
 //! from the attributes on. The base offset, which the broker rewrites, is outside it. So the same
 //! bytes may be sent again and again, except by an idempotent producer, whose sequence numbers are
-//! inside. For it [`BatchHeaderBytes::set_producer`] writes a new header, and the records stay
+//! inside. For it [`header_bytes`] writes a new header, and the records stay
 //! unchanged.
 
 use anyhow::{Result, ensure};

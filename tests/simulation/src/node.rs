@@ -90,7 +90,6 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
         },
         groups: GroupOptions { offsets_retention: OFFSETS_RETENTION },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
-        ..EngineOptions::default()
     }
 }
 

@@ -23,7 +23,6 @@ pub(crate) use admin::SimAdmin;
 pub(crate) use file_writer::read_snapshot;
 
 use crate::node::WorldShape;
-use crate::topic_settings::{DELETE_RETENTION_MS, SHORT_RETENTION_MS};
 use crate::world::SimWorld;
 
 /// A topic that exists from the beginning: its name, its number of partitions, and its settings.
