@@ -10,7 +10,6 @@
 //! - The **timekeeper** owns the clock, the persisted bound and the stamps of appends in flight
 //!   ([`timekeeper`]).
 //! - A **proof** for each sealed segment makes its history verifiable ([`proof`]).
-//! - A **file interval tree** says which entry of a log holds each byte of a file ([`interval_tree`]).
 //! - A [`StorageError`] says why something cannot be read or written, and what a caller can do about it.
 //! - The **catalog** is a soft ordered map. It is rebuilt from the journal when in doubt ([`catalog`]).
 //!

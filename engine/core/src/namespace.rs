@@ -2,7 +2,7 @@
 //!
 //! Every version of every topic stays in memory, by stamp. A name is resolved as of the requested
 //! moment, so a topic that was deleted since is still found in the past. A deleted topic without
-//! records is removed in the end ([`Namespace::remove_topics`]); only the time span from its
+//! records is removed in the end (`Namespace::remove_topics`); only the time span from its
 //! creation to its deletion stays known.
 
 pub mod event;

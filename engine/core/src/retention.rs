@@ -7,7 +7,7 @@
 //! - Age is counted from the stamp, the time of acceptance. Kafka counts from the largest timestamp
 //!   that the records of a segment claim; here a record that claims an old time is kept as long as
 //!   any.
-//! - The log start of a partition that a pin holds does not advance ([`EngineCore::pin`]). The oldest
+//! - The log start of a partition that a pin holds does not advance ([`crate::Pins`]). The oldest
 //!   records come first, so the pin would hold the first ones to be removed.
 //! - The newest batch is removed too when it is old enough, as Kafka's active segment is.
 

@@ -69,7 +69,7 @@ impl Seek<'_> {
         self.view_partitions(name, 0..u32::MAX, ask, when).await
     }
 
-    /// [`EngineCore::view`] for these partitions alone, because a topic may have many.
+    /// [`Seek::view`] for these partitions alone, because a topic may have many.
     ///
     /// # Errors
     /// [`SeekError`].

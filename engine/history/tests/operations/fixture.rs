@@ -54,14 +54,18 @@ pub(crate) async fn append_three(api: &TestHistoryApi) {
     assert!(appended[0].is_ok(), "{appended:?}");
 }
 
-/// The response to a document. An error is its document too.
-pub(crate) async fn answer_json(api: &TestHistoryApi, document: Value) -> Value {
+/// The text of the response to a document. An error is its document too.
+pub(crate) async fn answer_text(api: &TestHistoryApi, document: Value) -> String {
     let answer = match HistoryRequest::from_document(document) {
         Ok(request) => api.kafka.history().answer(request).await,
         Err(error) => Err(HistoryApiError::from(error)),
     };
-    let text = answer.unwrap_or_else(|refusal| refusal.document());
-    serde_json::from_str(&text).unwrap()
+    answer.unwrap_or_else(|refusal| refusal.document())
+}
+
+/// The response to a document.
+pub(crate) async fn answer_json(api: &TestHistoryApi, document: Value) -> Value {
+    serde_json::from_str(&answer_text(api, document).await).unwrap()
 }
 
 /// The code of the error.
