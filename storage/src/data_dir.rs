@@ -36,34 +36,22 @@ pub enum DataDirectoryError {
     #[error(
         "directory is not empty and is no freezeframe data directory. directory={directory}; give an empty or a new one"
     )]
-    NotEmpty {
-        /// The directory.
-        directory: PathBuf,
-    },
+    NotEmpty { directory: PathBuf },
     /// There is nothing there.
     #[error(
         "there is no freezeframe data directory here: it would hold a file FREEZEFRAME. directory={directory}"
     )]
-    NotFound {
-        /// The directory.
-        directory: PathBuf,
-    },
+    NotFound { directory: PathBuf },
     /// Its identity file is corrupt.
     #[error(
         "the data directory's file FREEZEFRAME is corrupt. directory={directory}; restore it from a backup: `format {FORMAT_VERSION}` is its first line, `cluster` and a name its second"
     )]
-    Identity {
-        /// The directory.
-        directory: PathBuf,
-    },
+    Identity { directory: PathBuf },
     /// A server has served from it, and its journal is gone.
     #[error(
         "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to start empty, give another directory"
     )]
-    NoJournal {
-        /// The directory.
-        directory: PathBuf,
-    },
+    NoJournal { directory: PathBuf },
     #[error("{doing}. directory={directory}")]
     Disk {
         directory: PathBuf,
@@ -218,12 +206,10 @@ impl DataDirectory {
         Ok(DataDirectory { directory, cluster_id, has_identity: true, _lock: lock })
     }
 
-    /// The directory of the journal.
     pub fn journal(&self) -> PathBuf {
         self.directory.join("journal")
     }
 
-    /// The directory of the catalog.
     pub fn catalog(&self) -> PathBuf {
         self.directory.join("catalog")
     }

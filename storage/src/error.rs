@@ -42,15 +42,11 @@ pub enum StorageError {
     },
     /// A file that must exist does not.
     #[error("a file is missing. file={file}; `freezeframe check` says more")]
-    Missing {
-        /// The file.
-        file: Arc<str>,
-    },
+    Missing { file: Arc<str> },
     /// Bytes were read, and they are not what was written: a checksum does not match, the file ends early, or
     /// its content contradicts itself or another file.
     #[error("{what}. file={file}{}; `freezeframe check` says more", Position(*at))]
     Corrupt {
-        /// The file.
         file: Arc<str>,
         /// Where in the file, if that is known.
         at: Option<u64>,

@@ -116,12 +116,7 @@ pub enum AppendNote {
     /// It concerns neither producers nor user time.
     Event,
     /// An event that changes the user time of logs.
-    Rules {
-        /// The logs.
-        logs: Vec<LogId>,
-        /// The change.
-        change: RuleChange,
-    },
+    Rules { logs: Vec<LogId>, change: RuleChange },
     /// A change that holds only if no other change came in between: its log must end at this
     /// offset.
     IfLogEndsAt(Offset),

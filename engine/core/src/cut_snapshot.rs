@@ -16,9 +16,7 @@ use crate::seek_error::{SeekError, TruncatedPartition};
 /// One partition in a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutPartition {
-    /// The topic.
     pub topic: Arc<str>,
-    /// The partition.
     pub partition: u32,
     /// The first offset that has not been removed.
     pub start: Offset,

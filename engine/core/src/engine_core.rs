@@ -207,7 +207,6 @@ impl EngineCore {
         self.wings.get().expect("the engine is started before it is used")
     }
 
-    /// The store.
     pub fn store(&self) -> &Arc<EngineStore> {
         &self.store
     }
@@ -238,7 +237,6 @@ impl EngineCore {
         })
     }
 
-    /// Its options.
     pub fn options(&self) -> &CoreOptions {
         &self.options
     }

@@ -13,12 +13,7 @@ use crate::config::ConfigError;
 pub enum EngineError {
     /// No such topic, or no such partition of it.
     #[error("unknown topic or partition. topic={topic}, partition={partition}")]
-    UnknownPartition {
-        /// The topic.
-        topic: String,
-        /// The partition.
-        partition: i32,
-    },
+    UnknownPartition { topic: String, partition: i32 },
     #[error("topic exists already. topic={0}")]
     TopicExists(String),
     /// The name is not a valid topic name.

@@ -37,7 +37,6 @@ pub enum PinError {
         "a pin of that name stands at another moment or for other topics; remove it first. pin={name}, moment={}", Moment::Sys(*.at)
     )]
     Taken {
-        /// The name.
         name: String,
         /// The moment of the existing pin.
         at: Cut,

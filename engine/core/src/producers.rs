@@ -12,9 +12,7 @@ use crate::error::EngineError;
 /// An idempotent producer's claim about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerSequence {
-    /// The producer's id.
     pub id: i64,
-    /// Its epoch.
     pub epoch: i16,
     /// The sequence number of the first record.
     pub first_sequence: i32,

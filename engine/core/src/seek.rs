@@ -26,7 +26,6 @@ use crate::view::{PartitionView, TopicView};
 /// A record found by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetAndTimestamp {
-    /// Its offset.
     pub offset: Offset,
     /// Its user time.
     pub time: UserTime,

@@ -19,7 +19,6 @@ pub enum SeekError {
     NotYet {
         /// The requested cut.
         cut: Cut,
-        /// The frontier.
         frontier: Hlc,
         /// In how many milliseconds the moment is past.
         retry_ms: u64,
@@ -32,7 +31,6 @@ pub enum SeekError {
     FarFuture {
         /// The requested cut.
         cut: Cut,
-        /// The frontier.
         frontier: Hlc,
     },
     /// Records that belong to the moment have been removed.
@@ -63,7 +61,6 @@ pub enum SeekError {
     /// No such topic existed at that moment.
     #[error("there was no such topic at that moment. topic={topic}, moment={selector}")]
     NoTopic {
-        /// The topic.
         topic: String,
         /// The moment.
         selector: MomentSelector,
@@ -82,9 +79,7 @@ impl From<StorageError> for SeekError {
 /// A partition whose history does not reach back to a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TruncatedPartition {
-    /// The topic.
     pub topic: Arc<str>,
-    /// The partition.
     pub partition: u32,
     /// The bound of its earliest readable cut.
     pub earliest: Hlc,

@@ -29,7 +29,6 @@ impl EngineCore {
 }
 
 impl Topics<'_> {
-    /// The topic of that name.
     pub fn named(self, name: &str) -> Option<Arc<Topic>> {
         self.core.shared.namespace.read().topic(name).cloned()
     }
@@ -39,7 +38,6 @@ impl Topics<'_> {
         self.core.shared.namespace.read().has_current_or_past(name)
     }
 
-    /// The topic with that id.
     pub fn by_id(self, id: &TopicId) -> Option<Arc<Topic>> {
         self.core.shared.namespace.read().topic_by_id(id).cloned()
     }

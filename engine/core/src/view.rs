@@ -16,7 +16,6 @@ use crate::seek_error::{SeekError, TruncatedPartition};
 /// The range of one partition that a reader may see: `[start, end)`.
 #[derive(Clone, Debug)]
 pub struct PartitionView {
-    /// The partition.
     pub partition: Arc<Partition>,
     /// The first offset.
     pub start: Offset,

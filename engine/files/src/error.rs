@@ -51,7 +51,6 @@ pub enum FileError {
     NotYet {
         /// The requested cut.
         cut: Cut,
-        /// The frontier.
         frontier: Hlc,
     },
     /// Names are being loaded from the journal: retry.

@@ -7,30 +7,24 @@ use serde::{Deserialize, Serialize};
 pub enum GroupEvent {
     /// A group committed offsets.
     OffsetsCommitted {
-        /// The group.
         group: String,
         /// What it committed.
         offsets: Vec<OffsetCommit>,
     },
     /// Committed offsets were removed.
     OffsetsDeleted {
-        /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
     },
     /// A group's membership changed.
     GroupSaved {
-        /// The group.
         group: String,
         /// Its coordinator's snapshot.
         snapshot: Vec<u8>,
     },
     /// A group was deleted, with its offsets.
-    GroupDeleted {
-        /// The group.
-        group: String,
-    },
+    GroupDeleted { group: String },
     /// The state of offsets and groups at a moment, restated before all older entries are removed.
     ///
     /// It changes nothing: only the rebuild of a catalog begins with it.
@@ -47,7 +41,6 @@ pub enum GroupEvent {
     /// The committed offsets of a group were set, all at once: to a moment, or back to an earlier
     /// state.
     OffsetsSet {
-        /// The group.
         group: String,
         /// Its new offsets. Partition 2³²−1 stands for the partitions that the topic gets later.
         offsets: Vec<OffsetCommit>,
@@ -57,7 +50,6 @@ pub enum GroupEvent {
     /// Committed offsets expired. Each one is removed only if it is old enough: one that was
     /// committed meanwhile stays.
     OffsetsExpired {
-        /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
@@ -78,7 +70,6 @@ pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
 /// An offset that was committed before the moment of [`GroupEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedOffset {
-    /// The group.
     pub group: String,
     /// The bits of the stamp at which it was committed.
     pub stamp: u64,
@@ -89,7 +80,6 @@ pub struct RestatedOffset {
 /// A group as it was at the moment of [`GroupEvent::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedGroup {
-    /// The group.
     pub group: String,
     /// The bits of the stamp at which it was saved.
     pub stamp: u64,
@@ -102,7 +92,6 @@ pub struct RestatedGroup {
 pub struct OffsetCommit {
     /// The topic's name.
     pub topic: String,
-    /// The partition.
     pub partition: u32,
     /// The next offset to read.
     pub offset: i64,

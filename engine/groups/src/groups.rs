@@ -13,7 +13,6 @@ use storage::catalog::CatalogError;
 use crate::group_catalog::{GroupCatalog, GroupDifference, KeyComparison, OffsetDifference};
 use crate::group_projection::GroupProjection;
 
-/// Options of groups.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupOptions {
     /// How far back committed offsets and groups can be read. Their current state is kept whatever

@@ -77,12 +77,7 @@ pub enum GroupSetError {
     NothingCommitted(String),
     /// The group had committed nothing at the moment.
     #[error("the group had committed nothing at that moment. group={group}, moment={moment}")]
-    NothingAtMoment {
-        /// The group.
-        group: String,
-        /// The moment.
-        moment: Moment,
-    },
+    NothingAtMoment { group: String, moment: Moment },
     /// No such topic exists now.
     #[error("there is no such topic. topic={0}")]
     UnknownTopic(String),

@@ -39,7 +39,6 @@ pub trait MomentTopics: Send + Sync + 'static {
 /// What every operation uses.
 #[derive(Clone)]
 pub struct HistoryContext {
-    /// The engine.
     pub engine: Arc<Engine>,
     /// The consumer groups.
     pub groups: Arc<dyn HistoryGroups>,

@@ -31,7 +31,6 @@ const LIST_MAX: usize = 1000;
 /// How many bytes of batches one request scans for a key. The next request continues from there.
 const KEY_SCAN_BYTES: u64 = 64 << 20;
 
-/// The operation `tree`.
 pub(crate) struct TreeOperations {
     tree: ViewTree,
     open_nodes: Mutex<OpenNodeTable>,

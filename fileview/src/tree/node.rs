@@ -35,9 +35,7 @@ pub enum ViewNode {
     Topic(TopicNode),
     /// `topics/TOPIC/PARTITION.FORMAT`.
     Partition {
-        /// The topic.
         topic: TopicNode,
-        /// The partition.
         partition: u32,
         /// The format of its contents.
         format: ViewFormat,
@@ -46,7 +44,6 @@ pub enum ViewNode {
     Keys(TopicNode),
     /// `topics/TOPIC/by-key/KEY`: the newest value of a key.
     Key {
-        /// The topic.
         topic: TopicNode,
         /// The key's bytes.
         key: Arc<[u8]>,

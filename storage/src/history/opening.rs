@@ -41,10 +41,7 @@ pub enum HistoryError {
     #[error(
         "a file of the journal is missing, or its header is corrupt. file={file}; nothing was changed. Restore it from a backup or a replica"
     )]
-    MissingFile {
-        /// The file.
-        file: String,
-    },
+    MissingFile { file: String },
     /// The last stamp in an index lies below that of the index before it.
     #[error(
         "an index is older than the one before it: its last stamp lies below. file={file}; nothing was changed. It is soft: remove it, and start again"

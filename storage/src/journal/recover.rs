@@ -87,7 +87,6 @@ pub enum RecoverError {
     Bytes {
         /// The position of the entry that is too much.
         position: u64,
-        /// Its log.
         log: LogId,
         /// How many bytes the log has before it.
         bytes: u64,

@@ -273,12 +273,10 @@ impl Proof {
             .ok_or(ProofError::Block { index })
     }
 
-    /// The name of its file.
     pub(crate) fn file_name(&self) -> &str {
         self.file.name()
     }
 
-    /// Its header.
     pub fn header(&self) -> &ProofHeader {
         &self.header
     }

@@ -28,7 +28,6 @@ impl TestDirectory {
         }
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }

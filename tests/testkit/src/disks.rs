@@ -38,7 +38,6 @@ pub trait DiskHook: Send + Sync + 'static {
 pub struct HookedDisk<H> {
     /// The disk beneath it.
     pub memory: MemoryDisk,
-    /// The hook.
     pub hook: Arc<H>,
 }
 

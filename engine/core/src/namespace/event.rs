@@ -15,7 +15,6 @@ pub enum NamespaceEvent {
     TopicCreated {
         /// Its name.
         name: String,
-        /// Its id.
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
@@ -25,13 +24,9 @@ pub enum NamespaceEvent {
         configs: BTreeMap<String, String>,
     },
     /// A topic was deleted; its past stays.
-    TopicDeleted {
-        /// Its id.
-        id: [u8; 16],
-    },
+    TopicDeleted { id: [u8; 16] },
     /// A topic got more partitions.
     PartitionsAdded {
-        /// Its id.
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
@@ -40,7 +35,6 @@ pub enum NamespaceEvent {
     },
     /// A topic's settings were changed.
     TopicConfigured {
-        /// Its id.
         id: [u8; 16],
         /// All settings that are set on it now.
         configs: BTreeMap<String, String>,
@@ -52,7 +46,6 @@ pub enum NamespaceEvent {
     },
     /// A pin was set, or its expiry extended.
     PinSet {
-        /// The pin's name.
         name: String,
         /// The bits of its cut's bound.
         at: u64,
@@ -62,10 +55,7 @@ pub enum NamespaceEvent {
         topics: Option<Vec<[u8; 16]>>,
     },
     /// A pin was removed, or expired.
-    PinRemoved {
-        /// Its name.
-        name: String,
-    },
+    PinRemoved { name: String },
     /// The state of topics and pins at a moment, restated before all older entries are removed.
     ///
     /// It changes nothing: only a start begins with it.
@@ -95,7 +85,6 @@ pub enum NamespaceEvent {
 pub struct RestatedChange {
     /// The bits of the stamp at which it happened.
     pub stamp: u64,
-    /// The change.
     pub change: TopicChange,
 }
 
@@ -104,9 +93,7 @@ pub struct RestatedChange {
 pub enum TopicChange {
     /// [`NamespaceEvent::TopicCreated`].
     Created {
-        /// Its name.
         name: String,
-        /// Its id.
         id: [u8; 16],
         /// The log of its partition 0; the others follow.
         first_log: u64,
@@ -116,13 +103,9 @@ pub enum TopicChange {
         configs: BTreeMap<String, String>,
     },
     /// [`NamespaceEvent::TopicDeleted`].
-    Deleted {
-        /// Its id.
-        id: [u8; 16],
-    },
+    Deleted { id: [u8; 16] },
     /// [`NamespaceEvent::PartitionsAdded`].
     PartitionsAdded {
-        /// Its id.
         id: [u8; 16],
         /// The log of the first new one; the others follow.
         first_log: u64,
@@ -131,7 +114,6 @@ pub enum TopicChange {
     },
     /// [`NamespaceEvent::TopicConfigured`].
     Configured {
-        /// Its id.
         id: [u8; 16],
         /// All settings that were set on it.
         configs: BTreeMap<String, String>,
@@ -158,7 +140,6 @@ impl From<TopicChange> for NamespaceEvent {
 /// A pin as it was at the moment of [`NamespaceEvent::NamespaceRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestatedPin {
-    /// Its name.
     pub name: String,
     /// The bits of its cut's bound.
     pub at: u64,

@@ -11,7 +11,6 @@ use super::event::RestatedPin;
 /// A named moment that is kept readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Its name.
     pub name: Arc<str>,
     /// What it keeps readable.
     pub at: Cut,
@@ -41,7 +40,6 @@ pub struct PinHoldRange {
     pub latest: Option<PinHold>,
 }
 
-/// A pin as it is stored.
 #[derive(Debug)]
 pub(crate) struct StoredPin {
     pub(crate) at: Cut,

@@ -127,7 +127,6 @@ impl TestKafkaConnection {
     }
 }
 
-/// A batch of one record.
 pub fn one_record_batch(value: &[u8]) -> Bytes {
     BatchBuilder::new(CompressionType::None).record(START as i64, None, Some(value), &[]).build()
 }
