@@ -457,10 +457,10 @@ impl<S: ByteStream> KafkaConnection<S> {
                     let count = chunks.iter().take_while(in_memory).count();
                     self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
                 }
-                Err(LoadError::Corrupt(rotten)) => {
+                Err(LoadError::Corrupt(corruption)) => {
                     // The beginning of the response may be out already. The client must not take
                     // that for a whole one.
-                    self.kafka.record_corruption(&rotten);
+                    self.kafka.record_corruption(&corruption);
                     return Err(ConnectionError::Corrupt);
                 }
                 Err(LoadError::Storage(error)) => return Err(ConnectionError::Storage(error)),

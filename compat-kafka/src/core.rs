@@ -267,7 +267,7 @@ impl KafkaServer {
         [
             row("large_requests", &self.large_request_budget),
             row("pipelined_requests", &self.pipelined_request_budget),
-            row("answers", &self.response_budget),
+            row("responses", &self.response_budget),
         ]
     }
 
@@ -277,9 +277,9 @@ impl KafkaServer {
     }
 
     /// Counts and remembers a payload whose bytes are not those that were written.
-    pub(crate) fn record_corruption(&self, rotten: &Corruption) {
+    pub(crate) fn record_corruption(&self, corruption: &Corruption) {
         add(&self.metrics.corrupt_reads, 1);
-        self.corruption_cache.record(rotten);
+        self.corruption_cache.record(corruption);
     }
 
     pub(crate) fn set_bound_address(&self, address: SocketAddr) {

@@ -98,12 +98,12 @@ struct CorruptionCacheState {
 
 impl CorruptionCache {
     /// Remembers a payload, and logs it the first time.
-    pub(crate) fn record(&self, rotten: &Corruption) {
+    pub(crate) fn record(&self, corruption: &Corruption) {
         let mut known = self.state.lock();
-        if !known.ids.insert(rotten.id) {
+        if !known.ids.insert(corruption.id) {
             return;
         }
-        known.order.push_back(rotten.id);
+        known.order.push_back(corruption.id);
         if known.order.len() > CORRUPTIONS_MAX
             && let Some(oldest) = known.order.pop_front()
         {
@@ -111,7 +111,7 @@ impl CorruptionCache {
         }
         self.count.store(known.ids.len(), Ordering::Release);
         drop(known);
-        tracing::error!("{rotten}; consumers get CORRUPT_MESSAGE for it");
+        tracing::error!("{corruption}; consumers get CORRUPT_MESSAGE for it");
     }
 
     /// The index of the first piece that is known to be corrupt. A corrupt piece at index 0 is read

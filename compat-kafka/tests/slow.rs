@@ -198,7 +198,7 @@ async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
         deaf.push(wire);
     }
     let begun = Instant::now();
-    while evicted(&server, "answers") == 0 {
+    while evicted(&server, "responses") == 0 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", server.kafka.budgets());
         let (_, held, _) = server.kafka.budgets()[2];
         assert!(held <= 8 * MIB as u64, "{held} bytes of answers");

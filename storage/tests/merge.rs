@@ -160,9 +160,9 @@ fn an_index_of_a_merged_segment_is_rebuilt() {
         assert_eq!(contents(&fixture, &cuts), before, "without {name}");
         drop(fixture);
         assert_eq!(problems(&without), [""; 0], "without {name}");
-        let rotten = disk.after_kill();
-        rotten.corrupt(name, 4096 + 50, 0x40);
-        let fixture = StoreFixture::open(&rotten, options(), &clock).unwrap();
+        let corrupt = disk.after_kill();
+        corrupt.corrupt(name, 4096 + 50, 0x40);
+        let fixture = StoreFixture::open(&corrupt, options(), &clock).unwrap();
         assert_eq!(contents_after_rebuild(&fixture, &cuts), before, "corruption in {name}");
     }
 }

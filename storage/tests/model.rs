@@ -357,7 +357,7 @@ proptest! {
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
         let mut fixture = StoreFixture::open(&disk, options, &clock).unwrap();
         let mut model = LogModel::default();
-        let mut rotten = BTreeSet::new();
+        let mut corrupt = BTreeSet::new();
         for (epoch, (step, questions)) in (0u32..).zip(steps) {
             match step {
                 LogModelStep::Append(group, synced) => {
@@ -400,7 +400,7 @@ proptest! {
                     let names = indexes(&disk);
                     if let Some(name) = names.get(file as usize % names.len().max(1)) {
                         drop(fixture);
-                        rotten.insert(name.clone());
+                        corrupt.insert(name.clone());
                         let length = disk.bytes(name).len();
                         disk.corrupt(name, length * at as usize / (1 << 16), 0x20);
                         fixture = StoreFixture::open(&disk, options, &clock).unwrap();
@@ -421,7 +421,7 @@ proptest! {
         drop(fixture);
         let report = storage::check::check(&disk, &mut |_| {}).unwrap();
         // An index that nothing read is not rebuilt, and the check reports it.
-        let is_known = |problem: &String| rotten.iter().any(|name| problem.ends_with(&format!(
+        let is_known = |problem: &String| corrupt.iter().any(|name| problem.ends_with(&format!(
             "file={name}, blocks={}", problem.rsplit('=').next().unwrap_or_default()
         )));
         let problems: Vec<_> = report.problems.into_iter().filter(|found| !is_known(found)).collect();

@@ -317,10 +317,10 @@ fn f41_a_proof_that_is_cut_off_unfinished_damaged_or_gone_is_named() {
     let name = proof_name(position(1, 0));
     let bytes = good.bytes(&name);
     let unfinished = [&[0; PROOF_HEADER_BYTES][..], &bytes[PROOF_HEADER_BYTES..]].concat();
-    let mut rotten = bytes.clone();
-    rotten[500] ^= 4;
+    let mut corrupt = bytes.clone();
+    corrupt[500] ^= 4;
     let short = bytes[..bytes.len() - 1].to_vec();
-    for bad in [short, bytes[..100].to_vec(), vec![], unfinished, rotten] {
+    for bad in [short, bytes[..100].to_vec(), vec![], unfinished, corrupt] {
         let disk = good.after_kill();
         replace(&disk, &name, &bad);
         let report = verified(&disk);

@@ -432,12 +432,12 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     assert_eq!(text.code, Some(0), "{}", text.stderr);
     // A block of entries, the manifest and a frame are corrupted. Everything else is printed, and
     // check reports them too.
-    let rot = |file: &str, at: usize| {
+    let corrupt = |file: &str, at: usize| {
         let mut bytes = std::fs::read(path(file)).expect("it is read");
         bytes[at] ^= 4;
         std::fs::write(path(file), bytes).expect("it is written");
     };
-    rot(&index, 4096 + 50);
+    corrupt(&index, 4096 + 50);
     let damaged = lines(&index, &["--frames", "1000000"]);
     assert_eq!(damaged[0]["corrupt_blocks"], serde_json::json!([1]));
     assert_eq!(damaged.iter().filter(|line| line["what"] == "run").count(), runs.len() - 1);
@@ -449,11 +449,11 @@ fn inspect_prints_sealed_and_sorted_segments_and_what_is_corrupt_in_them() {
     assert_eq!((ended.code, problems.len()), (Some(1), 1), "{report}");
     let problem = problems[0].as_str().expect("text");
     assert!(problem.contains("it is soft") && problem.contains(&index), "{problem}");
-    rot("manifest", 20);
+    corrupt("manifest", 20);
     let damaged = run(&["inspect", &path("manifest")], "");
     assert!(damaged.stdout().contains("corrupt") && damaged.stdout().contains(&file));
     let whole = lines(&file, &[]).len();
-    rot(&file, 64 + 40);
+    corrupt(&file, 64 + 40);
     let damaged = lines(&file, &[]);
     assert!(damaged.iter().any(|line| line["what"] == "corruption"), "{file}");
     assert_eq!(damaged.len(), whole, "one is corrupt, and all others are there");

@@ -32,7 +32,7 @@ every corrupt place. Nothing is changed. The server that uses the directory must
 be stopped. The exit code is 0 if all is well, and 1 if not.
 
 A problem of an index says that it is soft: nothing is lost by it, and the index
-is rebuilt. It counts none the less, for the disk did not keep what was written.
+is rebuilt. It counts as a problem, because the disk did not keep what was written.
 
 --verify compares every frame with its proof as well, and names the first that
 was changed, also if its checksums were made right again. With --public-key all

@@ -342,7 +342,7 @@ async fn respond(
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
                 return Ok(Some(answer));
             }
-            Err(LoadError::Corrupt(rotten)) => kafka.record_corruption(&rotten),
+            Err(LoadError::Corrupt(corruption)) => kafka.record_corruption(&corruption),
             Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);

@@ -69,7 +69,7 @@ pub enum ExtractError {
         plugin: String,
     },
     /// The plug-in exceeded its fuel for one record and was stopped.
-    #[error("the plug-in {plugin} was stopped, for it works too long: does it loop?")]
+    #[error("the plug-in {plugin} was stopped, because it works too long: does it loop?")]
     PluginOutOfFuel {
         /// The plug-in.
         plugin: String,

@@ -233,7 +233,7 @@ enum PluginFailure {
 impl fmt::Display for PluginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            PluginFailure::OutOfFuel => "was stopped, for it works too long: does it loop?",
+            PluginFailure::OutOfFuel => "was stopped, because it works too long: does it loop?",
             PluginFailure::Failed(why) => why,
         })
     }

@@ -262,7 +262,7 @@ impl HistoryBuilder {
                 Ok(Some(state)) => return Ok((Some(state), place + 1)),
                 Ok(None) => {}
                 Err(error) if error.is_data_loss() => {
-                    tracing::warn!(%error, "what the stage remembered is read back from the journal");
+                    tracing::warn!(%error, "the state of producers is read back from the journal");
                 }
                 Err(error) => return Err(error),
             }
@@ -322,7 +322,7 @@ impl HistoryBuilder {
         if let Err(error) =
             merge_pruned_proofs(disk, &self.segments, self.manifest.indexed_to, &mut || Ok(()))
         {
-            tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
+            tracing::warn!(%error, "proofs of removed segments are not pruned; it is retried");
         }
         Ok(())
     }

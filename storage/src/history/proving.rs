@@ -89,7 +89,7 @@ impl SealedHistory {
             Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
             Err(ProofError::Storage(error)) => Err(error),
             Err(error) => {
-                tracing::warn!(%error, "the proof before cannot be used");
+                tracing::warn!(%error, "the previous proof cannot be used");
                 Ok(Digest::BIRTH)
             }
         }

@@ -45,7 +45,7 @@ pub(super) fn print_lock(
     let said = match text(&bytes).map(str::trim) {
         Some("") => ("last holder's process id", "not known"),
         Some(id) if id.parse::<u32>().is_ok() => ("last holder's process id", id),
-        _ => (CORRUPT, "it is no process id; the lock holds none the less"),
+        _ => (CORRUPT, "it is no process id; the lock still holds"),
     };
     print(&inspected.name, [said].into_iter(), printer)
 }

@@ -120,7 +120,7 @@ impl CatalogRebuild {
             Err(CatalogFillError::Catalog(error))
                 if !slot.is_filled() && slot.directory.is_on_disk() =>
             {
-                tracing::warn!(%error, "the catalog is rebuilt in memory, for there is no place on disk");
+                tracing::warn!(%error, "the catalog is rebuilt in memory, because the disk has no room");
                 self.rebuild_in(slot.directory.open_in_memory())
             }
             Err(error) => {
