@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,8 +23,9 @@ use engine_core::{
 };
 use hlc::{Cut, Hlc, ManualClock, SysTime, UserTime};
 use storage::catalog::{AppliedPosition, Catalog, CatalogError, CatalogFaults, CatalogWriteBatch};
-use storage::disk::{Disk, DiskFile, MemoryDisk};
+use storage::disk::MemoryDisk;
 use storage::{Log, LogId, Offset, Payload};
+use testkit::disks::{DiskHook, HookedDisk};
 
 /// The name of the thread that panics.
 const PANIC_IN: &str = "FREEZEFRAME_PANIC_IN";
@@ -42,64 +42,20 @@ fn panic_if_named() {
     }
 }
 
-#[derive(Clone)]
-struct PanickingDisk(MemoryDisk);
+struct PanicHook;
 
-impl Disk for PanickingDisk {
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+impl DiskHook for PanicHook {
+    fn before_create(&self, _name: &str) {
         panic_if_named();
-        Ok(Arc::new(PanickingFile(self.0.open(name)?)))
     }
 
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+    fn before_read(&self, _name: &str, _position: u64) -> io::Result<()> {
         panic_if_named();
-        Ok(Arc::new(PanickingFile(self.0.create(name)?)))
+        Ok(())
     }
 
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.0.list()
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.0.sync_directory()
-    }
-}
-
-struct PanickingFile(Arc<dyn DiskFile>);
-
-impl DiskFile for PanickingFile {
-    fn length(&self) -> io::Result<u64> {
-        self.0.length()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    fn before_sync(&self, _name: &str) {
         panic_if_named();
-        self.0.read_at(buffer, position)
-    }
-
-    fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
-        panic_if_named();
-        self.0.write_at(slices, position)
-    }
-
-    fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.truncate(length)
-    }
-
-    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.0.punch_hole(range)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
     }
 }
 
@@ -192,7 +148,7 @@ async fn child() {
         ..CoreOptions::default()
     };
     let wall = Arc::clone(&clock);
-    let disk = Arc::new(PanickingDisk(MemoryDisk::new()));
+    let disk = Arc::new(HookedDisk::new(MemoryDisk::new(), Arc::new(PanicHook)));
     let core = EngineCore::open(disk, options, wall, Arc::new(NoBatches)).unwrap();
     let core = Arc::new(core);
     core.start(EngineWings {
