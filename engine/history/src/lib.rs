@@ -9,8 +9,6 @@
 //!
 //! Each file is about one subject, and has its operations.
 
-#![warn(missing_docs)]
-
 mod api;
 mod context;
 mod cuts;
