@@ -2,7 +2,10 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The environment variable with the filter, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";
@@ -16,21 +19,46 @@ pub const SERVER_LEVEL: &str = "info";
 pub fn start(default: &str) -> anyhow::Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|asked| !asked.trim().is_empty());
     let asked = asked.as_deref().unwrap_or(default);
+    let filter = parse_filter(asked)?;
+    let is_terminal = std::io::stderr().is_terminal();
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let layer = tracing_subscriber::fmt::layer()
+        .compact()
+        .with_writer(std::io::stderr)
+        .with_ansi(is_terminal && !no_color)
+        .with_filter(filter);
+    tracing_subscriber::registry()
+        .with(layer)
+        .try_init()
+        .map_err(|error| anyhow::anyhow!("start logging: {error}"))
+}
+
+fn parse_filter(asked: &str) -> anyhow::Result<Targets> {
     // The catalog's library logs internals at every level. The user must name it to see them.
-    let filter = EnvFilter::try_new(format!("sled=warn,{asked}"));
-    // The library's own message tells a user less.
-    let filter = filter.map_err(|_| {
+    // The filter library's own message tells a user less.
+    format!("sled=warn,{asked}").parse().map_err(|_| {
         anyhow::anyhow!(
             "variable {VARIABLE}: {asked:?} is no value for it; give a level (error, warn, info, debug, trace), or TARGET=LEVEL, with commas between"
         )
-    })?;
-    let is_terminal = std::io::stderr().is_terminal();
-    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .compact()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(is_terminal && !no_color)
-        .try_init()
-        .map_err(|error| anyhow::anyhow!("start logging: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_and_levels_of_targets() {
+        let filter = parse_filter("info,compat_kafka=trace").unwrap();
+        assert!(filter.would_enable("storage::store", &Level::INFO));
+        assert!(!filter.would_enable("storage::store", &Level::DEBUG));
+        assert!(filter.would_enable("compat_kafka::conn", &Level::TRACE));
+        assert!(!filter.would_enable("sled", &Level::INFO), "it has to be named");
+        assert!(parse_filter("sled=debug").unwrap().would_enable("sled::pagecache", &Level::DEBUG));
+        for bad in ["storage=loud", "a=b=c"] {
+            assert!(parse_filter(bad).unwrap_err().to_string().contains(bad), "{bad}");
+        }
+    }
 }
