@@ -39,7 +39,7 @@ use crate::producers::ProducerStates;
 use crate::projection::EngineWings;
 use crate::seek_error::SeekError;
 
-pub use append::{AppendBudget, PendingAppends, flatten};
+pub use append::{AppendBudget, PendingAppends};
 use applier::PendingEvent;
 pub use applier::PendingStamp;
 use catalog_fill::open_catalog;

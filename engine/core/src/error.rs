@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hlc::{Cut, Moment, UserTime};
 use storage::catalog::CatalogError;
-use storage::{Offset, StorageError};
+use storage::{AppendError, Offset, StorageError};
 
 use crate::config::ConfigError;
 
@@ -122,6 +122,17 @@ impl EngineError {
     /// The engine is being closed.
     pub fn closing() -> EngineError {
         EngineError::Stopping("it is being closed".into())
+    }
+}
+
+impl From<AppendError<EngineError>> for EngineError {
+    fn from(error: AppendError<EngineError>) -> EngineError {
+        match error {
+            AppendError::Refused(refusal) => refusal,
+            AppendError::Time(error) => EngineError::Fenced(error.to_string()),
+            AppendError::Storage(StorageError::Stopped { why }) => EngineError::Stopping(why),
+            AppendError::Storage(error) => EngineError::Storage(error),
+        }
     }
 }
 

@@ -51,7 +51,7 @@ pub use cut_cache::CutCacheStats;
 pub use cut_snapshot::{CutAnswer, CutPartition};
 pub use engine_core::{
     AppendBudget, AppendWatch, ChangesGuard, CoreOptions, EngineCore, EngineStore,
-    MaintenanceOptions, PendingAppends, PendingStamp, flatten,
+    MaintenanceOptions, PendingAppends, PendingStamp,
 };
 pub use error::EngineError;
 pub use frontier::WaitPolicy;

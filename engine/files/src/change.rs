@@ -17,8 +17,8 @@ use super::event::{
 use super::file::OpenFile;
 use super::names::FileNames;
 use super::path::{FileLocation, ResolvedName};
+use engine_core::EngineError;
 use engine_core::numbering::FILES_LOG;
-use engine_core::{EngineError, flatten};
 
 pub(super) type FileChangeGuard = OwnedMutexGuard<()>;
 
@@ -291,7 +291,7 @@ fn into_receipt(
     answer: Result<AppendResponse, oneshot::error::RecvError>,
 ) -> Result<AppendReceipt, FileError> {
     match answer {
-        Ok(Some(result)) => Ok(result.map_err(flatten)?),
+        Ok(Some(result)) => Ok(result.map_err(EngineError::from)?),
         _ => Err(FileError::Io("the service is stopping".into())),
     }
 }

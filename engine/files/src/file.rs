@@ -16,7 +16,7 @@ use super::error::FileError;
 use super::event::{FileKind, Inode};
 use super::path::FileLocation;
 use super::view::FileView;
-use engine_core::{AppendNote, EngineError, flatten};
+use engine_core::{AppendNote, EngineError};
 
 impl FileSystem {
     /// Opens the file at a path, for reading and writing.
@@ -173,7 +173,7 @@ impl OpenFile {
                 (FileEntry::truncate(length), AppendNote::IfLogEndsAt(present.until()));
             match self.append_with_note(entry, note, durability).await {
                 Err(AppendError::Refused(EngineError::OffsetOutOfRange { .. })) => {}
-                appended => return Ok(Some(appended.map_err(flatten)?.stamp)),
+                appended => return Ok(Some(appended.map_err(EngineError::from)?.stamp)),
             }
         }
     }
@@ -198,8 +198,10 @@ impl OpenFile {
     }
 
     async fn append(&self, entry: FileEntry, durability: Durability) -> Result<Hlc, FileError> {
-        let appended =
-            self.append_with_note(entry, AppendNote::Event, durability).await.map_err(flatten)?;
+        let appended = self
+            .append_with_note(entry, AppendNote::Event, durability)
+            .await
+            .map_err(EngineError::from)?;
         Ok(appended.stamp)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::{AppendError, AppendReceipt, AppendResults, Durability, StorageError};
+use storage::{AppendReceipt, AppendResults, Durability};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::EngineCore;
@@ -89,20 +89,12 @@ impl PendingAppends {
     /// One result for each batch, once all are written or have failed.
     pub async fn results(self) -> Vec<Result<AppendReceipt, EngineError>> {
         match self.receiver.await {
-            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
+            Ok(results) => {
+                results.into_iter().map(|result| result.map_err(EngineError::from)).collect()
+            }
             Err(_) => {
                 vec![Err(EngineError::closing()); self.count]
             }
         }
-    }
-}
-
-/// The error of the engine for a failed append.
-pub fn flatten(error: AppendError<EngineError>) -> EngineError {
-    match error {
-        AppendError::Refused(refusal) => refusal,
-        AppendError::Time(error) => EngineError::Fenced(error.to_string()),
-        AppendError::Storage(StorageError::Stopped { why }) => EngineError::Stopping(why),
-        AppendError::Storage(error) => EngineError::Storage(error),
     }
 }

@@ -13,7 +13,6 @@ use storage::{
 };
 use tokio::sync::oneshot;
 
-use super::append::flatten;
 use super::{ChangesGuard, EngineCore, EngineState};
 use crate::active_rules::RuleChange;
 use crate::append::AppendNote;
@@ -229,7 +228,7 @@ impl EngineCore {
                     let _ = applier.send(event);
                 }
                 Err(error) => {
-                    let _ = done.send(Err(flatten(error)));
+                    let _ = done.send(Err(error.into()));
                 }
             }
         };
