@@ -18,12 +18,13 @@ use engine::files::{
     OpenFile, RenameMode,
 };
 use engine::{CoreOptions, Durability, EngineOptions};
-use file_model::{END, FileModel, HIGH, LOW, ModelBytes, ModelKind, ModelName, ModelNode};
 use hlc::{Cut, ManualClock, SysTime};
 use storage::disk::MemoryDisk;
 use testkit::directory::TestDirectory;
 use testkit::engine::{EngineFixture, START};
 use testkit::rng::SeededRng;
+
+use file_model::{END, FileModel, HIGH, LOW, ModelBytes, ModelKind, ModelName, ModelNode};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const KEYS: [&[u8]; 2] = [b"user.x", b"user.y"];

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fileview::tree::{TreeOptions, ViewNode, ViewTree};
-use fixture::{TreeFixture, TreeTestRecord};
 use tokio::runtime::Runtime;
+
+use fixture::{TreeFixture, TreeTestRecord};
 
 const BATCHES: u64 = 2000;
 const RECORDS: u64 = 160;

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use engine::SeekError;
 use fileview::ViewFormat;
 use fileview::tree::{KeysPage, OpenNode, TreeError, TreeOptions, ViewNode};
-use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 use hlc::{Cut, Hlc, Moment, MomentSelector, UserTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
 use testkit::rng::SeededRng;
+
+use fixture::{TreeFixture, TreeTestRecord, list_node, read_node, render_expected};
 
 const TOPIC: &str = "t";
 const PARTITIONS: u32 = 2;

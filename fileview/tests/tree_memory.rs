@@ -5,8 +5,9 @@
 
 mod fixture;
 
-use fixture::{TreeFixture, record};
 use kafka_records::CompressionType;
+
+use fixture::{TreeFixture, record};
 
 /// Resets the peak of memory use, and returns its new value.
 fn reset_peak() -> usize {

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use engine::Durability;
 use fileview::tree::{TreeError, TreeOptions, ViewNode, ViewNodeKind};
-use fixture::{TreeFixture, read_node, record};
 use hlc::{Cut, Moment, SysTime};
 use kafka_records::CompressionType;
 use proptest::prelude::*;
 use testkit::kafka::START;
+
+use fixture::{TreeFixture, read_node, record};
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()

@@ -10,9 +10,9 @@
 //! them against the horizons, and advancing horizons: a pin never covers what is already removed.
 
 use std::sync::Arc;
-use storage::StorageError;
 
 use hlc::{Cut, Moment, SysTime};
+use storage::StorageError;
 
 use crate::blocking::tip_at;
 use crate::engine_core::EngineCore;

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use engine_core::EngineError;
+use engine_core::numbering::FILES_LOG;
 use hlc::{Cut, Hlc};
 use storage::{AppendReceipt, Durability, Payload};
 use tokio::sync::{OwnedMutexGuard, oneshot};
@@ -17,8 +19,6 @@ use super::event::{
 use super::file::OpenFile;
 use super::names::FileNames;
 use super::path::{FileLocation, ResolvedName};
-use engine_core::EngineError;
-use engine_core::numbering::FILES_LOG;
 
 pub(super) type FileChangeGuard = OwnedMutexGuard<()>;
 

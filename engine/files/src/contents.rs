@@ -8,11 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::interval_tree::{
-    CheckpointRoot, FileIntervalTree, IntervalTreeError, NodeCache, NodeId, NodeSource, ROOT_BYTES,
-    TreeNode,
-};
 use bytes::Bytes;
+use engine_core::{AppendNote, EngineStore};
 use hlc::{Cut, Hlc, UserTime};
 use parking_lot::Mutex;
 use storage::{Durability, EntryPayload, Log, LogAppend, LogId, Offset, Payload, StorageError};
@@ -23,7 +20,10 @@ use super::event::{
     Inode, KIND_FILE_CHECKPOINT, KIND_FILE_PUNCH_HOLE, KIND_FILE_TRUNCATE, KIND_FILE_WRITE,
 };
 use super::view::FileView;
-use engine_core::{AppendNote, EngineStore};
+use crate::interval_tree::{
+    CheckpointRoot, FileIntervalTree, IntervalTreeError, NodeCache, NodeId, NodeSource, ROOT_BYTES,
+    TreeNode,
+};
 
 /// How many entries are replayed in one batch.
 const REPLAY_BATCH_ENTRIES: u64 = 1024;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::interval_tree::IntervalTreeError;
+use engine_core::EngineError;
 use hlc::{Cut, Hlc, Moment};
 use storage::StorageError;
 use storage::catalog::CatalogError;
 
-use engine_core::EngineError;
+use crate::interval_tree::IntervalTreeError;
 
 /// Why a file operation failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::interval_tree::FILE_BYTES_MAX;
 use bytes::Bytes;
+use engine_core::{AppendNote, EngineError};
 use hlc::{Cut, Hlc};
 use storage::{AppendError, AppendReceipt, Durability, LogAppend, StorageError};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use super::error::FileError;
 use super::event::{FileKind, Inode};
 use super::path::FileLocation;
 use super::view::FileView;
-use engine_core::{AppendNote, EngineError};
+use crate::interval_tree::FILE_BYTES_MAX;
 
 impl FileSystem {
     /// Opens the file at a path, for reading and writing.

@@ -36,10 +36,11 @@ mod window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::interval_tree::NodeCache;
 use hlc::Cut;
 use storage::catalog::Catalog;
 use tokio::sync::oneshot;
+
+use crate::interval_tree::NodeCache;
 
 pub use attributes::{FileAttributes, FilePermissions};
 pub use contents::FileCounters;

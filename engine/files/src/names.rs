@@ -9,6 +9,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine_core::CatalogSlot;
+use engine_core::numbering::FILES_LOG;
+use engine_core::projection::{CatalogFillError, ProjectionFill};
 use hlc::{Cut, Hlc};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -19,9 +22,6 @@ use super::error::FileError;
 use super::event::{
     AttributeUpdate, FileChange, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT, TouchTimes,
 };
-use engine_core::CatalogSlot;
-use engine_core::numbering::FILES_LOG;
-use engine_core::projection::{CatalogFillError, ProjectionFill};
 
 /// The key prefix of files. Groups use other letters.
 const PREFIX: u8 = b'f';

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use crate::interval_tree::{Extent, ExtentSource, FileIntervalTree, IntervalTreeError};
 use bytes::{Bytes, BytesMut};
 use hlc::Hlc;
 use storage::{EntryPayload, Offset};
@@ -13,6 +12,7 @@ use super::entry::{DataBlock, read_data};
 use super::error::FileError;
 use super::event::Inode;
 use super::window::EntryWindow;
+use crate::interval_tree::{Extent, ExtentSource, FileIntervalTree, IntervalTreeError};
 
 /// The longest read, in bytes; a longer read is cut short.
 pub const READ_BYTES_MAX: usize = 16 << 20;

@@ -1,13 +1,14 @@
 //! One group, step by step.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::super::{
     ClassicGroupState, CommitFence, CommitKind, GroupError, GroupHeartbeatRequest, GroupSnapshot,
     JoinRequest, Options, SyncRequest,
 };
 use super::test_classic_group::{TestClassicGroup, consumer, protocols, s, static_consumer};
 use super::{ClassicGroup, WriteResult};
-use std::sync::Arc;
-use std::time::Duration;
 
 fn two() -> (TestClassicGroup, String, String) {
     let mut fixture = TestClassicGroup::new();

@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use storage::LogId;
 
 use super::node::{NodeId, TreeNode};
-use storage::LogId;
 
 type NodeKey = (LogId, NodeId);
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use hlc::Hlc;
+use storage::Offset;
 
 use super::node::{NodeId, NodeLink, SavedLink, TreeNode, encode};
 use super::{FILE_BYTES_MAX, FileIntervalTree, IntervalTreeError};
-use storage::Offset;
 
 /// How many bytes a checkpoint's root takes, after its nodes.
 pub const ROOT_BYTES: usize = 56;

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use storage::Offset;
+
 use super::{
     DEPTH_MAX, Extent, ExtentSource, FILE_BYTES_MAX, IntervalTreeError, NodeSource, NodeSpan,
 };
-use storage::Offset;
 
 /// No node on disk has more extents, whatever [`super::FANOUT`] was when it was written.
 const EXTENTS_MAX: u64 = 4096;

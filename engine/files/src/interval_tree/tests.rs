@@ -2,10 +2,10 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use hlc::{Hlc, SysTime};
+use storage::LogId;
 use testkit::rng::SeededRng;
 
 use super::*;
-use storage::LogId;
 
 /// The log of a file, in memory.
 #[derive(Default)]

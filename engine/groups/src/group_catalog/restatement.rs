@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use engine_core::EngineError;
 use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, CatalogWriteBatch};
 
@@ -10,7 +11,6 @@ use super::{
     reader_key, unescape,
 };
 use crate::event::{GroupEvent, RestatedGroup, RestatedOffset};
-use engine_core::EngineError;
 
 /// The most that a value takes besides its strings: lengths, numbers and its stamp.
 const VALUE_BYTES: usize = 48;

@@ -3,8 +3,7 @@
 use serde_json::json;
 
 use engine::EngineOptions;
-use engine::groups::GroupOptions;
-use engine::groups::OffsetCommit;
+use engine::groups::{GroupOptions, OffsetCommit};
 
 use crate::fixture::{DAY_MS, answer_json, api_with, code, moment};
 
