@@ -12,12 +12,14 @@ mod groups;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use history_documents::{
     CutRequest, GroupMomentRequest, HistoryRequest, PinRequest, PinResponse, PinsRequest,
     PinsResponse, RefusalDocument, TopicsRequest, UnpinRequest, UnpinResponse,
 };
 use hlc::{Moment, MomentSelector, TOPIC_MARK};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::{Client, ClientError};
 
@@ -51,11 +53,17 @@ pub fn moment_topic(topic: &str, ask: &MomentSelector) -> String {
 /// The prefix of an error response.
 const REFUSAL_PREFIX: &[u8] = b"{\"error\"";
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum HistoryResponse<T> {
-    Refused(RefusalDocument<ReceivedErrorCode>),
-    Given(T),
+/// Parses a response: what was asked for, or why the server refused.
+fn parse_response<T: DeserializeOwned>(
+    document: &[u8],
+) -> Result<Result<T, ServerRefusal>, serde_json::Error> {
+    let refusal = || serde_json::from_slice::<RefusalDocument<ReceivedErrorCode>>(document);
+    if document.starts_with(REFUSAL_PREFIX) {
+        return refusal().map(|document| Err(document.error));
+    }
+    serde_json::from_slice(document)
+        .map(Ok)
+        .or_else(|error| refusal().map(|document| Err(document.error)).map_err(|_| error))
 }
 
 /// Milliseconds in a document.
@@ -155,33 +163,36 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::cut`].
-    pub async fn request_history<T: for<'de> Deserialize<'de>>(
+    pub async fn request_history<T: DeserializeOwned>(
         &mut self,
         question: impl Serialize,
         server_wait: Duration,
     ) -> Result<T, ClientError> {
         let document = serde_json::to_vec(&question).expect("a question can be written as JSON");
-        let answer = match self.call_extension(API_KEY, &document, server_wait).await {
+        let (address, response) = self.request_document(document, server_wait).await?;
+        match parse_response(&response) {
+            Ok(response) => response.map_err(ClientError::History),
+            Err(error) => Err(ClientError::Malformed {
+                address,
+                what: format!("an answer about the past does not read: {error}"),
+            }),
+        }
+    }
+
+    /// Sends a request, and returns the response and the server's address. Not generic, unlike its
+    /// caller: a program that asks twenty questions has it once.
+    async fn request_document(
+        &mut self,
+        document: Vec<u8>,
+        server_wait: Duration,
+    ) -> Result<(String, Bytes), ClientError> {
+        match self.call_extension(API_KEY, &document, server_wait).await {
             Err(ClientError::Closed { address, .. }) => {
                 // Finds out whether the server is gone, or only does not know the API.
                 self.any_server().await?;
-                return Err(ClientError::NotFreezeframe { address });
+                Err(ClientError::NotFreezeframe { address })
             }
-            answer => answer?,
-        };
-        // An untagged enum is parsed twice, and a cut of many partitions is long.
-        if !answer.starts_with(REFUSAL_PREFIX)
-            && let Ok(given) = serde_json::from_slice(&answer)
-        {
-            return Ok(given);
-        }
-        match serde_json::from_slice(&answer) {
-            Ok(HistoryResponse::Given(given)) => Ok(given),
-            Ok(HistoryResponse::Refused(refusal)) => Err(ClientError::History(refusal.error)),
-            Err(error) => Err(ClientError::Malformed {
-                address: self.any_server().await?,
-                what: format!("an answer about the past does not read: {error}"),
-            }),
+            response => Ok((self.any_server().await?, response?)),
         }
     }
 }
@@ -223,9 +234,10 @@ mod tests {
     #[test]
     fn a_refusal_of_a_kind_yet_unknown_is_still_a_refusal() {
         let text = r#"{"error":{"code":"tired","message":"no","frontier":null}}"#;
-        let answer = serde_json::from_str::<HistoryResponse<TopicsResponse>>(text).unwrap();
-        let other = ReceivedErrorCode::Other("tired".to_owned());
-        assert!(matches!(answer, HistoryResponse::Refused(refusal) if refusal.error.code == other));
+        for text in [text, &format!("\n{text}")] {
+            let refusal = parse_response::<TopicsResponse>(text.as_bytes()).unwrap().unwrap_err();
+            assert_eq!(refusal.code, ReceivedErrorCode::Other("tired".to_owned()));
+        }
     }
 
     /// Reads one request frame: the first three fields of its header, and everything after the
@@ -312,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_does_not_read_is_an_error_and_no_panic() {
         for document in ["", "{}", "[]", r#"{"error":5}"#, r#"{"at":5}"#] {
-            let error = serde_json::from_slice::<HistoryResponse<CutResponse>>(document.as_bytes());
+            let error = parse_response::<CutResponse>(document.as_bytes());
             assert!(error.is_err(), "{document}");
         }
         let mut client = serve(|_| Some(b"?".to_vec())).await;
