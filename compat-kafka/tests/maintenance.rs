@@ -690,6 +690,25 @@ async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
     }
 }
 
+/// The plan of the run did not know of the pin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_that_is_set_while_a_log_is_compacted_holds_what_it_admits() {
+    let fixture = compacted_and_not(TestKafkaEngine::options()).await;
+    let (mut arrived, go) = fixture.pause_compaction();
+    let engine = Arc::clone(&fixture.engine);
+    let compacting = tokio::spawn(async move { engine.maintenance().compact_due().await });
+    arrived.recv().await.expect("it compacts");
+    let topic = fixture.engine.topics().named("a").unwrap();
+    let log = &topic.partitions[0].log;
+    let pinned = Cut::through(log.entry_at(Offset(3)).unwrap().unwrap().stamp);
+    let until = SysTime(fixture.engine.wall_now().0 + 3600 * SECOND);
+    fixture.engine.pins().set("audit", pinned, WaitPolicy::Refuse, until, None).await.unwrap();
+    drop(go);
+    assert_eq!(compacting.await.unwrap().unwrap(), 0, "its result is not taken");
+    assert_eq!(log.horizon().compacted_to, Hlc::ZERO);
+    assert_eq!(read_all(&fixture.at("a", pinned).await.unwrap().partitions[0]).len(), 4);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_retention_goes_on() {
     let mut options = TestKafkaEngine::options();
