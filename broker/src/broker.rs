@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
+use compat_zk::ZkServer;
 use engine::{Engine, EngineOptions};
 use fileview::fuse::FuseMounts;
 use fileview::tree::{TreeOptions, ViewTree};
@@ -54,6 +55,7 @@ pub struct RunningBroker {
     engine: Arc<Engine>,
     kafka: Arc<KafkaServer>,
     kafka_listener: Option<Listener>,
+    zookeeper_listener: Option<Listener>,
     admin_listener: Option<Listener>,
     mounts: FuseMounts,
     /// Serves the owner's requests. `None` if the socket could not be created.
@@ -84,6 +86,8 @@ impl Broker {
             data_dir, mut engine, kafka_server: mut kafka_options, mounts: mounted, ..
         } = config;
         let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
+        let zookeeper_port =
+            bind_port(&config.zookeeper, "ZooKeeper's clients", "--zookeeper").await?;
         let admin_port = bind_port(&config.http, "operators", "--http").await?;
         let status = ServerStatus::starting();
         let admin_listener = match admin_port {
@@ -127,11 +131,25 @@ impl Broker {
             }
             None => None,
         };
+        let zookeeper = zookeeper_port.map(|port| {
+            (port, ZkServer::new(Arc::clone(engine.znodes()), config.zookeeper_server))
+        });
+        let mut maintenance = JoinSet::new();
+        let zookeeper_listener = match zookeeper {
+            Some((port, zookeeper)) => {
+                let doing = || format!("listen for ZooKeeper's clients on {}", config.zookeeper);
+                let listener = port.listen().with_context(doing)?;
+                maintenance.spawn(abort_on_panic(Arc::clone(&zookeeper).run_maintenance()));
+                Some(Listener::open(listener, |listener, stop| {
+                    compat_zk::serve(zookeeper, listener, stop)
+                })?)
+            }
+            None => None,
+        };
         let mounts = open_mounts(&engine, tree, &data);
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
-        let mut maintenance = JoinSet::new();
         maintenance.spawn(abort_on_panic(Arc::clone(&engine).run_maintenance()));
         maintenance.spawn(abort_on_panic(Arc::clone(&kafka).run_maintenance()));
         status.serving(ServerParts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
@@ -140,6 +158,7 @@ impl Broker {
             engine,
             kafka,
             kafka_listener,
+            zookeeper_listener,
             admin_listener,
             mounts,
             control,
@@ -274,6 +293,11 @@ impl RunningBroker {
         self.kafka_listener.as_ref().map(|door| door.address)
     }
 
+    /// The address for ZooKeeper clients, if any.
+    pub fn zookeeper_address(&self) -> Option<SocketAddr> {
+        self.zookeeper_listener.as_ref().map(|door| door.address)
+    }
+
     /// The address for operators, if any.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_listener.as_ref().map(|door| door.address)
@@ -311,6 +335,9 @@ impl RunningBroker {
         self.status.stopping(why);
         // Maintenance stops first, because from now on groups look as if they had no members.
         self.maintenance.shutdown().await;
+        if let Some(door) = self.zookeeper_listener {
+            door.close(ADMIN_DRAIN_MAX).await;
+        }
         if let Some(door) = self.kafka_listener {
             door.stop();
             // Members that wait in a group would otherwise hold their connections open.
@@ -347,7 +374,8 @@ impl fmt::Display for RunningBroker {
             address.map_or_else(|| "off".to_owned(), |address| address.to_string())
         };
         let (kafka, http) = (place(self.kafka_address()), place(self.admin_address()));
-        write!(f, "ready kafka={kafka} zookeeper=off http={http}")
+        let zookeeper = place(self.zookeeper_address());
+        write!(f, "ready kafka={kafka} zookeeper={zookeeper} http={http}")
     }
 }
 

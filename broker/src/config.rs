@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use compat_kafka::KafkaOptions;
+use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
 
 mod kafka;
@@ -52,8 +53,9 @@ pub struct Config {
     pub http_hosts: Vec<String>,
     /// The mount points of the tree.
     pub mounts: Vec<PathBuf>,
-    /// The address for ZooKeeper clients. This version does not serve them.
+    /// The address for ZooKeeper clients.
     pub zookeeper: ListenAddress,
+    pub zookeeper_server: ZkOptions,
     /// The options of the engine. The catalog's directory follows from `data_dir`.
     pub engine: EngineOptions,
     /// The options of the Kafka protocol server. The cluster id comes from the data directory.
@@ -135,6 +137,7 @@ fn empty_config() -> Config {
         http: ListenAddress::Off,
         http_hosts: Vec::new(),
         zookeeper: ListenAddress::Off,
+        zookeeper_server: ZkOptions::default(),
         mounts: Vec::new(),
         engine: EngineOptions::default(),
         kafka_server: KafkaOptions::default(),
@@ -237,12 +240,6 @@ impl ConfigLoader {
             |setting: &KafkaSetting| Some((setting.name.to_owned(), setting.default?.to_owned()));
         self.config.kafka_server.broker_defaults =
             kafka::SETTINGS.iter().filter_map(default).collect();
-        if self.config.zookeeper != ListenAddress::Off {
-            let asked = &self.config.zookeeper;
-            let warning =
-                format!("zookeeper={asked}: this version does not serve ZooKeeper's clients");
-            self.config.warnings.push(warning);
-        }
         self.config
     }
 }

@@ -36,6 +36,9 @@ pub enum JuteError {
         valid_up_to: usize,
     },
     /// Bytes are left after the record.
+    /// An operation that a multi cannot have.
+    #[error("operation is not possible in a multi. opcode={opcode}")]
+    Operation { opcode: i32 },
     #[error("bytes follow the record. left={left}")]
     Trailing {
         /// How many bytes.
@@ -101,6 +104,11 @@ impl JuteReader {
             Ok(text) => Ok(Some(text.to_owned())),
             Err(error) => Err(JuteError::NotUtf8 { valid_up_to: error.valid_up_to() }),
         }
+    }
+
+    /// Text that must not be null.
+    pub fn required_string(&mut self) -> Result<String, JuteError> {
+        self.string()?.ok_or(JuteError::Null)
     }
 
     /// Items that `read` reads one by one, or null. An item takes `item_bytes_min` at least, so

@@ -7,6 +7,7 @@ use engine_core::projection::EngineWings;
 use engine_core::{BatchFormat, EngineCore};
 use engine_files::FileSystem;
 use engine_groups::Groups;
+use engine_znodes::Znodes;
 use hlc::WallClock;
 use storage::OpenError;
 use storage::disk::Disk;
@@ -15,7 +16,7 @@ use storage::journal::RecoverError;
 use crate::options::EngineOptions;
 use crate::plugins::FilePluginModules;
 
-/// Topics, groups and files, and their past.
+/// Topics, groups, files and znodes, and their past.
 ///
 /// What the spine can do, an engine can do: it dereferences to its [`EngineCore`].
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Engine {
     core: Arc<EngineCore>,
     files: FileSystem,
     groups: Groups,
+    znodes: Arc<Znodes>,
 }
 
 impl Engine {
@@ -43,12 +45,14 @@ impl Engine {
         let files = FileSystem::of_engine(&core, options.files).map_err(|error| failed(&error))?;
         let groups =
             Groups::open(Arc::clone(&core), options.groups).map_err(|error| failed(&error))?;
+        let past = Znodes::history_of(&core).map_err(|error| failed(&error))?;
         core.start(EngineWings {
             events: vec![Groups::projection()],
-            readers: vec![files.projection()],
+            readers: vec![files.projection(), Znodes::projection(&past)],
             plugins: Box::new(FilePluginModules(files.clone())),
         })?;
-        Ok(Engine { core, files, groups })
+        let znodes = Znodes::open(Arc::clone(&core), past).map_err(|error| failed(&error))?;
+        Ok(Engine { core, files, groups, znodes: Arc::new(znodes) })
     }
 
     /// The spine.
@@ -66,10 +70,23 @@ impl Engine {
         &self.groups
     }
 
+    /// Znodes and sessions.
+    pub fn znodes(&self) -> &Arc<Znodes> {
+        &self.znodes
+    }
+
+    /// [`EngineCore::step`], and applies what waits for the tree of znodes; whether there was
+    /// anything.
+    pub fn step(&self) -> bool {
+        let stepped = self.core.step();
+        self.znodes.step() || stepped
+    }
+
     /// Completes what is in flight and closes the files.
     pub fn close(&self) {
         self.files.close();
         self.core.close();
+        self.znodes.close();
     }
 }
 

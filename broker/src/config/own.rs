@@ -46,6 +46,11 @@ fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>
     Ok(Arc::new(key))
 }
 
+/// Milliseconds, or -1 for what follows from `tickTime`.
+fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm> {
+    Ok(u32::try_from(value.whole(-1, I32_MAX)?).ok())
+}
+
 pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("server.data-dir", "./freezeframe-data", |config, value| {
         if value.text().is_empty() {
@@ -180,6 +185,7 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("limits.moment-patience", "5s", |config, value| {
         config.kafka_server.moment_patience = value.time(Duration::ZERO, HOUR)?;
+        config.zookeeper_server.moment_patience = config.kafka_server.moment_patience;
         Ok(())
     }),
     setting("limits.groups-max", "100000", |config, value| {
@@ -200,6 +206,63 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("limits.pending-members-max", "10000", |config, value| {
         config.kafka_server.groups.pending_members_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("zookeeper.tickTime", "2000", |config, value| {
+        config.zookeeper_server.tick_ms = value.whole(1, 3_600_000)? as u32;
+        Ok(())
+    }),
+    setting("zookeeper.minSessionTimeout", "-1", |config, value| {
+        config.zookeeper_server.session_timeout_ms_min = unless_default(value)?;
+        Ok(())
+    }),
+    setting("zookeeper.maxSessionTimeout", "-1", |config, value| {
+        config.zookeeper_server.session_timeout_ms_max = unless_default(value)?;
+        Ok(())
+    }),
+    setting("zookeeper.maxCnxns", "4096", |config, value| {
+        config.zookeeper_server.connections_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("zookeeper.maxClientCnxns", "60", |config, value| {
+        config.zookeeper_server.connections_per_address_max = value.whole(0, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("zookeeper.jute.maxbuffer", "1048575", |config, value| {
+        config.zookeeper_server.frame_bytes_max = value.whole(1024, 1 << 30)? as usize;
+        Ok(())
+    }),
+    setting("zookeeper.extendedTypesEnabled", "false", |config, value| {
+        config.zookeeper_server.extended_types = value.boolean()?;
+        Ok(())
+    }),
+    setting("zookeeper.reconfigEnabled", "false", |config, value| {
+        config.zookeeper_server.reconfig_enabled = value.boolean()?;
+        Ok(())
+    }),
+    setting("zookeeper.superDigest", "", |config, value| {
+        config.zookeeper_server.super_digest =
+            Some(value.text().to_owned()).filter(|text| !text.is_empty());
+        Ok(())
+    }),
+    setting("zookeeper.znode.container.checkIntervalMs", "60000", |config, value| {
+        let ms = value.whole(1, I32_MAX)? as u64;
+        config.zookeeper_server.container_check_interval = Duration::from_millis(ms);
+        Ok(())
+    }),
+    setting("zookeeper.znode.container.maxPerMinute", "10000", |config, value| {
+        config.zookeeper_server.container_reaps_per_minute = value.whole(1, I32_MAX)? as u32;
+        Ok(())
+    }),
+    setting("zookeeper.znode.container.maxNeverUsedIntervalMs", "0", |config, value| {
+        let ms = value.whole(0, I32_MAX)? as u64;
+        config.zookeeper_server.container_never_used =
+            Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
+        Ok(())
+    }),
+    setting("zookeeper.4lw.commands.whitelist", "srvr", |config, value| {
+        let words = value.text().split(',').map(str::trim).filter(|word| !word.is_empty());
+        config.zookeeper_server.four_letter_words = words.map(str::to_owned).collect();
         Ok(())
     }),
 ];

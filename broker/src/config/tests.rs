@@ -236,11 +236,22 @@ fn what_has_no_meaning_here_is_accepted_with_a_reason() {
     .unwrap();
     assert_eq!(config.warnings.len(), 3);
     assert!(config.warnings[2].contains("--data-dir"), "{:?}", config.warnings);
-    let sources = ConfigSources {
-        flags: vec![("--zookeeper", "server.zookeeper", "127.0.0.1:0".to_owned())],
-        ..ConfigSources::default()
-    };
-    assert_eq!(Config::load(&sources).unwrap().warnings.len(), 1);
+}
+
+#[test]
+fn zookeeper_s_settings_have_its_names_and_kafka_s_of_that_name_still_mean_nothing() {
+    let config = Config::load(&set(&[
+        ("zookeeper.tickTime", "500"),
+        ("zookeeper.maxSessionTimeout", "9000"),
+        ("zookeeper.4lw.commands.whitelist", "ruok, srvr"),
+        ("zookeeper.connect", "zk:2181"),
+    ]))
+    .unwrap();
+    let zookeeper = config.zookeeper_server;
+    assert_eq!((zookeeper.tick_ms, zookeeper.session_timeout_ms_max), (500, Some(9000)));
+    assert_eq!(zookeeper.session_timeout_ms_min, None);
+    assert_eq!(zookeeper.four_letter_words.len(), 2);
+    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
 }
 
 #[test]

@@ -122,6 +122,18 @@ pub enum AppendNote {
     IfLogEndsAt(Offset),
     /// A batch of records.
     Records(BatchNote),
+    /// An append of a wing that decides itself what it means.
+    Wing(Arc<dyn WingAppend>),
+}
+
+/// An append of a wing whose contents depend on the appends before it.
+pub trait WingAppend: std::fmt::Debug + Send + Sync {
+    /// Completes the payload, on the writer's thread, in the order of the log. The header may be
+    /// filled in, and the rest may be dropped, but not changed. It must not wait.
+    ///
+    /// The append is visible once it completes without an error. An error of any append of its group
+    /// undoes it, and then no later append of the log has been staged.
+    fn stage(&self, payload: &mut Payload, base: Offset, stamp: Hlc);
 }
 
 /// What the writer's thread needs to know about a batch.
@@ -166,6 +178,11 @@ impl AppendStage for EngineAppendStage {
             AppendNote::IfLogEndsAt(end) if *end != base => {
                 let (start, offset) = (Offset(0), end.0 as i64);
                 return Err(EngineError::OffsetOutOfRange { offset, start, end: base });
+            }
+            AppendNote::Wing(wing) => {
+                let wing = Arc::clone(wing);
+                wing.stage(&mut append.payload, base, stamp);
+                return Ok(());
             }
             AppendNote::Event | AppendNote::IfLogEndsAt(_) => return Ok(()),
         };

@@ -43,7 +43,8 @@ mod user_times;
 mod view;
 
 pub use append::{
-    AppendNote, BatchFormat, EngineAppendStage, KeyedRecord, RecordBatch, RewriteOutcome, TimeRange,
+    AppendNote, BatchFormat, EngineAppendStage, KeyedRecord, RecordBatch, RewriteOutcome,
+    TimeRange, WingAppend,
 };
 pub use catalog_slot::CatalogSlot;
 pub use cut::Cuts;

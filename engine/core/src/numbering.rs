@@ -16,11 +16,15 @@ pub const GROUPS_LOG: LogId = LogId(1);
 pub(crate) const FIRST_PARTITION: u64 = 2;
 /// The log of names and attributes of files.
 pub const FILES_LOG: LogId = LogId(u64::MAX);
+/// The log of transactions on znodes and sessions. A transaction's zxid is its offset plus 1.
+pub const ZNODES_LOG: LogId = LogId(u64::MAX - 1);
 
 /// An event of the namespace. All of them are replayed at every start.
 pub const KIND_NAMESPACE: u8 = 1;
 /// An event of offsets and groups. Only those that the catalog has not applied are replayed.
 pub const KIND_GROUPS: u8 = 2;
+/// A transaction on znodes and sessions.
+pub const KIND_ZNODES: u8 = 3;
 /// A batch of records.
 pub const KIND_RECORDS: u8 = 16;
 /// The entries of files.
@@ -28,5 +32,6 @@ pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 
 /// Whether this version knows entries of that kind.
 pub(crate) fn is_known_kind(kind: u8) -> bool {
-    matches!(kind, KIND_NAMESPACE | KIND_GROUPS | KIND_RECORDS) || FILE_KINDS.contains(&kind)
+    matches!(kind, KIND_NAMESPACE | KIND_GROUPS | KIND_ZNODES | KIND_RECORDS)
+        || FILE_KINDS.contains(&kind)
 }

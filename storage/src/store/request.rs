@@ -67,7 +67,8 @@ pub trait AppendStage: Send + 'static {
     /// Why an append is refused.
     type Refusal: Clone + Send + 'static;
 
-    /// Fills in `append`, which is about to take `base` and `stamp`; or refuses it.
+    /// Fills in `append`, which is about to take `base` and `stamp`; or refuses it. The rest of its
+    /// payload may become shorter, and stays as it is otherwise.
     ///
     /// # Errors
     /// The append is refused and takes no offset.

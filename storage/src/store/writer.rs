@@ -19,7 +19,7 @@ use crate::journal::{
 use crate::log::Log;
 use crate::log_throttle::LogThrottle;
 use crate::payload::Payload;
-use crate::proof::Digest;
+use crate::proof::{Digest, body_digest};
 use crate::tail::PayloadTail;
 use crate::timekeeper::Timekeeper;
 
@@ -196,7 +196,14 @@ impl<S: AppendStage> StoreWriter<S> {
     ) -> Result<AppendReceipt, AppendError<S::Refusal>> {
         let base = *ends.entry(append.log).or_insert_with(|| log.end());
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
+        let rest = append.payload.rest.len();
         self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;
+        // What the stage dropped is not hashed. It may not add anything: the group's room is taken.
+        assert!(append.payload.rest.len() <= rest, "a stage only drops bytes");
+        let body = match append.payload.rest.len() {
+            now if now == rest => body,
+            _ => body.map(|_| body_digest(&append.payload)),
+        };
         let payload_crc = append.payload_crc();
         let frame = FrameHeader {
             length: append.payload.len() as u32,

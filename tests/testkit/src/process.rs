@@ -155,6 +155,8 @@ pub struct TestServer {
     stderr: Arc<Mutex<Vec<u8>>>,
     /// Its address for Kafka clients.
     pub kafka: SocketAddr,
+    /// Where ZooKeeper clients connect, if `server.zookeeper` is set.
+    pub zookeeper: Option<SocketAddr>,
     /// The address of its admin port.
     pub http: SocketAddr,
 }
@@ -211,6 +213,7 @@ impl TestServer {
         let address = |name: &str| {
             line.split_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok())
         };
+        let zookeeper = address("zookeeper=");
         let (Some(kafka), Some(http)) = (address("kafka="), address("http=")) else {
             let mut said = String::new();
             if let Some(stderr) = &mut process.stderr {
@@ -225,7 +228,7 @@ impl TestServer {
             let said = Arc::clone(&said);
             std::thread::spawn(move || collect_stderr(stderr, &said));
         }
-        Ok(TestServer { process, stderr: said, kafka, http })
+        Ok(TestServer { process, stderr: said, kafka, zookeeper, http })
     }
 
     /// Its process id.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use storage::{AppendReceipt, AppendResults, Durability};
+use hlc::UserTime;
+use storage::{AppendReceipt, AppendResults, Durability, LogAppend, LogId, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::EngineCore;
-use crate::append::RecordBatch;
+use crate::append::{AppendNote, RecordBatch, WingAppend};
 use crate::error::EngineError;
 use crate::namespace::Topic;
 
@@ -75,6 +76,33 @@ impl EngineCore {
         });
         drop(topics);
         PendingAppends { receiver, count }
+    }
+}
+
+impl EngineCore {
+    /// Queues an append of a wing, and syncs it before `done` is called, on the writer's thread and in
+    /// the order of the log. The caller limits how much is in flight.
+    pub fn append_wing(
+        &self,
+        log: LogId,
+        kind: u8,
+        payload: Payload,
+        wing: Arc<dyn WingAppend>,
+        done: impl FnOnce(Result<AppendReceipt, EngineError>) + Send + 'static,
+    ) {
+        let append = LogAppend {
+            log,
+            kind,
+            epoch: 0,
+            count: 1,
+            user: (UserTime(0), UserTime(0)),
+            payload,
+            crc_from: None,
+            note: AppendNote::Wing(wing),
+        };
+        self.store.append(vec![append], Durability::Synced, move |mut results| {
+            done(results.pop().expect("one append, one result").map_err(EngineError::from));
+        });
     }
 }
 

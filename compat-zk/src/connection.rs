@@ -1,0 +1,138 @@
+//! A connection, as the server and its watches know it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use engine_znodes::acl::AclId;
+use engine_znodes::{SessionId, ZkCode};
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+use crate::auth::shown_id;
+use crate::output::ConnectionOutput;
+
+/// How many requests of one connection may be on their way: ZooKeeper's `globalOutstandingLimit`.
+const OUTSTANDING_MAX: usize = 1000;
+/// No request is read while so many bytes wait to be sent.
+const UNSENT_BYTES_MAX: usize = 4 << 20;
+/// How many ids a connection may have.
+const IDS_MAX: usize = 100;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    id: u64,
+    pub(crate) peer: IpAddr,
+    pub(crate) output: ConnectionOutput,
+    identity: RwLock<ConnectionIdentity>,
+    session: OnceLock<SessionId>,
+    outstanding: AtomicUsize,
+    answered: Notify,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionIdentity {
+    pub(crate) held: Arc<[AclId]>,
+    /// The same, as the history shows it.
+    pub(crate) by: Arc<str>,
+}
+
+impl ConnectionIdentity {
+    fn new(held: Vec<AclId>) -> ConnectionIdentity {
+        let shown: Vec<String> = held
+            .iter()
+            .map(|id| {
+                let (scheme, id) = shown_id(id);
+                format!("{scheme}:{id}")
+            })
+            .collect();
+        ConnectionIdentity { held: held.into(), by: shown.join(",").into() }
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(id: u64, peer: IpAddr, unread_bytes_max: usize) -> Connection {
+        let own = AclId::new("ip", &peer.to_string());
+        Connection {
+            id,
+            peer,
+            output: ConnectionOutput::new(unread_bytes_max),
+            identity: RwLock::new(ConnectionIdentity::new(vec![own])),
+            session: OnceLock::new(),
+            outstanding: AtomicUsize::new(0),
+            answered: Notify::new(),
+        }
+    }
+
+    /// Its number in this process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its session, once the handshake is over.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session.get().copied()
+    }
+
+    pub(crate) fn set_session(&self, session: SessionId) {
+        let _ = self.session.set(session);
+    }
+
+    pub(crate) fn identity(&self) -> ConnectionIdentity {
+        self.identity.read().clone()
+    }
+
+    /// Who it is.
+    pub(crate) fn held(&self) -> Arc<[AclId]> {
+        Arc::clone(&self.identity.read().held)
+    }
+
+    pub(crate) fn identify(&self, ids: Vec<AclId>) -> Result<(), ZkCode> {
+        let mut identity = self.identity.write();
+        let mut held = identity.held.to_vec();
+        for id in ids {
+            if !held.contains(&id) {
+                held.push(id);
+            }
+        }
+        if held.len() > IDS_MAX {
+            return Err(ZkCode::AuthFailed);
+        }
+        *identity = ConnectionIdentity::new(held);
+        Ok(())
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_request(&self) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_request(&self) {
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+        self.answered.notify_one();
+    }
+
+    /// Waits until all its requests are answered.
+    pub(crate) async fn wait_for_answers(&self) {
+        self.wait_until_below(1).await;
+    }
+
+    async fn wait_until_below(&self, outstanding: usize) {
+        loop {
+            let answered = self.answered.notified();
+            if self.outstanding() < outstanding {
+                return;
+            }
+            answered.await;
+        }
+    }
+
+    /// Waits until another request may be on its way.
+    pub(crate) async fn wait_for_turn(&self) {
+        self.wait_until_below(OUTSTANDING_MAX).await;
+        self.output.wait_for_room(UNSENT_BYTES_MAX).await;
+    }
+}

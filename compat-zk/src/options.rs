@@ -1,0 +1,82 @@
+//! What an operator can set, with the names and meanings that ZooKeeper gives it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::frame::FRAME_BYTES_MAX;
+
+/// `tickTime` in milliseconds, as in ZooKeeper's own sample of a configuration.
+const TICK_MS: u32 = 2000;
+
+#[derive(Clone, Debug)]
+pub struct ZkOptions {
+    /// `tickTime`, in milliseconds: how often sessions are checked for their end.
+    pub tick_ms: u32,
+    /// `minSessionTimeout`, in milliseconds; 2 ticks by default.
+    pub session_timeout_ms_min: Option<u32>,
+    /// `maxSessionTimeout`, in milliseconds; 20 ticks by default.
+    pub session_timeout_ms_max: Option<u32>,
+    /// `maxCnxns`: connections in all.
+    pub connections_max: usize,
+    /// `maxClientCnxns`: connections from one address; 0 for any number.
+    pub connections_per_address_max: usize,
+    /// `jute.maxbuffer`: the longest request, in bytes.
+    pub frame_bytes_max: usize,
+    /// How many bytes may wait for a client that does not read.
+    pub unread_bytes_max: usize,
+    /// How far ahead a moment may be that a client waits for.
+    pub moment_patience: Duration,
+    /// `extendedTypesEnabled`: whether znodes can have a time to live.
+    pub extended_types: bool,
+    /// `reconfigEnabled`.
+    pub reconfig_enabled: bool,
+    /// `DigestAuthenticationProvider.superDigest`: the digest of the super user.
+    pub super_digest: Option<String>,
+    /// `znode.container.checkIntervalMs`: how often containers and times to live are looked at.
+    pub container_check_interval: Duration,
+    /// `znode.container.maxPerMinute`: how many of them are removed in a minute.
+    pub container_reaps_per_minute: u32,
+    /// `znode.container.maxNeverUsedIntervalMs`: when a container without any child is removed; never
+    /// by default.
+    pub container_never_used: Option<Duration>,
+    /// `4lw.commands.whitelist`.
+    pub four_letter_words: BTreeSet<String>,
+}
+
+impl Default for ZkOptions {
+    fn default() -> ZkOptions {
+        ZkOptions {
+            tick_ms: TICK_MS,
+            session_timeout_ms_min: None,
+            session_timeout_ms_max: None,
+            connections_max: 4096,
+            connections_per_address_max: 60,
+            frame_bytes_max: FRAME_BYTES_MAX,
+            unread_bytes_max: 64 << 20,
+            moment_patience: Duration::from_secs(5),
+            extended_types: false,
+            reconfig_enabled: false,
+            super_digest: None,
+            container_check_interval: Duration::from_secs(60),
+            container_reaps_per_minute: 10_000,
+            container_never_used: None,
+            four_letter_words: BTreeSet::from(["srvr".to_owned()]),
+        }
+    }
+}
+
+impl ZkOptions {
+    /// The timeout that a client gets that wants `wanted_ms`.
+    pub(crate) fn session_timeout(&self, wanted_ms: i32) -> u32 {
+        let wanted = u32::try_from(wanted_ms).unwrap_or(0);
+        wanted.max(self.session_timeout_min()).min(self.session_timeout_max())
+    }
+
+    pub(crate) fn session_timeout_min(&self) -> u32 {
+        self.session_timeout_ms_min.unwrap_or(self.tick_ms.saturating_mul(2))
+    }
+
+    pub(crate) fn session_timeout_max(&self) -> u32 {
+        self.session_timeout_ms_max.unwrap_or(self.tick_ms.saturating_mul(20))
+    }
+}

@@ -1,0 +1,195 @@
+//! What a connection will send: replies and events, in order.
+//!
+//! Whoever has something to say appends it to a buffer, and never waits. One task per connection
+//! writes the buffer to the socket.
+
+use bytes::{BufMut, BytesMut};
+use engine_znodes::{ZkCode, ZnodeStat};
+use parking_lot::Mutex;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use crate::event::{WatchEvent, WatchEventKind};
+use crate::frame::put_frame;
+use crate::header::ReplyHeader;
+use crate::opcode::NOTIFICATION_XID;
+use crate::{ConnectResponse, JuteWriter};
+
+/// `SyncConnected`, the state in every event.
+const CONNECTED: i32 = 3;
+
+#[derive(Debug, Default)]
+struct OutputState {
+    buffer: BytesMut,
+    /// Nothing is appended any more; what is there is still sent.
+    ended: bool,
+}
+
+/// The output of one connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionOutput {
+    state: Mutex<OutputState>,
+    filled: Notify,
+    drained: Notify,
+    /// A client that does not read its events is cut off once so many bytes wait.
+    bytes_max: usize,
+}
+
+impl ConnectionOutput {
+    pub(crate) fn new(bytes_max: usize) -> ConnectionOutput {
+        ConnectionOutput {
+            state: Mutex::default(),
+            filled: Notify::new(),
+            drained: Notify::new(),
+            bytes_max,
+        }
+    }
+
+    /// Appends a reply, with a body unless it is an error.
+    pub(crate) fn reply(
+        &self,
+        xid: i32,
+        zxid: i64,
+        result: Result<impl FnOnce(&mut BytesMut), ZkCode>,
+    ) {
+        let err = result.as_ref().err().map_or(0, |code| code.number());
+        self.push(|out| {
+            ReplyHeader { xid, zxid, err }.write(out);
+            if let Ok(body) = result {
+                body(out);
+            }
+        });
+    }
+
+    /// Appends a reply of a header only.
+    pub(crate) fn reply_header(&self, xid: i32, zxid: i64, result: Result<(), ZkCode>) {
+        self.reply(xid, zxid, result.map(|()| |_: &mut BytesMut| ()));
+    }
+
+    /// Appends a reply whose body comes also with an error.
+    pub(crate) fn reply_with_body(
+        &self,
+        xid: i32,
+        zxid: i64,
+        err: i32,
+        body: impl FnOnce(&mut BytesMut),
+    ) {
+        self.push(|out| {
+            ReplyHeader { xid, zxid, err }.write(out);
+            body(out);
+        });
+    }
+
+    pub(crate) fn event(&self, event: &WatchEvent<'_>) {
+        let WatchEvent { kind, path, zxid } = event;
+        self.push(|out| {
+            ReplyHeader { xid: NOTIFICATION_XID, zxid: *zxid, err: 0 }.write(out);
+            out.int(match kind {
+                WatchEventKind::Created => 1,
+                WatchEventKind::Deleted => 2,
+                WatchEventKind::DataChanged => 3,
+                WatchEventKind::ChildrenChanged => 4,
+            });
+            out.int(CONNECTED);
+            out.string(Some(path));
+        });
+    }
+
+    pub(crate) fn connected(&self, response: &ConnectResponse) {
+        self.push(|out| response.write(out));
+    }
+
+    /// Appends bytes that are no frame.
+    pub(crate) fn text(&self, text: &str) {
+        self.state.lock().buffer.put_slice(text.as_bytes());
+        self.filled.notify_one();
+    }
+
+    fn push(&self, write: impl FnOnce(&mut BytesMut)) {
+        let mut state = self.state.lock();
+        if state.ended {
+            return;
+        }
+        put_frame(&mut state.buffer, write);
+        if state.buffer.len() > self.bytes_max {
+            tracing::warn!(
+                bytes = state.buffer.len(),
+                "a ZooKeeper client does not read; its connection is closed"
+            );
+            state.buffer.clear();
+            state.ended = true;
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Ends the output: what is there is sent, and then the connection is closed.
+    pub(crate) fn end(&self) {
+        self.state.lock().ended = true;
+        self.filled.notify_one();
+        self.drained.notify_one();
+    }
+
+    /// Ends it at once: nothing more is sent.
+    pub(crate) fn cut(&self) {
+        self.state.lock().buffer.clear();
+        self.end();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.lock().ended
+    }
+
+    /// Waits until at most `bytes` wait to be sent, or it has ended.
+    pub(crate) async fn wait_for_room(&self, bytes: usize) {
+        loop {
+            let drained = self.drained.notified();
+            let has_room = {
+                let state = self.state.lock();
+                state.ended || state.buffer.len() <= bytes
+            };
+            if has_room {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// Writes to `stream` until the output ends, or the stream fails.
+    pub(crate) async fn write_to(&self, stream: &mut (impl AsyncWrite + Unpin)) {
+        loop {
+            let filled = self.filled.notified();
+            let (bytes, ended) = {
+                let mut state = self.state.lock();
+                (state.buffer.split(), state.ended)
+            };
+            if bytes.is_empty() {
+                if ended {
+                    let _ = stream.shutdown().await;
+                    return;
+                }
+                filled.await;
+                continue;
+            }
+            if stream.write_all(&bytes).await.is_err() {
+                return;
+            }
+            self.drained.notify_one();
+        }
+    }
+}
+
+/// Appends a stat: 68 bytes.
+pub(crate) fn put_stat(out: &mut BytesMut, stat: &ZnodeStat) {
+    out.long(stat.czxid);
+    out.long(stat.mzxid);
+    out.long(stat.ctime);
+    out.long(stat.mtime);
+    out.int(stat.version);
+    out.int(stat.cversion);
+    out.int(stat.aversion);
+    out.long(stat.ephemeral_owner);
+    out.int(stat.data_length);
+    out.int(stat.num_children);
+    out.long(stat.pzxid);
+}

@@ -1,0 +1,341 @@
+//! The requests of a connection: the handshake, then one after the other.
+//!
+//! Invariants:
+//! - Replies leave in the order of the requests. Writes are on their way together; a read that comes
+//!   behind a write of its own connection is answered right after that write, before anything later
+//!   is applied.
+//! - An event is in the output before any reply that could show its cause: both are appended while
+//!   the tree is locked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine_znodes::acl::AclId;
+use engine_znodes::{SessionId, TransactionOutcome, TransactionRequest, ZkCode, ZnodeTree};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::oneshot;
+
+use crate::auth::authenticate_digest;
+use crate::connection::{Connection, ConnectionIdentity};
+use crate::four_letter;
+use crate::frame::frame;
+use crate::header::RequestHeader;
+use crate::past::{PastPath, read_past};
+use crate::reads::{answer_read, reply_from_the_past};
+use crate::request::{ReadRequest, WriteRequest, ZkRequest};
+use crate::server::{LiveSession, ZkServer};
+use crate::writes::{checked_ops, reply_to_write};
+use crate::{ConnectRequest, ConnectResponse, JuteError, JuteReader};
+
+/// How long a client may take for the handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const PASSWORD_BYTES: usize = 16;
+
+/// A read that waits for a write of its own connection.
+struct WaitingRead {
+    xid: i32,
+    held: Arc<[AclId]>,
+    request: ReadRequest,
+}
+
+/// A write on its way, and the reads behind it; `None` once it is answered.
+struct WriteTurn(Mutex<Option<Vec<WaitingRead>>>);
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionEnd {
+    #[error("the client went away")]
+    Gone,
+    #[error("{0}")]
+    Malformed(#[from] JuteError),
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+/// Reads a connection's requests to their end.
+pub(crate) struct ConnectionReader<'a, R> {
+    pub(crate) server: &'a Arc<ZkServer>,
+    pub(crate) connection: &'a Arc<Connection>,
+    pub(crate) stream: R,
+    pub(crate) received: BytesMut,
+    /// The last write of this connection.
+    last_write: Option<Arc<WriteTurn>>,
+}
+
+/// Serves a connection until either side ends it.
+pub(crate) async fn serve_connection(
+    server: &Arc<ZkServer>,
+    connection: &Arc<Connection>,
+    stream: impl AsyncRead + AsyncWrite,
+) {
+    let (read, write) = tokio::io::split(stream);
+    tokio::pin!(read);
+    tokio::pin!(write);
+    let mut reader = ConnectionReader {
+        server,
+        connection,
+        stream: read,
+        received: BytesMut::new(),
+        last_write: None,
+    };
+    let reading = async {
+        let end = reader.run().await;
+        tracing::debug!(peer = %connection.peer, ?end, "a ZooKeeper connection ends");
+        connection.output.end();
+        // What was asked for before is still answered, if the client is there to read it.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = reading => {}
+        () = connection.output.write_to(&mut write) => {}
+    }
+    connection.output.cut();
+}
+
+impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
+    async fn run(&mut self) -> Result<(), ConnectionEnd> {
+        let session = match tokio::time::timeout(HANDSHAKE_MAX, self.shake_hands()).await {
+            Ok(session) => session?,
+            Err(_) => return Err(ConnectionEnd::Refused("the handshake took too long")),
+        };
+        let Some(session) = session else { return Ok(()) };
+        loop {
+            let frame = self.next_frame().await?;
+            session.touch(self.server.now_ms());
+            self.connection.wait_for_turn().await;
+            if self.connection.output.has_ended() {
+                return Ok(());
+            }
+            self.take_request(&session, frame).await?;
+        }
+    }
+
+    /// The first frame, or a four-letter word; `None` if there is nothing after it.
+    async fn shake_hands(&mut self) -> Result<Option<Arc<LiveSession>>, ConnectionEnd> {
+        while self.received.len() < four_letter::BYTES {
+            self.receive().await?;
+        }
+        if let Some(answer) = four_letter::answer(self.server, &self.received) {
+            self.connection.output.text(&answer);
+            return Ok(None);
+        }
+        let request = ConnectRequest::read(self.next_frame().await?)?;
+        if request.last_zxid_seen > self.server.znodes.tree().last_zxid() {
+            return Err(ConnectionEnd::Refused("the client has seen a later state than there is"));
+        }
+        let timeout_ms = self.server.options.session_timeout(request.timeout_ms);
+        let session = match request.session_id {
+            0 => self.create_session(timeout_ms).await,
+            id => self.resume_session(SessionId(id), request.password.as_deref(), timeout_ms),
+        };
+        let gone = ([0; PASSWORD_BYTES], 0, SessionId(0));
+        let (password, timeout_ms, id) = match &session {
+            Some((session, password)) => (*password, session.timeout_ms(), session.id),
+            None => gone,
+        };
+        self.connection.output.connected(&ConnectResponse {
+            protocol_version: 0,
+            timeout_ms: timeout_ms as i32,
+            session_id: id.0,
+            password: Some(Bytes::copy_from_slice(&password)),
+            read_only: request.read_only.map(|_| false),
+        });
+        if session.is_some() {
+            self.connection.set_session(id);
+        }
+        Ok(session.map(|(session, _)| session))
+    }
+
+    async fn create_session(
+        &self,
+        timeout_ms: u32,
+    ) -> Option<(Arc<LiveSession>, [u8; PASSWORD_BYTES])> {
+        let password = self.server.new_password();
+        let (sender, receiver) = oneshot::channel();
+        let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
+        let begun = move |_: &ZnodeTree, result: Result<TransactionOutcome, _>| {
+            let session =
+                result.map(|outcome| server.attach(outcome.session, timeout_ms, &connection));
+            let _ = sender.send(session);
+        };
+        let identity = self.connection.identity();
+        let request = TransactionRequest::CreateSession { timeout_ms, password };
+        let ConnectionIdentity { held, by } = identity;
+        self.server.znodes.submit(SessionId(0), held, by, request, Box::new(begun));
+        match receiver.await {
+            Ok(Ok(session)) => Some((session, password)),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "no session can be created");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn resume_session(
+        &self,
+        id: SessionId,
+        password: Option<&[u8]>,
+        timeout_ms: u32,
+    ) -> Option<(Arc<LiveSession>, [u8; PASSWORD_BYTES])> {
+        let kept = self.server.znodes.tree().session(id)?.password;
+        if password != Some(&kept[..]) {
+            return None;
+        }
+        Some((self.server.resume(id, timeout_ms, self.connection)?, kept))
+    }
+
+    async fn take_request(
+        &mut self,
+        session: &Arc<LiveSession>,
+        frame: Bytes,
+    ) -> Result<(), ConnectionEnd> {
+        let bytes = frame.len();
+        let mut fields = JuteReader::new(frame);
+        let RequestHeader { xid, op } = RequestHeader::read(&mut fields)?;
+        let request = match ZkRequest::read(op, &mut fields) {
+            Ok(Some(request)) => request,
+            Ok(None) => {
+                self.answer_in_turn(xid, session, Err(ZkCode::Unimplemented));
+                return Err(ConnectionEnd::Refused("the request is not known"));
+            }
+            Err(error) => {
+                tracing::debug!(op, %error, "a request does not read");
+                self.answer_in_turn(xid, session, Err(ZkCode::MarshallingError));
+                return Ok(());
+            }
+        };
+        match request {
+            ZkRequest::Read(request) if request.of_the_past().is_some() => {
+                self.answer_from_the_past(xid, request).await;
+            }
+            ZkRequest::Read(request) => self.answer_in_turn(xid, session, Ok(request)),
+            ZkRequest::Write(request) => self.write(xid, session, bytes, Some(request)).await,
+            ZkRequest::CloseSession => {
+                self.write(xid, session, bytes, None).await;
+                // Nothing is read behind it. Its reply ends the output.
+                std::future::pending::<()>().await;
+            }
+            ZkRequest::Auth { scheme, auth } => return self.authenticate(xid, &scheme, &auth),
+        }
+        Ok(())
+    }
+
+    /// Answers a read, or refuses a request, once all writes before it are answered.
+    fn answer_in_turn(
+        &mut self,
+        xid: i32,
+        session: &Arc<LiveSession>,
+        request: Result<ReadRequest, ZkCode>,
+    ) {
+        let held = self.connection.held();
+        let request = match request {
+            Ok(request) => request,
+            Err(code) => ReadRequest::Refused(code),
+        };
+        let read = WaitingRead { xid, held, request };
+        if let Some(turn) = &self.last_write
+            && let Some(waiting) = &mut *turn.0.lock()
+        {
+            self.connection.begin_request();
+            return waiting.push(read);
+        }
+        self.last_write = None;
+        let tree = self.server.znodes.tree();
+        answer_read(self.server.watch_board(), self.connection, session.id, &tree, read.parts());
+    }
+
+    /// Answers from the past. What is asked meanwhile waits, so that answers stay in order.
+    async fn answer_from_the_past(&mut self, xid: i32, request: ReadRequest) {
+        self.connection.wait_for_answers().await;
+        let held = self.connection.held();
+        let Some((path, question, watch)) = request.of_the_past() else { return };
+        let answer = match PastPath::parse(path) {
+            Ok(_) if watch => Err(ZkCode::BadArguments),
+            Ok(path) => {
+                let patience = self.server.options.moment_patience;
+                read_past(&self.server.znodes, path, &held, question, patience).await
+            }
+            Err(code) => Err(code),
+        };
+        let zxid = self.server.znodes.tree().last_zxid();
+        reply_from_the_past(self.connection, zxid, (xid, held, request), answer);
+    }
+
+    /// Submits a write, or without one the end of the session.
+    async fn write(
+        &mut self,
+        xid: i32,
+        session: &Arc<LiveSession>,
+        bytes: usize,
+        request: Option<WriteRequest>,
+    ) {
+        let permit = self.server.znodes.core().append_budget().acquire(bytes).await;
+        let turn = Arc::new(WriteTurn(Mutex::new(Some(Vec::new()))));
+        self.last_write = Some(Arc::clone(&turn));
+        self.connection.begin_request();
+        let ConnectionIdentity { held, by } = self.connection.identity();
+        let transaction = match &request {
+            Some(request) => {
+                TransactionRequest::Ops(checked_ops(request, &held, &self.server.options))
+            }
+            None => TransactionRequest::CloseSession,
+        };
+        let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
+        let id = session.id;
+        let on_applied = move |tree: &ZnodeTree, result: Result<TransactionOutcome, _>| {
+            drop(permit);
+            reply_to_write(&connection.output, tree, xid, request.as_ref(), result);
+            connection.end_request();
+            let waiting = turn.0.lock().take().unwrap_or_default();
+            for read in waiting {
+                answer_read(server.watch_board(), &connection, id, tree, read.parts());
+                connection.end_request();
+            }
+            if request.is_none() {
+                server.end_session(id);
+                connection.output.end();
+            }
+        };
+        self.server.znodes.submit(id, held, by, transaction, Box::new(on_applied));
+    }
+
+    /// Not in turn, as in ZooKeeper: it holds for the requests that come after it.
+    fn authenticate(&self, xid: i32, scheme: &str, auth: &[u8]) -> Result<(), ConnectionEnd> {
+        let identified = match scheme {
+            "digest" => {
+                let credentials = String::from_utf8_lossy(auth);
+                let super_digest = self.server.options.super_digest.as_deref();
+                self.connection.identify(authenticate_digest(&credentials, super_digest))
+            }
+            "ip" => Ok(()),
+            _ => Err(ZkCode::AuthFailed),
+        };
+        self.connection.output.reply_header(xid, 0, identified);
+        identified.map_err(|_| ConnectionEnd::Refused("the client is not who it says it is"))
+    }
+
+    async fn next_frame(&mut self) -> Result<Bytes, ConnectionEnd> {
+        loop {
+            if let Some(frame) = frame(&mut self.received, self.server.options.frame_bytes_max)? {
+                return Ok(frame);
+            }
+            self.receive().await?;
+        }
+    }
+
+    async fn receive(&mut self) -> Result<(), ConnectionEnd> {
+        match self.stream.read_buf(&mut self.received).await {
+            Ok(0) | Err(_) => Err(ConnectionEnd::Gone),
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+impl WaitingRead {
+    fn parts(self) -> (i32, Arc<[AclId]>, ReadRequest) {
+        (self.xid, self.held, self.request)
+    }
+}

@@ -1,0 +1,274 @@
+//! Requests that take no zxid. They are answered while the tree is locked, and watches are set in the
+//! same moment: nothing is missed, and nothing comes twice.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use engine_znodes::acl::{self, Acl, AclEntry, AclId, check_permission};
+use engine_znodes::{SessionId, ZkCode, ZnodeRef, ZnodeTree};
+use parking_lot::Mutex;
+
+use crate::JuteWriter;
+use crate::auth::shown_id;
+use crate::connection::Connection;
+use crate::opcode as op;
+use crate::output::put_stat;
+use crate::past::PastAnswer;
+use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
+use crate::watches::{AddWatchMode, WatcherType, Watches};
+use crate::writes::{put_multi_end, put_multi_error, put_multi_header};
+
+/// Replies with what was found in the past.
+pub(crate) fn reply_from_the_past(
+    connection: &Connection,
+    zxid: i64,
+    (xid, held, request): (i32, Arc<[AclId]>, ReadRequest),
+    answer: Result<PastAnswer, ZkCode>,
+) {
+    let body = answer.map(|PastAnswer { znode, children, descendants }| {
+        move |out: &mut BytesMut| match request {
+            ReadRequest::GetData(_) => {
+                out.buffer(znode.data.as_deref());
+                put_stat(out, &znode.stat);
+            }
+            ReadRequest::GetAcl { .. } => {
+                put_acl(out, &shown_acl(&znode.acl, &held));
+                put_stat(out, &znode.stat);
+            }
+            ReadRequest::GetChildren { with_stat, .. } => {
+                out.vector(Some(&children), |out, name| out.string(Some(name)));
+                if with_stat {
+                    put_stat(out, &znode.stat);
+                }
+            }
+            ReadRequest::GetAllChildrenNumber { .. } => out.int(descendants as i32),
+            _ => put_stat(out, &znode.stat),
+        }
+    });
+    connection.output.reply(xid, zxid, body);
+}
+
+/// A reply's body.
+type Body<'a> = Box<dyn FnOnce(&mut BytesMut) + 'a>;
+
+/// Answers a read of `session`, whose connection has the ids `held`.
+pub(crate) fn answer_read(
+    watches: &Mutex<Watches>,
+    connection: &Arc<Connection>,
+    session: SessionId,
+    tree: &ZnodeTree,
+    (xid, held, request): (i32, Arc<[AclId]>, ReadRequest),
+) {
+    let reader = TreeReader { watches, connection, session, tree, held: &held };
+    let body = reader.answer(&request);
+    // ZooKeeper does not look at its tree for a request that it does not know.
+    let zxid = match request {
+        ReadRequest::Refused(ZkCode::Unimplemented) => -1,
+        _ => tree.last_zxid(),
+    };
+    connection.output.reply(xid, zxid, body);
+}
+
+struct TreeReader<'a> {
+    watches: &'a Mutex<Watches>,
+    connection: &'a Arc<Connection>,
+    session: SessionId,
+    tree: &'a ZnodeTree,
+    held: &'a [AclId],
+}
+
+impl<'a> TreeReader<'a> {
+    fn answer(&'a self, request: &'a ReadRequest) -> Result<Body<'a>, ZkCode> {
+        Ok(match request {
+            ReadRequest::Refused(code) => return Err(*code),
+            ReadRequest::Ping => Box::new(|_| {}),
+            ReadRequest::Sync { path } => Box::new(|out| out.string(path.as_deref())),
+            ReadRequest::Exists { path, watch } => self.exists(path, *watch)?,
+            ReadRequest::GetData(from) => {
+                let znode = self.data(from)?;
+                Box::new(move |out| {
+                    out.buffer(znode.data());
+                    put_stat(out, &znode.stat());
+                })
+            }
+            ReadRequest::GetAcl { path } => {
+                let (acl, znode) = self.acl(path)?;
+                Box::new(move |out| {
+                    put_acl(out, &acl);
+                    put_stat(out, &znode.stat());
+                })
+            }
+            ReadRequest::GetChildren { from, with_stat } => {
+                let znode = self.children(from)?;
+                Box::new(move |out| {
+                    put_children(out, znode);
+                    if *with_stat {
+                        put_stat(out, &znode.stat());
+                    }
+                })
+            }
+            ReadRequest::Multi(ops) => Box::new(move |out| {
+                for op in ops {
+                    self.put_multi_read(out, op);
+                }
+                put_multi_end(out);
+            }),
+            ReadRequest::SetWatches(wanted) => {
+                self.watches.lock().restore(self.tree, wanted, self.connection);
+                Box::new(|_| {})
+            }
+            ReadRequest::AddWatch { path, mode } => {
+                let mode = match mode {
+                    0 => AddWatchMode::Persistent,
+                    1 => AddWatchMode::PersistentRecursive,
+                    _ => return Err(ZkCode::MarshallingError),
+                };
+                self.watches.lock().add(path, self.connection, mode);
+                Box::new(|out| out.int(0))
+            }
+            ReadRequest::CheckWatches { path, kind } => {
+                let kind = WatcherType::from_number(*kind)?;
+                let there = self.watches.lock().holds(path, self.connection, kind);
+                self.if_watched(there)?
+            }
+            ReadRequest::RemoveWatches { path, kind } => {
+                let kind = WatcherType::from_number(*kind)?;
+                let there = self.watches.lock().remove(path, self.connection, kind);
+                self.if_watched(there)?
+            }
+            ReadRequest::GetEphemerals { prefix } => {
+                let prefix = prefix.as_deref().unwrap_or_default();
+                let all = matches!(prefix.trim(), "" | "/");
+                let session = self.tree.session(self.session);
+                let held = session.into_iter().flat_map(|session| session.ephemerals());
+                let paths: Vec<&str> =
+                    held.filter(|path| all || path.starts_with(prefix)).collect();
+                Box::new(move |out| out.vector(Some(&paths), |out, path| out.string(Some(path))))
+            }
+            ReadRequest::GetAllChildrenNumber { path } => {
+                self.readable(path)?;
+                let below = self.tree.descendants(path).unwrap_or_default();
+                // For ZooKeeper the root is below the empty path.
+                let count = below + usize::from(path.is_empty());
+                Box::new(move |out| out.int(count as i32))
+            }
+            ReadRequest::WhoAmI => Box::new(|out| {
+                out.vector(Some(self.held), |out, id| {
+                    let (scheme, id) = shown_id(id);
+                    out.string(Some(scheme));
+                    out.string(Some(id));
+                });
+            }),
+        })
+    }
+
+    /// A znode that the connection may read.
+    fn readable(&self, path: &str) -> Result<ZnodeRef<'a>, ZkCode> {
+        let znode = self.tree.get(path).ok_or(ZkCode::NoNode)?;
+        check_permission(znode.acl(), acl::READ, self.held)?;
+        Ok(znode)
+    }
+
+    /// The watch is set also if there is no znode: it may be created.
+    fn exists(&self, path: &str, watch: bool) -> Result<Body<'a>, ZkCode> {
+        if path.contains('\0') {
+            return Err(ZkCode::BadArguments);
+        }
+        let found = match self.readable(path) {
+            Err(ZkCode::NoNode) => Err(ZkCode::NoNode),
+            found => Ok(found?),
+        };
+        if watch {
+            self.watches.lock().watch_data(path, self.connection);
+        }
+        let stat = found?.stat();
+        Ok(Box::new(move |out| put_stat(out, &stat)))
+    }
+
+    fn data(&self, PathAndWatch { path, watch }: &PathAndWatch) -> Result<ZnodeRef<'a>, ZkCode> {
+        let znode = self.readable(path)?;
+        if *watch {
+            self.watches.lock().watch_data(path, self.connection);
+        }
+        Ok(znode)
+    }
+
+    fn children(
+        &self,
+        PathAndWatch { path, watch }: &PathAndWatch,
+    ) -> Result<ZnodeRef<'a>, ZkCode> {
+        let znode = self.readable(path)?;
+        if *watch {
+            self.watches.lock().watch_children(path, self.connection);
+        }
+        Ok(znode)
+    }
+
+    /// Who may read, but not administer, does not see hashes.
+    fn acl(&self, path: &str) -> Result<(Acl, ZnodeRef<'a>), ZkCode> {
+        let znode = self.tree.get(path).ok_or(ZkCode::NoNode)?;
+        let acl = znode.acl();
+        check_permission(acl, acl::READ | acl::ADMIN, self.held)?;
+        Ok((shown_acl(acl, self.held), znode))
+    }
+
+    fn if_watched(&self, there: bool) -> Result<Body<'a>, ZkCode> {
+        match there {
+            true => Ok(Box::new(|_| {})),
+            false => Err(ZkCode::NoWatcher),
+        }
+    }
+
+    /// Each of them fails for itself.
+    fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
+        match read {
+            MultiReadOp::GetData(from) => match self.data(from) {
+                Ok(znode) => {
+                    put_multi_header(out, op::GET_DATA, false, 0);
+                    out.buffer(znode.data());
+                    put_stat(out, &znode.stat());
+                }
+                Err(code) => put_multi_error(out, code.number()),
+            },
+            MultiReadOp::GetChildren(from) => match self.children(from) {
+                Ok(znode) => {
+                    put_multi_header(out, op::GET_CHILDREN, false, 0);
+                    put_children(out, znode);
+                }
+                Err(code) => put_multi_error(out, code.number()),
+            },
+        }
+    }
+}
+
+/// A list as those see it who have the ids `held`: hashes are for administrators.
+fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
+    if check_permission(acl, acl::ADMIN, held).is_ok() {
+        return Acl::clone(acl);
+    }
+    let without_hash = |entry: &AclEntry| match &*entry.id.scheme {
+        "digest" => {
+            let (_, user) = shown_id(&entry.id);
+            let id = AclId::new("digest", &format!("{user}:x"));
+            AclEntry { id, ..*entry }
+        }
+        _ => entry.clone(),
+    };
+    acl.iter().map(without_hash).collect()
+}
+
+fn put_children(out: &mut BytesMut, znode: ZnodeRef<'_>) {
+    let children = znode.children();
+    out.int(children.len() as i32);
+    for name in children {
+        out.string(Some(name));
+    }
+}
+
+fn put_acl(out: &mut BytesMut, acl: &Acl) {
+    out.vector(Some(&acl[..]), |out, entry| {
+        out.int(entry.permissions);
+        out.string(Some(&entry.id.scheme));
+        out.string(Some(&entry.id.id));
+    });
+}

@@ -1,0 +1,271 @@
+//! The server: sessions, connections and watches over one tree.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engine_znodes::{SessionId, TransactionRequest, TreeChange, ZnodeObserver, ZnodeTree, Znodes};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::connection::Connection;
+use crate::options::ZkOptions;
+use crate::reader::serve_connection;
+use crate::watches::Watches;
+
+/// Who asks for what nobody asked for: the end of sessions that expired, and of containers.
+const BY_THE_SERVER: &str = "server";
+
+/// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
+#[derive(Debug)]
+pub(crate) struct LiveSession {
+    pub(crate) id: SessionId,
+    timeout_ms: AtomicU64,
+    /// When something was last heard of it, in the server's milliseconds.
+    touched_ms: AtomicU64,
+    connection: Mutex<Option<Arc<Connection>>>,
+}
+
+impl LiveSession {
+    pub(crate) fn touch(&self, now_ms: u64) {
+        self.touched_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.timeout_ms.load(Ordering::Relaxed) as u32
+    }
+
+    fn has_expired(&self, now_ms: u64) -> bool {
+        let (touched, timeout) =
+            (self.touched_ms.load(Ordering::Relaxed), self.timeout_ms.load(Ordering::Relaxed));
+        now_ms.saturating_sub(touched) > timeout
+    }
+}
+
+/// The watches, as the tree knows them.
+#[derive(Debug, Default)]
+struct WatchObserver(Mutex<Watches>);
+
+impl ZnodeObserver for WatchObserver {
+    fn on_change(&self, change: &TreeChange<'_>) {
+        self.0.lock().fire(change);
+    }
+}
+
+/// Serves ZooKeeper's clients.
+#[derive(Debug)]
+pub struct ZkServer {
+    pub(crate) znodes: Arc<Znodes>,
+    pub(crate) options: ZkOptions,
+    watches: Arc<WatchObserver>,
+    sessions: Mutex<HashMap<SessionId, Arc<LiveSession>>>,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    next_connection: AtomicU64,
+    start: Instant,
+}
+
+impl ZkServer {
+    /// A server over `znodes`. The sessions that it has go on from now.
+    ///
+    /// # Panics
+    /// Another server is there already.
+    pub fn new(znodes: Arc<Znodes>, options: ZkOptions) -> Arc<ZkServer> {
+        let watches = Arc::<WatchObserver>::default();
+        znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
+        let sessions = {
+            let tree = znodes.tree();
+            let live = tree.sessions().map(|(id, session)| LiveSession {
+                id,
+                timeout_ms: AtomicU64::new(session.timeout_ms.into()),
+                touched_ms: AtomicU64::new(0),
+                connection: Mutex::new(None),
+            });
+            live.map(|session| (session.id, Arc::new(session))).collect()
+        };
+        Arc::new(ZkServer {
+            znodes,
+            options,
+            watches,
+            sessions: Mutex::new(sessions),
+            connections: Mutex::default(),
+            next_connection: AtomicU64::new(1),
+            start: Instant::now(),
+        })
+    }
+
+    /// Serves a connection from `peer` until it ends.
+    pub async fn serve(self: &Arc<ZkServer>, stream: impl AsyncRead + AsyncWrite, peer: IpAddr) {
+        let Some(connection) = self.admit(peer) else {
+            tracing::warn!(
+                %peer,
+                max = self.options.connections_per_address_max,
+                "too many ZooKeeper connections from one address (zookeeper.maxClientCnxns)"
+            );
+            return;
+        };
+        serve_connection(self, &connection, stream).await;
+        self.connections.lock().remove(&connection.id());
+        self.watches().remove_connection(&connection);
+        let session = connection.session().and_then(|id| self.sessions.lock().get(&id).cloned());
+        if let Some(session) = session {
+            let mut attached = session.connection.lock();
+            if attached.as_ref().is_some_and(|held| held.id() == connection.id()) {
+                *attached = None;
+            }
+        }
+    }
+
+    fn admit(&self, peer: IpAddr) -> Option<Arc<Connection>> {
+        let mut connections = self.connections.lock();
+        let max = self.options.connections_per_address_max;
+        let held = connections.values().filter(|connection| connection.peer == peer).count();
+        if max > 0 && held >= max {
+            return None;
+        }
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(id, peer, self.options.unread_bytes_max));
+        connections.insert(id, Arc::clone(&connection));
+        Some(connection)
+    }
+
+    /// Ends sessions that expire, and removes containers and znodes whose time is over. It does not
+    /// return.
+    pub async fn run_maintenance(self: Arc<ZkServer>) {
+        let mut tick = interval(Duration::from_millis(self.options.tick_ms.into()));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reap = interval(self.options.container_check_interval);
+        reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => self.expire_sessions(),
+                _ = reap.tick() => self.reap(),
+            }
+        }
+    }
+
+    fn expire_sessions(self: &Arc<ZkServer>) {
+        let now_ms = self.now_ms();
+        let expired: Vec<SessionId> = {
+            let mut sessions = self.sessions.lock();
+            let ended = sessions.extract_if(|_, session| session.has_expired(now_ms));
+            ended.map(|(id, _)| id).collect()
+        };
+        for id in expired {
+            tracing::info!(session = %id, "a ZooKeeper session expires");
+            let server = Arc::clone(self);
+            let ended = move |tree: &ZnodeTree, result: Result<_, _>| {
+                if let Err(error) = result {
+                    tracing::warn!(session = %id, %error, "a session cannot be ended; again later");
+                    // Nothing of it is gone.
+                    if let Some(session) = tree.session(id) {
+                        server.track(id, session.timeout_ms);
+                    }
+                }
+            };
+            self.cut_connection_of(id);
+            let by = Arc::from(BY_THE_SERVER);
+            let request = TransactionRequest::CloseSession;
+            self.znodes.submit(id, Arc::new([]), by, request, Box::new(ended));
+        }
+    }
+
+    fn reap(&self) {
+        let now_ms = self.znodes.core().wall_now().0 as i64;
+        let never_used = self.options.container_never_used;
+        let never_used_ms = never_used.map(|time| time.as_millis() as i64);
+        let share = self.options.container_check_interval.as_millis().min(60_000) as u64;
+        let most = u64::from(self.options.container_reaps_per_minute) * share / 60_000;
+        let due = self.znodes.tree().reapable(now_ms, never_used_ms);
+        for path in due.into_iter().take(most.max(1) as usize) {
+            let by = Arc::from(BY_THE_SERVER);
+            let request = TransactionRequest::Reap { path };
+            self.znodes.submit(SessionId(0), Arc::new([]), by, request, Box::new(|_, _| {}));
+        }
+    }
+
+    /// A session begins at a connection.
+    pub(crate) fn attach(
+        &self,
+        id: SessionId,
+        timeout_ms: u32,
+        connection: &Arc<Connection>,
+    ) -> Arc<LiveSession> {
+        let session = self.track(id, timeout_ms);
+        *session.connection.lock() = Some(Arc::clone(connection));
+        session
+    }
+
+    fn track(&self, id: SessionId, timeout_ms: u32) -> Arc<LiveSession> {
+        let session = Arc::new(LiveSession {
+            id,
+            timeout_ms: AtomicU64::new(timeout_ms.into()),
+            touched_ms: AtomicU64::new(self.now_ms()),
+            connection: Mutex::new(None),
+        });
+        self.sessions.lock().insert(id, Arc::clone(&session));
+        session
+    }
+
+    /// A session goes on at another connection; the one that it had is cut.
+    pub(crate) fn resume(
+        &self,
+        id: SessionId,
+        timeout_ms: u32,
+        connection: &Arc<Connection>,
+    ) -> Option<Arc<LiveSession>> {
+        let session = Arc::clone(self.sessions.lock().get(&id)?);
+        session.timeout_ms.store(timeout_ms.into(), Ordering::Relaxed);
+        session.touch(self.now_ms());
+        let before = session.connection.lock().replace(Arc::clone(connection));
+        if let Some(before) = before {
+            before.output.cut();
+            self.watches().remove_connection(&before);
+        }
+        Some(session)
+    }
+
+    pub(crate) fn end_session(&self, id: SessionId) {
+        self.sessions.lock().remove(&id);
+    }
+
+    fn cut_connection_of(&self, id: SessionId) {
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in connections.iter().filter(|connection| connection.session() == Some(id)) {
+            connection.output.cut();
+        }
+    }
+
+    pub(crate) fn watch_board(&self) -> &Mutex<Watches> {
+        &self.watches.0
+    }
+
+    pub(crate) fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.0.lock()
+    }
+
+    /// Milliseconds since the server started.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    pub(crate) fn new_password(&self) -> [u8; 16] {
+        uuid::Uuid::new_v4().into_bytes()
+    }
+
+    pub(crate) fn connection_list(&self) -> Vec<Arc<Connection>> {
+        self.connections.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions.lock().len()
+    }
+
+    /// When it started, in milliseconds since 1970.
+    pub(crate) fn started_ms(&self) -> u128 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (now - self.start.elapsed().min(now)).as_millis()
+    }
+}

@@ -1,0 +1,466 @@
+//! Transactions on znodes against a model that does them one after the other, with many on their way
+//! together; through crashes, and through a disk that refuses them.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::EngineError;
+use engine::znodes::acl::{self, Acl};
+use engine::znodes::{
+    CheckedOp, OpOutcome, SessionId, TransactionOutcome, TransactionRequest, ZkCode, ZnodeLifetime,
+    ZnodeOp, ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
+};
+use hlc::Cut;
+use proptest::prelude::*;
+use storage::disk::DiskFault;
+use testkit::engine::EngineFixture;
+use tokio::sync::oneshot;
+
+type Answer = Result<TransactionOutcome, EngineError>;
+
+/// Submits a transaction; its answer comes later.
+fn submit(
+    znodes: &Znodes,
+    session: SessionId,
+    request: TransactionRequest,
+) -> oneshot::Receiver<Answer> {
+    let (sender, receiver) = oneshot::channel();
+    let done = move |_: &ZnodeTree, answer| {
+        let _ = sender.send(answer);
+    };
+    znodes.submit(session, Arc::new([]), "test".into(), request, Box::new(done));
+    receiver
+}
+
+async fn begin_session(znodes: &Znodes) -> SessionId {
+    let request = TransactionRequest::CreateSession { timeout_ms: 4000, password: [7; 16] };
+    submit(znodes, SessionId(0), request).await.unwrap().unwrap().session
+}
+
+fn ops(ops: impl IntoIterator<Item = ZnodeOp>) -> TransactionRequest {
+    let checked = ops.into_iter().map(|op| CheckedOp { op, refusal: None });
+    TransactionRequest::Ops(checked.collect())
+}
+
+fn create(path: &str) -> ZnodeOp {
+    create_as(path, ZnodeLifetime::Persistent, false)
+}
+
+fn create_as(path: &str, lifetime: ZnodeLifetime, is_sequential: bool) -> ZnodeOp {
+    let data = Some(Bytes::from_static(b"x"));
+    ZnodeOp::Create { path: path.to_owned(), data, acl: open_acl(), lifetime, is_sequential }
+}
+
+fn delete(path: &str) -> ZnodeOp {
+    ZnodeOp::Delete { path: path.to_owned(), version: -1 }
+}
+
+fn set(path: &str, version: i32) -> ZnodeOp {
+    ZnodeOp::SetData { path: path.to_owned(), data: None, version }
+}
+
+fn open_acl() -> Acl {
+    acl::anyone(acl::ALL)
+}
+
+/// All that a tree says of a znode and of what is below it, but for times.
+fn dump(tree: &ZnodeTree) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![String::new()];
+    while let Some(path) = open.pop() {
+        let znode = tree.get(&path).unwrap();
+        open.extend(znode.children().map(|name| format!("{path}/{name}")));
+        let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
+        found.insert(path, (stat, znode.data().map(<[u8]>::to_vec)));
+    }
+    found
+}
+
+/// The same of the past, by the catalog.
+fn dump_past(znodes: &Znodes, cut: Cut) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![String::new()];
+    while let Some(path) = open.pop() {
+        let znode = znodes.history().get(&path, cut).unwrap().unwrap();
+        let names = znodes.history().children(&path, cut).unwrap();
+        open.extend(names.iter().map(|name| format!("{path}/{name}")));
+        let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat };
+        found.insert(path, (stat, znode.data));
+    }
+    found
+}
+
+/// What a test asks for: names are chosen from few, so that requests meet.
+#[derive(Clone, Debug)]
+enum ZnodeStep {
+    Ops(usize, Vec<ZnodeOp>),
+    CloseSession(usize),
+    /// All answers are awaited before the next request.
+    Wait,
+    Crash,
+}
+
+fn steps() -> impl Strategy<Value = Vec<ZnodeStep>> {
+    let path = prop::sample::select(vec!["/a", "/b", "/a/c", "/a/d", "/a/c/e", "/zookeeper/q"]);
+    let version = prop_oneof![3 => Just(-1), 1 => 0..3i32];
+    let lifetime = prop_oneof![
+        3 => Just(ZnodeLifetime::Persistent),
+        2 => Just(ZnodeLifetime::Ephemeral),
+        1 => Just(ZnodeLifetime::Container),
+    ];
+    let op = (0..9u8, path, version, lifetime).prop_map(|(kind, path, version, lifetime)| {
+        let path = path.to_owned();
+        match kind {
+            0..=2 => create_as(&path, lifetime, false),
+            3 => create_as(&path, lifetime, true),
+            4 | 5 => ZnodeOp::Delete { path, version },
+            6 => set(&path, version),
+            7 => ZnodeOp::SetAcl { path, acl: acl::anyone(acl::READ | acl::ADMIN), version },
+            _ => ZnodeOp::Check { path, version },
+        }
+    });
+    let step = prop_oneof![
+        12 => (0..3usize, prop::collection::vec(op.clone(), 1)).prop_map(|(s, ops)| ZnodeStep::Ops(s, ops)),
+        6 => (0..3usize, prop::collection::vec(op, 0..4)).prop_map(|(s, ops)| ZnodeStep::Ops(s, ops)),
+        1 => (0..3usize).prop_map(ZnodeStep::CloseSession),
+        2 => Just(ZnodeStep::Wait),
+        1 => Just(ZnodeStep::Crash),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+#[derive(Clone, Debug)]
+struct ModelZnode {
+    stat: ZnodeStat,
+    creates: i32,
+    data: Option<Vec<u8>>,
+    /// Whether its list permits changes.
+    is_open: bool,
+    owner: Option<SessionId>,
+}
+
+/// ZooKeeper, one transaction after the other, on a plain map.
+#[derive(Clone, Debug)]
+struct ZnodeModel {
+    znodes: BTreeMap<String, ModelZnode>,
+    ended: BTreeSet<SessionId>,
+    zxid: i64,
+}
+
+impl ZnodeModel {
+    fn new() -> ZnodeModel {
+        let built_in = |aversion, is_open| ModelZnode {
+            stat: ZnodeStat { aversion, ..ZnodeStat::default() },
+            creates: 0,
+            data: Some(Vec::new()),
+            is_open,
+            owner: None,
+        };
+        let paths = ["", "/zookeeper", "/zookeeper/quota"];
+        let mut znodes: BTreeMap<String, ModelZnode> =
+            paths.map(|path| (path.to_owned(), built_in(0, true))).into();
+        znodes.insert("/zookeeper/config".to_owned(), built_in(-1, false));
+        ZnodeModel { znodes, ended: BTreeSet::new(), zxid: 0 }
+    }
+
+    fn children(&self, path: &str) -> i32 {
+        let prefix = format!("{path}/");
+        let below = |other: &&String| {
+            other.strip_prefix(&prefix).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+        };
+        self.znodes.keys().filter(below).count() as i32
+    }
+
+    fn stat(&self, path: &str) -> ZnodeStat {
+        let (znode, children) = (&self.znodes[path], self.children(path));
+        ZnodeStat {
+            cversion: znode.creates * 2 - children,
+            num_children: children,
+            data_length: znode.data.as_ref().map_or(0, Vec::len) as i32,
+            ..znode.stat
+        }
+    }
+
+    fn dump(&self) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+        let all = self.znodes.iter();
+        all.map(|(path, znode)| (path.clone(), (self.stat(path), znode.data.clone()))).collect()
+    }
+
+    fn run(&mut self, session: SessionId, ops: &[ZnodeOp]) -> Result<Vec<OpOutcome>, ZnodeRefusal> {
+        self.zxid += 1;
+        let mut after = self.clone();
+        let mut outcomes = Vec::new();
+        for (place, op) in ops.iter().enumerate() {
+            match after.run_op(session, op) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(code) => return Err(ZnodeRefusal { code, op: place as u32 }),
+            }
+        }
+        *self = after;
+        Ok(outcomes)
+    }
+
+    fn run_op(&mut self, session: SessionId, op: &ZnodeOp) -> Result<OpOutcome, ZkCode> {
+        if self.ended.contains(&session) {
+            return Err(ZkCode::SessionExpired);
+        }
+        let zxid = self.zxid;
+        match op {
+            ZnodeOp::Create { path, data, lifetime, is_sequential, .. } => {
+                let parent = path.rsplit_once('/').unwrap().0;
+                let above = self.znodes.get_mut(parent).ok_or(ZkCode::NoNode)?;
+                if !above.is_open {
+                    return Err(ZkCode::NoAuth);
+                }
+                let (is_ephemeral, creates) = (above.owner.is_some(), above.creates);
+                let path =
+                    if *is_sequential { format!("{path}{creates:010}") } else { path.clone() };
+                if self.znodes.contains_key(&path) {
+                    return Err(ZkCode::NodeExists);
+                }
+                if is_ephemeral {
+                    return Err(ZkCode::NoChildrenForEphemerals);
+                }
+                let above = self.znodes.get_mut(parent).unwrap();
+                above.creates += 1;
+                above.stat.pzxid = zxid;
+                let owner = (*lifetime == ZnodeLifetime::Ephemeral).then_some(session);
+                let stat = ZnodeStat {
+                    czxid: zxid,
+                    mzxid: zxid,
+                    pzxid: zxid,
+                    ephemeral_owner: owner.map_or(0, |owner| owner.0),
+                    ..ZnodeStat::default()
+                };
+                let data = data.as_ref().map(|data| data.to_vec());
+                let znode = ModelZnode { stat, creates: 0, data, is_open: true, owner };
+                self.znodes.insert(path.clone(), znode);
+                let stat = self.stat(&path);
+                Ok(OpOutcome::Created(path, stat))
+            }
+            ZnodeOp::Delete { path, version } => {
+                let parent = path.rsplit_once('/').unwrap().0.to_owned();
+                let above = self.znodes.get(&parent).ok_or(ZkCode::NoNode)?;
+                if !above.is_open {
+                    return Err(ZkCode::NoAuth);
+                }
+                let znode = self.znodes.get(path).ok_or(ZkCode::NoNode)?;
+                check(znode.stat.version, *version)?;
+                if self.children(path) > 0 {
+                    return Err(ZkCode::NotEmpty);
+                }
+                self.remove(path);
+                Ok(OpOutcome::Deleted)
+            }
+            ZnodeOp::SetData { path, data, version } => {
+                let znode = self.znodes.get_mut(path).ok_or(ZkCode::NoNode)?;
+                if !znode.is_open {
+                    return Err(ZkCode::NoAuth);
+                }
+                check(znode.stat.version, *version)?;
+                znode.stat.version += 1;
+                znode.stat.mzxid = zxid;
+                znode.data = data.as_ref().map(|data| data.to_vec());
+                Ok(OpOutcome::DataSet(self.stat(path)))
+            }
+            ZnodeOp::SetAcl { path, version, .. } => {
+                let znode = self.znodes.get_mut(path).ok_or(ZkCode::NoNode)?;
+                check(znode.stat.aversion, *version)?;
+                znode.stat.aversion += 1;
+                znode.is_open = false;
+                Ok(OpOutcome::AclSet(self.stat(path)))
+            }
+            ZnodeOp::Check { path, version } => {
+                let znode = self.znodes.get(path).ok_or(ZkCode::NoNode)?;
+                check(znode.stat.version, *version)?;
+                Ok(OpOutcome::Checked)
+            }
+        }
+    }
+
+    fn remove(&mut self, path: &str) {
+        self.znodes.remove(path);
+        let parent = path.rsplit_once('/').unwrap().0;
+        self.znodes.get_mut(parent).unwrap().stat.pzxid = self.zxid;
+    }
+
+    fn close(&mut self, session: SessionId) {
+        self.zxid += 1;
+        self.ended.insert(session);
+        let own = |(path, znode): (&String, &ModelZnode)| {
+            (znode.owner == Some(session)).then(|| path.clone())
+        };
+        for path in self.znodes.iter().filter_map(own).collect::<Vec<_>>() {
+            self.remove(&path);
+        }
+    }
+}
+
+fn check(current: i32, wanted: i32) -> Result<(), ZkCode> {
+    if wanted == -1 || wanted == current { Ok(()) } else { Err(ZkCode::BadVersion) }
+}
+
+fn without_times(outcome: OpOutcome) -> OpOutcome {
+    let strip = |stat: ZnodeStat| ZnodeStat { ctime: 0, mtime: 0, ..stat };
+    match outcome {
+        OpOutcome::Created(path, stat) => OpOutcome::Created(path, strip(stat)),
+        OpOutcome::DataSet(stat) => OpOutcome::DataSet(strip(stat)),
+        OpOutcome::AclSet(stat) => OpOutcome::AclSet(strip(stat)),
+        other => other,
+    }
+}
+
+/// Answers that are on their way, and what the model says.
+type Expected = (oneshot::Receiver<Answer>, i64, Result<Vec<OpOutcome>, ZnodeRefusal>);
+
+async fn settle(waiting: &mut Vec<Expected>) {
+    for (answer, zxid, expected) in waiting.drain(..) {
+        let outcome = answer.await.unwrap().unwrap();
+        assert_eq!(outcome.zxid, zxid);
+        let result = outcome.result.map(|all| all.into_iter().map(without_times).collect());
+        assert_eq!(result, expected, "at {zxid}");
+    }
+}
+
+async fn play(steps: Vec<ZnodeStep>) {
+    let mut fixture = EngineFixture::new();
+    let mut model = ZnodeModel::new();
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        sessions.push(begin_session(fixture.engine.znodes()).await);
+        model.zxid += 1;
+    }
+    let (mut waiting, mut past) = (Vec::new(), Vec::new());
+    for step in steps {
+        let znodes = fixture.engine.znodes();
+        match step {
+            ZnodeStep::Ops(session, changes) => {
+                let session = sessions[session];
+                let expected = model.run(session, &changes);
+                waiting.push((submit(znodes, session, ops(changes)), model.zxid, expected));
+            }
+            ZnodeStep::CloseSession(session) => {
+                let session = sessions[session];
+                model.close(session);
+                let answer = submit(znodes, session, TransactionRequest::CloseSession);
+                waiting.push((answer, model.zxid, Ok(Vec::new())));
+            }
+            ZnodeStep::Wait => {
+                settle(&mut waiting).await;
+                past.push((fixture.now(), model.dump(), model.zxid));
+                fixture.advance_clock(1);
+            }
+            ZnodeStep::Crash => {
+                settle(&mut waiting).await;
+                fixture = fixture.crash(|_| 0);
+            }
+        }
+    }
+    settle(&mut waiting).await;
+    assert_eq!(dump(&fixture.engine.znodes().tree()), model.dump());
+    let fixture = fixture.crash(|_| 0);
+    assert_eq!(dump_past(fixture.engine.znodes(), Cut::ALL), model.dump());
+    for (cut, expected, zxid) in past {
+        assert_eq!(dump_past(fixture.engine.znodes(), cut), expected, "{cut:?}");
+        assert_eq!(fixture.engine.znodes().history().zxid_at(cut).unwrap(), zxid);
+    }
+    let tree = fixture.engine.znodes().tree();
+    assert_eq!(dump(&tree), model.dump(), "after a crash");
+    assert_eq!(tree.last_zxid(), model.zxid);
+    for session in sessions {
+        assert_eq!(tree.session(session).is_none(), model.ended.contains(&session));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn transactions_on_their_way_together_are_as_if_one_came_after_the_other(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(play(steps));
+    }
+}
+
+/// What was decided on the way to a disk that refuses it never happened, and what comes later is
+/// decided without it.
+#[tokio::test]
+async fn what_the_disk_refuses_leaves_no_trace() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    submit(znodes, session, ops([create("/a")])).await.unwrap().unwrap();
+    fixture.disk.arm(DiskFault::FullAt(0));
+    let refused = [
+        submit(znodes, session, ops([create("/a/b")])),
+        submit(znodes, session, ops([delete("/a")])),
+        submit(znodes, session, ops([set("/a", -1)])),
+    ];
+    for answer in refused {
+        answer.await.unwrap().unwrap_err();
+    }
+    assert_eq!(znodes.tree().last_zxid(), 2, "reads go on, and no zxid is lost");
+    fixture.disk.remove_capacity_limit();
+    let set = submit(znodes, session, ops([set("/a", 0)])).await.unwrap().unwrap();
+    assert!(set.result.is_ok(), "the version is still 0: {set:?}");
+    assert_eq!(set.zxid, 3);
+    let gone = submit(znodes, session, ops([delete("/a/b")])).await.unwrap().unwrap();
+    assert_eq!(gone.result, Err(ZnodeRefusal { code: ZkCode::NoNode, op: 0 }));
+}
+
+/// Closing a session twice, by its client and because it expired, is no corruption.
+#[tokio::test]
+async fn a_session_ends_once_and_may_be_closed_twice() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let other = begin_session(znodes).await;
+    let ephemeral = create_as("/e", ZnodeLifetime::Ephemeral, false);
+    let answers = [
+        submit(znodes, session, ops([ephemeral])),
+        submit(znodes, session, TransactionRequest::CloseSession),
+        submit(znodes, session, TransactionRequest::CloseSession),
+        submit(znodes, session, ops([create("/late")])),
+        submit(znodes, other, ops([create("/e")])),
+    ];
+    let mut results = Vec::new();
+    for answer in answers {
+        results.push(answer.await.unwrap().unwrap().result.map(|outcomes| outcomes.len()));
+    }
+    let expired = Err(ZnodeRefusal { code: ZkCode::SessionExpired, op: 0 });
+    assert_eq!(results, [Ok(1), Ok(0), Ok(0), expired, Ok(1)]);
+    let fixture = fixture.crash(|_| 0);
+    let tree = fixture.engine.znodes().tree();
+    assert_eq!(tree.get("/e").unwrap().stat().czxid, 7);
+    assert!(tree.get("/late").is_none());
+}
+
+#[tokio::test]
+async fn a_container_goes_once_its_last_child_is_gone_and_a_time_to_live_once_it_is_over() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let made = [
+        create_as("/c", ZnodeLifetime::Container, false),
+        create("/c/x"),
+        create_as("/unused", ZnodeLifetime::Container, false),
+        create_as("/t", ZnodeLifetime::Ttl(1000), false),
+    ];
+    submit(znodes, session, ops(made)).await.unwrap().unwrap().result.unwrap();
+    let due = |after_ms| znodes.tree().reapable(fixture.clock_ms() as i64 + after_ms, None);
+    assert_eq!(due(1000), Vec::<String>::new());
+    assert_eq!(due(2000), ["/t"]);
+    let early = submit(znodes, SessionId(0), TransactionRequest::Reap { path: "/t".to_owned() });
+    let early = early.await.unwrap().unwrap();
+    assert_eq!(early.result, Err(ZnodeRefusal { code: ZkCode::BadVersion, op: 0 }));
+    submit(znodes, session, ops([delete("/c/x")])).await.unwrap().unwrap().result.unwrap();
+    assert_eq!(due(0), ["/c"]);
+    let never_used = znodes.tree().reapable(fixture.clock_ms() as i64 + 10, Some(5));
+    assert_eq!(never_used, ["/c", "/unused"]);
+    let reaped = submit(znodes, SessionId(0), TransactionRequest::Reap { path: "/c".to_owned() });
+    reaped.await.unwrap().unwrap().result.unwrap();
+    assert!(znodes.tree().get("/c").is_none());
+}

@@ -1,0 +1,224 @@
+//! Access control lists: who may do what with a znode.
+//!
+//! Which ids a connection has is not decided here: whoever serves the connection authenticates it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::ZkCode;
+
+pub const READ: i32 = 1;
+pub const WRITE: i32 = 2;
+pub const CREATE: i32 = 4;
+pub const DELETE: i32 = 8;
+pub const ADMIN: i32 = 16;
+/// All permissions.
+pub const ALL: i32 = 31;
+
+/// An identity in one of the schemes `world`, `ip`, `digest` and `super`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AclId {
+    pub scheme: String,
+    /// For `digest`: the user's name, a colon, and the hash of name and password.
+    pub id: String,
+}
+
+impl AclId {
+    pub fn new(scheme: &str, id: &str) -> AclId {
+        AclId { scheme: scheme.to_owned(), id: id.to_owned() }
+    }
+
+    fn is_anyone(&self) -> bool {
+        self.scheme == "world" && self.id == "anyone"
+    }
+
+    /// Whether a connection with the id `held` is meant by this id of a list.
+    fn matches(&self, held: &AclId) -> bool {
+        held.scheme == self.scheme
+            && match &*self.scheme {
+                "ip" => matches_network(&held.id, &self.id),
+                _ => held.id == self.id,
+            }
+    }
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AclEntry {
+    /// Bits of [`READ`], [`WRITE`], [`CREATE`], [`DELETE`] and [`ADMIN`].
+    pub permissions: i32,
+    pub id: AclId,
+}
+
+/// A list. Znodes with equal lists share one.
+pub type Acl = Arc<[AclEntry]>;
+
+/// The list of one entry that permits `permissions` to anyone.
+pub fn anyone(permissions: i32) -> Acl {
+    Arc::new([AclEntry { permissions, id: AclId::new("world", "anyone") }])
+}
+
+/// Checks that a connection with the ids `held` has one of the permissions `wanted`.
+///
+/// # Errors
+/// [`ZkCode::NoAuth`].
+pub fn check_permission(acl: &[AclEntry], wanted: i32, held: &[AclId]) -> Result<(), ZkCode> {
+    let permits = |entry: &AclEntry| {
+        entry.permissions & wanted != 0
+            && (entry.id.is_anyone() || held.iter().any(|held| entry.id.matches(held)))
+    };
+    let is_super = || held.iter().any(|id| id.scheme == "super");
+    match acl.is_empty() || is_super() || acl.iter().any(permits) {
+        true => Ok(()),
+        false => Err(ZkCode::NoAuth),
+    }
+}
+
+/// An entry as a client sends it: any field of the id may be null.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestedAclEntry {
+    pub permissions: i32,
+    pub scheme: Option<String>,
+    pub id: Option<String>,
+}
+
+/// The list that a client's request means: without repetitions, and with the ids of the connection in
+/// place of the scheme `auth`.
+///
+/// # Errors
+/// [`ZkCode::InvalidAcl`]: the list is empty, or has an id that no scheme accepts.
+pub fn resolve_acl(requested: Option<&[RequestedAclEntry]>, held: &[AclId]) -> Result<Acl, ZkCode> {
+    let mut unique: Vec<&RequestedAclEntry> = Vec::new();
+    for entry in requested.unwrap_or_default() {
+        if !unique.contains(&entry) {
+            unique.push(entry);
+        }
+    }
+    let mut resolved = Vec::with_capacity(unique.len());
+    for entry in unique {
+        let RequestedAclEntry { permissions, scheme: Some(scheme), id } = entry else {
+            return Err(ZkCode::InvalidAcl);
+        };
+        let permissions = *permissions;
+        if scheme == "auth" {
+            let own = held.iter().filter(|id| is_authenticated(&id.scheme));
+            let before = resolved.len();
+            resolved.extend(own.map(|id| AclEntry { permissions, id: id.clone() }));
+            if resolved.len() == before {
+                return Err(ZkCode::InvalidAcl);
+            }
+            continue;
+        }
+        let id = id.as_deref().filter(|id| is_valid_id(scheme, id)).ok_or(ZkCode::InvalidAcl)?;
+        resolved.push(AclEntry { permissions, id: AclId::new(scheme, id) });
+    }
+    match resolved.is_empty() {
+        true => Err(ZkCode::InvalidAcl),
+        false => Ok(resolved.into()),
+    }
+}
+
+/// Whether ids of a scheme stand for who somebody is, not for where the connection comes from.
+pub fn is_authenticated(scheme: &str) -> bool {
+    scheme == "digest"
+}
+
+fn is_valid_id(scheme: &str, id: &str) -> bool {
+    match scheme {
+        "world" => id == "anyone",
+        "ip" => parse_network(id).is_some(),
+        "digest" => id.trim_end_matches(':').split(':').count() == 2,
+        _ => false,
+    }
+}
+
+/// `ADDRESS` or `ADDRESS/BITS`.
+fn parse_network(text: &str) -> Option<(IpAddr, u32)> {
+    let mut parts = text.splitn(2, '/');
+    let address: IpAddr = parts.next()?.parse().ok()?;
+    let width = if address.is_ipv4() { 32 } else { 128 };
+    let bits = match parts.next() {
+        Some(bits) => bits.parse().ok().filter(|bits| *bits <= width)?,
+        None => width,
+    };
+    Some((address, bits))
+}
+
+fn matches_network(address: &str, network: &str) -> bool {
+    let (Ok(address), Some((network, bits))) = (address.parse::<IpAddr>(), parse_network(network))
+    else {
+        return false;
+    };
+    match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let differing = u32::from(address) ^ u32::from(network);
+            differing.checked_shr(32 - bits).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let differing = u128::from(address) ^ u128::from(network);
+            differing.checked_shr(128 - bits).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requested(scheme: &str, id: &str) -> RequestedAclEntry {
+        let (scheme, id) = (Some(scheme.to_owned()), Some(id.to_owned()));
+        RequestedAclEntry { permissions: ALL, scheme, id }
+    }
+
+    #[test]
+    fn the_scheme_auth_becomes_the_ids_that_say_who_somebody_is() {
+        let held = [AclId::new("ip", "10.0.0.1"), AclId::new("digest", "a:hash")];
+        let resolved = resolve_acl(Some(&[requested("auth", "")]), &held).unwrap();
+        assert_eq!(&*resolved, [AclEntry { permissions: ALL, id: held[1].clone() }]);
+        let nobody = resolve_acl(Some(&[requested("auth", "")]), &held[..1]);
+        assert_eq!(nobody, Err(ZkCode::InvalidAcl));
+    }
+
+    #[test]
+    fn lists_that_mean_nobody_are_refused() {
+        let null = RequestedAclEntry { permissions: ALL, scheme: None, id: None };
+        let unknown =
+            [requested("dig", "a:b"), requested("digest", "a"), requested("ip", "ten"), null];
+        for entry in unknown {
+            assert_eq!(resolve_acl(Some(&[entry]), &[]), Err(ZkCode::InvalidAcl));
+        }
+        assert_eq!(resolve_acl(Some(&[]), &[]), Err(ZkCode::InvalidAcl));
+        assert_eq!(resolve_acl(None, &[]), Err(ZkCode::InvalidAcl));
+        let twice = [requested("ip", "10.0.0.0/8"), requested("ip", "10.0.0.0/8")];
+        assert_eq!(resolve_acl(Some(&twice), &[]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_network_is_compared_by_its_first_bits() {
+        for (address, network, expected) in [
+            ("10.1.2.3", "10.0.0.0/8", true),
+            ("11.1.2.3", "10.0.0.0/8", false),
+            ("11.1.2.3", "10.0.0.0/0", true),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("::1", "::1/128", true),
+            ("::1", "::2/127", false),
+            ("::1", "10.0.0.0/0", false),
+        ] {
+            assert_eq!(matches_network(address, network), expected, "{address} {network}");
+        }
+    }
+
+    #[test]
+    fn a_permission_comes_from_an_entry_or_from_being_super() {
+        let list = [AclEntry { permissions: READ, id: AclId::new("digest", "a:x") }];
+        let a = [AclId::new("digest", "a:x")];
+        assert_eq!(check_permission(&list, READ, &a), Ok(()));
+        assert_eq!(check_permission(&list, WRITE, &a), Err(ZkCode::NoAuth));
+        assert_eq!(check_permission(&list, READ, &[]), Err(ZkCode::NoAuth));
+        assert_eq!(check_permission(&list, WRITE, &[AclId::new("super", "")]), Ok(()));
+        assert_eq!(check_permission(&anyone(READ), READ | ADMIN, &[]), Ok(()));
+    }
+}

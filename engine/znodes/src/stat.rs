@@ -1,0 +1,26 @@
+//! What a client learns about a znode besides its data.
+
+/// A znode's `Stat`, as on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZnodeStat {
+    /// The zxid of its creation.
+    pub czxid: i64,
+    /// The zxid of the last change of its data.
+    pub mzxid: i64,
+    /// When it was created, in milliseconds since 1970.
+    pub ctime: i64,
+    /// When its data was last changed.
+    pub mtime: i64,
+    /// How often its data was changed.
+    pub version: i32,
+    /// How often a child was created or deleted.
+    pub cversion: i32,
+    /// How often its access control list was changed.
+    pub aversion: i32,
+    /// The session that it ends with, or 0.
+    pub ephemeral_owner: i64,
+    pub data_length: i32,
+    pub num_children: i32,
+    /// The zxid of the last creation or deletion of a child.
+    pub pzxid: i64,
+}
