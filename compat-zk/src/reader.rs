@@ -209,7 +209,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         };
         match request {
             ZkRequest::Read(request) if request.of_the_past().is_some() => {
-                self.answer_from_the_past(xid, request).await;
+                self.answer_from_the_past(session, xid, request).await;
             }
             ZkRequest::Read(request) => self.answer_in_turn(xid, session, Ok(request)),
             ZkRequest::Write(request) => self.write(xid, session, bytes, Some(request)).await,
@@ -248,7 +248,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     }
 
     /// Answers from the past. What is asked meanwhile waits, so that answers stay in order.
-    async fn answer_from_the_past(&mut self, xid: i32, request: ReadRequest) {
+    async fn answer_from_the_past(
+        &mut self,
+        session: &Arc<LiveSession>,
+        xid: i32,
+        request: ReadRequest,
+    ) {
         self.connection.wait_for_answers().await;
         let held = self.connection.held();
         let Some((path, question, watch)) = request.of_the_past() else { return };
@@ -256,12 +261,25 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             Ok(_) if watch => Err(ZkCode::BadArguments),
             Ok(path) => {
                 let patience = self.server.options.moment_patience;
-                read_past(&self.server.znodes, path, &held, question, patience).await
+                let read = read_past(&self.server.znodes, path, &held, question, patience);
+                self.keep_alive(session, read).await
             }
             Err(code) => Err(code),
         };
         let zxid = self.server.znodes.tree().last_zxid();
         reply_from_the_past(self.connection, zxid, (xid, held, request), answer);
+    }
+
+    /// Waits for `answer`, and counts the session as alive meanwhile: its pings are not read.
+    async fn keep_alive<T>(&self, session: &LiveSession, answer: impl Future<Output = T>) -> T {
+        tokio::pin!(answer);
+        loop {
+            let pause = Duration::from_millis(u64::from(session.timeout_ms()) / 4 + 1);
+            match tokio::time::timeout(pause, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => session.touch(self.server.now_ms()),
+            }
+        }
     }
 
     /// Submits a write, or without one the end of the session.

@@ -16,6 +16,9 @@ use crate::options::ZkOptions;
 use crate::reader::serve_connection;
 use crate::watches::Watches;
 
+/// How many transactions enter the catalog at each tick.
+const HISTORY_PER_TICK: usize = 20_000;
+
 /// Who asks for what nobody asked for: the end of sessions that expired, and of containers.
 const BY_THE_SERVER: &str = "server";
 
@@ -140,7 +143,10 @@ impl ZkServer {
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = tick.tick() => self.expire_sessions(),
+                _ = tick.tick() => {
+                    self.expire_sessions();
+                    self.catch_up_history().await;
+                }
                 _ = reap.tick() => self.reap(),
             }
         }
@@ -169,6 +175,15 @@ impl ZkServer {
             let by = Arc::from(BY_THE_SERVER);
             let request = TransactionRequest::CloseSession;
             self.znodes.submit(id, Arc::new([]), by, request, Box::new(ended));
+        }
+    }
+
+    /// Keeps the past nearly complete, at a bounded cost.
+    async fn catch_up_history(&self) {
+        let history = Arc::clone(self.znodes.history());
+        let advance = move || history.catch_up(HISTORY_PER_TICK);
+        if let Err(error) = self.znodes.core().spawn_blocking(advance).await {
+            tracing::debug!(%error, "the history of znodes is caught up with later");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Znodes as of any moment: versions in the catalog, built from the entries of the znodes' log.
 //!
-//! A transaction does not update the catalog. The first reader of the past applies the transactions
-//! that the catalog lacks, in order. So a write costs nothing more for being remembered, and whoever
-//! reads the past finds every acknowledged transaction.
+//! A transaction does not update the catalog, and a start does not wait for it. Whoever reads the past
+//! applies the transactions that the catalog lacks, in order, and so finds every acknowledged one.
+//! Maintenance applies some now and then ([`ZnodeHistory::catch_up`]), so that few are left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,10 +136,18 @@ impl ZnodeHistory {
     fn caught_up(&self) -> Result<Arc<Catalog>, EngineError> {
         let mut next = self.next.lock();
         let catalog = self.catalog.get()?;
-        if *next < self.log.end() {
-            advance(&self.log, &catalog, &mut next, &|| false)?;
-        }
+        advance(&self.log, &catalog, &mut next, usize::MAX)?;
         Ok(catalog)
+    }
+
+    /// Applies some of the transactions that the catalog lacks, at most about `count`. It may wait for
+    /// disks.
+    ///
+    /// # Errors
+    /// As [`ZnodeHistory::get`].
+    pub fn catch_up(&self, count: usize) -> Result<(), EngineError> {
+        let mut next = self.next.lock();
+        advance(&self.log, &*self.catalog.get()?, &mut next, count)
     }
 
     /// A znode in `cut`, if it existed.
@@ -235,27 +243,23 @@ impl ReaderProjection for ZnodeProjection {
                 Offset(0)
             }
         };
-        let catalog = Arc::clone(catalog);
-        Ok(Box::new(ZnodeHistoryFill { history: &self.0, catalog, next, paused: None }))
+        Ok(Box::new(ZnodeHistoryFill { history: &self.0, next, paused: None }))
     }
 }
 
-/// A catalog while it catches up with the znodes' log.
+/// A catalog before it is put into use.
 struct ZnodeHistoryFill<'a> {
     history: &'a ZnodeHistory,
-    catalog: Arc<Catalog>,
+    /// The first offset that it does not have.
     next: Offset,
     /// Held while readers are paused: the first offset that the catalog in use does not have.
     paused: Option<MutexGuard<'a, Offset>>,
 }
 
 impl ProjectionFill for ZnodeHistoryFill<'_> {
-    fn advance(&mut self, is_closing: &dyn Fn() -> bool) -> Result<u64, CatalogFillError> {
-        let advanced = advance(&self.history.log, &self.catalog, &mut self.next, is_closing);
-        advanced.map_err(|error| match error {
-            EngineError::Loading(error) => CatalogFillError::Catalog(error),
-            error => CatalogFillError::Journal(error.to_string()),
-        })
+    /// Nothing: readers apply what the catalog lacks.
+    fn advance(&mut self, _is_closing: &dyn Fn() -> bool) -> Result<u64, CatalogFillError> {
+        Ok(0)
     }
 
     fn pause_readers(&mut self) {
@@ -269,15 +273,15 @@ impl ProjectionFill for ZnodeHistoryFill<'_> {
     }
 }
 
-/// Applies the entries of `log` from `next` on, unless the engine is being closed; returns how many.
+/// Applies the entries of `log` from `next` on, at most about `count`.
 fn advance(
     log: &Log,
     catalog: &Catalog,
     next: &mut Offset,
-    is_closing: &dyn Fn() -> bool,
-) -> Result<u64, EngineError> {
-    let (end, mut count) = (log.end(), 0);
-    while *next < end && !is_closing() {
+    count: usize,
+) -> Result<(), EngineError> {
+    let (end, from) = (log.end(), *next);
+    while *next < end && next.0 - from.0 < count as u64 {
         let pieces = log.read(*next, end, READ_BYTES)?;
         if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
             let why = format!("a transaction of znodes is not there. entry={}", next.0);
@@ -286,10 +290,9 @@ fn advance(
         for piece in pieces {
             apply(catalog, &piece)?;
             *next = piece.entry.end();
-            count += 1;
         }
     }
-    Ok(count)
+    Ok(())
 }
 
 fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), EngineError> {

@@ -33,6 +33,7 @@ mod target;
 mod time;
 mod topic;
 mod wave;
+mod zookeeper;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ use crate::{
     target::{BrokerTarget, FormatArgs, TargetArgs},
     time::TimeWork,
     wave::WaveWork,
+    zookeeper::ZookeeperWork,
 };
 
 const EXAMPLES: &str = "\
@@ -86,6 +88,9 @@ Examples:
   A mount beside the disk's own file system:
     freezeframe-bench files all --mounted /mnt/frames/files --beside /tmp \\
         --read /mnt/frames/topics/orders/0.log --rounds 5
+
+  Znodes, beside Apache ZooKeeper:
+    freezeframe-bench zookeeper --ours 127.0.0.1:2181 --theirs 127.0.0.1:2281
 
 MB and GB are of values, in powers of ten. A broker's CPU is read when the last answer is there, and
 again a moment later (\"settled\"). `client CPU` is what this program used.";
@@ -127,6 +132,8 @@ enum BenchCommand {
     Time(TimeWork),
     /// A wave in a tank, recorded by a hundred cameras and reassembled in several ways
     Wave(WaveWork),
+    /// Znodes of one or two ZooKeeper servers: requests a second, CPU of each, latency
+    Zookeeper(ZookeeperWork),
     /// Work that `storage` runs in a process of its own
     #[command(hide = true)]
     StorageChild(ChildWork),
@@ -169,6 +176,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         BenchCommand::Storage(work) => store::run(&work, format),
         BenchCommand::Time(work) => time::run(&work, format),
         BenchCommand::Wave(work) => wave::run(&work, format),
+        BenchCommand::Zookeeper(work) => work.run(),
         BenchCommand::StorageChild(work) => store::run_child(&work),
     }
 }
