@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 data=$(mktemp -d)
 server=
 stop() {
@@ -12,16 +13,21 @@ stop() {
 trap stop EXIT
 
 mkfifo "$data/ready"
-target/release/freezeframe serve --data-dir "$data/store" --kafka 127.0.0.1:0 --zookeeper off --http 127.0.0.1:0 \
-    --set group.initial.rebalance.delay.ms=0 \
+target/release/freezeframe serve --data-dir "$data/store" --kafka 127.0.0.1:0 --zookeeper 127.0.0.1:0 --http 127.0.0.1:0 \
+    --set group.initial.rebalance.delay.ms=0 --set zookeeper.extendedTypesEnabled=true \
+    --set zookeeper.reconfigEnabled=true --set zookeeper.superDigest=super:D/InIHSb7yEEbrWz8b9l71RjZJU= \
     --set storage.segment-bytes=1MiB --set log.cleaner.backoff.ms=200 --set log.segment.delete.delay.ms=1000 >"$data/ready" 2>"$data/log" &
 server=$!
 read -r -t 30 line <"$data/ready" || { cat "$data/log"; exit 1; }
 kafka=$(sed -n 's/.*kafka=\([^ ]*\).*/\1/p' <<<"$line")
-echo "stock clients against freezeframe on $kafka"
+zookeeper=$(sed -n 's/.*zookeeper=\([^ ]*\).*/\1/p' <<<"$line")
+echo "stock clients against freezeframe on $kafka, and for ZooKeeper on $zookeeper"
 
 status=0
 tests/clients/run-all.sh "$kafka" --moments || status=$?
+tests/zookeeper-clients/run-all.sh "$zookeeper" --past || status=$?
+echo "== Apache ZooKeeper, message by message"
+tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?
 if ! kill -0 "$server" 2>/dev/null; then echo "the server is gone:"; status=1; fi
 if [ "$status" != 0 ]; then echo "--- the server's log"; tail -n 50 "$data/log"; fi
 exit "$status"

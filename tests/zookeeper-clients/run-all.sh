@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Stock ZooKeeper clients against a server that runs already, ours or Apache's.
+#
+#   run-all.sh HOST:PORT [--past] [java|kazoo…]
+#
+# The server needs extendedTypesEnabled. Each client is fetched from its own registry at a pinned version, into the cache
+# directory (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME). --past also reads the tree as of a moment, which
+# Apache's server cannot. Every program takes less than a minute. The last line counts steps.
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
+
+connect=${1:?usage: run-all.sh HOST:PORT [--past] [java|kazoo…]}
+shift
+past='' chosen=()
+for argument in "$@"; do
+    case $argument in
+        --past) past=--past ;;
+        java | kazoo) chosen+=("$argument") ;;
+        *)
+            echo "run-all.sh: no client named $argument; there are java and kazoo" >&2
+            exit 2
+            ;;
+    esac
+done
+[[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo)
+mkdir -p "$cache"
+run=$(date +%s)-$$
+
+build_java() {
+    mvn -B -q -Dstyle.color=never -f "$here/java/pom.xml" -Dbuild.dir="$cache/zookeeper-java" package
+}
+run_java() {
+    java -cp "$cache/zookeeper-java/classes:$cache/zookeeper-java/lib/*" freezeframe.zookeeper.Main "$@"
+}
+
+build_kazoo() {
+    python3 -m venv "$cache/zookeeper-python" &&
+        "$cache/zookeeper-python/bin/pip" install -q -r "$here/python/requirements.txt"
+}
+run_kazoo() {
+    PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@"
+}
+
+passed=0 failed=0
+for client in "${chosen[@]}"; do
+    echo "== zookeeper $client"
+    log=$cache/zookeeper-$client.log
+    if ! "build_$client" >"$log" 2>&1; then
+        tail -n 20 "$log"
+        echo "FAILED build: expected $client to build, saw that it does not"
+        failed=$((failed + 1))
+        continue
+    fi
+    "run_$client" --connect "$connect" --run "$run" $past 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    oks=$(grep -c '^ok ' "$log")
+    failures=$(grep -c '^FAILED ' "$log")
+    # A program that dies has no line for it; one that ran no step has not passed.
+    if [[ $failures -eq 0 && ($code -ne 0 || $oks -eq 0) ]]; then
+        echo "FAILED exit: expected $client to end well, saw exit code $code after $oks steps"
+        failures=1
+    fi
+    passed=$((passed + oks)) failed=$((failed + failures))
+done
+
+echo
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]
