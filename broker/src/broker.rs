@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
 use compat_zk::ZkServer;
-use engine::{Engine, EngineOptions};
+use engine::{Engine, EngineError, EngineOptions};
 use fileview::fuse::FuseMounts;
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
@@ -34,6 +34,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often the broker polls whether the store has stopped. The store does not report that itself.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long a start waits for a catalog after one has failed.
+const CATALOG_WAIT_MAX: Duration = Duration::from_secs(60);
+const CATALOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The interval of progress messages during a slow start. A normal start takes less.
 const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
@@ -120,7 +124,7 @@ impl Broker {
         kafka_options.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_options.moment_patience;
         let tree = open_tree(&engine, patience);
-        let kafka = open_kafka(&engine, kafka_options, &tree)?;
+        let kafka = open_kafka(&engine, kafka_options, &tree).await?;
         let kafka_listener = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
@@ -239,12 +243,22 @@ fn open_control(data_dir: &Path, parts: ControlContext) -> Option<ControlSocket>
     }
 }
 
-fn open_kafka(
+/// Restores the consumer groups. If their catalog fails just then, it waits for the next one.
+async fn open_kafka(
     engine: &Arc<Engine>,
     options: KafkaOptions,
     tree: &ViewTree,
 ) -> anyhow::Result<Arc<KafkaServer>> {
-    KafkaServer::with_tree(Arc::clone(engine), options, tree).context("restore the consumer groups")
+    let begun = Instant::now();
+    loop {
+        match KafkaServer::with_tree(Arc::clone(engine), options.clone(), tree) {
+            Err(EngineError::Loading(error)) if begun.elapsed() < CATALOG_WAIT_MAX => {
+                tracing::warn!(%error, "the start waits for another catalog");
+                tokio::time::sleep(CATALOG_POLL_INTERVAL).await;
+            }
+            opened => return opened.context("restore the consumer groups"),
+        }
+    }
 }
 
 /// A new cluster id in Kafka's format: 16 random bytes in 22 letters.

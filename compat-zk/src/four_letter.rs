@@ -8,8 +8,9 @@ use crate::server::ZkServer;
 pub(crate) const BYTES: usize = 4;
 
 /// The words that a server knows, of which the operator enables some.
-const WORDS: [&str; 10] =
-    ["ruok", "srvr", "stat", "mntr", "conf", "cons", "wchs", "dump", "envi", "isro"];
+const WORDS: [&str; 12] = [
+    "ruok", "srvr", "stat", "mntr", "conf", "cons", "wchs", "wchp", "wchc", "dump", "envi", "isro",
+];
 
 /// The answer to what a connection sent first; `None` if that is no word.
 pub(crate) fn answer(server: &ZkServer, received: &[u8]) -> Option<String> {
@@ -84,6 +85,24 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
             let (connections, paths) = (watches.connections, watches.paths);
             writeln!(out, "{connections} connections watching {paths} paths")?;
             writeln!(out, "Total watches:{}", watches.watches)
+        }
+        "wchp" => {
+            for (path, sessions) in server.watches().by_path() {
+                writeln!(out, "{path}")?;
+                for session in sessions {
+                    writeln!(out, "\t{session}")?;
+                }
+            }
+            Ok(())
+        }
+        "wchc" => {
+            for (session, paths) in server.watches().by_session() {
+                writeln!(out, "{session}")?;
+                for path in paths {
+                    writeln!(out, "\t{path}")?;
+                }
+            }
+            Ok(())
         }
         "dump" => {
             writeln!(out, "Session Sets ({}):", tree.sessions().count())?;

@@ -305,6 +305,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let id = session.id;
         let on_applied = move |tree: &ZnodeTree, result: Result<TransactionOutcome, _>| {
             drop(permit);
+            // A session whose end the disk refuses goes on, until it expires.
+            let has_ended = request.is_none() && result.is_ok();
             reply_to_write(&connection.output, tree, xid, request.as_ref(), result);
             connection.end_request();
             let waiting = turn.0.lock().take().unwrap_or_default();
@@ -312,8 +314,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 answer_read(server.watch_board(), &connection, id, tree, read.parts());
                 connection.end_request();
             }
-            if request.is_none() {
+            if has_ended {
                 server.end_session(id);
+            }
+            if request.is_none() {
                 connection.output.end();
             }
         };

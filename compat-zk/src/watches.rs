@@ -3,11 +3,11 @@
 //! As in ZooKeeper there are two tables. The data table has the watches of `getData` and `exists`, and
 //! all recursive ones; the child table has those of `getChildren`. A persistent watch is in both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use engine_znodes::acl::{self, Acl, check_permission};
-use engine_znodes::{TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
+use engine_znodes::{SessionId, TreeChange, TreeChangeKind, ZkCode, ZnodeTree, split_path};
 
 use crate::connection::Connection;
 use crate::event::{WatchEvent, WatchEventKind};
@@ -301,6 +301,31 @@ impl Watches {
                 connection.output.event(&event);
             }
         }
+    }
+
+    /// The sessions that watch each path.
+    pub(crate) fn by_path(&self) -> BTreeMap<&str, BTreeSet<SessionId>> {
+        let mut found: BTreeMap<&str, BTreeSet<SessionId>> = BTreeMap::new();
+        for (path, session) in self.all() {
+            found.entry(path).or_default().insert(session);
+        }
+        found
+    }
+
+    /// The paths that each session watches.
+    pub(crate) fn by_session(&self) -> BTreeMap<SessionId, BTreeSet<&str>> {
+        let mut found: BTreeMap<SessionId, BTreeSet<&str>> = BTreeMap::new();
+        for (path, session) in self.all() {
+            found.entry(session).or_default().insert(path);
+        }
+        found
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&str, SessionId)> {
+        let tables = [&self.data, &self.children].into_iter();
+        let paths = tables.flat_map(|table| &table.by_path);
+        let watchers = paths.flat_map(|(path, by)| by.keys().map(move |id| (path, id)));
+        watchers.filter_map(|(path, id)| Some((&**path, self.connections.get(id)?.session()?)))
     }
 
     pub(crate) fn counts(&self) -> WatchCounts {

@@ -92,3 +92,97 @@ pub(crate) fn decode_entry(
     let body = postcard::from_bytes(body).map_err(|error| error.to_string())?;
     Ok((header, Some(body)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::{self, Acl};
+    use crate::request::{ZnodeLifetime, ZnodeOp};
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn body(transaction: ZnodeTransaction) -> ZnodeEntryBody {
+        ZnodeEntryBody { by: "ip:::1".into(), transaction }
+    }
+
+    /// `docs/FORMAT.md` describes these bytes. Others mean another layout.
+    #[test]
+    fn the_bytes_of_an_entry() {
+        let (path, version) = ("/a".to_owned(), -1);
+        let acl = acl::anyone(acl::READ);
+        let data = Some(Bytes::from_static(b"xy"));
+        let ops = vec![
+            ZnodeOp::Create {
+                path: path.clone(),
+                data: data.clone(),
+                acl: Acl::clone(&acl),
+                lifetime: ZnodeLifetime::Ttl(5),
+                is_sequential: true,
+            },
+            ZnodeOp::Delete { path: path.clone(), version },
+            ZnodeOp::SetData { path: path.clone(), data: None, version: 3 },
+            ZnodeOp::SetAcl { path: path.clone(), acl, version },
+            ZnodeOp::Check { path: path.clone(), version },
+        ];
+        let by = "0669703a3a3a31";
+        let list = "010205776f726c6406616e796f6e65";
+        let expected = format!(
+            "{by}0005\
+             00022f6101027879{list}030a01\
+             01022f6101\
+             02022f610006\
+             03022f61{list}01\
+             04022f6101"
+        );
+        let all = [
+            (ZnodeTransaction::Ops(ops), expected),
+            (
+                ZnodeTransaction::SessionCreated { timeout_ms: 300, password: [7; 16] },
+                format!("{by}01ac02{}", "07".repeat(16)),
+            ),
+            (ZnodeTransaction::SessionClosed, format!("{by}02")),
+            (ZnodeTransaction::Reaped { path }, format!("{by}03022f61")),
+        ];
+        for (transaction, expected) in all {
+            let body = body(transaction);
+            let mut payload = undecided_payload(&body);
+            assert_eq!(hex(&payload.rest), expected);
+            let header = ZnodeEntryHeader { session: SessionId(0x0102), refusal: None };
+            decide(&mut payload, header);
+            assert_eq!(
+                hex(payload.header.as_slice()),
+                format!("01{}0201{}", "00".repeat(8), "00".repeat(6))
+            );
+            assert_eq!(decode_entry(&payload.to_bytes()), Ok((header, Some(body))));
+        }
+    }
+
+    #[test]
+    fn a_transaction_that_failed_has_a_header_only() {
+        let mut payload = undecided_payload(&body(ZnodeTransaction::SessionClosed));
+        let refusal = Some(ZnodeRefusal { code: ZkCode::NoNode, op: 3 });
+        let header = ZnodeEntryHeader { session: SessionId(-1), refusal };
+        decide(&mut payload, header);
+        assert_eq!(hex(&payload.to_bytes()), format!("019bffffff03000000{}", "ff".repeat(8)));
+        assert_eq!(decode_entry(&payload.to_bytes()), Ok((header, None)));
+    }
+
+    #[test]
+    fn other_bytes_are_refused_in_words() {
+        let mut payload = undecided_payload(&body(ZnodeTransaction::SessionClosed));
+        decide(&mut payload, ZnodeEntryHeader { session: SessionId(1), refusal: None });
+        let bytes = payload.to_bytes();
+        for end in 0..bytes.len() {
+            assert!(decode_entry(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        let with = |at: usize, byte: u8| {
+            let mut changed = bytes.to_vec();
+            changed[at] = byte;
+            decode_entry(&changed).unwrap_err()
+        };
+        assert!(with(0, 2).contains("layout 2"), "{}", with(0, 2));
+        assert!(with(1, 5).contains("error code 5"), "{}", with(1, 5));
+    }
+}
