@@ -114,6 +114,6 @@ pub struct TransactionOutcome {
     pub zxid: i64,
     /// The session: of a new one, its id.
     pub session: SessionId,
-    /// One for each change; empty if it failed.
+    /// What became of each change, or why none of them happened.
     pub result: Result<Vec<OpOutcome>, ZnodeRefusal>,
 }
