@@ -3,6 +3,8 @@
 //! Whoever has something to say appends it to a buffer, and never waits. One task per connection
 //! writes the buffer to the socket.
 
+use std::time::Duration;
+
 use bytes::{BufMut, BytesMut};
 use engine_znodes::{ZkCode, ZnodeStat};
 use parking_lot::Mutex;
@@ -14,6 +16,9 @@ use crate::frame::put_frame;
 use crate::header::ReplyHeader;
 use crate::opcode::NOTIFICATION_XID;
 use crate::{ConnectResponse, JuteWriter};
+
+/// How long a client gets to read what was sent before the end.
+const LAST_READ_MAX: Duration = Duration::from_secs(5);
 
 /// `SyncConnected`, the state in every event.
 const CONNECTED: i32 = 3;
@@ -31,6 +36,7 @@ pub(crate) struct ConnectionOutput {
     state: Mutex<OutputState>,
     filled: Notify,
     drained: Notify,
+    ending: Notify,
     /// A client that does not read its events is cut off once so many bytes wait.
     bytes_max: usize,
 }
@@ -41,6 +47,7 @@ impl ConnectionOutput {
             state: Mutex::default(),
             filled: Notify::new(),
             drained: Notify::new(),
+            ending: Notify::new(),
             bytes_max,
         }
     }
@@ -119,15 +126,21 @@ impl ConnectionOutput {
             state.buffer.clear();
             state.ended = true;
         }
+        let ended = state.ended;
         drop(state);
         self.filled.notify_one();
+        if ended {
+            self.ending.notify_one();
+        }
     }
 
-    /// Ends the output: what is there is sent, and then the connection is closed.
+    /// Ends the output: what is there is sent, if the client reads it soon, and then the connection
+    /// is closed.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.filled.notify_one();
         self.drained.notify_one();
+        self.ending.notify_one();
     }
 
     /// Ends it at once: nothing more is sent.
@@ -155,6 +168,18 @@ impl ConnectionOutput {
         }
     }
 
+    /// Waits until it has ended, and for as long as a client then gets to read the rest.
+    async fn given_time_to_read(&self) {
+        loop {
+            let ending = self.ending.notified();
+            if self.has_ended() {
+                break;
+            }
+            ending.await;
+        }
+        tokio::time::sleep(LAST_READ_MAX).await;
+    }
+
     /// Writes to `stream` until the output ends, or the stream fails.
     pub(crate) async fn write_to(&self, stream: &mut (impl AsyncWrite + Unpin)) {
         loop {
@@ -171,10 +196,13 @@ impl ConnectionOutput {
                 filled.await;
                 continue;
             }
-            if stream.write_all(&bytes).await.is_err() {
-                return;
+            tokio::select! {
+                written = stream.write_all(&bytes) => match written {
+                    Ok(()) => self.drained.notify_one(),
+                    Err(_) => return,
+                },
+                () = self.given_time_to_read() => return,
             }
-            self.drained.notify_one();
         }
     }
 }

@@ -157,6 +157,16 @@ fn put_create(out: &mut BytesMut, path: &str, data: &[u8], flags: i32) {
     out.int(flags);
 }
 
+/// How many connections the server says that it has, besides the one that asks.
+fn connections(address: SocketAddr) -> usize {
+    let mut stream = connect(address);
+    stream.write_all(b"srvr").expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it is text");
+    let line = text.lines().find_map(|line| line.strip_prefix("Connections: "));
+    line.and_then(|count| count.parse::<usize>().ok()).expect("it is in the answer") - 1
+}
+
 fn wall_ms() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.expect("it is later").as_millis()
@@ -271,6 +281,13 @@ fn a_client_that_reads_no_answers_is_not_served_further() {
     assert_eq!(witness.get("/big").map(|data| data.len()), Ok(1_000_000));
     let grown = testkit::process::resident_bytes(server.pid()).saturating_sub(before);
     assert!(grown < 100 << 20, "{grown} bytes for one client that does not read");
+    // Its session ends, because its pings are not read either, and then its connection.
+    let begun = Instant::now();
+    while connections(address(&server)) > 1 {
+        assert!(begun.elapsed() < TIMEOUT, "its connection stays");
+        witness.ask(PING, |_| {});
+        witness.reply();
+    }
 }
 
 #[test]
