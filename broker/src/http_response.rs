@@ -45,7 +45,7 @@ fn status_of(code: HistoryErrorCode) -> StatusCode {
         | Code::IsDirectory
         | Code::NotDirectory
         | Code::OutOfRange => StatusCode::BAD_REQUEST,
-        Code::Forbidden => StatusCode::FORBIDDEN,
+        Code::Forbidden | Code::Unauthorized => StatusCode::FORBIDDEN,
         Code::NotFound
         | Code::UnknownGroup
         | Code::UnknownOp
@@ -54,7 +54,8 @@ fn status_of(code: HistoryErrorCode) -> StatusCode {
         | Code::UnknownPlugin
         | Code::UnknownTopic => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Code::GroupActive
+        Code::Conflict
+        | Code::GroupActive
         | Code::GroupBusy
         | Code::PinTaken
         | Code::TooManyGroups

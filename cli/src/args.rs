@@ -6,7 +6,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     cat, check, clock, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins,
-    plugins, produce, serve, stat, topics,
+    plugins, produce, serve, stat, topics, zk,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -48,8 +48,8 @@ pub(crate) struct Cli {
 }
 
 /// Commands that do not connect to a server.
-const WITHOUT_SERVER: [&str; 8] =
-    ["serve", "mount", "umount", "clock", "check", "inspect", "demo", "completions"];
+const WITHOUT_SERVER: [&str; 9] =
+    ["serve", "mount", "umount", "clock", "check", "inspect", "demo", "completions", "zk"];
 
 impl Cli {
     /// Parses a command line.
@@ -99,6 +99,8 @@ pub(crate) enum CliCommand {
     Plugins(plugins::PluginsArgs),
     /// List and describe consumer groups, now or as of a moment, and reset them to a moment.
     Groups(groups::GroupsArgs),
+    /// Read and change znodes, and read their past.
+    Zk(zk::ZkArgs),
     /// Mount the tree of topics and files at a directory, or list the mounts.
     Mount(mount::MountArgs),
     /// Remove a mount.
@@ -191,6 +193,17 @@ mod tests {
             "check",
             "check a --public-key b",
             "inspect",
+            "zk",
+            "zk ls relative",
+            "zk get",
+            "zk get /a --at u5",
+            "zk get /a --auth digest",
+            "zk set /a --version x",
+            "zk create /a x --acl world:anyone:xyz",
+            "zk create /a x --ttl 5",
+            "zk diff /a s5",
+            "zk restore /a",
+            "zk import",
         ] {
             let words = std::iter::once("freezeframe").chain(line.split(' '));
             let error = Cli::try_parse_from(words).map(|_| ()).unwrap_err();

@@ -35,6 +35,15 @@ impl MomentArg {
         }
     }
 
+    /// As [`MomentArg::parse_moment`], for commands that accept system time only.
+    pub(crate) fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
+        let at = MomentArg::parse_moment(text)?;
+        match at.moment() {
+            Moment::Sys(_) => Ok(at),
+            Moment::User { .. } => Err("give a moment of system time (s…)".to_owned()),
+        }
+    }
+
     /// The moment of an [`MomentArg::parse_moment`].
     pub(crate) fn moment(&self) -> Moment {
         match self.ask {

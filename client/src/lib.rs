@@ -37,6 +37,7 @@ pub mod plugins;
 mod produce;
 mod topics;
 pub mod tree;
+pub mod zookeeper;
 
 pub use cluster::{Client, Options};
 pub use error::ClientError;

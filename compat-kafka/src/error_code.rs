@@ -57,6 +57,7 @@ pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
         SeekError::FarFuture { .. }
         | SeekError::BeforeHistory { .. }
         | SeekError::BeforeOffsets { .. }
+        | SeekError::BeforeZnodes { .. }
         | SeekError::BeforeNames { .. }
         | SeekError::NoTopic { .. } => ResponseError::InvalidTopicException,
         SeekError::Engine(error) => engine_error(error),

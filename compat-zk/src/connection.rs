@@ -16,8 +16,8 @@ use crate::output::ConnectionOutput;
 const OUTSTANDING_MAX: usize = 1000;
 /// No request is read while so many bytes wait to be sent.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
-/// How many ids a connection may have.
-const IDS_MAX: usize = 100;
+/// How many bytes all ids of a connection may have: each write records them.
+const IDS_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -95,7 +95,7 @@ impl Connection {
                 held.push(id);
             }
         }
-        if held.len() > IDS_MAX {
+        if held.iter().map(AclId::bytes).sum::<usize>() > IDS_BYTES_MAX {
             return Err(ZkCode::AuthFailed);
         }
         *identity = ConnectionIdentity::new(held);

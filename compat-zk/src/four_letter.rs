@@ -50,7 +50,7 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
             writeln!(out, "Node count: {}", tree.len())
         }
         "mntr" => {
-            let watches = server.watches().counts();
+            let watches = server.watches().lock().counts();
             let ephemerals: usize =
                 tree.sessions().map(|(_, session)| session.ephemerals().len()).sum();
             writeln!(out, "zk_version\tfreezeframe-{version}")?;
@@ -81,13 +81,13 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
             writeln!(out)
         }
         "wchs" => {
-            let watches = server.watches().counts();
+            let watches = server.watches().lock().counts();
             let (connections, paths) = (watches.connections, watches.paths);
             writeln!(out, "{connections} connections watching {paths} paths")?;
             writeln!(out, "Total watches:{}", watches.watches)
         }
         "wchp" => {
-            for (path, sessions) in server.watches().by_path() {
+            for (path, sessions) in server.watches().lock().by_path() {
                 writeln!(out, "{path}")?;
                 for session in sessions {
                     writeln!(out, "\t{session}")?;
@@ -96,7 +96,7 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
             Ok(())
         }
         "wchc" => {
-            for (session, paths) in server.watches().by_session() {
+            for (session, paths) in server.watches().lock().by_session() {
                 writeln!(out, "{session}")?;
                 for path in paths {
                     writeln!(out, "\t{path}")?;

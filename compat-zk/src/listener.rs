@@ -1,9 +1,8 @@
 //! Accepts connections.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use storage::LogThrottle;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -16,12 +15,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves all who connect, until `stop` becomes true.
 pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
-    let (begun, mut refusals) = (Instant::now(), LogThrottle::default());
-    let mut refuse = |why: &str| {
-        if let Some(connections) = refusals.record_failure(begun.elapsed()) {
-            tracing::warn!(why, connections, "ZooKeeper connections are not accepted");
-        }
-    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -30,7 +23,7 @@ pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok(_) if connections.len() >= server.options.connections_max => {
-                refuse("as many are open as may be (zookeeper.maxCnxns)");
+                server.refuse_connection("as many are open as may be (zookeeper.maxCnxns)");
             }
             Ok((stream, peer)) => {
                 let server = Arc::clone(&server);
@@ -41,7 +34,7 @@ pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch
                 });
             }
             Err(error) => {
-                refuse(&error.to_string());
+                server.refuse_connection(&error.to_string());
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

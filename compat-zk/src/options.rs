@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-use crate::frame::FRAME_BYTES_MAX;
+use zk_wire::FRAME_BYTES_MAX;
 
 /// `tickTime` in milliseconds, as in ZooKeeper's own sample of a configuration.
 const TICK_MS: u32 = 2000;

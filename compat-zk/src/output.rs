@@ -1,21 +1,19 @@
 //! What a connection will send: replies and events, in order.
 //!
-//! Whoever has something to say appends it to a buffer, and never waits. One task per connection
-//! writes the buffer to the socket.
+//! Replies and events are appended to a buffer without waiting. One task per connection writes the
+//! buffer to the socket.
 
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use engine_znodes::{ZkCode, ZnodeStat};
+use engine_znodes::ZkCode;
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
+use zk_wire::opcode::NOTIFICATION_XID;
+use zk_wire::{ConnectResponse, JuteWriter, ReplyHeader, put_frame};
 
 use crate::event::{WatchEvent, WatchEventKind};
-use crate::frame::put_frame;
-use crate::header::ReplyHeader;
-use crate::opcode::NOTIFICATION_XID;
-use crate::{ConnectResponse, JuteWriter};
 
 /// How long a client gets to read what was sent before the end.
 const LAST_READ_MAX: Duration = Duration::from_secs(5);
@@ -50,6 +48,11 @@ impl ConnectionOutput {
             ending: Notify::new(),
             bytes_max,
         }
+    }
+
+    /// Whether `bytes` may wait for the client. The connection is closed once more wait.
+    pub(crate) fn may_hold(&self, bytes: usize) -> bool {
+        bytes <= self.bytes_max
     }
 
     /// Appends a reply, with a body unless it is an error.
@@ -118,8 +121,8 @@ impl ConnectionOutput {
             return;
         }
         put_frame(&mut state.buffer, write);
-        if state.buffer.len() > self.bytes_max {
-            tracing::warn!(
+        if !self.may_hold(state.buffer.len()) {
+            tracing::debug!(
                 bytes = state.buffer.len(),
                 "a ZooKeeper client does not read; its connection is closed"
             );
@@ -205,19 +208,4 @@ impl ConnectionOutput {
             }
         }
     }
-}
-
-/// Appends a stat: 68 bytes.
-pub(crate) fn put_stat(out: &mut BytesMut, stat: &ZnodeStat) {
-    out.long(stat.czxid);
-    out.long(stat.mzxid);
-    out.long(stat.ctime);
-    out.long(stat.mtime);
-    out.int(stat.version);
-    out.int(stat.cversion);
-    out.int(stat.aversion);
-    out.long(stat.ephemeral_owner);
-    out.int(stat.data_length);
-    out.int(stat.num_children);
-    out.long(stat.pzxid);
 }

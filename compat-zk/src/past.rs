@@ -9,8 +9,13 @@ use std::time::Duration;
 
 use engine_core::{SeekError, WaitPolicy};
 use engine_znodes::acl::{self, AclId, check_permission};
-use engine_znodes::{PastZnode, ZkCode, Znodes};
+use engine_znodes::{PastZnode, ZkCode, ZnodeHistory, Znodes};
 use hlc::{Cut, Moment};
+use tokio::sync::Semaphore;
+
+/// How many reads of the past go on at once: each takes a thread, and the first may wait for the
+/// catalog.
+const READS_MAX: usize = 16;
 
 /// Where the past is.
 const PREFIX: &str = "/.at";
@@ -67,48 +72,83 @@ pub(crate) struct PastAnswer {
     pub(crate) descendants: usize,
 }
 
-/// Reads a znode of the past, once its moment is over.
-///
-/// # Errors
-/// [`ZkCode::NoNode`]: it did not exist. [`ZkCode::OperationTimeout`]: the moment is not past yet.
-pub(crate) async fn read_past(
-    znodes: &Arc<Znodes>,
-    path: PastPath,
-    held: &[AclId],
-    question: PastQuestion,
-    patience: Duration,
-) -> Result<PastAnswer, ZkCode> {
-    let closed = znodes.core().wait_until_closed(path.cut, WaitPolicy::Wait(patience)).await;
-    closed.map_err(|error| match error {
-        SeekError::FarFuture { .. } | SeekError::NotYet { .. } => ZkCode::OperationTimeout,
-        error => {
-            tracing::warn!(%error, "a ZooKeeper client cannot read the past");
-            ZkCode::SystemError
-        }
-    })?;
-    let history = Arc::clone(znodes.history());
-    let read = move || {
+/// Reads the past.
+#[derive(Debug)]
+pub(crate) struct PastReader {
+    pub(crate) znodes: Arc<Znodes>,
+    /// How far ahead a moment may be that a client waits for.
+    pub(crate) patience: Duration,
+    /// One for each read that goes on.
+    permits: Semaphore,
+}
+
+impl PastReader {
+    pub(crate) fn new(znodes: Arc<Znodes>, patience: Duration) -> PastReader {
+        PastReader { znodes, patience, permits: Semaphore::new(READS_MAX) }
+    }
+
+    /// Reads a znode of the past, once its moment is over.
+    ///
+    /// # Errors
+    /// [`ZkCode::NoNode`]: it did not exist. [`ZkCode::OperationTimeout`]: the moment is not past yet.
+    /// [`ZkCode::BadArguments`]: the history does not reach back so far.
+    pub(crate) async fn read(
+        &self,
+        path: PastPath,
+        held: &[AclId],
+        question: PastQuestion,
+    ) -> Result<PastAnswer, ZkCode> {
+        let core = self.znodes.core();
+        let closed = core.wait_until_closed(path.cut, WaitPolicy::Wait(self.patience)).await;
+        closed.map_err(|error| past_error_code(&error))?;
         let PastPath { cut, path } = path;
-        let Some(znode) = history.get(&path, cut)? else { return Ok(None) };
-        let (mut children, mut descendants) = (Vec::new(), 0);
-        match question {
-            PastQuestion::Children => children = history.children(&path, cut)?,
-            PastQuestion::Descendants => descendants = history.descendants(&path, cut)?,
-            PastQuestion::Znode | PastQuestion::Acl => {}
-        }
-        Ok(Some(PastAnswer { znode, children, descendants }))
-    };
-    let answer = znodes.core().spawn_blocking(read).await.map_err(|error| {
-        tracing::warn!(%error, "a ZooKeeper client cannot read the past");
-        ZkCode::SystemError
-    })?;
-    let answer = answer.ok_or(ZkCode::NoNode)?;
-    let wanted = match question {
-        PastQuestion::Acl => acl::READ | acl::ADMIN,
-        _ => acl::READ,
-    };
-    check_permission(&answer.znode.acl, wanted, held)?;
-    Ok(answer)
+        let read = move |history: &ZnodeHistory| {
+            let Some(znode) = history.get(&path, cut)? else { return Ok(None) };
+            let (mut children, mut descendants) = (Vec::new(), 0);
+            match question {
+                PastQuestion::Children => children = history.children(&path, cut)?,
+                PastQuestion::Descendants => descendants = history.descendants(&path, cut)?,
+                PastQuestion::Znode | PastQuestion::Acl => {}
+            }
+            Ok(Some(PastAnswer { znode, children, descendants }))
+        };
+        let answer = self.read_history(read).await.map_err(|error| past_error_code(&error))?;
+        let answer = answer.ok_or(ZkCode::NoNode)?;
+        let wanted = match question {
+            PastQuestion::Acl => acl::READ | acl::ADMIN,
+            _ => acl::READ,
+        };
+        check_permission(&answer.znode.acl, wanted, held)?;
+        Ok(answer)
+    }
+
+    /// Reads with a thread of its own, once one of them is free.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub(crate) async fn read_history<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&ZnodeHistory) -> Result<T, SeekError> + Send + 'static,
+    ) -> Result<T, SeekError> {
+        let _permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        let history = Arc::clone(self.znodes.history());
+        let read = move || Ok(read(&history));
+        self.znodes.core().spawn_blocking(read).await?
+    }
+}
+
+/// ZooKeeper's code for a moment that cannot be read.
+fn past_error_code(error: &SeekError) -> ZkCode {
+    tracing::debug!(%error, "a ZooKeeper client cannot read the past");
+    match error {
+        SeekError::FarFuture { .. } | SeekError::NotYet { .. } => ZkCode::OperationTimeout,
+        SeekError::BeforeZnodes { .. } => ZkCode::BadArguments,
+        SeekError::BeforeHistory { .. }
+        | SeekError::BeforeOffsets { .. }
+        | SeekError::BeforeNames { .. }
+        | SeekError::NoTopic { .. }
+        | SeekError::Engine(_) => ZkCode::SystemError,
+    }
 }
 
 #[cfg(test)]

@@ -11,37 +11,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine_znodes::acl::AclId;
-use engine_znodes::{SessionId, TransactionOutcome, TransactionRequest, ZkCode, ZnodeTree};
+use engine_znodes::{
+    SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeTree,
+};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::oneshot;
+use zk_wire::{
+    ConnectRequest, ConnectResponse, JuteError, JuteReader, JuteWriter, RequestHeader, frame,
+};
 
 use crate::auth::authenticate_digest;
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::four_letter;
-use crate::frame::frame;
-use crate::header::RequestHeader;
-use crate::past::{PastPath, read_past};
-use crate::reads::{answer_read, reply_from_the_past};
+use crate::past::PastPath;
+use crate::reads::{PendingRead, answer_read, reply_from_the_past};
 use crate::request::{ReadRequest, WriteRequest, ZkRequest};
 use crate::server::{LiveSession, ZkServer};
-use crate::writes::{checked_ops, reply_to_write};
-use crate::{ConnectRequest, ConnectResponse, JuteError, JuteReader};
+use crate::writes::{WriteReply, reply_to_write, transaction_of};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PASSWORD_BYTES: usize = 16;
 
-/// A read that waits for a write of its own connection.
-struct WaitingRead {
-    xid: i32,
-    held: Arc<[AclId]>,
-    request: ReadRequest,
-}
-
 /// A write on its way, and the reads behind it; `None` once it is answered.
-struct WriteTurn(Mutex<Option<Vec<WaitingRead>>>);
+struct WriteTurn(Mutex<Option<Vec<PendingRead>>>);
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -160,14 +154,14 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 result.map(|outcome| server.attach(outcome.session, timeout_ms, &connection));
             let _ = sender.send(session);
         };
-        let identity = self.connection.identity();
+        let ConnectionIdentity { held, by } = self.connection.identity();
         let request = TransactionRequest::CreateSession { timeout_ms, password };
-        let ConnectionIdentity { held, by } = identity;
-        self.server.znodes.submit(SessionId(0), held, by, request, Box::new(begun));
+        let draft = TransactionDraft::new(SessionId(0), held, &by, request);
+        self.server.znodes.submit(draft, Box::new(begun));
         match receiver.await {
             Ok(Ok(session)) => Some((session, password)),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "no session can be created");
+                tracing::debug!(%error, "no session can be created");
                 None
             }
             Err(_) => None,
@@ -192,7 +186,6 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         session: &Arc<LiveSession>,
         frame: Bytes,
     ) -> Result<(), ConnectionEnd> {
-        let bytes = frame.len();
         let mut fields = JuteReader::new(frame);
         let RequestHeader { xid, op } = RequestHeader::read(&mut fields)?;
         let request = match ZkRequest::read(op, &mut fields) {
@@ -212,12 +205,13 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 self.answer_from_the_past(session, xid, request).await;
             }
             ZkRequest::Read(request) => self.answer_in_turn(xid, session, Ok(request)),
-            ZkRequest::Write(request) => self.write(xid, session, bytes, Some(request)).await,
+            ZkRequest::Write(request) => self.write(xid, session, Some(request)).await,
             ZkRequest::CloseSession => {
-                self.write(xid, session, bytes, None).await;
+                self.write(xid, session, None).await;
                 // Nothing is read behind it. Its reply ends the output.
                 std::future::pending::<()>().await;
             }
+            ZkRequest::History(document) => self.answer_history(session, xid, &document).await,
             ZkRequest::Auth { scheme, auth } => return self.authenticate(xid, &scheme, &auth),
         }
         Ok(())
@@ -235,7 +229,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             Ok(request) => request,
             Err(code) => ReadRequest::Refused(code),
         };
-        let read = WaitingRead { xid, held, request };
+        let read = PendingRead { xid, held, request };
         if let Some(turn) = &self.last_write
             && let Some(waiting) = &mut *turn.0.lock()
         {
@@ -244,7 +238,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
         self.last_write = None;
         let tree = self.server.znodes.tree();
-        answer_read(self.server.watch_board(), self.connection, session.id, &tree, read.parts());
+        answer_read(self.server.watches(), self.connection, session.id, &tree, &read);
     }
 
     /// Answers from the past. What is asked meanwhile waits, so that answers stay in order.
@@ -260,14 +254,24 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let answer = match PastPath::parse(path) {
             Ok(_) if watch => Err(ZkCode::BadArguments),
             Ok(path) => {
-                let patience = self.server.options.moment_patience;
-                let read = read_past(&self.server.znodes, path, &held, question, patience);
+                let read = self.server.past.read(path, &held, question);
                 self.keep_alive(session, read).await
             }
             Err(code) => Err(code),
         };
         let zxid = self.server.znodes.tree().last_zxid();
-        reply_from_the_past(self.connection, zxid, (xid, held, request), answer);
+        reply_from_the_past(self.connection, zxid, &PendingRead { xid, held, request }, answer);
+    }
+
+    /// Answers a document of the history API, like a read of the past.
+    async fn answer_history(&mut self, session: &Arc<LiveSession>, xid: i32, document: &[u8]) {
+        self.connection.wait_for_answers().await;
+        let identity = self.connection.identity();
+        let answer = self.server.past.answer(session.id, &identity, document);
+        let answer = self.keep_alive(session, answer).await;
+        let zxid = self.server.znodes.tree().last_zxid();
+        let body = |out: &mut BytesMut| out.buffer(Some(&answer));
+        self.connection.output.reply(xid, zxid, Ok(body));
     }
 
     /// Waits for `answer`, and counts the session as alive meanwhile: its pings are not read.
@@ -283,45 +287,39 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     }
 
     /// Submits a write, or without one the end of the session.
-    async fn write(
-        &mut self,
-        xid: i32,
-        session: &Arc<LiveSession>,
-        bytes: usize,
-        request: Option<WriteRequest>,
-    ) {
-        let permit = self.server.znodes.core().append_budget().acquire(bytes).await;
+    async fn write(&mut self, xid: i32, session: &Arc<LiveSession>, request: Option<WriteRequest>) {
+        let ends_session = request.is_none();
+        let ConnectionIdentity { held, by } = self.connection.identity();
+        let (transaction, reply) = match request {
+            Some(request) => transaction_of(request, &held, &self.server.options),
+            None => (TransactionRequest::CloseSession, WriteReply::Header),
+        };
+        let draft = TransactionDraft::new(session.id, held, &by, transaction);
+        let permit = self.server.znodes.core().append_budget().acquire(draft.bytes()).await;
         let turn = Arc::new(WriteTurn(Mutex::new(Some(Vec::new()))));
         self.last_write = Some(Arc::clone(&turn));
         self.connection.begin_request();
-        let ConnectionIdentity { held, by } = self.connection.identity();
-        let transaction = match &request {
-            Some(request) => {
-                TransactionRequest::Ops(checked_ops(request, &held, &self.server.options))
-            }
-            None => TransactionRequest::CloseSession,
-        };
         let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
         let id = session.id;
         let on_applied = move |tree: &ZnodeTree, result: Result<TransactionOutcome, _>| {
             drop(permit);
             // A session whose end the disk refuses goes on, until it expires.
-            let has_ended = request.is_none() && result.is_ok();
-            reply_to_write(&connection.output, tree, xid, request.as_ref(), result);
+            let has_ended = ends_session && result.is_ok();
+            reply_to_write(&connection.output, tree, xid, &reply, result);
             connection.end_request();
             let waiting = turn.0.lock().take().unwrap_or_default();
             for read in waiting {
-                answer_read(server.watch_board(), &connection, id, tree, read.parts());
+                answer_read(server.watches(), &connection, id, tree, &read);
                 connection.end_request();
             }
             if has_ended {
                 server.end_session(id);
             }
-            if request.is_none() {
+            if ends_session {
                 connection.output.end();
             }
         };
-        self.server.znodes.submit(id, held, by, transaction, Box::new(on_applied));
+        self.server.znodes.submit(draft, Box::new(on_applied));
     }
 
     /// Not in turn, as in ZooKeeper: it holds for the requests that come after it.
@@ -353,11 +351,5 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             Ok(0) | Err(_) => Err(ConnectionEnd::Gone),
             Ok(_) => Ok(()),
         }
-    }
-}
-
-impl WaitingRead {
-    fn parts(self) -> (i32, Arc<[AclId]>, ReadRequest) {
-        (self.xid, self.held, self.request)
     }
 }

@@ -7,66 +7,75 @@ use bytes::BytesMut;
 use engine_znodes::acl::{self, Acl, AclEntry, AclId, check_permission};
 use engine_znodes::{SessionId, ZkCode, ZnodeRef, ZnodeTree};
 use parking_lot::Mutex;
+use zk_wire::JuteWriter;
+use zk_wire::opcode as op;
 
-use crate::JuteWriter;
 use crate::auth::shown_id;
 use crate::connection::Connection;
-use crate::opcode as op;
-use crate::output::put_stat;
 use crate::past::PastAnswer;
 use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
 use crate::watches::{AddWatchMode, WatcherType, Watches};
 use crate::writes::{put_multi_end, put_multi_error, put_multi_header};
 
+/// A read that was not answered yet.
+#[derive(Debug)]
+pub(crate) struct PendingRead {
+    pub(crate) xid: i32,
+    /// The ids of its connection when it came.
+    pub(crate) held: Arc<[AclId]>,
+    pub(crate) request: ReadRequest,
+}
+
 /// Replies with what was found in the past.
 pub(crate) fn reply_from_the_past(
     connection: &Connection,
     zxid: i64,
-    (xid, held, request): (i32, Arc<[AclId]>, ReadRequest),
+    read: &PendingRead,
     answer: Result<PastAnswer, ZkCode>,
 ) {
+    let PendingRead { xid, held, request } = read;
     let body = answer.map(|PastAnswer { znode, children, descendants }| {
         move |out: &mut BytesMut| match request {
             ReadRequest::GetData(_) => {
                 out.buffer(znode.data.as_deref());
-                put_stat(out, &znode.stat);
+                znode.stat.write(out);
             }
             ReadRequest::GetAcl { .. } => {
-                put_acl(out, &shown_acl(&znode.acl, &held));
-                put_stat(out, &znode.stat);
+                put_acl(out, &shown_acl(&znode.acl, held));
+                znode.stat.write(out);
             }
             ReadRequest::GetChildren { with_stat, .. } => {
                 out.vector(Some(&children), |out, name| out.string(Some(name)));
-                if with_stat {
-                    put_stat(out, &znode.stat);
+                if *with_stat {
+                    znode.stat.write(out);
                 }
             }
             ReadRequest::GetAllChildrenNumber { .. } => out.int(descendants as i32),
-            _ => put_stat(out, &znode.stat),
+            _ => znode.stat.write(out),
         }
     });
-    connection.output.reply(xid, zxid, body);
+    connection.output.reply(*xid, zxid, body);
 }
 
 /// A reply's body.
 type Body<'a> = Box<dyn FnOnce(&mut BytesMut) + 'a>;
 
-/// Answers a read of `session`, whose connection has the ids `held`.
+/// Answers a read of `session`.
 pub(crate) fn answer_read(
     watches: &Mutex<Watches>,
     connection: &Arc<Connection>,
     session: SessionId,
     tree: &ZnodeTree,
-    (xid, held, request): (i32, Arc<[AclId]>, ReadRequest),
+    PendingRead { xid, held, request }: &PendingRead,
 ) {
-    let reader = TreeReader { watches, connection, session, tree, held: &held };
-    let body = reader.answer(&request);
+    let reader = TreeReader { watches, connection, session, tree, held };
+    let body = reader.answer(request);
     // ZooKeeper does not look at its tree for a request that it does not know.
     let zxid = match request {
         ReadRequest::Refused(ZkCode::Unimplemented) => -1,
         _ => tree.last_zxid(),
     };
-    connection.output.reply(xid, zxid, body);
+    connection.output.reply(*xid, zxid, body);
 }
 
 struct TreeReader<'a> {
@@ -88,14 +97,14 @@ impl<'a> TreeReader<'a> {
                 let znode = self.data(from)?;
                 Box::new(move |out| {
                     out.buffer(znode.data());
-                    put_stat(out, &znode.stat());
+                    znode.stat().write(out);
                 })
             }
             ReadRequest::GetAcl { path } => {
                 let (acl, znode) = self.acl(path)?;
                 Box::new(move |out| {
                     put_acl(out, &acl);
-                    put_stat(out, &znode.stat());
+                    znode.stat().write(out);
                 })
             }
             ReadRequest::GetChildren { from, with_stat } => {
@@ -103,12 +112,16 @@ impl<'a> TreeReader<'a> {
                 Box::new(move |out| {
                     put_children(out, znode);
                     if *with_stat {
-                        put_stat(out, &znode.stat());
+                        znode.stat().write(out);
                     }
                 })
             }
             ReadRequest::Multi(ops) => Box::new(move |out| {
                 for op in ops {
+                    // A short request can ask for the same long data many times.
+                    if !self.connection.output.may_hold(out.len()) {
+                        return;
+                    }
                     self.put_multi_read(out, op);
                 }
                 put_multi_end(out);
@@ -182,7 +195,7 @@ impl<'a> TreeReader<'a> {
             self.watches.lock().watch_data(path, self.connection);
         }
         let stat = found?.stat();
-        Ok(Box::new(move |out| put_stat(out, &stat)))
+        Ok(Box::new(move |out| stat.write(out)))
     }
 
     fn data(&self, PathAndWatch { path, watch }: &PathAndWatch) -> Result<ZnodeRef<'a>, ZkCode> {
@@ -226,7 +239,7 @@ impl<'a> TreeReader<'a> {
                 Ok(znode) => {
                     put_multi_header(out, op::GET_DATA, false, 0);
                     out.buffer(znode.data());
-                    put_stat(out, &znode.stat());
+                    znode.stat().write(out);
                 }
                 Err(code) => put_multi_error(out, code.number()),
             },

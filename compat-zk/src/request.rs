@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use engine_znodes::ZkCode;
 use engine_znodes::acl::RequestedAclEntry;
+use history_documents::ZNODE_HISTORY_OPCODE;
+use zk_wire::opcode as op;
+use zk_wire::{JuteError, JuteReader};
 
-use crate::opcode as op;
 use crate::past::{PastQuestion, is_past};
-use crate::{JuteError, JuteReader};
 
 /// An entry of a list takes at least this: permissions, and the lengths of two strings.
 const ACL_ENTRY_BYTES_MIN: usize = 12;
@@ -18,7 +19,12 @@ const PATH_BYTES_MIN: usize = 4;
 pub(crate) enum ZkRequest {
     Write(WriteRequest),
     Read(ReadRequest),
-    Auth { scheme: String, auth: Bytes },
+    Auth {
+        scheme: String,
+        auth: Bytes,
+    },
+    /// A document of the history API.
+    History(Bytes),
     CloseSession,
 }
 
@@ -169,6 +175,9 @@ impl ZkRequest {
                 return Ok(Some(ZkRequest::Auth { scheme, auth }));
             }
             op::CLOSE_SESSION => return Ok(Some(ZkRequest::CloseSession)),
+            ZNODE_HISTORY_OPCODE => {
+                return Ok(Some(ZkRequest::History(fields.buffer()?.unwrap_or_default())));
+            }
             op::CREATE
             | op::CREATE_2
             | op::CREATE_CONTAINER

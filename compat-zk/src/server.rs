@@ -4,22 +4,27 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use engine_znodes::{SessionId, TransactionRequest, TreeChange, ZnodeObserver, ZnodeTree, Znodes};
-use parking_lot::{Mutex, MutexGuard};
+use engine_znodes::{
+    OnApplied, SessionId, TransactionDraft, TransactionRequest, TreeChange, ZnodeObserver,
+    ZnodeTree, Znodes,
+};
+use parking_lot::Mutex;
+use storage::LogThrottle;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::connection::Connection;
 use crate::options::ZkOptions;
+use crate::past::PastReader;
 use crate::reader::serve_connection;
 use crate::watches::Watches;
 
 /// How many transactions enter the catalog at each tick.
 const HISTORY_PER_TICK: usize = 20_000;
 
-/// Who asks for what nobody asked for: the end of sessions that expired, and of containers.
+/// What the history shows for the end of sessions that expired, and of containers.
 const BY_THE_SERVER: &str = "server";
 
 /// A session that has not ended. How it came to be is in the tree; here is how long it lasts.
@@ -67,6 +72,8 @@ pub struct ZkServer {
     sessions: Mutex<HashMap<SessionId, Arc<LiveSession>>>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next_connection: AtomicU64,
+    pub(crate) past: PastReader,
+    refusals: Mutex<LogThrottle>,
     start: Instant,
 }
 
@@ -89,12 +96,14 @@ impl ZkServer {
             live.map(|session| (session.id, Arc::new(session))).collect()
         };
         Arc::new(ZkServer {
+            past: PastReader::new(Arc::clone(&znodes), options.moment_patience),
             znodes,
             options,
             watches,
             sessions: Mutex::new(sessions),
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
+            refusals: Mutex::default(),
             start: Instant::now(),
         })
     }
@@ -102,16 +111,12 @@ impl ZkServer {
     /// Serves a connection from `peer` until it ends.
     pub async fn serve(self: &Arc<ZkServer>, stream: impl AsyncRead + AsyncWrite, peer: IpAddr) {
         let Some(connection) = self.admit(peer) else {
-            tracing::warn!(
-                %peer,
-                max = self.options.connections_per_address_max,
-                "too many ZooKeeper connections from one address (zookeeper.maxClientCnxns)"
-            );
+            self.refuse_connection("too many come from one address (zookeeper.maxClientCnxns)");
             return;
         };
         serve_connection(self, &connection, stream).await;
         self.connections.lock().remove(&connection.id());
-        self.watches().remove_connection(&connection);
+        self.watches().lock().remove_connection(&connection);
         let session = connection.session().and_then(|id| self.sessions.lock().get(&id).cloned());
         if let Some(session) = session {
             let mut attached = session.connection.lock();
@@ -132,6 +137,13 @@ impl ZkServer {
         let connection = Arc::new(Connection::new(id, peer, self.options.unread_bytes_max));
         connections.insert(id, Arc::clone(&connection));
         Some(connection)
+    }
+
+    /// Logs that a connection is refused, unless the log has had enough of it.
+    pub(crate) fn refuse_connection(&self, why: &str) {
+        if let Some(connections) = self.refusals.lock().record_failure(self.start.elapsed()) {
+            tracing::warn!(why, connections, "ZooKeeper connections are not accepted");
+        }
     }
 
     /// Ends sessions that expire, and removes containers and znodes whose time is over. It does not
@@ -172,9 +184,7 @@ impl ZkServer {
                 }
             };
             self.cut_connection_of(id);
-            let by = Arc::from(BY_THE_SERVER);
-            let request = TransactionRequest::CloseSession;
-            self.znodes.submit(id, Arc::new([]), by, request, Box::new(ended));
+            self.submit(id, TransactionRequest::CloseSession, Box::new(ended));
         }
     }
 
@@ -195,10 +205,14 @@ impl ZkServer {
         let most = u64::from(self.options.container_reaps_per_minute) * share / 60_000;
         let due = self.znodes.tree().reapable(now_ms, never_used_ms);
         for path in due.into_iter().take(most.max(1) as usize) {
-            let by = Arc::from(BY_THE_SERVER);
-            let request = TransactionRequest::Reap { path };
-            self.znodes.submit(SessionId(0), Arc::new([]), by, request, Box::new(|_, _| {}));
+            self.submit(SessionId(0), TransactionRequest::Reap { path }, Box::new(|_, _| {}));
         }
+    }
+
+    /// Submits what no client asked for.
+    fn submit(&self, session: SessionId, request: TransactionRequest, on_applied: OnApplied) {
+        let draft = TransactionDraft::new(session, Arc::new([]), BY_THE_SERVER, request);
+        self.znodes.submit(draft, on_applied);
     }
 
     /// A session begins at a connection.
@@ -237,7 +251,7 @@ impl ZkServer {
         let before = session.connection.lock().replace(Arc::clone(connection));
         if let Some(before) = before {
             before.output.cut();
-            self.watches().remove_connection(&before);
+            self.watches().lock().remove_connection(&before);
         }
         Some(session)
     }
@@ -253,12 +267,8 @@ impl ZkServer {
         }
     }
 
-    pub(crate) fn watch_board(&self) -> &Mutex<Watches> {
+    pub(crate) fn watches(&self) -> &Mutex<Watches> {
         &self.watches.0
-    }
-
-    pub(crate) fn watches(&self) -> MutexGuard<'_, Watches> {
-        self.watches.0.lock()
     }
 
     /// Milliseconds since the server started.
@@ -279,8 +289,7 @@ impl ZkServer {
     }
 
     /// When it started, in milliseconds since 1970.
-    pub(crate) fn started_ms(&self) -> u128 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (now - self.start.elapsed().min(now)).as_millis()
+    pub(crate) fn started_ms(&self) -> u64 {
+        self.znodes.core().wall_now().0.saturating_sub(self.now_ms())
     }
 }

@@ -169,17 +169,21 @@ pub(crate) struct Watches {
 
 impl Watches {
     pub(crate) fn watch_data(&mut self, path: &str, connection: &Arc<Connection>) {
-        self.connect(connection);
-        self.data.add(path, connection.id(), STANDARD);
+        if self.connect(connection) {
+            self.data.add(path, connection.id(), STANDARD);
+        }
     }
 
     pub(crate) fn watch_children(&mut self, path: &str, connection: &Arc<Connection>) {
-        self.connect(connection);
-        self.children.add(path, connection.id(), STANDARD);
+        if self.connect(connection) {
+            self.children.add(path, connection.id(), STANDARD);
+        }
     }
 
     pub(crate) fn add(&mut self, path: &str, connection: &Arc<Connection>, mode: AddWatchMode) {
-        self.connect(connection);
+        if !self.connect(connection) {
+            return;
+        }
         match mode {
             AddWatchMode::Persistent => {
                 self.data.add(path, connection.id(), PERSISTENT);
@@ -191,8 +195,14 @@ impl Watches {
         }
     }
 
-    fn connect(&mut self, connection: &Arc<Connection>) {
-        self.connections.entry(connection.id()).or_insert_with(|| Arc::clone(connection));
+    /// Whether the connection can have watches. One that has ended cannot: its watches were removed
+    /// already, or will be.
+    fn connect(&mut self, connection: &Arc<Connection>) -> bool {
+        let goes_on = !connection.output.has_ended();
+        if goes_on {
+            self.connections.entry(connection.id()).or_insert_with(|| Arc::clone(connection));
+        }
+        goes_on
     }
 
     pub(crate) fn holds(&self, path: &str, connection: &Connection, kind: WatcherType) -> bool {
@@ -231,7 +241,9 @@ impl Watches {
         wanted: &SetWatches,
         connection: &Arc<Connection>,
     ) {
-        self.connect(connection);
+        if !self.connect(connection) {
+            return;
+        }
         let since = wanted.relative_zxid;
         let missed =
             |kind, path: &str| connection.output.event(&WatchEvent { kind, path, zxid: -1 });

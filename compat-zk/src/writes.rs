@@ -3,16 +3,16 @@
 
 use bytes::BytesMut;
 use engine_core::EngineError;
-use engine_znodes::acl::{AclId, RequestedAclEntry, resolve_acl};
+use engine_znodes::acl::{AclId, resolve_acl};
 use engine_znodes::{
-    CheckedOp, OpOutcome, SPECIAL_PATHS, TransactionOutcome, ZkCode, ZnodeLifetime, ZnodeOp,
-    ZnodeTree, check_path, split_path,
+    OpOutcome, SPECIAL_PATHS, TransactionOutcome, TransactionRequest, ZkCode, ZnodeLifetime,
+    ZnodeOp, ZnodeTree, check_path, split_path,
 };
+use zk_wire::JuteWriter;
+use zk_wire::opcode as op;
 
-use crate::JuteWriter;
-use crate::opcode as op;
 use crate::options::ZkOptions;
-use crate::output::{ConnectionOutput, put_stat};
+use crate::output::ConnectionOutput;
 use crate::past::is_past;
 use crate::request::{WriteOp, WriteOpBody, WriteRequest};
 
@@ -26,79 +26,96 @@ const FLAGS_TTL_SEQUENTIAL: i32 = 6;
 /// The longest time to live: 40 bits.
 const TTL_MAX: i64 = (1 << 40) - 1;
 
-/// The changes of a request, with what is wrong with them.
-pub(crate) fn checked_ops(
-    request: &WriteRequest,
+/// What a write's reply looks like: the numbers of its changes.
+#[derive(Clone, Debug)]
+pub(crate) enum WriteReply {
+    Single(i32),
+    Multi(Vec<i32>),
+    /// The header alone.
+    Header,
+}
+
+/// The transaction of a request up to the first change that fails whatever the tree is like, and the
+/// form of its reply.
+pub(crate) fn transaction_of(
+    request: WriteRequest,
     held: &[AclId],
     options: &ZkOptions,
-) -> Vec<CheckedOp> {
+) -> (TransactionRequest, WriteReply) {
+    let refused = |code| TransactionRequest::Ops { ops: Vec::new(), refusal: Some(code) };
     match request {
-        WriteRequest::Single(op) => vec![checked_op(op, held, options)],
-        WriteRequest::Multi(ops) => ops.iter().map(|op| checked_op(op, held, options)).collect(),
-        WriteRequest::Refused(code) => vec![refused(*code)],
-        WriteRequest::Reconfig => vec![refused(match options.reconfig_enabled {
-            true => ZkCode::Unimplemented,
-            false => ZkCode::ReconfigDisabled,
-        })],
+        WriteRequest::Single(write) => {
+            let reply = WriteReply::Single(write.opcode);
+            (checked_ops(vec![write], held, options), reply)
+        }
+        WriteRequest::Multi(writes) => {
+            let reply = WriteReply::Multi(writes.iter().map(|write| write.opcode).collect());
+            (checked_ops(writes, held, options), reply)
+        }
+        WriteRequest::Refused(code) => (refused(code), WriteReply::Header),
+        WriteRequest::Reconfig => {
+            let code = match options.reconfig_enabled {
+                true => ZkCode::Unimplemented,
+                false => ZkCode::ReconfigDisabled,
+            };
+            (refused(code), WriteReply::Header)
+        }
     }
 }
 
-fn checked_op(write: &WriteOp, held: &[AclId], options: &ZkOptions) -> CheckedOp {
-    let op = match is_past(&write.path) {
-        true => Err(ZkCode::NotReadOnly),
-        false => znode_op(write, held, options),
-    };
-    op.map_or_else(refused, |op| CheckedOp { op, refusal: None })
+fn checked_ops(writes: Vec<WriteOp>, held: &[AclId], options: &ZkOptions) -> TransactionRequest {
+    let mut ops = Vec::with_capacity(writes.len());
+    for write in writes {
+        match znode_op(write, held, options) {
+            Ok(op) => ops.push(op),
+            Err(code) => return TransactionRequest::Ops { ops, refusal: Some(code) },
+        }
+    }
+    TransactionRequest::Ops { ops, refusal: None }
 }
 
-fn znode_op(write: &WriteOp, held: &[AclId], options: &ZkOptions) -> Result<ZnodeOp, ZkCode> {
-    let path = write.path.clone();
-    match &write.body {
+fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<ZnodeOp, ZkCode> {
+    let WriteOp { opcode, path, body } = write;
+    if is_past(&path) {
+        return Err(ZkCode::NotReadOnly);
+    }
+    match body {
         WriteOpBody::Create { data, acl, flags, ttl } => {
-            let (lifetime, acl) = check_create(write, *flags, *ttl, acl.as_deref(), held, options)?;
-            let (data, is_sequential) = (data.clone(), is_sequential(*flags));
+            let lifetime = lifetime_of(opcode, flags, ttl, options)?;
+            split_path(&path)?;
+            let (acl, is_sequential) = (resolve_acl(acl.as_deref(), held)?, is_sequential(flags));
             Ok(ZnodeOp::Create { path, data, acl, lifetime, is_sequential })
         }
         WriteOpBody::Delete { version } => match split_path(&path) {
-            Ok(_) if !SPECIAL_PATHS.contains(&&*path) => {
-                Ok(ZnodeOp::Delete { path, version: *version })
-            }
+            Ok(_) if !SPECIAL_PATHS.contains(&&*path) => Ok(ZnodeOp::Delete { path, version }),
             _ => Err(ZkCode::BadArguments),
         },
         WriteOpBody::SetData { data, version } => {
             check_path(&path)?;
-            Ok(ZnodeOp::SetData { path, data: data.clone(), version: *version })
+            Ok(ZnodeOp::SetData { path, data, version })
         }
         WriteOpBody::SetAcl { acl, version } => {
             check_path(&path)?;
             let acl = resolve_acl(acl.as_deref(), held)?;
-            Ok(ZnodeOp::SetAcl { path, acl, version: *version })
+            Ok(ZnodeOp::SetAcl { path, acl, version })
         }
         WriteOpBody::Check { version } => {
             check_path(&path)?;
-            Ok(ZnodeOp::Check { path, version: *version })
+            Ok(ZnodeOp::Check { path, version })
         }
     }
-}
-
-/// What takes the place of a change that fails anyway.
-fn refused(code: ZkCode) -> CheckedOp {
-    let op = ZnodeOp::Check { path: String::new(), version: -1 };
-    CheckedOp { op, refusal: Some(code) }
 }
 
 fn is_sequential(flags: i32) -> bool {
     flags == FLAGS_TTL_SEQUENTIAL || (flags < FLAGS_CONTAINER && flags & FLAG_SEQUENTIAL != 0)
 }
 
-fn check_create(
-    write: &WriteOp,
+fn lifetime_of(
+    opcode: i32,
     flags: i32,
     ttl: i64,
-    acl: Option<&[RequestedAclEntry]>,
-    held: &[AclId],
     options: &ZkOptions,
-) -> Result<(ZnodeLifetime, engine_znodes::acl::Acl), ZkCode> {
+) -> Result<ZnodeLifetime, ZkCode> {
     if !(0..=FLAGS_TTL_SEQUENTIAL).contains(&flags) {
         return Err(ZkCode::BadArguments);
     }
@@ -109,45 +126,43 @@ fn check_create(
     if has_ttl != (1..=TTL_MAX).contains(&ttl) || (!has_ttl && ttl >= 0) {
         return Err(ZkCode::BadArguments);
     }
-    split_path(&write.path)?;
-    let lifetime = match write.opcode {
+    Ok(match opcode {
         op::CREATE_CONTAINER => ZnodeLifetime::Container,
         op::CREATE_TTL if has_ttl => ZnodeLifetime::Ttl(ttl),
         _ if flags < FLAGS_CONTAINER && flags & FLAG_EPHEMERAL != 0 => ZnodeLifetime::Ephemeral,
         _ => ZnodeLifetime::Persistent,
-    };
-    Ok((lifetime, resolve_acl(acl, held)?))
+    })
 }
 
-/// Replies to a write, or without one to the end of the session.
+/// Replies to a write.
 pub(crate) fn reply_to_write(
     output: &ConnectionOutput,
     tree: &ZnodeTree,
     xid: i32,
-    request: Option<&WriteRequest>,
+    reply: &WriteReply,
     result: Result<TransactionOutcome, EngineError>,
 ) {
     let zxid = tree.last_zxid();
     let result = match result {
         Ok(outcome) => outcome.result,
         Err(error) => {
-            tracing::warn!(%error, "a ZooKeeper client's write failed");
+            tracing::debug!(%error, "a ZooKeeper client's write failed");
             return output.reply_header(xid, zxid, Err(ZkCode::SystemError));
         }
     };
-    match (request, result) {
-        (Some(WriteRequest::Multi(ops)), Ok(outcomes)) => {
+    match (reply, result) {
+        (WriteReply::Multi(opcodes), Ok(outcomes)) => {
             output.reply_with_body(xid, zxid, 0, |out| {
-                for (op, outcome) in ops.iter().zip(&outcomes) {
-                    put_multi_outcome(out, op.opcode, outcome);
+                for (opcode, outcome) in opcodes.iter().zip(&outcomes) {
+                    put_multi_outcome(out, *opcode, outcome);
                 }
                 put_multi_end(out);
             });
         }
-        (Some(WriteRequest::Multi(ops)), Err(refusal)) => {
+        (WriteReply::Multi(opcodes), Err(refusal)) => {
             // The header says nothing of it: the results do.
             output.reply_with_body(xid, zxid, 0, |out| {
-                for place in 0..ops.len() {
+                for place in 0..opcodes.len() {
                     put_multi_error(
                         out,
                         match place.cmp(&(refusal.op as usize)) {
@@ -161,11 +176,14 @@ pub(crate) fn reply_to_write(
             });
         }
         (_, Err(refusal)) => output.reply_header(xid, zxid, Err(refusal.code)),
-        (request, Ok(outcomes)) => output.reply_with_body(xid, zxid, 0, |out| {
-            if let (Some(WriteRequest::Single(write)), [outcome]) = (request, &outcomes[..]) {
-                put_outcome(out, write.opcode != op::CREATE, outcome);
-            }
-        }),
+        (WriteReply::Single(opcode), Ok(outcomes)) => {
+            output.reply_with_body(xid, zxid, 0, |out| {
+                for outcome in &outcomes {
+                    put_outcome(out, *opcode != op::CREATE, outcome);
+                }
+            });
+        }
+        (WriteReply::Header, Ok(_)) => output.reply_header(xid, zxid, Ok(())),
     }
 }
 
@@ -174,10 +192,10 @@ fn put_outcome(out: &mut BytesMut, with_stat: bool, outcome: &OpOutcome) {
         OpOutcome::Created(path, stat) => {
             out.string(Some(path));
             if with_stat {
-                put_stat(out, stat);
+                stat.write(out);
             }
         }
-        OpOutcome::DataSet(stat) | OpOutcome::AclSet(stat) => put_stat(out, stat),
+        OpOutcome::DataSet(stat) | OpOutcome::AclSet(stat) => stat.write(out),
         OpOutcome::Deleted | OpOutcome::Checked => {}
     }
 }

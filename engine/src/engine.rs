@@ -51,7 +51,8 @@ impl Engine {
             readers: vec![files.projection(), Znodes::projection(&past)],
             plugins: Box::new(FilePluginModules(files.clone())),
         })?;
-        let znodes = Znodes::open(Arc::clone(&core), past).map_err(|error| failed(&error))?;
+        let znodes = Znodes::open(Arc::clone(&core), past, options.znodes)
+            .map_err(|error| failed(&error))?;
         Ok(Engine { core, files, groups, znodes: Arc::new(znodes) })
     }
 

@@ -1,4 +1,4 @@
-//! Maintenance of an engine: when the spine and the groups are maintained.
+//! Maintenance of an engine: when the spine and its wings are maintained.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +39,10 @@ impl Engine {
         let maintenance = self.maintenance();
         let records = maintenance.apply_retention().await.map(drop);
         let groups = self.groups().apply_retention().await.map(drop);
+        let znodes = self.znodes().apply_retention().await.map(drop);
         let topics = maintenance.remove_deleted_topics().await.map(drop);
         let logs = maintenance.remove_logs().await.map(drop);
-        records.and(groups).and(topics).and(logs)
+        records.and(groups).and(znodes).and(topics).and(logs)
     }
 }
 

@@ -3,6 +3,7 @@
 use engine_core::CoreOptions;
 use engine_files::FileOptions;
 use engine_groups::GroupOptions;
+use engine_znodes::ZnodeOptions;
 
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
@@ -10,4 +11,5 @@ pub struct EngineOptions {
     pub core: CoreOptions,
     pub files: FileOptions,
     pub groups: GroupOptions,
+    pub znodes: ZnodeOptions,
 }

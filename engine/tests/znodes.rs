@@ -5,18 +5,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use engine::EngineError;
-use engine::znodes::acl::{self, Acl};
+use engine::znodes::acl::{self, Acl, AclId};
 use engine::znodes::{
-    CheckedOp, OpOutcome, SessionId, TransactionOutcome, TransactionRequest, ZkCode, ZnodeLifetime,
-    ZnodeOp, ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
+    ChangesQuery, OpOutcome, RestoreError, SessionId, TransactionDraft, TransactionOutcome,
+    TransactionRequest, ZkCode, ZnodeChangeKind, ZnodeLifetime, ZnodeOp, ZnodeOptions,
+    ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
 };
-use hlc::Cut;
+use engine::{EngineError, EngineOptions, Offset, PinError, SeekError, WaitPolicy};
+use engine_core::numbering::ZNODES_LOG;
+use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
-use storage::disk::DiskFault;
-use testkit::engine::EngineFixture;
+use storage::disk::{DiskFault, MemoryDisk};
+use testkit::engine::{EngineFixture, START};
 use tokio::sync::oneshot;
 
 type Answer = Result<TransactionOutcome, EngineError>;
@@ -31,7 +34,8 @@ fn submit(
     let done = move |_: &ZnodeTree, answer| {
         let _ = sender.send(answer);
     };
-    znodes.submit(session, Arc::new([]), "test".into(), request, Box::new(done));
+    let draft = TransactionDraft::new(session, Arc::new([]), "test", request);
+    znodes.submit(draft, Box::new(done));
     receiver
 }
 
@@ -41,8 +45,7 @@ async fn begin_session(znodes: &Znodes) -> SessionId {
 }
 
 fn ops(ops: impl IntoIterator<Item = ZnodeOp>) -> TransactionRequest {
-    let checked = ops.into_iter().map(|op| CheckedOp { op, refusal: None });
-    TransactionRequest::Ops(checked.collect())
+    TransactionRequest::Ops { ops: ops.into_iter().collect(), refusal: None }
 }
 
 fn create(path: &str) -> ZnodeOp {
@@ -67,7 +70,7 @@ fn open_acl() -> Acl {
 }
 
 /// All that a tree says of a znode and of what is below it, but for times.
-fn dump(tree: &ZnodeTree) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+fn dump(tree: &ZnodeTree) -> ZnodeDump {
     let mut found = BTreeMap::new();
     let mut open = vec![String::new()];
     while let Some(path) = open.pop() {
@@ -80,7 +83,7 @@ fn dump(tree: &ZnodeTree) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
 }
 
 /// The same of the past, by the catalog.
-fn dump_past(znodes: &Znodes, cut: Cut) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+fn dump_past(znodes: &Znodes, cut: Cut) -> ZnodeDump {
     let mut found = BTreeMap::new();
     let mut open = vec![String::new()];
     while let Some(path) = open.pop() {
@@ -100,6 +103,8 @@ enum ZnodeStep {
     CloseSession(usize),
     /// All answers are awaited before the next request.
     Wait,
+    /// A checkpoint is written, and history in front of an old one is removed.
+    Retention,
     Crash,
 }
 
@@ -126,7 +131,8 @@ fn steps() -> impl Strategy<Value = Vec<ZnodeStep>> {
         12 => (0..3usize, prop::collection::vec(op.clone(), 1)).prop_map(|(s, ops)| ZnodeStep::Ops(s, ops)),
         6 => (0..3usize, prop::collection::vec(op, 0..4)).prop_map(|(s, ops)| ZnodeStep::Ops(s, ops)),
         1 => (0..3usize).prop_map(ZnodeStep::CloseSession),
-        2 => Just(ZnodeStep::Wait),
+        3 => Just(ZnodeStep::Wait),
+        1 => Just(ZnodeStep::Retention),
         1 => Just(ZnodeStep::Crash),
     ];
     prop::collection::vec(step, 1..60)
@@ -184,7 +190,7 @@ impl ZnodeModel {
         }
     }
 
-    fn dump(&self) -> BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)> {
+    fn dump(&self) -> ZnodeDump {
         let all = self.znodes.iter();
         all.map(|(path, znode)| (path.clone(), (self.stat(path), znode.data.clone()))).collect()
     }
@@ -325,8 +331,23 @@ async fn settle(waiting: &mut Vec<Expected>) {
     }
 }
 
+/// Each checkpoint is due, and history is kept for few milliseconds.
+fn options() -> EngineOptions {
+    let history_retention = Duration::from_millis(3);
+    let znodes = ZnodeOptions { history_retention, checkpoint_bytes_min: 1 };
+    EngineOptions { znodes, ..EngineOptions::default() }
+}
+
+/// Starts again on what a crash leaves, with a catalog that has to be made again.
+fn crash(fixture: EngineFixture) -> EngineFixture {
+    let (left, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
+    drop(fixture.engine);
+    EngineFixture::with(left, clock, options())
+}
+
 async fn play(steps: Vec<ZnodeStep>) {
-    let mut fixture = EngineFixture::new();
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let mut fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
     let mut model = ZnodeModel::new();
     let mut sessions = Vec::new();
     for _ in 0..3 {
@@ -353,26 +374,170 @@ async fn play(steps: Vec<ZnodeStep>) {
                 past.push((fixture.now(), model.dump(), model.zxid));
                 fixture.advance_clock(1);
             }
+            ZnodeStep::Retention => {
+                znodes.apply_retention().await.unwrap();
+            }
             ZnodeStep::Crash => {
                 settle(&mut waiting).await;
-                fixture = fixture.crash(|_| 0);
+                fixture = crash(fixture);
             }
         }
     }
     settle(&mut waiting).await;
     assert_eq!(dump(&fixture.engine.znodes().tree()), model.dump());
-    let fixture = fixture.crash(|_| 0);
+    let fixture = crash(fixture);
     assert_eq!(dump_past(fixture.engine.znodes(), Cut::ALL), model.dump());
-    for (cut, expected, zxid) in past {
-        assert_eq!(dump_past(fixture.engine.znodes(), cut), expected, "{cut:?}");
-        assert_eq!(fixture.engine.znodes().history().zxid_at(cut).unwrap(), zxid);
+    let znodes = fixture.engine.znodes();
+    let history = znodes.history();
+    past.retain(|(cut, ..)| {
+        let is_kept = history.check_retained(*cut).is_ok();
+        let refused = history.get("/", *cut);
+        assert_eq!(matches!(refused, Err(SeekError::BeforeZnodes { .. })), !is_kept, "{cut:?}");
+        is_kept
+    });
+    for (cut, expected, zxid) in &past {
+        assert_eq!(dump_past(znodes, *cut), *expected, "{cut:?}");
+        assert_eq!(history.zxid_at(*cut).unwrap(), *zxid);
     }
-    let tree = fixture.engine.znodes().tree();
-    assert_eq!(dump(&tree), model.dump(), "after a crash");
-    assert_eq!(tree.last_zxid(), model.zxid);
-    for session in sessions {
-        assert_eq!(tree.session(session).is_none(), model.ended.contains(&session));
+    check_changes(znodes, &past);
+    check_differences(znodes, &past);
+    {
+        let tree = znodes.tree();
+        assert_eq!(dump(&tree), model.dump(), "after a crash");
+        assert_eq!(tree.last_zxid(), model.zxid);
+        for session in sessions {
+            assert_eq!(tree.session(session).is_none(), model.ended.contains(&session));
+        }
     }
+    if let Some((cut, expected, _)) = past.first() {
+        check_restore(znodes, *cut, expected).await;
+    }
+}
+
+type ZnodeDump = BTreeMap<String, (ZnodeStat, Option<Vec<u8>>)>;
+/// A moment, what the model was then, and its last transaction.
+type PastDump = (Cut, ZnodeDump, i64);
+
+fn is_built_in(path: &str) -> bool {
+    matches!(path, "" | "/zookeeper" | "/zookeeper/quota" | "/zookeeper/config")
+}
+
+/// The changes lead from an empty tree, or from the first moment that is kept, to each later one; those of
+/// one znode are among them.
+fn check_changes(znodes: &Znodes, past: &[PastDump]) {
+    let all = |path: &str, recursive| {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let (until, limit) = (i64::MAX, 3);
+            let query = ChangesQuery { path, recursive, after, until, limit };
+            let page = znodes.history().changes(query).unwrap();
+            assert!(page.transactions.len() <= limit);
+            found.extend(page.transactions);
+            if page.through == znodes.tree().last_zxid() {
+                return found;
+            }
+            assert!(Some(page.through) > after, "a page leads on");
+            after = Some(page.through);
+        }
+    };
+    let transactions = all("/", true);
+    assert!(transactions.is_sorted_by_key(|transaction| transaction.zxid));
+    let own = |dump: &ZnodeDump| -> BTreeMap<String, (i32, Option<Vec<u8>>)> {
+        let own = dump.iter().filter(|(path, _)| !is_built_in(path));
+        own.map(|(path, (stat, data))| (path.clone(), (stat.version, data.clone()))).collect()
+    };
+    let is_whole = znodes.history().check_retained(Cut::below(Hlc::ZERO)).is_ok();
+    let (first, begin) = match past.first() {
+        Some((_, dump, zxid)) if !is_whole => (own(dump), *zxid),
+        _ => (BTreeMap::new(), 0),
+    };
+    for (_, expected, zxid) in past {
+        let mut state = first.clone();
+        let between = begin + 1..=*zxid;
+        let before = transactions.iter().filter(|entry| between.contains(&entry.zxid));
+        for change in before.flat_map(|transaction| &transaction.changes) {
+            let data = change.data.as_ref().map(|data| data.to_vec());
+            let path = change.path.clone();
+            match change.kind {
+                ZnodeChangeKind::Created => {
+                    assert_eq!(state.insert(path, (0, data)), None, "{}", change.path);
+                }
+                ZnodeChangeKind::Deleted => assert!(state.remove(&path).is_some(), "{path}"),
+                ZnodeChangeKind::DataChanged => {
+                    state.insert(path, (change.stat.version, data)).expect("it was created");
+                }
+                ZnodeChangeKind::AclChanged => {}
+            }
+        }
+        assert_eq!(state, own(expected), "up to {zxid}");
+    }
+    for path in ["/a", "/a/c", "/a/c0000000000"] {
+        let mut expected = transactions.clone();
+        for transaction in &mut expected {
+            transaction.changes.retain(|change| change.path == path);
+        }
+        expected.retain(|transaction| !transaction.changes.is_empty());
+        assert_eq!(all(path, false), expected, "{path}");
+    }
+}
+
+/// Two moments differ where the model does.
+fn check_differences(znodes: &Znodes, past: &[PastDump]) {
+    let own = |dump: &ZnodeDump, path: &String| {
+        let (stat, data) = dump.get(path)?;
+        Some((stat.czxid, stat.mzxid, stat.version, stat.aversion, data.clone()))
+    };
+    for pair in past.windows(2) {
+        let [(from, before, _), (until, after, _)] = pair else { unreachable!("two of them") };
+        let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let differs = paths.into_iter().filter(|path| own(before, path) != own(after, path));
+        let expected: BTreeSet<String> = differs.cloned().collect();
+        let (mut found, mut next) = (Vec::new(), None);
+        loop {
+            let page = znodes.history().diff("/", (*from, *until), next.as_deref(), 2).unwrap();
+            found.extend(page.differences.into_iter().map(|difference| difference.path));
+            match page.next {
+                Some(after) => next = Some(after),
+                None => break,
+            }
+        }
+        let count = found.len();
+        let found: BTreeSet<String> = found.into_iter().collect();
+        assert_eq!(found.len(), count, "each once");
+        assert_eq!(found, expected);
+    }
+}
+
+/// A restore leaves what was there then, but for ephemeral znodes; or something ephemeral is in the way.
+async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
+    let then = znodes.history().subtree("/", cut).unwrap();
+    let changes = then.changes_from(&znodes.tree());
+    let changes = match changes {
+        Ok(changes) => changes,
+        Err(RestoreError::Ephemeral { path }) => {
+            let owner = znodes.tree().get(&path).unwrap().stat().ephemeral_owner;
+            assert_ne!(owner, 0, "{path}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let session = begin_session(znodes).await;
+    let held = Arc::new([AclId::new("super", "")]);
+    let request = TransactionRequest::Ops { ops: changes, refusal: None };
+    let (sender, receiver) = oneshot::channel();
+    let done = move |_: &ZnodeTree, answer| {
+        let _ = sender.send(answer);
+    };
+    znodes.submit(TransactionDraft::new(session, held, "test", request), Box::new(done));
+    receiver.await.unwrap().unwrap().result.unwrap();
+    let lasting = |dump: ZnodeDump| -> BTreeMap<String, Option<Vec<u8>>> {
+        let lasting = dump.into_iter().filter(|(path, (stat, _))| {
+            stat.ephemeral_owner == 0 && !path.starts_with("/zookeeper")
+        });
+        lasting.map(|(path, (_, data))| (path, data)).collect()
+    };
+    assert_eq!(lasting(dump(&znodes.tree())), lasting(expected.clone()));
+    assert!(then.changes_from(&znodes.tree()).unwrap().is_empty(), "nothing is left to change");
 }
 
 proptest! {
@@ -409,6 +574,153 @@ async fn what_the_disk_refuses_leaves_no_trace() {
     assert_eq!(set.zxid, 3);
     let gone = submit(znodes, session, ops([delete("/a/b")])).await.unwrap().unwrap();
     assert_eq!(gone.result, Err(ZnodeRefusal { code: ZkCode::NoNode, op: 0 }));
+}
+
+/// A change that fails whatever the tree is like fails in its turn: one in front of it may fail first.
+#[tokio::test]
+async fn a_change_that_can_never_be_made_fails_behind_those_in_front_of_it() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let refused = |ops| TransactionRequest::Ops { ops, refusal: Some(ZkCode::BadArguments) };
+    let answers = [
+        submit(znodes, session, refused(vec![create("/a"), create("/b")])),
+        submit(znodes, session, refused(vec![create("/a"), create("/a"), create("/b")])),
+        submit(znodes, session, refused(vec![])),
+        submit(znodes, SessionId(1), refused(vec![])),
+        submit(znodes, session, ops([create("/a")])),
+    ];
+    let mut results = Vec::new();
+    for answer in answers {
+        results.push(answer.await.unwrap().unwrap().result.map(|outcomes| outcomes.len()));
+    }
+    let failed = |code, op| Err(ZnodeRefusal { code, op });
+    let expected = [
+        failed(ZkCode::BadArguments, 2),
+        failed(ZkCode::NodeExists, 1),
+        failed(ZkCode::BadArguments, 0),
+        failed(ZkCode::SessionExpired, 0),
+        Ok(1),
+    ];
+    assert_eq!(results, expected);
+    assert!(znodes.tree().get("/b").is_none());
+}
+
+/// What is older than the retention is gone with its disk space; what is kept reads as before, also after
+/// a crash; and a pin keeps what it shows.
+#[tokio::test]
+async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let ephemeral = create_as("/e", ZnodeLifetime::Ephemeral, false);
+    submit(znodes, session, ops([create("/a"), ephemeral])).await.unwrap().unwrap();
+    let mut moments = Vec::new();
+    for version in 0..30 {
+        moments.push((fixture.now(), version));
+        fixture.advance_clock(1);
+        submit(znodes, session, ops([set("/a", version)])).await.unwrap().unwrap();
+        znodes.apply_retention().await.unwrap();
+    }
+    let check = |znodes: &Znodes| {
+        let mut refused = 0;
+        for (cut, version) in &moments {
+            match znodes.history().get("/a", *cut) {
+                Ok(znode) => assert_eq!(znode.unwrap().stat.version, *version),
+                Err(SeekError::BeforeZnodes { earliest }) => {
+                    assert!(cut.bound() < earliest);
+                    refused += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let first = ChangesQuery {
+            path: "/a",
+            recursive: false,
+            after: Some(0),
+            until: i64::MAX,
+            limit: 9,
+        };
+        let refused_changes = znodes.history().changes(first);
+        assert!(matches!(refused_changes, Err(SeekError::BeforeZnodes { .. })));
+        let kept = znodes.history().changes(ChangesQuery { after: None, ..first }).unwrap();
+        assert_eq!(kept.transactions.last().unwrap().changes[0].stat.version, 30);
+        refused
+    };
+    let refused = check(znodes);
+    assert!((10..=27).contains(&refused), "{refused} of 30 are gone; 27 are older than 3 ms");
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    assert!(log.start() > Offset(5), "{:?}", log.start());
+    let fixture = crash(fixture);
+    let znodes = fixture.engine.znodes();
+    assert_eq!(check(znodes), refused);
+    assert!(znodes.tree().session(session).is_some());
+    submit(znodes, session, TransactionRequest::CloseSession).await.unwrap().unwrap();
+    assert!(znodes.tree().get("/e").is_none(), "it went with its session");
+    let kept = fixture.now();
+    let when = WaitPolicy::Wait(Duration::from_secs(1));
+    fixture.advance_clock(1);
+    let (pins, expires) = (fixture.engine.pins(), SysTime(START + 1_000_000));
+    let late = pins.set("late", moments[0].0, when, expires, None).await;
+    assert!(matches!(late, Err(PinError::Seek(SeekError::BeforeZnodes { .. }))), "{late:?}");
+    pins.set("p", kept, when, expires, None).await.unwrap();
+    for _ in 0..30 {
+        fixture.advance_clock(1);
+        znodes.apply_retention().await.unwrap();
+        let session = begin_session(znodes).await;
+        submit(znodes, session, ops([set("/a", -1)])).await.unwrap().unwrap();
+    }
+    assert_eq!(znodes.history().get("/a", kept).unwrap().unwrap().stat.version, 30);
+}
+
+/// Neither sessions that ended nor znodes that were deleted leave anything behind for ever.
+#[tokio::test]
+async fn what_is_gone_and_forgotten_takes_no_room() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let znodes = fixture.engine.znodes();
+    let mut counts = Vec::new();
+    for round in 0..120 {
+        let session = begin_session(znodes).await;
+        let ephemeral = create_as("/e-", ZnodeLifetime::Ephemeral, true);
+        let lasting = create(&format!("/n{round}"));
+        submit(znodes, session, ops([ephemeral, lasting])).await.unwrap().unwrap();
+        submit(znodes, session, ops([delete(&format!("/n{round}"))])).await.unwrap().unwrap();
+        submit(znodes, session, TransactionRequest::CloseSession).await.unwrap().unwrap();
+        fixture.advance_clock(1);
+        znodes.apply_retention().await.unwrap();
+        counts.push(fixture.engine.catalog().get().unwrap().version_count());
+    }
+    let most = |counts: &[usize]| *counts.iter().max().unwrap();
+    let (early, late) = (most(&counts[20..60]), most(&counts[80..]));
+    assert!(late <= early + early / 4, "versions grow from {early} to {late}");
+}
+
+/// The last transaction of a checkpoint is the one that a pinned moment just does not admit.
+#[tokio::test]
+async fn a_pin_right_in_front_of_a_checkpoint_keeps_its_moment() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let data = Some(Bytes::from(vec![7; 10_000]));
+    let (acl, lifetime) = (open_acl(), ZnodeLifetime::Persistent);
+    let path = "/large".to_owned();
+    let large = ZnodeOp::Create { path, data, acl, lifetime, is_sequential: false };
+    submit(znodes, session, ops([large])).await.unwrap().unwrap();
+    submit(znodes, session, ops([delete("/large")])).await.unwrap().unwrap();
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    let last = log.entry_at(Offset(log.end().0 - 1)).unwrap().unwrap();
+    let (kept, when) = (Cut::below(last.stamp), WaitPolicy::Wait(Duration::from_secs(1)));
+    fixture.advance_clock(10);
+    let expires = SysTime(START + 1_000_000);
+    fixture.engine.pins().set("p", kept, when, expires, None).await.unwrap();
+    assert!(znodes.apply_retention().await.unwrap(), "a checkpoint is due");
+    fixture.advance_clock(10);
+    znodes.apply_retention().await.unwrap();
+    let znode = znodes.history().get("/large", kept).unwrap();
+    assert_eq!(znode.unwrap().stat.data_length, 10_000);
 }
 
 /// Closing a session twice, by its client and because it expired, is no corruption.

@@ -366,6 +366,29 @@ impl Catalog {
         }))
     }
 
+    /// The stamps of the versions of `key` that are in `until` and not in `from`, in order, at most
+    /// `count`; removals too.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn stamps(
+        &self,
+        key: &[u8],
+        from: Cut,
+        until: Cut,
+        count: usize,
+    ) -> Result<Vec<Hlc>, CatalogError> {
+        let range = versioned_key(key, from.bound())..versioned_key(key, until.bound());
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.read(|db| {
+            let keys = db.range(range).keys().take(count);
+            keys.filter_map(|key| key.map(|key| split(&key).map(|(_, stamp)| stamp)).transpose())
+                .collect()
+        })
+    }
+
     /// The newest versions in `cut` of all keys that begin with `prefix`, by key. It costs two seeks a key,
     /// however many versions the key has.
     ///
@@ -643,6 +666,19 @@ mod tests {
         assert_eq!(get(20), Some(b"1".to_vec()));
         assert_eq!(get(21), Some(b"2".to_vec()));
         assert_eq!(get(31), None);
+    }
+
+    #[test]
+    fn the_stamps_of_a_key_are_those_of_its_versions_between_two_cuts() {
+        let catalog = filled();
+        let stamps = |from, until, count| {
+            let (from, until) = (Cut::before(SysTime(from)), Cut::before(SysTime(until)));
+            catalog.stamps(b"a", from, until, count).unwrap()
+        };
+        assert_eq!(stamps(0, 99, 9), [at(10), at(20), at(30)]);
+        assert_eq!(stamps(10, 30, 9), [at(10), at(20)]);
+        assert_eq!(stamps(11, 99, 1), [at(20)]);
+        assert_eq!(stamps(30, 10, 9), []);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stock ZooKeeper clients against a server that runs already, ours or Apache's.
 #
-#   run-all.sh HOST:PORT [--past] [java|kazoo…]
+#   run-all.sh HOST:PORT [--past] [java|kazoo|go…]
 #
 # The server needs extendedTypesEnabled. Each client is fetched from its own registry at a pinned version, into the cache
 # directory (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME). --past also reads the tree as of a moment, which
@@ -11,20 +11,20 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 
-connect=${1:?usage: run-all.sh HOST:PORT [--past] [java|kazoo…]}
+connect=${1:?usage: run-all.sh HOST:PORT [--past] [java|kazoo|go…]}
 shift
 past='' chosen=()
 for argument in "$@"; do
     case $argument in
         --past) past=--past ;;
-        java | kazoo) chosen+=("$argument") ;;
+        java | kazoo | go) chosen+=("$argument") ;;
         *)
-            echo "run-all.sh: no client named $argument; there are java and kazoo" >&2
+            echo "run-all.sh: no client named $argument; there are java, kazoo and go" >&2
             exit 2
             ;;
     esac
 done
-[[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo)
+[[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo go)
 mkdir -p "$cache"
 run=$(date +%s)-$$
 
@@ -42,6 +42,9 @@ build_kazoo() {
 run_kazoo() {
     PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@"
 }
+
+build_go() { (cd "$here/go" && go build -o "$cache/zookeeper-go/client" .); }
+run_go() { "$cache/zookeeper-go/client" "$@"; }
 
 passed=0 failed=0
 for client in "${chosen[@]}"; do

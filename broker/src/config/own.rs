@@ -260,6 +260,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
             Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
         Ok(())
     }),
+    setting("zookeeper.history-retention", "7d", |config, value| {
+        config.engine.znodes.history_retention = value.time(Duration::ZERO, CENTURY)?;
+        Ok(())
+    }),
     setting("zookeeper.4lw.commands.whitelist", "srvr", |config, value| {
         let words = value.text().split(',').map(str::trim).filter(|word| !word.is_empty());
         config.zookeeper_server.four_letter_words = words.map(str::to_owned).collect();

@@ -91,6 +91,9 @@ pub(crate) async fn run(args: CutArgs, server: &ServerAddress) -> anyhow::Result
     eprintln!("at {at}\nfrontier {}, {}, {durable}", cut.frontier, precision(&cut));
     let closed = if cut.closed { "causally closed" } else { "not causally closed" };
     eprintln!("hash {}\n{} of each partition, {closed}", cut.hash, cut.kind);
+    if let Some(zxid) = cut.zxid.filter(|zxid| *zxid > 0) {
+        eprintln!("znodes up to zxid {zxid:#x}");
+    }
     Ok(())
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod topics;
+pub(crate) mod zk;
 
 /// Runs the command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Demo(args) => run_as_client(demo::run(args)),
         CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Zk(args) => run_as_client(zk::run(args)),
         CliCommand::Topics(args) => run_with_server(&server, topics::run(args, &server)),
         CliCommand::Produce(args) => run_with_server(&server, produce::run(args, &server)),
         CliCommand::Consume(args) => run_with_server(&server, consume::run(args, &server)),

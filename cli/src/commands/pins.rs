@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use client::Client;
 use client::history::PinDescription;
-use hlc::{Moment, SysTime};
+use hlc::SysTime;
 
 use super::ServerAddress;
 use super::topics::{parse_topic, stamp_date};
@@ -67,7 +67,7 @@ struct SetPinArgs {
     /// The name of the pin.
     name: String,
     /// The moment, by system time.
-    #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    #[arg(long, value_parser = MomentArg::parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: MomentArg,
     /// How long from now: a number and a unit: ms, s, m, h, d or w.
     #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
@@ -82,14 +82,6 @@ struct RemovePinArgs {
     /// The pins.
     #[arg(required = true)]
     names: Vec<String>,
-}
-
-fn parse_system_moment(text: &str) -> Result<MomentArg, String> {
-    let at = MomentArg::parse_moment(text)?;
-    match at.moment() {
-        Moment::Sys(_) => Ok(at),
-        Moment::User { .. } => Err("a pin is at a moment of system time (s…)".to_owned()),
-    }
 }
 
 /// Runs `pins`.

@@ -42,7 +42,7 @@ pub(crate) struct ServeArgs {
     /// 127.0.0.1:9092]
     #[arg(long, value_name = "HOST:PORT")]
     kafka: Option<String>,
-    /// Accepted, but not served by this version [default: off]
+    /// The address for ZooKeeper clients [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
     /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /v1 [default: off]

@@ -253,3 +253,14 @@ impl RecordBatch {
         }
     }
 }
+
+/// The append of one event. Events have no user time.
+pub(crate) fn event_append(
+    log: LogId,
+    kind: u8,
+    payload: Payload,
+    note: AppendNote,
+) -> LogAppend<AppendNote> {
+    let user = (UserTime(0), UserTime(0));
+    LogAppend { log, kind, epoch: 0, count: 1, user, payload, crc_from: None, note }
+}

@@ -228,7 +228,9 @@ impl EngineCore {
 
     /// Whether the state of every projection can still be read at `cut`.
     pub(crate) fn check_projections_retained(&self, cut: Cut) -> Result<(), SeekError> {
-        self.wings().events.iter().try_for_each(|projection| {
+        let wings = self.wings();
+        wings.readers.iter().try_for_each(|projection| projection.check_retained(cut))?;
+        wings.events.iter().try_for_each(|projection| {
             let horizon = self.store.log(projection.log())?.horizon();
             if is_retained(&horizon, cut) {
                 return Ok(());

@@ -18,6 +18,8 @@ pub(crate) const FIRST_PARTITION: u64 = 2;
 pub const FILES_LOG: LogId = LogId(u64::MAX);
 /// The log of transactions on znodes and sessions. A transaction's zxid is its offset plus 1.
 pub const ZNODES_LOG: LogId = LogId(u64::MAX - 1);
+/// The log of checkpoints of all znodes and sessions.
+pub const ZNODE_CHECKPOINTS_LOG: LogId = LogId(u64::MAX - 2);
 
 /// An event of the namespace. All of them are replayed at every start.
 pub const KIND_NAMESPACE: u8 = 1;
@@ -25,6 +27,8 @@ pub const KIND_NAMESPACE: u8 = 1;
 pub const KIND_GROUPS: u8 = 2;
 /// A transaction on znodes and sessions.
 pub const KIND_ZNODES: u8 = 3;
+/// A part of a checkpoint of znodes and sessions.
+pub const KIND_ZNODE_CHECKPOINT: u8 = 4;
 /// A batch of records.
 pub const KIND_RECORDS: u8 = 16;
 /// The entries of files.
@@ -32,6 +36,8 @@ pub const FILE_KINDS: RangeInclusive<u8> = 32..=36;
 
 /// Whether this version knows entries of that kind.
 pub(crate) fn is_known_kind(kind: u8) -> bool {
-    matches!(kind, KIND_NAMESPACE | KIND_GROUPS | KIND_ZNODES | KIND_RECORDS)
-        || FILE_KINDS.contains(&kind)
+    matches!(
+        kind,
+        KIND_NAMESPACE | KIND_GROUPS | KIND_ZNODES | KIND_ZNODE_CHECKPOINT | KIND_RECORDS
+    ) || FILE_KINDS.contains(&kind)
 }

@@ -75,6 +75,14 @@ pub trait ReaderProjection: Send + Sync + 'static {
         &self,
         catalog: &Arc<Catalog>,
     ) -> Result<Box<dyn ProjectionFill + '_>, CatalogFillError>;
+
+    /// Whether its state can still be read at `cut`. State whose history is never removed always can.
+    ///
+    /// # Errors
+    /// Its history has been removed so far back.
+    fn check_retained(&self, _cut: Cut) -> Result<(), SeekError> {
+        Ok(())
+    }
 }
 
 /// A [`ReaderProjection`] while another catalog catches up with its log.

@@ -48,6 +48,15 @@ pub enum SeekError {
         /// The bound of their earliest readable cut.
         earliest: Hlc,
     },
+    /// Transactions on znodes that the moment does not admit all of have been removed.
+    #[error(
+        "the history of znodes before the moment has been removed. it begins at {}",
+        Moment::Sys(Cut::below(*.earliest))
+    )]
+    BeforeZnodes {
+        /// The bound of their earliest readable cut.
+        earliest: Hlc,
+    },
     /// A topic of the moment may have been removed, because none of its records were left; or the
     /// events of pins of that moment have been removed.
     #[error(

@@ -37,10 +37,14 @@ pub(crate) async fn cut(
     let when = when(context, policy, patience_ms);
     let answer =
         context.engine.cuts().at_moment(parse_moment(&at)?, topics.as_deref(), when).await?;
-    long_document_text(&cut_document(&answer), answer.partitions.len() * PARTITION_BYTES)
+    let zxid = match answer.moment {
+        Moment::Sys(cut) => context.engine.znodes().history().zxid_at(cut).ok(),
+        Moment::User { .. } => None,
+    };
+    long_document_text(&cut_document(&answer, zxid), answer.partitions.len() * PARTITION_BYTES)
 }
 
-fn cut_document(answer: &CutAnswer) -> CutResponse<CutRows<'_>> {
+fn cut_document(answer: &CutAnswer, zxid: Option<i64>) -> CutResponse<CutRows<'_>> {
     CutResponse {
         at: answer.moment.to_string(),
         kind: "prefix".to_owned(),
@@ -52,6 +56,7 @@ fn cut_document(answer: &CutAnswer) -> CutResponse<CutRows<'_>> {
         ahead_ms: answer.precision.ahead_ms,
         durable: answer.durable,
         hash: format!("{:032x}", answer.hash),
+        zxid,
         partitions: CutRows(&answer.partitions),
     }
 }

@@ -96,6 +96,7 @@ impl From<SeekError> for HistoryApiError {
             }
             SeekError::BeforeHistory { .. }
             | SeekError::BeforeOffsets { .. }
+            | SeekError::BeforeZnodes { .. }
             | SeekError::BeforeNames { .. } => {
                 HistoryApiError::new(HistoryErrorCode::BeforeHistory, message)
             }

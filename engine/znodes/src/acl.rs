@@ -1,13 +1,13 @@
 //! Access control lists: who may do what with a znode.
 //!
-//! Which ids a connection has is not decided here: whoever serves the connection authenticates it.
+//! The ids of a connection come from the protocol's crate, which authenticates clients.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-
-use crate::code::ZkCode;
+use zk_wire::ZkCode;
 
 pub const READ: i32 = 1;
 pub const WRITE: i32 = 2;
@@ -16,6 +16,18 @@ pub const DELETE: i32 = 8;
 pub const ADMIN: i32 = 16;
 /// All permissions.
 pub const ALL: i32 = 31;
+
+/// The letters of permissions, in the order of ZooKeeper's command line.
+const LETTERS: [(i32, char); 5] =
+    [(CREATE, 'c'), (DELETE, 'd'), (READ, 'r'), (WRITE, 'w'), (ADMIN, 'a')];
+
+/// Permissions as ZooKeeper's command line writes them: some of `cdrwa`.
+pub fn permission_letters(permissions: i32) -> String {
+    LETTERS.iter().filter(|(bit, _)| permissions & bit != 0).map(|(_, letter)| letter).collect()
+}
+
+/// How long a list may be in bytes.
+pub const ACL_BYTES_MAX: usize = 1 << 20;
 
 /// An identity in one of the schemes `world`, `ip`, `digest` and `super`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,6 +40,11 @@ pub struct AclId {
 impl AclId {
     pub fn new(scheme: &str, id: &str) -> AclId {
         AclId { scheme: scheme.to_owned(), id: id.to_owned() }
+    }
+
+    /// How long it is in bytes.
+    pub fn bytes(&self) -> usize {
+        self.scheme.len() + self.id.len()
     }
 
     fn is_anyone(&self) -> bool {
@@ -77,7 +94,7 @@ pub fn check_permission(acl: &[AclEntry], wanted: i32, held: &[AclId]) -> Result
 }
 
 /// An entry as a client sends it: any field of the id may be null.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestedAclEntry {
     pub permissions: i32,
     pub scheme: Option<String>,
@@ -88,31 +105,34 @@ pub struct RequestedAclEntry {
 /// place of the scheme `auth`.
 ///
 /// # Errors
-/// [`ZkCode::InvalidAcl`]: the list is empty, or has an id that no scheme accepts.
+/// [`ZkCode::InvalidAcl`]: the list is empty, has an id that no scheme accepts, or is longer than
+/// [`ACL_BYTES_MAX`] with the ids of the connection in it.
 pub fn resolve_acl(requested: Option<&[RequestedAclEntry]>, held: &[AclId]) -> Result<Acl, ZkCode> {
-    let mut unique: Vec<&RequestedAclEntry> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut resolved = Vec::new();
+    let mut bytes = 0;
+    let mut push = |permissions, id: AclId| {
+        bytes += size_of::<i32>() + id.bytes();
+        resolved.push(AclEntry { permissions, id });
+        if bytes <= ACL_BYTES_MAX { Ok(()) } else { Err(ZkCode::InvalidAcl) }
+    };
     for entry in requested.unwrap_or_default() {
-        if !unique.contains(&entry) {
-            unique.push(entry);
+        if !seen.insert(entry) {
+            continue;
         }
-    }
-    let mut resolved = Vec::with_capacity(unique.len());
-    for entry in unique {
         let RequestedAclEntry { permissions, scheme: Some(scheme), id } = entry else {
             return Err(ZkCode::InvalidAcl);
         };
-        let permissions = *permissions;
         if scheme == "auth" {
-            let own = held.iter().filter(|id| is_authenticated(&id.scheme));
-            let before = resolved.len();
-            resolved.extend(own.map(|id| AclEntry { permissions, id: id.clone() }));
-            if resolved.len() == before {
+            let own: Vec<_> = held.iter().filter(|id| is_authenticated(&id.scheme)).collect();
+            if own.is_empty() {
                 return Err(ZkCode::InvalidAcl);
             }
+            own.into_iter().try_for_each(|id| push(*permissions, id.clone()))?;
             continue;
         }
         let id = id.as_deref().filter(|id| is_valid_id(scheme, id)).ok_or(ZkCode::InvalidAcl)?;
-        resolved.push(AclEntry { permissions, id: AclId::new(scheme, id) });
+        push(*permissions, AclId::new(scheme, id))?;
     }
     match resolved.is_empty() {
         true => Err(ZkCode::InvalidAcl),
@@ -194,6 +214,15 @@ mod tests {
         assert_eq!(resolve_acl(None, &[]), Err(ZkCode::InvalidAcl));
         let twice = [requested("ip", "10.0.0.0/8"), requested("ip", "10.0.0.0/8")];
         assert_eq!(resolve_acl(Some(&twice), &[]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_list_that_grows_by_the_ids_of_its_connection_has_a_limit() {
+        let held = [AclId::new("digest", &format!("{}:hash", "u".repeat(10_000)))];
+        let auth = |permissions| RequestedAclEntry { permissions, ..requested("auth", "") };
+        let list: Vec<_> = (0..200).map(auth).collect();
+        assert_eq!(resolve_acl(Some(&list[..50]), &held).unwrap().len(), 50);
+        assert_eq!(resolve_acl(Some(&list), &held), Err(ZkCode::InvalidAcl));
     }
 
     #[test]

@@ -3,26 +3,19 @@
 //! The header is filled in where the order of transactions is known: whether it failed, and whose it
 //! is. A transaction that failed has no body.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use storage::{Payload, PayloadHeader};
+use zk_wire::ZkCode;
 
-use crate::code::ZkCode;
 use crate::request::{SessionId, ZnodeRefusal, ZnodeTransaction};
 
 /// The version of the layout.
 const LAYOUT: u8 = 1;
 const HEADER_BYTES: usize = 1 + 4 + 4 + 8;
 
-/// What an entry carries after its header, encoded with postcard.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ZnodeEntryBody {
-    /// Who asked for it: the ids of the connection, without hashes.
-    pub(crate) by: Arc<str>,
-    pub(crate) transaction: ZnodeTransaction,
-}
+/// What an entry carries after its header, encoded with postcard: who asked for it (the ids of the
+/// connection, without hashes), and the transaction.
+type ZnodeEntryBody<By, Transaction> = (By, Transaction);
 
 /// What was decided about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +55,9 @@ impl ZnodeEntryHeader {
 }
 
 /// The payload of a transaction that waits to be decided.
-pub(crate) fn undecided_payload(body: &ZnodeEntryBody) -> Payload {
-    let bytes = postcard::to_stdvec(body).expect("a transaction can be encoded");
+pub(crate) fn undecided_payload(by: &str, transaction: &ZnodeTransaction) -> Payload {
+    let body: ZnodeEntryBody<&str, &ZnodeTransaction> = (by, transaction);
+    let bytes = postcard::to_stdvec(&body).expect("a transaction can be encoded");
     Payload { header: PayloadHeader::new(&[0; HEADER_BYTES]), rest: bytes.into() }
 }
 
@@ -75,22 +69,31 @@ pub(crate) fn decide(payload: &mut Payload, header: ZnodeEntryHeader) {
     }
 }
 
-/// Decodes an entry: its header, and its body unless it failed.
+/// An entry that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ZnodeEntry {
+    pub(crate) header: ZnodeEntryHeader,
+    /// Who asked for it; empty if it failed.
+    pub(crate) by: String,
+    /// `None` if it failed.
+    pub(crate) transaction: Option<ZnodeTransaction>,
+}
+
+/// Decodes an entry.
 ///
 /// # Errors
 /// In words: what does not read.
-pub(crate) fn decode_entry(
-    bytes: &[u8],
-) -> Result<(ZnodeEntryHeader, Option<ZnodeEntryBody>), String> {
+pub(crate) fn decode_entry(bytes: &[u8]) -> Result<ZnodeEntry, String> {
     let Some((header, body)) = bytes.split_first_chunk() else {
         return Err(format!("an entry of {} bytes is too short", bytes.len()));
     };
     let header = ZnodeEntryHeader::decode(header)?;
     if header.refusal.is_some() {
-        return Ok((header, None));
+        return Ok(ZnodeEntry { header, by: String::new(), transaction: None });
     }
-    let body = postcard::from_bytes(body).map_err(|error| error.to_string())?;
-    Ok((header, Some(body)))
+    let (by, transaction): ZnodeEntryBody<String, ZnodeTransaction> =
+        postcard::from_bytes(body).map_err(|error| error.to_string())?;
+    Ok(ZnodeEntry { header, by, transaction: Some(transaction) })
 }
 
 #[cfg(test)]
@@ -103,9 +106,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn body(transaction: ZnodeTransaction) -> ZnodeEntryBody {
-        ZnodeEntryBody { by: "ip:::1".into(), transaction }
-    }
+    const BY: &str = "ip:::1";
 
     /// `docs/FORMAT.md` describes these bytes. Others mean another layout.
     #[test]
@@ -146,8 +147,7 @@ mod tests {
             (ZnodeTransaction::Reaped { path }, format!("{by}03022f61")),
         ];
         for (transaction, expected) in all {
-            let body = body(transaction);
-            let mut payload = undecided_payload(&body);
+            let mut payload = undecided_payload(BY, &transaction);
             assert_eq!(hex(&payload.rest), expected);
             let header = ZnodeEntryHeader { session: SessionId(0x0102), refusal: None };
             decide(&mut payload, header);
@@ -155,23 +155,25 @@ mod tests {
                 hex(payload.header.as_slice()),
                 format!("01{}0201{}", "00".repeat(8), "00".repeat(6))
             );
-            assert_eq!(decode_entry(&payload.to_bytes()), Ok((header, Some(body))));
+            let entry = ZnodeEntry { header, by: BY.to_owned(), transaction: Some(transaction) };
+            assert_eq!(decode_entry(&payload.to_bytes()), Ok(entry));
         }
     }
 
     #[test]
     fn a_transaction_that_failed_has_a_header_only() {
-        let mut payload = undecided_payload(&body(ZnodeTransaction::SessionClosed));
+        let mut payload = undecided_payload(BY, &ZnodeTransaction::SessionClosed);
         let refusal = Some(ZnodeRefusal { code: ZkCode::NoNode, op: 3 });
         let header = ZnodeEntryHeader { session: SessionId(-1), refusal };
         decide(&mut payload, header);
         assert_eq!(hex(&payload.to_bytes()), format!("019bffffff03000000{}", "ff".repeat(8)));
-        assert_eq!(decode_entry(&payload.to_bytes()), Ok((header, None)));
+        let entry = ZnodeEntry { header, by: String::new(), transaction: None };
+        assert_eq!(decode_entry(&payload.to_bytes()), Ok(entry));
     }
 
     #[test]
     fn other_bytes_are_refused_in_words() {
-        let mut payload = undecided_payload(&body(ZnodeTransaction::SessionClosed));
+        let mut payload = undecided_payload(BY, &ZnodeTransaction::SessionClosed);
         decide(&mut payload, ZnodeEntryHeader { session: SessionId(1), refusal: None });
         let bytes = payload.to_bytes();
         for end in 0..bytes.len() {

@@ -4,140 +4,78 @@
 //! applies the transactions that the catalog lacks, in order, and so finds every acknowledged one.
 //! Maintenance applies some now and then ([`ZnodeHistory::catch_up`]), so that few are left.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use engine_core::log_history::{earliest_bound, is_retained};
 use engine_core::numbering::{KIND_ZNODES, ZNODES_LOG};
 use engine_core::projection::{CatalogFillError, ProjectionFill, ReaderProjection};
-use engine_core::{CatalogSlot, EngineError};
+use engine_core::{CatalogSlot, EngineCore, EngineError, SeekError};
 use hlc::{Cut, Hlc};
 use parking_lot::{Mutex, MutexGuard};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch, escape, unescape};
+use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch, unescape};
 use storage::{EntryPayload, Log, Offset};
+use zk_wire::ZnodeStat;
 
-use crate::acl::{self, Acl};
+use crate::acl::Acl;
+use crate::checkpoint::{
+    CheckpointPart, CheckpointSeal, CheckpointWriter, CheckpointZnode, read_checkpoint, seals,
+};
 use crate::entry::decode_entry;
-use crate::path::{sequential_path, split_path};
-use crate::request::{SessionId, ZnodeOp, ZnodeTransaction};
-use crate::stat::ZnodeStat;
-use crate::tree::{TransactionTime, ZnodeOwner, next_version, time_of};
+use crate::meta::{ZnodeMeta, ZnodeOwner};
+use crate::path::key_of;
+use crate::replay::{NewestVersions, ReplayError, TransactionReplay};
+use crate::request::{ZnodeLifetime, ZnodeTransaction};
+use crate::versions::{
+    PREFIX, VersionWriter, data_key, decode, encode, ephemeral_key, key_path, name_key,
+    put_session, sessions_prefix, subtree_prefix, version, version_key,
+};
 
-/// The key prefix of znodes. Groups and files use other letters.
-const PREFIX: u8 = b'z';
-/// A name in its parent: everything about a znode but its data.
-const NAME: u8 = b'n';
-/// The root, which has no name.
-const ROOT: u8 = b'r';
-/// The data of a znode. Apart, because a znode has a new version whenever a child comes or goes.
-const DATA: u8 = b'd';
-/// The ephemeral znodes of a session, now.
-const EPHEMERAL: u8 = b'e';
-/// Between a parent's path and a name. [`escape`] never writes it.
-const SEPARATOR: &[u8] = &[1, 3];
 /// The key of the layout version of all of these.
 const LAYOUT: &[u8] = b"zv";
 /// Catalogs with another version are rebuilt.
-const LAYOUT_NOW: &[u8] = b"1";
+const LAYOUT_NOW: &[u8] = b"3";
 /// How many bytes of entries are read at once.
 const READ_BYTES: usize = 1 << 20;
-
-/// A version of a znode.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct ZnodeVersion {
-    czxid: i64,
-    mzxid: i64,
-    pzxid: i64,
-    ctime: i64,
-    mtime: i64,
-    version: i32,
-    creates: i32,
-    aversion: i32,
-    children: i32,
-    data_length: i32,
-    owner: ZnodeOwner,
-    acl: Acl,
-}
-
-impl ZnodeVersion {
-    fn new(at: TransactionTime, owner: ZnodeOwner, acl: Acl) -> ZnodeVersion {
-        ZnodeVersion {
-            czxid: at.zxid,
-            mzxid: at.zxid,
-            pzxid: at.zxid,
-            ctime: at.ms,
-            mtime: at.ms,
-            version: 0,
-            creates: 0,
-            aversion: 0,
-            children: 0,
-            data_length: 0,
-            owner,
-            acl,
-        }
-    }
-
-    /// The znodes that are there before the first transaction.
-    fn built_in(path: &str) -> Option<ZnodeVersion> {
-        let (children, permissions, aversion) = match path {
-            "" => (1, acl::ALL, 0),
-            "/zookeeper" => (2, acl::ALL, 0),
-            "/zookeeper/quota" => (0, acl::ALL, 0),
-            "/zookeeper/config" => (0, acl::READ, -1),
-            _ => return None,
-        };
-        let at = TransactionTime { zxid: 0, ms: 0 };
-        let znode = ZnodeVersion::new(at, ZnodeOwner::None, acl::anyone(permissions));
-        Some(ZnodeVersion { children, aversion, ..znode })
-    }
-
-    fn stat(&self) -> ZnodeStat {
-        ZnodeStat {
-            czxid: self.czxid,
-            mzxid: self.mzxid,
-            ctime: self.ctime,
-            mtime: self.mtime,
-            version: self.version,
-            cversion: self.creates.wrapping_mul(2).wrapping_sub(self.children),
-            aversion: self.aversion,
-            ephemeral_owner: self.owner.shown(),
-            data_length: self.data_length,
-            num_children: self.children,
-            pzxid: self.pzxid,
-        }
-    }
-}
+/// How many newest versions are kept beside a catalog while transactions are applied to it.
+const NEWEST_MAX: usize = 10_000;
 
 /// A znode as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastZnode {
     pub stat: ZnodeStat,
+    pub lifetime: ZnodeLifetime,
     pub acl: Acl,
     pub data: Option<Vec<u8>>,
 }
 
 /// Znodes as of any moment.
 pub struct ZnodeHistory {
-    log: Arc<Log>,
+    pub(crate) log: Arc<Log>,
+    checkpoints: Arc<Log>,
     catalog: Arc<CatalogSlot>,
     /// The first offset that is not in the catalog yet.
     next: Mutex<Offset>,
 }
 
 impl ZnodeHistory {
-    /// The history in the entries of `log`, which is [`ZNODES_LOG`].
-    pub(crate) fn new(log: Arc<Log>, catalog: Arc<CatalogSlot>) -> ZnodeHistory {
-        ZnodeHistory { log, catalog, next: Mutex::new(Offset(0)) }
+    /// The history in the entries of `log`, which is [`ZNODES_LOG`], from the oldest of `checkpoints` on.
+    pub(crate) fn new(
+        log: Arc<Log>,
+        checkpoints: Arc<Log>,
+        catalog: Arc<CatalogSlot>,
+    ) -> ZnodeHistory {
+        ZnodeHistory { log, checkpoints, catalog, next: Mutex::new(Offset(0)) }
     }
 
-    /// Applies the transactions that the catalog lacks.
-    fn caught_up(&self) -> Result<Arc<Catalog>, EngineError> {
+    /// Applies the transactions that the catalog lacks. Returns the first one that came meanwhile: it may
+    /// not be there yet.
+    pub(crate) fn caught_up(&self) -> Result<(Arc<Catalog>, Offset), EngineError> {
         let mut next = self.next.lock();
         let catalog = self.catalog.get()?;
-        advance(&self.log, &catalog, &mut next, usize::MAX)?;
-        Ok(catalog)
+        self.advance(&catalog, &mut next, usize::MAX)?;
+        Ok((catalog, *next))
     }
 
     /// Applies some of the transactions that the catalog lacks, at most about `count`. It may wait for
@@ -147,29 +85,151 @@ impl ZnodeHistory {
     /// As [`ZnodeHistory::get`].
     pub fn catch_up(&self, count: usize) -> Result<(), EngineError> {
         let mut next = self.next.lock();
-        advance(&self.log, &*self.catalog.get()?, &mut next, count)
+        self.advance(&*self.catalog.get()?, &mut next, count)
+    }
+
+    /// Applies entries from `next` on, at most about `count`.
+    fn advance(
+        &self,
+        catalog: &Catalog,
+        next: &mut Offset,
+        count: usize,
+    ) -> Result<(), EngineError> {
+        let start = self.log.start();
+        if *next < start {
+            self.load_oldest_checkpoint(catalog, start)?;
+            *next = start;
+        }
+        let (end, from) = (self.log.end(), *next);
+        let mut feed = CatalogFeed::new(catalog);
+        let mut read_to = from;
+        while read_to < end && read_to.0 - from.0 < count as u64 {
+            let pieces = self.log.read(read_to, end, READ_BYTES)?;
+            if pieces.first().is_none_or(|piece| piece.entry.base != read_to) {
+                let why = format!("a transaction of znodes is not there. entry={}", read_to.0);
+                return Err(EngineError::Corrupt(why));
+            }
+            for piece in pieces {
+                feed.apply(&piece)?;
+                read_to = piece.entry.end();
+            }
+            // Readers rely on what is in front of `next`.
+            feed.flush()?;
+            *next = read_to;
+        }
+        Ok(())
+    }
+
+    /// Loads the checkpoint at which the history begins into an empty catalog.
+    fn load_oldest_checkpoint(&self, catalog: &Catalog, start: Offset) -> Result<(), EngineError> {
+        let seal = oldest_checkpoint(&self.checkpoints, start)?;
+        let stamp = Hlc::from_bits(seal.stamp);
+        read_checkpoint(&self.checkpoints, &seal, &mut |part| {
+            let mut writer = VersionWriter::new(catalog);
+            match part {
+                CheckpointPart::Sessions(sessions) => {
+                    for session in sessions {
+                        put_session(writer.next()?, stamp, session.id, Some(&session));
+                    }
+                }
+                CheckpointPart::Znodes(znodes) => {
+                    for CheckpointZnode { path, meta, data } in znodes {
+                        writer.next()?.put(&version_key(&path), stamp, Some(&encode(&meta)));
+                        writer.next()?.put(&data_key(&path), stamp, Some(&encode(&data)));
+                        if let ZnodeOwner::Session(session) = meta.owner {
+                            let key = ephemeral_key(session, &path);
+                            writer.next()?.put_unversioned(&key, Some(b""));
+                        }
+                    }
+                }
+                CheckpointPart::Seal(_) => {}
+            }
+            Ok(writer.flush()?)
+        })
+    }
+
+    /// Writes a checkpoint of all transactions so far; whether there are any.
+    pub(crate) fn write_checkpoint(&self, core: &EngineCore) -> Result<bool, EngineError> {
+        let (catalog, start) = self.caught_up()?;
+        let last = start.0.checked_sub(1).map(|last| self.log.entry_at(Offset(last)));
+        let Some(last) = last.transpose()?.flatten() else { return Ok(false) };
+        let cut = Cut::through(last.stamp);
+        let mut writer = CheckpointWriter::new(core);
+        let sessions = catalog.scan(&sessions_prefix(), cut)?;
+        let sessions = sessions.iter().map(|(_, _, session)| decode(session));
+        writer.sessions(sessions.collect::<Result<_, _>>()?)?;
+        let znode = |path: &str, meta: ZnodeMeta| -> Result<CheckpointZnode, EngineError> {
+            let data = match catalog.get(&data_key(path), cut)? {
+                Some((_, data)) => decode(&data)?,
+                None => Some(Bytes::new()),
+            };
+            Ok(CheckpointZnode { path: path.to_owned(), meta, data })
+        };
+        for path in ["", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"] {
+            let meta = version(&catalog, path, cut)?.expect("a built-in path");
+            writer.znode(znode(path, meta)?)?;
+        }
+        catalog.visit(&subtree_prefix(""), cut, &mut |key, _, value| match key_path(key)
+            .filter(|path| ZnodeMeta::built_in(path).is_none())
+        {
+            Some(path) => writer.znode(znode(&path, decode(value)?)?),
+            None => Ok(()),
+        })?;
+        let seal = writer.seal(start, last.stamp)?;
+        tracing::info!(
+            transactions = seal.start,
+            bytes = seal.bytes,
+            "wrote a checkpoint of znodes"
+        );
+        Ok(true)
+    }
+
+    /// Removes versions that no cut from `horizon` on shows; returns how many.
+    pub(crate) fn prune(&self, horizon: Cut) -> Result<u64, EngineError> {
+        Ok(self.catalog.get()?.prune(&[PREFIX], horizon.bound())?)
+    }
+
+    /// Whether the history reaches back to `cut`.
+    ///
+    /// # Errors
+    /// [`SeekError::BeforeZnodes`].
+    pub fn check_retained(&self, cut: Cut) -> Result<(), SeekError> {
+        let horizon = self.log.horizon();
+        match is_retained(&horizon, cut) {
+            true => Ok(()),
+            false => Err(SeekError::BeforeZnodes { earliest: earliest_bound(&horizon) }),
+        }
     }
 
     /// A znode in `cut`, if it existed.
     ///
     /// # Errors
-    /// The catalog is being rebuilt, or the journal cannot be read.
-    pub fn get(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, EngineError> {
-        let (catalog, path) = (self.caught_up()?, key_of(path));
+    /// The history does not reach back so far, the catalog is being rebuilt, or the journal cannot be
+    /// read.
+    pub fn get(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, SeekError> {
+        let found = self.get_kept(path, cut)?;
+        // Afterwards, because what was removed meanwhile may have been missed.
+        self.check_retained(cut)?;
+        Ok(found)
+    }
+
+    fn get_kept(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, EngineError> {
+        let ((catalog, _), path) = (self.caught_up()?, key_of(path));
         let Some(znode) = version(&catalog, path, cut)? else { return Ok(None) };
         let data = match catalog.get(&data_key(path), cut)? {
             Some((_, data)) => decode(&data)?,
             None => Some(Vec::new()),
         };
-        Ok(Some(PastZnode { stat: znode.stat(), acl: znode.acl, data }))
+        let (stat, lifetime) = (znode.stat(), znode.owner.lifetime());
+        Ok(Some(PastZnode { stat, lifetime, acl: znode.acl, data }))
     }
 
     /// The names of a znode's children in `cut`, in byte order.
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
-    pub fn children(&self, path: &str, cut: Cut) -> Result<Vec<String>, EngineError> {
-        let (catalog, path) = (self.caught_up()?, key_of(path));
+    pub fn children(&self, path: &str, cut: Cut) -> Result<Vec<String>, SeekError> {
+        let ((catalog, _), path) = (self.caught_up()?, key_of(path));
         let prefix = name_key(path, "");
         let mut names: Vec<String> = match path {
             "" => vec!["zookeeper".to_owned()],
@@ -178,8 +238,9 @@ impl ZnodeHistory {
         };
         catalog.visit(&prefix, cut, &mut |key, _, _| {
             names.push(unescape(&key[prefix.len()..]));
-            Ok::<_, CatalogError>(())
+            Ok::<_, EngineError>(())
         })?;
+        self.check_retained(cut)?;
         names.sort_unstable();
         names.dedup();
         Ok(names)
@@ -189,7 +250,7 @@ impl ZnodeHistory {
     ///
     /// # Errors
     /// As [`ZnodeHistory::get`].
-    pub fn descendants(&self, path: &str, cut: Cut) -> Result<usize, EngineError> {
+    pub fn descendants(&self, path: &str, cut: Cut) -> Result<usize, SeekError> {
         let mut open = vec![key_of(path).to_owned()];
         let mut count = 0;
         while let Some(path) = open.pop() {
@@ -203,9 +264,11 @@ impl ZnodeHistory {
     /// The zxid of the last transaction in `cut`.
     ///
     /// # Errors
-    /// An index cannot be read.
-    pub fn zxid_at(&self, cut: Cut) -> Result<i64, EngineError> {
-        Ok(self.log.offset_at(cut)?.0 as i64)
+    /// The history does not reach back so far, or an index cannot be read.
+    pub fn zxid_at(&self, cut: Cut) -> Result<i64, SeekError> {
+        let end = self.log.offset_at(cut).map_err(EngineError::from)?;
+        self.check_retained(cut)?;
+        Ok(end.0 as i64)
     }
 }
 
@@ -245,6 +308,10 @@ impl ReaderProjection for ZnodeProjection {
         };
         Ok(Box::new(ZnodeHistoryFill { history: &self.0, next, paused: None }))
     }
+
+    fn check_retained(&self, cut: Cut) -> Result<(), SeekError> {
+        self.0.check_retained(cut)
+    }
 }
 
 /// A catalog before it is put into use.
@@ -273,57 +340,82 @@ impl ProjectionFill for ZnodeHistoryFill<'_> {
     }
 }
 
-/// Applies the entries of `log` from `next` on, at most about `count`.
-fn advance(
-    log: &Log,
-    catalog: &Catalog,
-    next: &mut Offset,
-    count: usize,
-) -> Result<(), EngineError> {
-    let (end, from) = (log.end(), *next);
-    while *next < end && next.0 - from.0 < count as u64 {
-        let pieces = log.read(*next, end, READ_BYTES)?;
-        if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
-            let why = format!("a transaction of znodes is not there. entry={}", next.0);
-            return Err(EngineError::Corrupt(why));
-        }
-        for piece in pieces {
-            apply(catalog, &piece)?;
-            *next = piece.entry.end();
-        }
-    }
-    Ok(())
+/// Applies transactions to a catalog, many in one batch.
+struct CatalogFeed<'a> {
+    catalog: &'a Catalog,
+    writer: VersionWriter<'a>,
+    newest: NewestVersions,
+    /// The last transaction that is in the writer, or was written with another position.
+    applied: Option<AppliedOffset>,
 }
 
-fn apply(catalog: &Catalog, piece: &EntryPayload) -> Result<(), EngineError> {
-    let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
-    let corrupt = |why: String| {
+impl<'a> CatalogFeed<'a> {
+    fn new(catalog: &'a Catalog) -> CatalogFeed<'a> {
+        let (writer, newest) = (VersionWriter::new(catalog), NewestVersions::new());
+        CatalogFeed { catalog, writer, newest, applied: None }
+    }
+
+    fn apply(&mut self, piece: &EntryPayload) -> Result<(), EngineError> {
+        let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
+        let zxid = offset.0 as i64 + 1;
+        if kind != KIND_ZNODES {
+            return Err(corrupt(zxid, &format!("its kind is {kind}")));
+        }
+        let entry = decode_entry(&piece.read()?).map_err(|why| corrupt(zxid, &why))?;
+        if let Some(transaction) = &entry.transaction {
+            if matches!(transaction, ZnodeTransaction::SessionClosed) {
+                // Its ephemeral znodes are looked up in the catalog.
+                self.flush()?;
+            }
+            let state = (self.catalog, &self.newest);
+            let session = entry.header.session;
+            let replay = TransactionReplay::run(state, (zxid, stamp), session, transaction);
+            let replay = replay.map_err(|error| replay_error(zxid, error))?;
+            let newest = replay.write_versions(&mut self.writer)?;
+            self.newest.extend(newest);
+        }
+        self.applied = Some(AppliedOffset { offset, stamp });
+        if self.writer.is_full() {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), EngineError> {
+        if let Some(applied) = self.applied.take() {
+            self.writer.flush_at(applied)?;
+        }
+        if self.newest.len() > NEWEST_MAX {
+            self.newest.clear();
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn replay_error(zxid: i64, error: ReplayError) -> EngineError {
+    match error {
+        ReplayError::Catalog(error) => EngineError::Loading(error),
+        ReplayError::Journal(why) => corrupt(zxid, &why),
+    }
+}
+
+pub(crate) fn corrupt(zxid: i64, why: &str) -> EngineError {
+    EngineError::Corrupt(format!("the transaction {zxid} of znodes does not read: {why}"))
+}
+
+/// The checkpoint at which a history begins that begins at `start`: the oldest one there is.
+pub(crate) fn oldest_checkpoint(
+    checkpoints: &Log,
+    start: Offset,
+) -> Result<CheckpointSeal, EngineError> {
+    let oldest = seals(checkpoints).last().transpose()?;
+    oldest.filter(|seal| Offset(seal.start) == start).ok_or_else(|| {
         EngineError::Corrupt(format!(
-            "a transaction of znodes does not read: {why}. entry={}",
-            offset.0
+            "the history of znodes begins at {}, and there is no checkpoint of it. Restore the data \
+             directory from a backup, or report this as a bug",
+            start.0
         ))
-    };
-    if kind != KIND_ZNODES {
-        return Err(corrupt(format!("its kind is {kind}")));
-    }
-    let (header, body) = decode_entry(&piece.read()?).map_err(corrupt)?;
-    let mut applier = VersionApplier {
-        catalog,
-        stamp,
-        at: time_of(offset.0 as i64 + 1, stamp),
-        session: header.session,
-        changes: CatalogWriteBatch::default(),
-        znodes: BTreeMap::new(),
-        ephemerals: BTreeMap::new(),
-    };
-    if let Some(body) = body {
-        applier.apply(&body.transaction).map_err(|error| match error {
-            VersionError::Catalog(error) => EngineError::Loading(error),
-            VersionError::Journal(why) => corrupt(why),
-        })?;
-    }
-    let changes = applier.changes();
-    Ok(catalog.apply_in(changes, ZNODES_LOG, AppliedOffset { offset, stamp })?)
+    })
 }
 
 fn clear(catalog: &Catalog) -> Result<(), CatalogError> {
@@ -331,192 +423,4 @@ fn clear(catalog: &Catalog) -> Result<(), CatalogError> {
     let mut layout = CatalogWriteBatch::default();
     layout.put_unversioned(LAYOUT, Some(LAYOUT_NOW));
     catalog.apply_unpositioned(layout)
-}
-
-/// Why a transaction cannot be applied to a catalog.
-enum VersionError {
-    Catalog(CatalogError),
-    Journal(String),
-}
-
-impl From<CatalogError> for VersionError {
-    fn from(error: CatalogError) -> VersionError {
-        VersionError::Catalog(error)
-    }
-}
-
-impl From<EngineError> for VersionError {
-    fn from(error: EngineError) -> VersionError {
-        match error {
-            EngineError::Loading(error) => VersionError::Catalog(error),
-            error => VersionError::Journal(error.to_string()),
-        }
-    }
-}
-
-/// Applies one transaction to the catalog. Its later changes see its earlier ones.
-struct VersionApplier<'a> {
-    catalog: &'a Catalog,
-    stamp: Hlc,
-    at: TransactionTime,
-    session: SessionId,
-    changes: CatalogWriteBatch,
-    znodes: BTreeMap<String, Option<ZnodeVersion>>,
-    ephemerals: BTreeMap<(SessionId, String), bool>,
-}
-
-impl VersionApplier<'_> {
-    fn apply(&mut self, transaction: &ZnodeTransaction) -> Result<(), VersionError> {
-        match transaction {
-            ZnodeTransaction::Ops(ops) => ops.iter().try_for_each(|op| self.apply_op(op)),
-            ZnodeTransaction::SessionCreated { .. } => Ok(()),
-            ZnodeTransaction::SessionClosed => {
-                let prefix = ephemeral_key(self.session, "");
-                for (key, ..) in self.catalog.scan(&prefix, Cut::ALL)? {
-                    self.delete(&unescape(&key[prefix.len()..]))?;
-                }
-                Ok(())
-            }
-            ZnodeTransaction::Reaped { path } => self.delete(path),
-        }
-    }
-
-    fn apply_op(&mut self, op: &ZnodeOp) -> Result<(), VersionError> {
-        let at = self.at;
-        match op {
-            ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
-                let owner = ZnodeOwner::of(*lifetime, self.session);
-                let (parent, _) = split(path)?;
-                let above = self.existing(parent)?;
-                let path = match is_sequential {
-                    true => sequential_path(path, above.creates),
-                    false => path.clone(),
-                };
-                above.creates = above.creates.wrapping_add(1);
-                above.children += 1;
-                above.pzxid = at.zxid;
-                let znode = ZnodeVersion::new(at, owner, Acl::clone(acl));
-                self.put_data(&path, data.as_ref());
-                let data_length = length_of(data.as_ref());
-                self.znodes.insert(path.clone(), Some(ZnodeVersion { data_length, ..znode }));
-                if let ZnodeOwner::Session(session) = owner {
-                    self.ephemerals.insert((session, path), true);
-                }
-            }
-            ZnodeOp::Delete { path, .. } => self.delete(path)?,
-            ZnodeOp::SetData { path, data, .. } => {
-                let znode = self.existing(path)?;
-                znode.version = next_version(znode.version);
-                (znode.mzxid, znode.mtime) = (at.zxid, at.ms);
-                znode.data_length = length_of(data.as_ref());
-                self.put_data(key_of(path), data.as_ref());
-            }
-            ZnodeOp::SetAcl { path, acl, .. } => {
-                let znode = self.existing(path)?;
-                znode.aversion = next_version(znode.aversion);
-                znode.acl = Acl::clone(acl);
-            }
-            ZnodeOp::Check { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn delete(&mut self, path: &str) -> Result<(), VersionError> {
-        let (parent, _) = split(path)?;
-        let zxid = self.at.zxid;
-        let above = self.existing(parent)?;
-        above.children -= 1;
-        above.pzxid = zxid;
-        let deleted = self.existing(path)?;
-        if let ZnodeOwner::Session(session) = deleted.owner {
-            self.ephemerals.insert((session, path.to_owned()), false);
-        }
-        self.znodes.insert(path.to_owned(), None);
-        self.changes.put(&data_key(path), self.stamp, None);
-        Ok(())
-    }
-
-    fn existing(&mut self, path: &str) -> Result<&mut ZnodeVersion, VersionError> {
-        let path = key_of(path);
-        if !self.znodes.contains_key(path) {
-            let before = version(self.catalog, path, Cut::below(self.stamp))?;
-            self.znodes.insert(path.to_owned(), before);
-        }
-        let znode = self.znodes.get_mut(path).expect("it was just put there");
-        znode.as_mut().ok_or_else(|| VersionError::Journal(format!("there is no {path}")))
-    }
-
-    fn put_data(&mut self, path: &str, data: Option<&Bytes>) {
-        self.changes.put(&data_key(path), self.stamp, Some(&encode(&data)));
-    }
-
-    fn changes(mut self) -> CatalogWriteBatch {
-        for (path, znode) in &self.znodes {
-            let value = znode.as_ref().map(encode);
-            self.changes.put(&version_key(path), self.stamp, value.as_deref());
-        }
-        for ((session, path), is_there) in &self.ephemerals {
-            let value = is_there.then_some(&b""[..]);
-            self.changes.put_unversioned(&ephemeral_key(*session, path), value);
-        }
-        self.changes
-    }
-}
-
-fn split(path: &str) -> Result<(&str, &str), VersionError> {
-    split_path(path).map_err(|_| VersionError::Journal(format!("{path} is no path")))
-}
-
-/// The version of a znode in `cut`.
-fn version(catalog: &Catalog, path: &str, cut: Cut) -> Result<Option<ZnodeVersion>, EngineError> {
-    match catalog.get(&version_key(path), cut)? {
-        Some((_, value)) => decode(&value).map(Some),
-        None => Ok(ZnodeVersion::built_in(path)),
-    }
-}
-
-fn version_key(path: &str) -> Vec<u8> {
-    match path.rsplit_once('/') {
-        Some((parent, name)) => name_key(parent, name),
-        None => vec![PREFIX, ROOT],
-    }
-}
-
-fn name_key(parent: &str, name: &str) -> Vec<u8> {
-    let mut key = vec![PREFIX, NAME];
-    escape(parent, &mut key);
-    key.extend_from_slice(SEPARATOR);
-    escape(name, &mut key);
-    key
-}
-
-fn data_key(path: &str) -> Vec<u8> {
-    let mut key = vec![PREFIX, DATA];
-    escape(path, &mut key);
-    key
-}
-
-fn ephemeral_key(session: SessionId, path: &str) -> Vec<u8> {
-    let mut key = vec![PREFIX, EPHEMERAL];
-    key.extend_from_slice(format!("{:016x}", session.0).as_bytes());
-    escape(path, &mut key);
-    key
-}
-
-/// The root has two spellings.
-fn key_of(path: &str) -> &str {
-    if path == "/" { "" } else { path }
-}
-
-fn length_of(data: Option<&Bytes>) -> i32 {
-    data.map_or(0, |data| data.len() as i32)
-}
-
-fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("a value of the catalog can be encoded")
-}
-
-fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, EngineError> {
-    postcard::from_bytes(value)
-        .map_err(|error| EngineError::Corrupt(format!("decode the catalog's value: {error}")))
 }

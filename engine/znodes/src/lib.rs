@@ -5,31 +5,41 @@
 //! 1. `pending`: on the writer's thread, where the order of transactions is known, it is decided
 //!    whether it fails.
 //! 2. `tree`: once it is on stable storage, it is applied, on the thread of this crate.
-//! 3. Whoever asked for it, and whoever watches, are called while the tree is still locked: nobody
-//!    reads the change before they know of it.
+//! 3. Watches fire while the tree is locked, and replies follow before the next transaction is
+//!    applied: no reader sees a change before its event is on the way.
 //!
-//! This crate knows no wire format, no connections and no watches.
+//! This crate knows no connections and no watches, and of the wire only error codes and stats.
 
 #![forbid(unsafe_code)]
 
 pub mod acl;
-mod code;
+mod changes;
+mod checkpoint;
 mod entry;
 mod history;
+mod meta;
 mod path;
 mod pending;
+mod replay;
 mod request;
-mod stat;
+mod restore;
+mod retention;
 mod tree;
+mod versions;
 mod znodes;
 
-pub use code::ZkCode;
+pub use changes::{
+    ChangesPage, ChangesQuery, PastTransaction, ZnodeAtMoment, ZnodeDiffPage, ZnodeDifference,
+};
 pub use history::{PastZnode, ZnodeHistory};
 pub use path::{SPECIAL_PATHS, check_path, split_path};
+pub use replay::{ZnodeChange, ZnodeChangeKind};
 pub use request::{
-    CheckedOp, OpOutcome, SessionId, TransactionOutcome, ZnodeLifetime, ZnodeOp, ZnodeRefusal,
+    OpOutcome, SessionId, TransactionOutcome, ZnodeLifetime, ZnodeOp, ZnodeRefusal,
     ZnodeTransaction,
 };
-pub use stat::ZnodeStat;
+pub use restore::{PastSubtree, RestoreError};
+pub use retention::ZnodeOptions;
 pub use tree::{ChangeVisitor, TreeChange, TreeChangeKind, ZkSession, ZnodeRef, ZnodeTree};
-pub use znodes::{OnApplied, TransactionRequest, ZnodeObserver, Znodes};
+pub use zk_wire::{ZkCode, ZnodeStat};
+pub use znodes::{OnApplied, TransactionDraft, TransactionRequest, ZnodeObserver, Znodes};

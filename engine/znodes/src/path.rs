@@ -1,6 +1,6 @@
 //! Paths of znodes.
 
-use crate::code::ZkCode;
+use zk_wire::ZkCode;
 
 /// The paths of which no server is without, and that cannot be deleted.
 pub const SPECIAL_PATHS: [&str; 4] = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
@@ -40,6 +40,11 @@ pub fn split_path(path: &str) -> Result<(&str, &str), ZkCode> {
 /// A path with the number that a sequential create appends: how many children were created before.
 pub(crate) fn sequential_path(path: &str, creates: i32) -> String {
     format!("{path}{creates:010}")
+}
+
+/// The path under which the root is known here: it has two spellings.
+pub(crate) fn key_of(path: &str) -> &str {
+    if path == "/" { "" } else { path }
 }
 
 #[cfg(test)]

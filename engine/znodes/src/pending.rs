@@ -5,13 +5,14 @@
 //!
 //! Invariant: what this says of a path is what the tree will say once all that waits is applied.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use zk_wire::ZkCode;
 
 use crate::acl::{self, AclId, check_permission};
-use crate::code::ZkCode;
-use crate::path::{check_path, sequential_path, split_path};
-use crate::request::{CheckedOp, SessionId, ZnodeOp, ZnodeRefusal};
-use crate::tree::{TransactionTime, ZnodeOwner, ZnodeSummary, ZnodeTree};
+use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner, check_version};
+use crate::path::{check_path, key_of, sequential_path, split_path};
+use crate::request::{SessionId, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
+use crate::tree::ZnodeTree;
 
 /// A znode as some transactions that wait will leave it.
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ struct PendingZnode {
     /// The last of these transactions.
     zxid: i64,
     /// `None` once it is deleted.
-    znode: Option<ZnodeSummary>,
+    znode: Option<ZnodeMeta>,
 }
 
 /// A change of [`PendingTree::znodes`], so that it can be undone.
@@ -30,18 +31,11 @@ struct PendingUndo {
     before: Option<PendingZnode>,
 }
 
-/// What is asked for, where the tree is needed to decide about it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum PendingRequest<'a> {
-    Ops(&'a [CheckedOp]),
-    SessionCreated,
-    SessionClosed,
-    Reaped { path: &'a str },
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct PendingTree {
     znodes: HashMap<String, PendingZnode>,
+    /// The ephemeral ones of `znodes`, by session.
+    ephemerals: BTreeSet<(SessionId, String)>,
     undo: VecDeque<PendingUndo>,
     /// The sessions whose end waits, and the transaction that ends them.
     closing: HashMap<SessionId, i64>,
@@ -51,26 +45,33 @@ pub(crate) struct PendingTree {
 }
 
 impl PendingTree {
-    /// Decides about a transaction of `session`, and takes it into account if it is not refused.
+    /// Decides about a transaction of `session`, and takes it into account if it is not refused. With
+    /// `refusal`, one more change would follow that cannot be made.
     pub(crate) fn decide(
         &mut self,
         tree: &ZnodeTree,
         at: TransactionTime,
         session: SessionId,
         held: &[AclId],
-        request: PendingRequest<'_>,
+        (transaction, refusal): (&ZnodeTransaction, Option<ZkCode>),
     ) -> Option<ZnodeRefusal> {
-        match request {
-            PendingRequest::Ops(ops) => self.decide_ops(tree, at, session, held, ops).err(),
-            PendingRequest::SessionCreated => {
+        match transaction {
+            ZnodeTransaction::Ops(ops) => {
+                let decided = self.decide_ops(tree, at, session, held, (ops, refusal));
+                if decided.is_err() {
+                    self.roll_back(at.zxid);
+                }
+                decided.err()
+            }
+            ZnodeTransaction::SessionCreated { .. } => {
                 self.beginning.insert(session, at.zxid);
                 None
             }
-            PendingRequest::SessionClosed => {
-                self.close_session(tree, at.zxid, session);
+            ZnodeTransaction::SessionClosed => {
+                self.close_session(tree, at, session);
                 None
             }
-            PendingRequest::Reaped { path } => {
+            ZnodeTransaction::Reaped { path } => {
                 self.reap(tree, at, path).err().map(|code| ZnodeRefusal { code, op: 0 })
             }
         }
@@ -82,22 +83,17 @@ impl PendingTree {
         at: TransactionTime,
         session: SessionId,
         held: &[AclId],
-        ops: &[CheckedOp],
+        (ops, refusal): (&[ZnodeOp], Option<ZkCode>),
     ) -> Result<(), ZnodeRefusal> {
-        for (place, checked) in ops.iter().enumerate() {
-            let decided = match self.has_ended(tree, session) {
-                true => Err(ZkCode::SessionExpired),
-                false => checked
-                    .refusal
-                    .map_or(Ok(()), Err)
-                    .and_then(|()| self.decide_op(tree, at, session, held, &checked.op)),
-            };
-            if let Err(code) = decided {
-                self.roll_back(at.zxid);
-                return Err(ZnodeRefusal { code, op: place as u32 });
-            }
+        let refused = |place: usize, code| ZnodeRefusal { code, op: place as u32 };
+        if self.has_ended(tree, session) && (refusal.is_some() || !ops.is_empty()) {
+            return Err(refused(0, ZkCode::SessionExpired));
         }
-        Ok(())
+        for (place, op) in ops.iter().enumerate() {
+            let decided = self.decide_op(tree, at, session, held, op);
+            decided.map_err(|code| refused(place, code))?;
+        }
+        refusal.map_or(Ok(()), |code| Err(refused(ops.len(), code)))
     }
 
     fn decide_op(
@@ -109,9 +105,9 @@ impl PendingTree {
         op: &ZnodeOp,
     ) -> Result<(), ZkCode> {
         match op {
-            ZnodeOp::Create { path, acl, lifetime, is_sequential, .. } => {
+            ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let (parent, _) = split_path(path)?;
-                let above = self.existing(tree, parent)?;
+                let mut above = self.existing(tree, parent)?;
                 check_permission(&above.acl, acl::CREATE, held)?;
                 let path = match is_sequential {
                     true => sequential_path(path, above.creates),
@@ -124,19 +120,11 @@ impl PendingTree {
                 if matches!(above.owner, ZnodeOwner::Session(_)) {
                     return Err(ZkCode::NoChildrenForEphemerals);
                 }
-                let creates = above.creates.wrapping_add(1);
-                let children = above.children + 1;
-                self.set(at.zxid, parent, Some(ZnodeSummary { creates, children, ..above }));
-                let created = ZnodeSummary {
-                    version: 0,
-                    aversion: 0,
-                    creates: 0,
-                    children: 0,
-                    owner: ZnodeOwner::of(*lifetime, session),
-                    mtime: at.ms,
-                    acl: acl::Acl::clone(acl),
-                };
-                self.set(at.zxid, &path, Some(created));
+                above.create_child(at);
+                self.set(at, parent, Some(above));
+                let owner = ZnodeOwner::of(*lifetime, session);
+                let created = ZnodeMeta::new(at, owner, acl::Acl::clone(acl), data.as_deref());
+                self.set(at, &path, Some(created));
             }
             ZnodeOp::Delete { path, version } => {
                 let (parent, _) = split_path(path)?;
@@ -147,20 +135,21 @@ impl PendingTree {
                 if deleted.children > 0 {
                     return Err(ZkCode::NotEmpty);
                 }
-                self.delete(at.zxid, path, parent, above);
+                self.delete(at, path, parent, above);
             }
-            ZnodeOp::SetData { path, version, .. } => {
-                let znode = self.existing(tree, path)?;
+            ZnodeOp::SetData { path, data, version } => {
+                let mut znode = self.existing(tree, path)?;
                 check_permission(&znode.acl, acl::WRITE, held)?;
-                let version = check_version(znode.version, *version)?;
-                self.set(at.zxid, path, Some(ZnodeSummary { version, mtime: at.ms, ..znode }));
+                check_version(znode.version, *version)?;
+                znode.set_data(at, data.as_deref());
+                self.set(at, path, Some(znode));
             }
             ZnodeOp::SetAcl { path, acl, version } => {
-                let znode = self.existing(tree, path)?;
+                let mut znode = self.existing(tree, path)?;
                 check_permission(&znode.acl, acl::ADMIN, held)?;
-                let aversion = check_version(znode.aversion, *version)?;
-                let acl = acl::Acl::clone(acl);
-                self.set(at.zxid, path, Some(ZnodeSummary { aversion, acl, ..znode }));
+                check_version(znode.aversion, *version)?;
+                znode.set_acl(acl::Acl::clone(acl));
+                self.set(at, path, Some(znode));
             }
             ZnodeOp::Check { path, version } => {
                 let znode = self.existing(tree, path)?;
@@ -178,44 +167,34 @@ impl PendingTree {
         if reaped.children > 0 {
             return Err(ZkCode::NotEmpty);
         }
-        let is_due = match reaped.owner {
-            ZnodeOwner::Container => true,
-            ZnodeOwner::Ttl(ms) => at.ms - reaped.mtime > ms,
-            ZnodeOwner::None | ZnodeOwner::Session(_) => false,
-        };
-        if !is_due {
+        // Whoever asks has looked at how long a container that was never used may stay.
+        if !reaped.may_be_reaped(at.ms, Some(-1)) {
             return Err(ZkCode::BadVersion);
         }
-        self.delete(at.zxid, path, parent, above);
+        self.delete(at, path, parent, above);
         Ok(())
     }
 
-    fn delete(&mut self, zxid: i64, path: &str, parent: &str, above: ZnodeSummary) {
-        let children = above.children - 1;
-        self.set(zxid, parent, Some(ZnodeSummary { children, ..above }));
-        self.set(zxid, path, None);
+    fn delete(&mut self, at: TransactionTime, path: &str, parent: &str, mut above: ZnodeMeta) {
+        above.delete_child(at);
+        self.set(at, parent, Some(above));
+        self.set(at, path, None);
     }
 
     /// Its ephemeral znodes are those of the tree, and those that wait.
-    fn close_session(&mut self, tree: &ZnodeTree, zxid: i64, session: SessionId) {
+    fn close_session(&mut self, tree: &ZnodeTree, at: TransactionTime, session: SessionId) {
+        let of_session = (session, String::new())..;
+        let waiting = self.ephemerals.range(of_session).take_while(|(owner, _)| *owner == session);
+        let mut paths: Vec<String> = waiting.map(|(_, path)| path.clone()).collect();
         let applied = tree.session(session).into_iter().flat_map(|session| session.ephemerals());
-        let is_own = |pending: &PendingZnode| {
-            let znode = pending.znode.as_ref();
-            znode.is_some_and(|znode| znode.owner == ZnodeOwner::Session(session))
-        };
-        let mut paths: HashSet<String> = applied
-            .filter(|path| self.znodes.get(*path).is_none_or(is_own))
-            .map(str::to_owned)
-            .collect();
-        let waiting = self.znodes.iter().filter(|(_, pending)| is_own(pending));
-        paths.extend(waiting.map(|(path, _)| path.clone()));
+        paths.extend(applied.filter(|path| !self.znodes.contains_key(*path)).map(str::to_owned));
         for path in paths {
             let (parent, _) = split_path(&path).expect("a znode has a path");
             let Ok(above) = self.existing(tree, parent) else { continue };
-            self.delete(zxid, &path, parent, above);
+            self.delete(at, &path, parent, above);
         }
         self.beginning.remove(&session);
-        self.closing.insert(session, zxid);
+        self.closing.insert(session, at.zxid);
     }
 
     fn has_ended(&self, tree: &ZnodeTree, session: SessionId) -> bool {
@@ -223,28 +202,44 @@ impl PendingTree {
             || (tree.session(session).is_none() && !self.beginning.contains_key(&session))
     }
 
-    fn existing(&self, tree: &ZnodeTree, path: &str) -> Result<ZnodeSummary, ZkCode> {
+    fn existing(&self, tree: &ZnodeTree, path: &str) -> Result<ZnodeMeta, ZkCode> {
         match self.znodes.get(key_of(path)) {
             Some(pending) => pending.znode.clone(),
-            None => tree.summary(path),
+            None => tree.meta(path).cloned(),
         }
         .ok_or(ZkCode::NoNode)
     }
 
-    fn set(&mut self, zxid: i64, path: &str, znode: Option<ZnodeSummary>) {
-        let path = key_of(path).to_owned();
-        let before = self.znodes.insert(path.clone(), PendingZnode { zxid, znode });
+    fn set(&mut self, at: TransactionTime, path: &str, znode: Option<ZnodeMeta>) {
+        let (path, zxid) = (key_of(path).to_owned(), at.zxid);
+        let before = self.replace(&path, Some(PendingZnode { zxid, znode }));
         self.undo.push_back(PendingUndo { zxid, path, before });
+    }
+
+    /// Puts another value in place of what waits for a path; returns the one before.
+    fn replace(&mut self, path: &str, after: Option<PendingZnode>) -> Option<PendingZnode> {
+        let owner = |pending: &Option<PendingZnode>| match pending.as_ref()?.znode.as_ref()?.owner {
+            ZnodeOwner::Session(session) => Some((session, path.to_owned())),
+            ZnodeOwner::None | ZnodeOwner::Container | ZnodeOwner::Ttl(_) => None,
+        };
+        let owner_after = owner(&after);
+        let before = match after {
+            Some(after) => self.znodes.insert(path.to_owned(), after),
+            None => self.znodes.remove(path),
+        };
+        if let Some(ephemeral) = owner(&before) {
+            self.ephemerals.remove(&ephemeral);
+        }
+        self.ephemerals.extend(owner_after);
+        before
     }
 
     /// Undoes the transactions from `zxid` on: they will never be applied.
     pub(crate) fn roll_back(&mut self, zxid: i64) {
         while let Some(undo) = self.undo.pop_back_if(|undo| undo.zxid >= zxid) {
             // What is applied meanwhile is in the tree.
-            match undo.before.filter(|before| before.zxid > self.applied) {
-                Some(before) => self.znodes.insert(undo.path, before),
-                None => self.znodes.remove(&undo.path),
-            };
+            let before = undo.before.filter(|before| before.zxid > self.applied);
+            self.replace(&undo.path, before);
         }
         self.closing.retain(|_, ends| *ends < zxid);
         self.beginning.retain(|_, begins| *begins < zxid);
@@ -255,23 +250,10 @@ impl PendingTree {
         self.applied = zxid;
         while let Some(undo) = self.undo.pop_front_if(|undo| undo.zxid <= zxid) {
             if self.znodes.get(&undo.path).is_some_and(|pending| pending.zxid <= zxid) {
-                self.znodes.remove(&undo.path);
+                self.replace(&undo.path, None);
             }
         }
         self.closing.retain(|_, ends| *ends > zxid);
         self.beginning.retain(|_, begins| *begins > zxid);
-    }
-}
-
-/// The root has two spellings.
-fn key_of(path: &str) -> &str {
-    if path == "/" { "" } else { path }
-}
-
-/// The version after `current`, if `wanted` is it, or -1 for any.
-fn check_version(current: i32, wanted: i32) -> Result<i32, ZkCode> {
-    match wanted == -1 || wanted == current {
-        true => Ok(crate::tree::next_version(current)),
-        false => Err(ZkCode::BadVersion),
     }
 }

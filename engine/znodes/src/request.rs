@@ -4,10 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use zk_wire::{ZkCode, ZnodeStat};
 
 use crate::acl::Acl;
-use crate::code::ZkCode;
-use crate::stat::ZnodeStat;
 
 /// A session's id. No two sessions ever have the same one, and none is 0.
 #[derive(
@@ -34,8 +33,7 @@ pub enum ZnodeLifetime {
     Ttl(i64),
 }
 
-/// One change of a znode. What can be said against it without knowing the tree is not in it: see
-/// [`CheckedOp`].
+/// One change of a znode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ZnodeOp {
     Create {
@@ -66,14 +64,6 @@ pub enum ZnodeOp {
         path: String,
         version: i32,
     },
-}
-
-/// A change, and what was found without knowing the tree.
-#[derive(Clone, Debug)]
-pub struct CheckedOp {
-    pub op: ZnodeOp,
-    /// Why it must fail. It takes a zxid all the same.
-    pub refusal: Option<ZkCode>,
 }
 
 /// A transaction: everything in it happens, or nothing.

@@ -4,16 +4,13 @@
 //! hold for a transaction was checked before it was written ([`crate::pending`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use zk_wire::ZnodeStat;
 
-use hlc::Hlc;
-use serde::{Deserialize, Serialize};
-
-use crate::acl::{self, Acl};
+use crate::acl::Acl;
+use crate::checkpoint::{CheckpointPart, CheckpointSession, CheckpointZnode};
+use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{sequential_path, split_path};
-use crate::request::{
-    OpOutcome, SessionId, ZnodeLifetime, ZnodeOp, ZnodeRefusal, ZnodeTransaction,
-};
-use crate::stat::ZnodeStat;
+use crate::request::{OpOutcome, SessionId, ZnodeOp, ZnodeTransaction};
 
 /// The place of a znode in the tree's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,60 +20,9 @@ const ROOT: ZnodeSlot = ZnodeSlot(0);
 
 #[derive(Debug)]
 struct Znode {
-    czxid: i64,
-    mzxid: i64,
-    pzxid: i64,
-    ctime: i64,
-    mtime: i64,
-    version: i32,
-    /// How many children were ever created: ZooKeeper's cversion before it is shown.
-    creates: i32,
-    aversion: i32,
-    owner: ZnodeOwner,
-    acl: Acl,
+    meta: ZnodeMeta,
     data: Option<Box<[u8]>>,
     children: BTreeMap<Box<str>, ZnodeSlot>,
-}
-
-/// What a znode's lifetime depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ZnodeOwner {
-    None,
-    Session(SessionId),
-    Container,
-    /// In milliseconds.
-    Ttl(i64),
-}
-
-impl ZnodeOwner {
-    pub(crate) fn of(lifetime: ZnodeLifetime, session: SessionId) -> ZnodeOwner {
-        match lifetime {
-            ZnodeLifetime::Persistent => ZnodeOwner::None,
-            ZnodeLifetime::Ephemeral => ZnodeOwner::Session(session),
-            ZnodeLifetime::Container => ZnodeOwner::Container,
-            ZnodeLifetime::Ttl(ms) => ZnodeOwner::Ttl(ms),
-        }
-    }
-
-    /// The owner that a stat shows: a session, or 0.
-    pub(crate) fn shown(self) -> i64 {
-        match self {
-            ZnodeOwner::Session(session) => session.0,
-            ZnodeOwner::None | ZnodeOwner::Container | ZnodeOwner::Ttl(_) => 0,
-        }
-    }
-}
-
-/// What decides whether a change of a znode, or of its children, is possible.
-#[derive(Clone, Debug)]
-pub(crate) struct ZnodeSummary {
-    pub(crate) version: i32,
-    pub(crate) aversion: i32,
-    pub(crate) creates: i32,
-    pub(crate) children: usize,
-    pub(crate) owner: ZnodeOwner,
-    pub(crate) mtime: i64,
-    pub(crate) acl: Acl,
 }
 
 /// A session as its transactions made it.
@@ -90,6 +36,10 @@ pub struct ZkSession {
 }
 
 impl ZkSession {
+    fn new(timeout_ms: u32, password: [u8; 16]) -> ZkSession {
+        ZkSession { timeout_ms, password, ephemerals: BTreeMap::new(), created: 0 }
+    }
+
     /// The paths of its ephemeral znodes, in byte order.
     pub fn ephemerals(&self) -> impl ExactSizeIterator<Item = &str> {
         self.ephemerals.keys().map(AsRef::as_ref)
@@ -136,19 +86,6 @@ pub enum TreeChangeKind {
 /// Called for each change, in order, while the tree is locked.
 pub type ChangeVisitor<'a> = &'a mut dyn FnMut(&TreeChange<'_>);
 
-/// When a transaction takes effect.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TransactionTime {
-    pub(crate) zxid: i64,
-    /// Milliseconds since 1970.
-    pub(crate) ms: i64,
-}
-
-/// When the transaction of a stamp takes effect.
-pub(crate) fn time_of(zxid: i64, stamp: Hlc) -> TransactionTime {
-    TransactionTime { zxid, ms: stamp.time().0 as i64 }
-}
-
 /// The tree, and the sessions.
 #[derive(Debug)]
 pub struct ZnodeTree {
@@ -180,31 +117,16 @@ impl ZnodeTree {
             data_bytes: 0,
             last_zxid: 0,
         };
-        let open = tree.intern(&acl::anyone(acl::ALL));
-        let read = tree.intern(&acl::anyone(acl::READ));
-        let built_in = |acl: &Acl, aversion: i32| Znode {
-            czxid: 0,
-            mzxid: 0,
-            pzxid: 0,
-            ctime: 0,
-            mtime: 0,
-            version: 0,
-            creates: 0,
-            aversion,
-            owner: ZnodeOwner::None,
-            acl: Acl::clone(acl),
-            data: Some(Box::default()),
-            children: BTreeMap::new(),
+        let mut insert = |path: &str| {
+            let mut meta = ZnodeMeta::built_in(path).expect("a built-in path");
+            meta.acl = tree.intern(&meta.acl);
+            tree.insert(Znode { meta, data: Some(Box::default()), children: BTreeMap::new() })
         };
-        let root = tree.insert(built_in(&open, 0));
-        debug_assert_eq!(root, ROOT);
-        let zookeeper = tree.insert(built_in(&open, 0));
-        let quota = tree.insert(built_in(&open, 0));
-        let config = tree.insert(built_in(&read, -1));
+        let [_, zookeeper, quota, config] =
+            ["", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"].map(&mut insert);
         tree.node_mut(ROOT).children.insert("zookeeper".into(), zookeeper);
-        tree.node_mut(zookeeper)
-            .children
-            .extend([("quota".into(), quota), ("config".into(), config)]);
+        let below = [("quota".into(), quota), ("config".into(), config)];
+        tree.node_mut(zookeeper).children.extend(below);
         tree
     }
 
@@ -260,23 +182,52 @@ impl ZnodeTree {
     /// given.
     pub fn reapable(&self, now_ms: i64, never_used_ms: Option<i64>) -> Vec<String> {
         let is_due = |path: &str| {
-            self.get(path).is_some_and(|znode| znode.may_be_reaped(now_ms, never_used_ms))
+            self.meta(path).is_some_and(|meta| meta.may_be_reaped(now_ms, never_used_ms))
         };
         let paths = self.reapable.iter().map(AsRef::as_ref);
         paths.filter(|path| is_due(path)).map(str::to_owned).collect()
     }
 
-    pub(crate) fn summary(&self, path: &str) -> Option<ZnodeSummary> {
-        let node = self.node(self.find(path)?);
-        Some(ZnodeSummary {
-            version: node.version,
-            aversion: node.aversion,
-            creates: node.creates,
-            children: node.children.len(),
-            owner: node.owner,
-            mtime: node.mtime,
-            acl: Acl::clone(&node.acl),
-        })
+    pub(crate) fn meta(&self, path: &str) -> Option<&ZnodeMeta> {
+        Some(&self.node(self.find(path)?).meta)
+    }
+
+    /// Takes over a part of a checkpoint, in order.
+    ///
+    /// # Errors
+    /// In words: the parts do not fit together.
+    pub(crate) fn load(&mut self, part: CheckpointPart) -> Result<(), String> {
+        match part {
+            CheckpointPart::Sessions(sessions) => {
+                for CheckpointSession { id, timeout_ms, password } in sessions {
+                    self.sessions.insert(id, ZkSession::new(timeout_ms, password));
+                }
+                Ok(())
+            }
+            CheckpointPart::Znodes(znodes) => {
+                znodes.into_iter().try_for_each(|znode| self.load_znode(znode))
+            }
+            CheckpointPart::Seal(_) => Ok(()),
+        }
+    }
+
+    fn load_znode(&mut self, znode: CheckpointZnode) -> Result<(), String> {
+        let CheckpointZnode { path, mut meta, data } = znode;
+        meta.acl = self.intern(&meta.acl);
+        let data: Option<Box<[u8]>> = data.as_deref().map(Box::from);
+        self.data_bytes += meta.data_length as u64;
+        if let Some(slot) = self.find(&path) {
+            // A built-in one, which has no data before.
+            let node = self.node_mut(slot);
+            (node.meta, node.data) = (meta, data);
+            return Ok(());
+        }
+        let (parent, name) = split_path(&path).map_err(|_| format!("{path} has no parent"))?;
+        let parent = self.existing(parent)?;
+        let owner = meta.owner;
+        let slot = self.insert(Znode { meta, data, children: BTreeMap::new() });
+        self.node_mut(parent).children.insert(name.into(), slot);
+        self.own(&path, owner)
     }
 
     /// Applies a transaction of `session` that was not refused.
@@ -296,9 +247,7 @@ impl ZnodeTree {
                 ops.iter().map(|op| self.apply_op(at, session, op, visit)).collect()
             }
             ZnodeTransaction::SessionCreated { timeout_ms, password } => {
-                let (timeout_ms, password) = (*timeout_ms, *password);
-                let ephemerals = BTreeMap::new();
-                let begun = ZkSession { timeout_ms, password, ephemerals, created: 0 };
+                let begun = ZkSession::new(*timeout_ms, *password);
                 match self.sessions.insert(session, begun) {
                     None => Ok(Vec::new()),
                     Some(_) => Err(format!("session {session} was created twice")),
@@ -308,19 +257,19 @@ impl ZnodeTree {
                 // Closed twice, by its client and because it expired.
                 let Some(ended) = self.sessions.remove(&session) else { return Ok(Vec::new()) };
                 for path in ended.ephemerals_in_java_order() {
-                    self.delete(at.zxid, path, visit)?;
+                    self.delete(at, path, visit)?;
                 }
                 Ok(Vec::new())
             }
             ZnodeTransaction::Reaped { path } => {
-                self.delete(at.zxid, path, visit)?;
+                self.delete(at, path, visit)?;
                 Ok(vec![OpOutcome::Deleted])
             }
         }
     }
 
     /// Records that a transaction failed.
-    pub(crate) fn skip(&mut self, zxid: i64, _refusal: ZnodeRefusal) {
+    pub(crate) fn skip(&mut self, zxid: i64) {
         self.last_zxid = zxid;
     }
 
@@ -334,36 +283,24 @@ impl ZnodeTree {
         match op {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let owner = ZnodeOwner::of(*lifetime, session);
-                let created = Znode {
-                    czxid: at.zxid,
-                    mzxid: at.zxid,
-                    pzxid: at.zxid,
-                    ctime: at.ms,
-                    mtime: at.ms,
-                    version: 0,
-                    creates: 0,
-                    aversion: 0,
-                    owner,
-                    acl: self.intern(acl),
-                    data: data.as_deref().map(Box::from),
-                    children: BTreeMap::new(),
-                };
-                self.create(path, *is_sequential, created, visit)
+                let meta = ZnodeMeta::new(at, owner, self.intern(acl), data.as_deref());
+                let data = data.as_deref().map(Box::from);
+                let created = Znode { meta, data, children: BTreeMap::new() };
+                self.create(at, path, *is_sequential, created, visit)
             }
             ZnodeOp::Delete { path, .. } => {
-                self.delete(at.zxid, path, visit)?;
+                self.delete(at, path, visit)?;
                 Ok(OpOutcome::Deleted)
             }
             ZnodeOp::SetData { path, data, .. } => {
                 let slot = self.existing(path)?;
                 let node = self.node_mut(slot);
-                let before = node.data.as_ref().map_or(0, |data| data.len());
+                let before = node.meta.data_length;
+                node.meta.set_data(at, data.as_deref());
                 node.data = data.as_deref().map(Box::from);
-                (node.mzxid, node.mtime) = (at.zxid, at.ms);
-                node.version = next_version(node.version);
-                let (stat, acl) = (ZnodeRef(node).stat(), Acl::clone(&node.acl));
-                self.data_bytes += data.as_ref().map_or(0, |data| data.len()) as u64;
-                self.data_bytes -= before as u64;
+                let ZnodeMeta { data_length, .. } = node.meta;
+                let (stat, acl) = (node.meta.stat(), Acl::clone(&node.meta.acl));
+                self.data_bytes = self.data_bytes + data_length as u64 - before as u64;
                 let kind = TreeChangeKind::DataChanged;
                 visit(&TreeChange { kind, path, acl: &acl, parent_acl: &acl, zxid: at.zxid });
                 Ok(OpOutcome::DataSet(stat))
@@ -371,10 +308,9 @@ impl ZnodeTree {
             ZnodeOp::SetAcl { path, acl, .. } => {
                 let slot = self.existing(path)?;
                 let acl = self.intern(acl);
-                let node = self.node_mut(slot);
-                node.aversion = next_version(node.aversion);
-                let before = std::mem::replace(&mut node.acl, acl);
-                let stat = ZnodeRef(node).stat();
+                let meta = &mut self.node_mut(slot).meta;
+                let before = meta.set_acl(acl);
+                let stat = meta.stat();
                 self.release(before);
                 Ok(OpOutcome::AclSet(stat))
             }
@@ -384,60 +320,71 @@ impl ZnodeTree {
 
     fn create(
         &mut self,
+        at: TransactionTime,
         path: &str,
         is_sequential: bool,
         created: Znode,
         visit: ChangeVisitor<'_>,
     ) -> Result<OpOutcome, String> {
-        let (zxid, owner, acl) = (created.czxid, created.owner, Acl::clone(&created.acl));
+        let ZnodeMeta { owner, data_length, .. } = created.meta;
+        let (acl, stat) = (Acl::clone(&created.meta.acl), created.meta.stat());
         let (parent, _) = split_path(path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
         let path = match is_sequential {
-            true => sequential_path(path, self.node(parent).creates),
+            true => sequential_path(path, self.node(parent).meta.creates),
             false => path.to_owned(),
         };
         let (_, name) = split_path(&path).expect("as before");
-        self.data_bytes += created.data.as_ref().map_or(0, |data| data.len()) as u64;
-        let stat = ZnodeRef(&created).stat();
+        self.data_bytes += data_length as u64;
         let slot = self.insert(created);
         let node = self.node_mut(parent);
-        node.creates = node.creates.wrapping_add(1);
-        node.pzxid = zxid;
+        node.meta.create_child(at);
         if node.children.insert(name.into(), slot).is_some() {
             return Err(format!("{path} was created twice"));
         }
-        let parent_acl = Acl::clone(&node.acl);
+        let parent_acl = Acl::clone(&node.meta.acl);
+        self.own(&path, owner)?;
+        let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
+        visit(&TreeChange { kind, path: &path, acl: &acl, parent_acl: &parent_acl, zxid });
+        Ok(OpOutcome::Created(path, stat))
+    }
+
+    /// Notes a new znode where its owner is looked up.
+    fn own(&mut self, path: &str, owner: ZnodeOwner) -> Result<(), String> {
         match owner {
             ZnodeOwner::None => {}
             ZnodeOwner::Session(owner) => {
                 let session = self.sessions.get_mut(&owner);
                 let session = session.ok_or_else(|| format!("there is no session {owner}"))?;
-                session.ephemerals.insert((*path).into(), session.created);
+                session.ephemerals.insert(path.into(), session.created);
                 session.created += 1;
             }
             ZnodeOwner::Container | ZnodeOwner::Ttl(_) => {
-                self.reapable.insert((*path).into());
+                self.reapable.insert(path.into());
             }
         }
-        let kind = TreeChangeKind::Created;
-        visit(&TreeChange { kind, path: &path, acl: &acl, parent_acl: &parent_acl, zxid });
-        Ok(OpOutcome::Created(path, stat))
+        Ok(())
     }
 
-    fn delete(&mut self, zxid: i64, path: &str, visit: ChangeVisitor<'_>) -> Result<(), String> {
+    fn delete(
+        &mut self,
+        at: TransactionTime,
+        path: &str,
+        visit: ChangeVisitor<'_>,
+    ) -> Result<(), String> {
         let (parent, name) = split_path(path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
         let node = self.node_mut(parent);
         let slot = node.children.remove(name).ok_or_else(|| format!("there is no {path}"))?;
-        node.pzxid = zxid;
-        let parent_acl = Acl::clone(&node.acl);
+        node.meta.delete_child(at);
+        let parent_acl = Acl::clone(&node.meta.acl);
         let deleted = self.nodes[slot.0 as usize].take().expect("a child is in the table");
         self.free.push(slot);
         if !deleted.children.is_empty() {
             return Err(format!("{path} has children"));
         }
-        self.data_bytes -= deleted.data.as_ref().map_or(0, |data| data.len()) as u64;
-        match deleted.owner {
+        self.data_bytes -= deleted.meta.data_length as u64;
+        match deleted.meta.owner {
             ZnodeOwner::None => {}
             ZnodeOwner::Session(owner) => {
                 if let Some(session) = self.sessions.get_mut(&owner) {
@@ -448,9 +395,9 @@ impl ZnodeTree {
                 self.reapable.remove(path);
             }
         }
-        let (kind, acl) = (TreeChangeKind::Deleted, &deleted.acl);
-        visit(&TreeChange { kind, path, acl, parent_acl: &parent_acl, zxid });
-        self.release(deleted.acl);
+        let (kind, acl) = (TreeChangeKind::Deleted, &deleted.meta.acl);
+        visit(&TreeChange { kind, path, acl, parent_acl: &parent_acl, zxid: at.zxid });
+        self.release(deleted.meta.acl);
         Ok(())
     }
 
@@ -506,36 +453,13 @@ impl ZnodeTree {
     }
 }
 
-/// The version after `version`. It is never -1, which means any version in a request.
-pub(crate) fn next_version(version: i32) -> i32 {
-    match version.wrapping_add(1) {
-        -1 => 0,
-        next => next,
-    }
-}
-
 /// A znode in a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct ZnodeRef<'a>(&'a Znode);
 
 impl<'a> ZnodeRef<'a> {
     pub fn stat(self) -> ZnodeStat {
-        let node = self.0;
-        let children = node.children.len() as i32;
-        ZnodeStat {
-            czxid: node.czxid,
-            mzxid: node.mzxid,
-            ctime: node.ctime,
-            mtime: node.mtime,
-            version: node.version,
-            // Each child that is gone was created and deleted.
-            cversion: node.creates.wrapping_mul(2).wrapping_sub(children),
-            aversion: node.aversion,
-            ephemeral_owner: node.owner.shown(),
-            data_length: node.data.as_ref().map_or(0, |data| data.len() as i32),
-            num_children: children,
-            pzxid: node.pzxid,
-        }
+        self.0.meta.stat()
     }
 
     /// Its data. None differs from empty.
@@ -544,22 +468,11 @@ impl<'a> ZnodeRef<'a> {
     }
 
     pub fn acl(self) -> &'a Acl {
-        &self.0.acl
+        &self.0.meta.acl
     }
 
     /// The names of its children, in byte order.
     pub fn children(self) -> impl ExactSizeIterator<Item = &'a str> {
         self.0.children.keys().map(|name| &**name)
-    }
-
-    fn may_be_reaped(self, now_ms: i64, never_used_ms: Option<i64>) -> bool {
-        let node = self.0;
-        node.children.is_empty()
-            && match node.owner {
-                ZnodeOwner::Container if node.creates > 0 => true,
-                ZnodeOwner::Container => never_used_ms.is_some_and(|ms| now_ms - node.ctime > ms),
-                ZnodeOwner::Ttl(ms) => now_ms - node.mtime > ms,
-                ZnodeOwner::None | ZnodeOwner::Session(_) => false,
-            }
     }
 }

@@ -4,34 +4,44 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use engine_core::event_reader::EventReader;
-use engine_core::numbering::{KIND_ZNODES, ZNODES_LOG};
+use engine_core::numbering::{KIND_ZNODES, ZNODE_CHECKPOINTS_LOG, ZNODES_LOG};
 use engine_core::projection::ReaderProjection;
 use engine_core::{EngineCore, EngineError, WingAppend};
 use hlc::Hlc;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use storage::{AbortOnPanic, AppendReceipt, Offset, Payload};
+use tokio::sync::watch;
+use zk_wire::ZkCode;
 
 use crate::acl::AclId;
-use crate::entry::{ZnodeEntryBody, ZnodeEntryHeader, decide, decode_entry, undecided_payload};
-use crate::history::{ZnodeHistory, ZnodeProjection};
-use crate::pending::{PendingRequest, PendingTree};
-use crate::request::{CheckedOp, SessionId, TransactionOutcome, ZnodeRefusal, ZnodeTransaction};
-use crate::tree::{TransactionTime, TreeChange, ZnodeTree, time_of};
+use crate::checkpoint::{read_checkpoint, seals};
+use crate::entry::{ZnodeEntry, ZnodeEntryHeader, decide, decode_entry, undecided_payload};
+use crate::history::{ZnodeHistory, ZnodeProjection, oldest_checkpoint};
+use crate::meta::TransactionTime;
+use crate::pending::PendingTree;
+use crate::request::{SessionId, TransactionOutcome, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
+use crate::retention::ZnodeOptions;
+use crate::tree::{TreeChange, ZnodeTree};
 
-/// How many transactions are applied before readers get a turn.
+/// How many transactions are applied before what waits in front of them is forgotten.
 const APPLIED_AT_ONCE: usize = 64;
 
-/// Whoever has to know of changes before anybody can read them.
+/// Learns of changes before any reader can see them.
 pub trait ZnodeObserver: Send + Sync {
     /// A znode changed. The tree is locked; this must not wait, and must not use the handle.
     fn on_change(&self, change: &TreeChange<'_>);
 }
 
-/// A transaction that is asked for.
+/// What a client asks for.
 #[derive(Debug)]
 pub enum TransactionRequest {
     /// Changes of znodes: all, or none.
-    Ops(Vec<CheckedOp>),
+    Ops {
+        ops: Vec<ZnodeOp>,
+        /// Why the change that would come after `ops` fails whatever the tree is like. The
+        /// transaction is refused, but gets its zxid.
+        refusal: Option<ZkCode>,
+    },
     /// A session begins.
     CreateSession {
         timeout_ms: u32,
@@ -44,27 +54,56 @@ pub enum TransactionRequest {
     },
 }
 
-/// Called with what became of a transaction, while the tree is locked: right after it was applied, and
-/// before anything else is.
+/// Called with what became of a transaction, right after it was applied. The tree is locked for
+/// reading: nothing else is applied meanwhile.
 pub type OnApplied = Box<dyn FnOnce(&ZnodeTree, Result<TransactionOutcome, EngineError>) + Send>;
+
+/// A transaction, encoded and not submitted yet.
+pub struct TransactionDraft {
+    /// For a new session, 0.
+    session: SessionId,
+    held: Arc<[AclId]>,
+    transaction: ZnodeTransaction,
+    refusal: Option<ZkCode>,
+    payload: Payload,
+}
+
+impl TransactionDraft {
+    /// A transaction of `session`, whose connection has the ids `held`. The history shows it as
+    /// changed `by`.
+    pub fn new(
+        session: SessionId,
+        held: Arc<[AclId]>,
+        by: &str,
+        request: TransactionRequest,
+    ) -> TransactionDraft {
+        let (transaction, refusal) = match request {
+            TransactionRequest::Ops { ops, refusal } => (ZnodeTransaction::Ops(ops), refusal),
+            TransactionRequest::CreateSession { timeout_ms, password } => {
+                (ZnodeTransaction::SessionCreated { timeout_ms, password }, None)
+            }
+            TransactionRequest::CloseSession => (ZnodeTransaction::SessionClosed, None),
+            TransactionRequest::Reap { path } => (ZnodeTransaction::Reaped { path }, None),
+        };
+        let payload = undecided_payload(by, &transaction);
+        TransactionDraft { session, held, transaction, refusal, payload }
+    }
+
+    /// How many bytes it takes in the journal.
+    pub fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+}
 
 /// A transaction on its way.
 struct PendingTransaction {
     shared: Arc<ZnodesShared>,
-    /// For a new session, 0.
     session: SessionId,
     held: Arc<[AclId]>,
-    request: PendingOps,
+    transaction: ZnodeTransaction,
+    refusal: Option<ZkCode>,
     /// Set on the writer's thread.
     decided: OnceLock<DecidedTransaction>,
-}
-
-/// What is needed to decide, and to apply.
-#[derive(Debug)]
-struct PendingOps {
-    /// What each change is refused for without knowing the tree.
-    checked: Vec<CheckedOp>,
-    transaction: ZnodeTransaction,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,11 +125,14 @@ struct ZnodesShared {
     /// Locked before `tree`, never after it.
     pending: Mutex<PendingTree>,
     observer: OnceLock<Arc<dyn ZnodeObserver>>,
+    /// The zxid of the last transaction applied.
+    applied: watch::Sender<i64>,
 }
 
 /// Znodes and sessions.
 pub struct Znodes {
     core: Arc<EngineCore>,
+    options: ZnodeOptions,
     shared: Arc<ZnodesShared>,
     history: Arc<ZnodeHistory>,
     applier: Mutex<Option<mpsc::Sender<WrittenTransaction>>>,
@@ -107,7 +149,8 @@ impl Znodes {
     /// Their log cannot be opened.
     pub fn history_of(core: &EngineCore) -> Result<Arc<ZnodeHistory>, EngineError> {
         let log = core.store().log(ZNODES_LOG)?;
-        Ok(Arc::new(ZnodeHistory::new(log, Arc::clone(core.catalog()))))
+        let checkpoints = core.store().log(ZNODE_CHECKPOINTS_LOG)?;
+        Ok(Arc::new(ZnodeHistory::new(log, checkpoints, Arc::clone(core.catalog()))))
     }
 
     /// The versions of znodes in the catalog.
@@ -115,26 +158,20 @@ impl Znodes {
         Box::new(ZnodeProjection(Arc::clone(history)))
     }
 
-    /// Reads the transactions of an engine, and starts to take new ones.
+    /// Loads the znodes of an engine, and starts to take transactions.
     ///
     /// # Errors
-    /// The log cannot be read, or does not fit together.
-    pub fn open(core: Arc<EngineCore>, history: Arc<ZnodeHistory>) -> Result<Znodes, EngineError> {
-        let mut tree = ZnodeTree::new();
-        let log = core.store().log(ZNODES_LOG)?;
-        let entries = EventReader::new(log, Offset(0));
-        for (zxid, entry) in (1..).zip(entries) {
-            let corrupt = |why: String| {
-                EngineError::Corrupt(format!(
-                    "the transaction {zxid} of znodes does not read: {why}"
-                ))
-            };
-            let (payload, stamp, _) = entry.map_err(corrupt)?;
-            replay(&mut tree, time_of(zxid, stamp), &payload).map_err(corrupt)?;
-        }
+    /// A log cannot be read, or does not fit together.
+    pub fn open(
+        core: Arc<EngineCore>,
+        history: Arc<ZnodeHistory>,
+        options: ZnodeOptions,
+    ) -> Result<Znodes, EngineError> {
+        let tree = load(&core)?;
         let mut pending = PendingTree::default();
         pending.forget_applied(tree.last_zxid());
         let shared = Arc::new(ZnodesShared {
+            applied: watch::Sender::new(tree.last_zxid()),
             tree: RwLock::new(tree),
             pending: Mutex::new(pending),
             observer: OnceLock::new(),
@@ -151,6 +188,7 @@ impl Znodes {
         }
         Ok(Znodes {
             core,
+            options,
             shared,
             history,
             applier: Mutex::new(Some(sender)),
@@ -159,10 +197,10 @@ impl Znodes {
         })
     }
 
-    /// Sets who is told of changes.
+    /// Sets the observer of changes.
     ///
     /// # Panics
-    /// Somebody is told already.
+    /// There is one already.
     pub fn observe(&self, observer: Arc<dyn ZnodeObserver>) {
         assert!(self.shared.observer.set(observer).is_ok(), "there is one observer");
     }
@@ -172,9 +210,18 @@ impl Znodes {
         self.shared.tree.read()
     }
 
+    /// The zxid of the last transaction applied, as it rises.
+    pub fn applied(&self) -> watch::Receiver<i64> {
+        self.shared.applied.subscribe()
+    }
+
     /// Znodes as of any moment.
     pub fn history(&self) -> &Arc<ZnodeHistory> {
         &self.history
+    }
+
+    pub(crate) fn options(&self) -> &ZnodeOptions {
+        &self.options
     }
 
     /// The spine.
@@ -182,24 +229,14 @@ impl Znodes {
         &self.core
     }
 
-    /// Submits a transaction of `session`, whose connection has the ids `held`, and is called `by`.
-    /// From here on it comes before all that are submitted later.
+    /// Submits a transaction. From here on it comes before all that are submitted later.
     ///
     /// The caller limits how much is in flight.
-    pub fn submit(
-        &self,
-        session: SessionId,
-        held: Arc<[AclId]>,
-        by: Arc<str>,
-        request: TransactionRequest,
-        on_applied: OnApplied,
-    ) {
-        let request = PendingOps::from(request);
-        let transaction = request.transaction.clone();
-        let payload = undecided_payload(&ZnodeEntryBody { by, transaction });
-        let shared = Arc::clone(&self.shared);
-        let decided = OnceLock::new();
-        let transaction = Arc::new(PendingTransaction { shared, session, held, request, decided });
+    pub fn submit(&self, draft: TransactionDraft, on_applied: OnApplied) {
+        let TransactionDraft { session, held, transaction, refusal, payload } = draft;
+        let (shared, decided) = (Arc::clone(&self.shared), OnceLock::new());
+        let pending = PendingTransaction { shared, session, held, transaction, refusal, decided };
+        let transaction = Arc::new(pending);
         let Some(applier) = self.applier.lock().clone() else {
             return on_applied(&self.shared.tree.read(), Err(EngineError::closing()));
         };
@@ -247,37 +284,19 @@ impl std::fmt::Debug for Znodes {
     }
 }
 
-impl From<TransactionRequest> for PendingOps {
-    fn from(request: TransactionRequest) -> PendingOps {
-        let (checked, transaction) = match request {
-            TransactionRequest::Ops(checked) => {
-                let ops = checked.iter().map(|checked| checked.op.clone()).collect();
-                (checked, ZnodeTransaction::Ops(ops))
-            }
-            TransactionRequest::CreateSession { timeout_ms, password } => {
-                (Vec::new(), ZnodeTransaction::SessionCreated { timeout_ms, password })
-            }
-            TransactionRequest::CloseSession => (Vec::new(), ZnodeTransaction::SessionClosed),
-            TransactionRequest::Reap { path } => (Vec::new(), ZnodeTransaction::Reaped { path }),
-        };
-        PendingOps { checked, transaction }
-    }
-}
-
 impl WingAppend for PendingTransaction {
     fn stage(&self, payload: &mut Payload, base: Offset, stamp: Hlc) {
-        let at = time_of(base.0 as i64 + 1, stamp);
-        let (session, request) = match &self.request.transaction {
-            ZnodeTransaction::Ops(_) => (self.session, PendingRequest::Ops(&self.request.checked)),
-            ZnodeTransaction::SessionCreated { .. } => {
-                (SessionId(stamp.bits() as i64), PendingRequest::SessionCreated)
-            }
-            ZnodeTransaction::SessionClosed => (self.session, PendingRequest::SessionClosed),
-            ZnodeTransaction::Reaped { path } => (self.session, PendingRequest::Reaped { path }),
+        let at = TransactionTime::new(base.0 as i64 + 1, stamp);
+        let session = match &self.transaction {
+            ZnodeTransaction::SessionCreated { .. } => SessionId(stamp.bits() as i64),
+            _ => self.session,
         };
         let mut pending = self.shared.pending.lock();
-        let tree = self.shared.tree.read();
-        let refusal = pending.decide(&tree, at, session, &self.held, request);
+        // Recursive: the writer of the journal does not queue behind the applier, which may wait for
+        // a reader.
+        let tree = self.shared.tree.read_recursive();
+        let wanted = (&self.transaction, self.refusal);
+        let refusal = pending.decide(&tree, at, session, &self.held, wanted);
         drop(tree);
         decide(payload, ZnodeEntryHeader { session, refusal });
         let decided = DecidedTransaction { at, session, refusal };
@@ -289,7 +308,7 @@ impl std::fmt::Debug for PendingTransaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PendingTransaction")
             .field("session", &self.session)
-            .field("request", &self.request)
+            .field("transaction", &self.transaction)
             .field("decided", &self.decided)
             .finish_non_exhaustive()
     }
@@ -305,25 +324,40 @@ fn apply_all(shared: &ZnodesShared, written: &mpsc::Receiver<WrittenTransaction>
 
 impl ZnodesShared {
     fn apply_some(&self, first: WrittenTransaction, more: &mpsc::Receiver<WrittenTransaction>) {
-        let mut tree = self.tree.write();
+        let mut applied = 0;
         for written in std::iter::once(first).chain(more.try_iter()).take(APPLIED_AT_ONCE) {
-            self.apply(&mut tree, written);
+            applied = self.apply(written);
         }
-        let applied = tree.last_zxid();
-        drop(tree);
         self.pending.lock().forget_applied(applied);
+        self.applied.send_replace(applied);
     }
 
-    fn apply(&self, tree: &mut ZnodeTree, written: WrittenTransaction) {
+    /// Applies a transaction, and returns the zxid of the last one applied. Only the change itself
+    /// keeps readers out: replies, also to reads that waited for it, are made beside them.
+    fn apply(&self, written: WrittenTransaction) -> i64 {
         let WrittenTransaction { transaction, result, on_applied } = written;
-        if let Err(error) = result {
-            return on_applied(tree, Err(error));
-        }
+        let (tree, result) = match result {
+            Ok(_) => {
+                let mut tree = self.tree.write();
+                let outcome = self.apply_decided(&mut tree, &transaction);
+                (RwLockWriteGuard::downgrade(tree), Ok(outcome))
+            }
+            Err(error) => (self.tree.read(), Err(error)),
+        };
+        on_applied(&tree, result);
+        tree.last_zxid()
+    }
+
+    fn apply_decided(
+        &self,
+        tree: &mut ZnodeTree,
+        transaction: &PendingTransaction,
+    ) -> TransactionOutcome {
         let DecidedTransaction { at, session, refusal } =
             *transaction.decided.get().expect("what is written was staged");
         let result = match refusal {
             Some(refusal) => {
-                tree.skip(at.zxid, refusal);
+                tree.skip(at.zxid);
                 Err(refusal)
             }
             None => {
@@ -334,25 +368,56 @@ impl ZnodesShared {
                     }
                 };
                 // The process must not go on: the next start would apply something else.
-                let applied = tree.apply(at, session, &transaction.request.transaction, visit);
+                let applied = tree.apply(at, session, &transaction.transaction, visit);
                 Ok(applied.expect("a transaction that was not refused can be applied"))
             }
         };
-        on_applied(tree, Ok(TransactionOutcome { zxid: at.zxid, session, result }));
+        TransactionOutcome { zxid: at.zxid, session, result }
     }
+}
+
+/// The tree: the newest checkpoint, and what came since.
+fn load(core: &EngineCore) -> Result<ZnodeTree, EngineError> {
+    const HELP: &str = "Restore the data directory from a backup, or report this as a bug";
+    let (log, checkpoints) =
+        (core.store().log(ZNODES_LOG)?, core.store().log(ZNODE_CHECKPOINTS_LOG)?);
+    let mut tree = ZnodeTree::new();
+    let mut next = Offset(0);
+    if let Some(seal) = seals(&checkpoints).next().transpose()? {
+        let mismatch = |why| {
+            let at = seal.start;
+            EngineError::Corrupt(format!(
+                "the checkpoint of znodes at {at} is wrong: {why}. {HELP}"
+            ))
+        };
+        read_checkpoint(&checkpoints, &seal, &mut |part| tree.load(part).map_err(mismatch))?;
+        tree.skip(seal.start as i64);
+        next = Offset(seal.start);
+    }
+    if next < log.start() {
+        oldest_checkpoint(&checkpoints, log.start())?;
+    }
+    let entries = EventReader::new(log, next);
+    for (zxid, entry) in (next.0 as i64 + 1..).zip(entries) {
+        let corrupt = |why: String| {
+            EngineError::Corrupt(format!(
+                "the transaction {zxid} of znodes does not read: {why}. {HELP}"
+            ))
+        };
+        let (payload, stamp, _) = entry.map_err(corrupt)?;
+        replay(&mut tree, TransactionTime::new(zxid, stamp), &payload).map_err(corrupt)?;
+    }
+    Ok(tree)
 }
 
 /// Applies an entry of the log.
 fn replay(tree: &mut ZnodeTree, at: TransactionTime, payload: &[u8]) -> Result<(), String> {
-    let (header, body) = decode_entry(payload)?;
-    match (header.refusal, body) {
-        (None, Some(body)) => {
-            tree.apply(at, header.session, &body.transaction, &mut |_| {}).map(drop)
-        }
-        (Some(refusal), _) => {
-            tree.skip(at.zxid, refusal);
+    let ZnodeEntry { header, transaction, .. } = decode_entry(payload)?;
+    match transaction {
+        Some(transaction) => tree.apply(at, header.session, &transaction, &mut |_| {}).map(drop),
+        None => {
+            tree.skip(at.zxid);
             Ok(())
         }
-        (None, None) => Err("it has no body".to_owned()),
     }
 }

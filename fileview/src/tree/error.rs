@@ -89,6 +89,7 @@ impl From<SeekError> for TreeError {
             SeekError::FarFuture { .. } => TreeError::FarFuture(why.into()),
             SeekError::BeforeHistory { .. }
             | SeekError::BeforeOffsets { .. }
+            | SeekError::BeforeZnodes { .. }
             | SeekError::BeforeNames { .. } => TreeError::BeforeHistory(why.into()),
             SeekError::NoTopic { .. } => TreeError::NotFound(why),
             SeekError::Engine(error) => error.into(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bytes::{BufMut, BytesMut};
 use clap::Args;
-use compat_zk::{ConnectRequest, JuteWriter};
+use zk_wire::{ConnectRequest, JuteWriter};
 
 use crate::connection::resolve;
 use crate::histogram::Histogram;

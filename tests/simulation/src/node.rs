@@ -10,6 +10,7 @@ use std::time::Duration;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer, TransferLimits};
 use engine::files::FileOptions;
 use engine::groups::GroupOptions;
+use engine::znodes::ZnodeOptions;
 use engine::{CoreOptions, Engine, EngineOptions, MaintenanceOptions};
 use hlc::{ClockFence, WallClock};
 use parking_lot::Mutex;
@@ -89,6 +90,7 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
             ..CoreOptions::default()
         },
         groups: GroupOptions { offsets_retention: OFFSETS_RETENTION },
+        znodes: ZnodeOptions::default(),
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
     }
 }

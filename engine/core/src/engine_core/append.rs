@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use hlc::UserTime;
-use storage::{AppendReceipt, AppendResults, Durability, LogAppend, LogId, Payload};
+use storage::{AppendReceipt, AppendResults, Durability, LogId, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::EngineCore;
-use crate::append::{AppendNote, RecordBatch, WingAppend};
+use crate::append::{AppendNote, RecordBatch, WingAppend, event_append};
 use crate::error::EngineError;
 use crate::namespace::Topic;
 
@@ -90,19 +89,34 @@ impl EngineCore {
         wing: Arc<dyn WingAppend>,
         done: impl FnOnce(Result<AppendReceipt, EngineError>) + Send + 'static,
     ) {
-        let append = LogAppend {
-            log,
-            kind,
-            epoch: 0,
-            count: 1,
-            user: (UserTime(0), UserTime(0)),
-            payload,
-            crc_from: None,
-            note: AppendNote::Wing(wing),
-        };
+        let append = event_append(log, kind, payload, AppendNote::Wing(wing));
         self.store.append(vec![append], Durability::Synced, move |mut results| {
             done(results.pop().expect("one append, one result").map_err(EngineError::from));
         });
+    }
+}
+
+impl EngineCore {
+    /// Appends an event that concerns no state of the spine, and waits until it is on stable storage.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub fn append_event_blocking(
+        &self,
+        log: LogId,
+        kind: u8,
+        payload: Vec<u8>,
+    ) -> Result<AppendReceipt, EngineError> {
+        let payload = Payload::without_header(payload.into());
+        let append = event_append(log, kind, payload, AppendNote::Event);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.store.append(vec![append], Durability::Synced, move |mut results| {
+            let _ = sender.send(results.pop().expect("one append, one result"));
+        });
+        if self.is_manually_stepped() {
+            while self.step() {}
+        }
+        Ok(receiver.recv().map_err(|_| EngineError::closing())??)
     }
 }
 

@@ -5,17 +5,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use hlc::{Cut, Hlc, UserTime};
+use hlc::{Cut, Hlc};
 use storage::catalog::AppliedPosition;
 use storage::{
-    AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogAppend, LogId, LogSource,
-    Payload, StorageError,
+    AbortOnPanic, AppendReceipt, AppendResults, Durability, Log, LogId, LogSource, Payload,
+    StorageError,
 };
 use tokio::sync::oneshot;
 
 use super::{ChangesGuard, EngineCore, EngineState};
 use crate::active_rules::RuleChange;
-use crate::append::AppendNote;
+use crate::append::{AppendNote, event_append};
 use crate::blocking::{block_in_place, tip_at};
 use crate::config::TopicConfig;
 use crate::error::EngineError;
@@ -203,16 +203,7 @@ impl EngineCore {
             return Err(EngineError::closing());
         };
         let EventAppend { log, kind, payload, note, makes_space } = event;
-        let append = LogAppend {
-            log,
-            kind,
-            epoch: 0,
-            count: 1,
-            user: (UserTime(0), UserTime(0)),
-            payload: Payload::without_header(payload),
-            crc_from: None,
-            note,
-        };
+        let append = event_append(log, kind, Payload::without_header(payload), note);
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log)?;
         let applied_by = move |results: AppendResults<EngineError>| {

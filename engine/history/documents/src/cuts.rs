@@ -48,6 +48,9 @@ pub struct CutResponse<Partitions = Vec<CutPartitionOffsets>> {
     pub durable: bool,
     /// The cut hash: always the same for the same moment.
     pub hash: String,
+    /// The last transaction on znodes in the cut; `null` by user time, and where it is not kept.
+    #[serde(default)]
+    pub zxid: Option<i64>,
     /// The partitions.
     pub partitions: Partitions,
 }
@@ -71,7 +74,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","zxid":7,"partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let cut: CutResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&cut).unwrap(), text);
     }

@@ -88,6 +88,10 @@ history_error_codes! {
     BadPath = "bad_path",
     /// The handle is closed, or its data is not kept any more.
     Gone = "gone",
+    /// It changed meanwhile, or something is in the way.
+    Conflict = "conflict",
+    /// An access control list does not permit it.
+    Unauthorized = "unauthorized",
     /// The clock is fenced.
     Fenced = "fenced",
     /// The catalog is being rebuilt from the journal.

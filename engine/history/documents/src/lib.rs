@@ -23,6 +23,7 @@ mod refusal;
 mod request;
 mod topics;
 mod tree;
+mod znodes;
 
 pub use base64::{Base64Bytes, Base64Error};
 pub use cuts::{CutPartitionOffsets, CutRequest, CutResponse};
@@ -51,4 +52,9 @@ pub use topics::{TopicAtMoment, TopicsRequest, TopicsResponse};
 pub use tree::{
     TreeCloseResponse, TreeDirectoryEntry, TreeFileHandle, TreeKeysFormat, TreeKeysResponse,
     TreeListResponse, TreeName, TreeNodeKind, TreeNodeStat, TreeReadResponse, TreeRequest,
+};
+pub use znodes::{
+    ZNODE_HISTORY_OPCODE, ZnodeChangeDocument, ZnodeChangeName, ZnodeDiffEntry, ZnodeDiffRequest,
+    ZnodeDiffResponse, ZnodeHistoryRequest, ZnodeLogEntry, ZnodeLogRequest, ZnodeLogResponse,
+    ZnodeRestoreChange, ZnodeRestoreRequest, ZnodeRestoreResponse, ZnodeSummary,
 };

@@ -5,21 +5,21 @@ use bytes::BytesMut;
 use crate::{JuteError, JuteReader, JuteWriter};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestHeader {
+pub struct RequestHeader {
     /// The client's number for the request. Some below 0 are reserved (-2 ping, -4 auth, -8
     /// watches).
-    pub(crate) xid: i32,
-    pub(crate) op: i32,
+    pub xid: i32,
+    pub op: i32,
 }
 
 impl RequestHeader {
     /// Takes the header from the front.
-    pub(crate) fn read(fields: &mut JuteReader) -> Result<RequestHeader, JuteError> {
+    pub fn read(fields: &mut JuteReader) -> Result<RequestHeader, JuteError> {
         Ok(RequestHeader { xid: fields.int()?, op: fields.int()? })
     }
 
-    #[cfg(test)]
-    pub(crate) fn write(&self, out: &mut BytesMut) {
+    /// Appends the header.
+    pub fn write(&self, out: &mut BytesMut) {
         out.int(self.xid);
         out.int(self.op);
     }
@@ -27,23 +27,23 @@ impl RequestHeader {
 
 /// The header of a reply or an event. With an error no body follows, except after a multi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReplyHeader {
+pub struct ReplyHeader {
     /// The xid of the request, or -1 for an event.
-    pub(crate) xid: i32,
+    pub xid: i32,
     /// The last transaction applied. For an event, the one that fired it.
-    pub(crate) zxid: i64,
+    pub zxid: i64,
     /// 0, or an error code.
-    pub(crate) err: i32,
+    pub err: i32,
 }
 
 impl ReplyHeader {
-    #[cfg(test)]
-    pub(crate) fn read(fields: &mut JuteReader) -> Result<ReplyHeader, JuteError> {
+    /// Takes the header from the front.
+    pub fn read(fields: &mut JuteReader) -> Result<ReplyHeader, JuteError> {
         Ok(ReplyHeader { xid: fields.int()?, zxid: fields.long()?, err: fields.int()? })
     }
 
     /// Appends the header.
-    pub(crate) fn write(&self, out: &mut BytesMut) {
+    pub fn write(&self, out: &mut BytesMut) {
         out.int(self.xid);
         out.long(self.zxid);
         out.int(self.err);

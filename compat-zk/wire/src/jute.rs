@@ -35,10 +35,13 @@ pub enum JuteError {
         /// The number of valid bytes at its front.
         valid_up_to: usize,
     },
-    /// Bytes are left after the record.
     /// An operation that a multi cannot have.
     #[error("operation is not possible in a multi. opcode={opcode}")]
-    Operation { opcode: i32 },
+    Operation {
+        /// Its number.
+        opcode: i32,
+    },
+    /// Bytes are left after the record.
     #[error("bytes follow the record. left={left}")]
     Trailing {
         /// How many bytes.

@@ -14,7 +14,7 @@ const LENGTH_BYTES: usize = 4;
 /// A length above `bytes_max` or below 0 is an error as soon as it has arrived: ZooKeeper closes
 /// the connection without a reply. (A four-letter word looks the same. The listener must handle
 /// those before the first frame.)
-pub(crate) fn frame(stream: &mut BytesMut, bytes_max: usize) -> Result<Option<Bytes>, JuteError> {
+pub fn frame(stream: &mut BytesMut, bytes_max: usize) -> Result<Option<Bytes>, JuteError> {
     let Some(length) = stream.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = i32::from_be_bytes(*length);
     let len = usize::try_from(length)
@@ -33,7 +33,7 @@ pub(crate) fn frame(stream: &mut BytesMut, bytes_max: usize) -> Result<Option<By
 /// # Panics
 ///
 /// If the content exceeds 2 GiB.
-pub(crate) fn put_frame(out: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
+pub fn put_frame(out: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_i32(0);
     write(out);

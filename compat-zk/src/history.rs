@@ -1,0 +1,310 @@
+//! What stock clients cannot ask: who changed a znode and when, how two moments differ, and to put a
+//! subtree back. One request, with a JSON document each way (`history-documents`).
+//!
+//! A client sees of it what it may read: each znode's list at that time decides.
+
+use std::time::Duration;
+
+use engine_core::{EngineError, SeekError, WaitPolicy};
+use engine_znodes::acl::{self, Acl, AclId, check_permission, permission_letters};
+use engine_znodes::{
+    ChangesQuery, PastTransaction, RestoreError, SessionId, TransactionDraft, TransactionRequest,
+    ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference, ZnodeOp, ZnodeRefusal,
+    check_path,
+};
+use history_documents::{
+    Base64Bytes, HexBytes, HistoryErrorCode, HistoryRefusal, RefusalDocument, ZnodeChangeDocument,
+    ZnodeChangeName, ZnodeDiffEntry, ZnodeDiffRequest, ZnodeDiffResponse, ZnodeHistoryRequest,
+    ZnodeLogEntry, ZnodeLogRequest, ZnodeLogResponse, ZnodeRestoreChange, ZnodeRestoreRequest,
+    ZnodeRestoreResponse, ZnodeSummary,
+};
+use hlc::{Cut, Moment};
+use serde::Serialize;
+use tokio::sync::oneshot;
+use zk_wire::ZnodeStat;
+
+use crate::auth::shown_id;
+use crate::connection::ConnectionIdentity;
+use crate::past::PastReader;
+
+/// How many transactions or differences are on a page, unless the request says.
+const PAGE: usize = 1000;
+const PAGE_MAX: usize = 10_000;
+/// How long a request may wait for a transaction.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+type HistoryResult<T> = Result<T, HistoryRefusal>;
+
+impl PastReader {
+    /// Answers a document of `session` with a document.
+    pub(crate) async fn answer(
+        &self,
+        session: SessionId,
+        identity: &ConnectionIdentity,
+        document: &[u8],
+    ) -> Vec<u8> {
+        let request = serde_json::from_slice(document)
+            .map_err(|error| refusal(HistoryErrorCode::BadRequest, error.to_string()));
+        let answer = match request {
+            Ok(ZnodeHistoryRequest::Log(request)) => self.log(request, identity).await.map(text),
+            Ok(ZnodeHistoryRequest::Diff(request)) => self.diff(request, identity).await.map(text),
+            Ok(ZnodeHistoryRequest::Restore(request)) => {
+                self.restore(session, request, identity).await.map(text)
+            }
+            Err(error) => Err(error),
+        };
+        answer.unwrap_or_else(|error| text(RefusalDocument { error }))
+    }
+
+    async fn log(
+        &self,
+        request: ZnodeLogRequest,
+        identity: &ConnectionIdentity,
+    ) -> HistoryResult<ZnodeLogResponse> {
+        let ZnodeLogRequest { path, recursive, after, from, until, limit, wait_ms } = request;
+        check(&path)?;
+        let until = match until {
+            Some(until) => Some(self.closed_cut(&until).await?),
+            None => None,
+        };
+        let from = from.as_deref().map(parse_cut).transpose()?;
+        let zxid_at = |cut| self.znodes.history().zxid_at(cut).map_err(seek_refused);
+        let after = after.max(from.map(zxid_at).transpose()?);
+        let last = match until {
+            Some(until) => zxid_at(until)?,
+            None => {
+                self.wait_for_transaction(after.unwrap_or(0), Duration::from_millis(wait_ms)).await;
+                self.znodes.tree().last_zxid()
+            }
+        };
+        let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+        let page = self
+            .read_history(move |history| {
+                history.changes(ChangesQuery { path: &path, recursive, after, until: last, limit })
+            })
+            .await
+            .map_err(seek_refused)?;
+        let entries = page.transactions.into_iter().map(|entry| log_entry(entry, &identity.held));
+        Ok(ZnodeLogResponse {
+            transactions: entries.filter(|entry| !entry.changes.is_empty()).collect(),
+            through: page.through,
+            complete: page.through >= last,
+        })
+    }
+
+    /// Waits until a transaction after `after` is applied, up to `patience`.
+    async fn wait_for_transaction(&self, after: i64, patience: Duration) {
+        let mut applied = self.znodes.applied();
+        let later = applied.wait_for(|zxid| *zxid > after);
+        let _ = tokio::time::timeout(patience.min(WAIT_MAX), later).await;
+    }
+
+    async fn diff(
+        &self,
+        request: ZnodeDiffRequest,
+        identity: &ConnectionIdentity,
+    ) -> HistoryResult<ZnodeDiffResponse> {
+        let ZnodeDiffRequest { path, from, until, after, limit } = request;
+        check(&path)?;
+        let from = parse_cut(&from)?;
+        let until = self.closed_cut(&until).await?;
+        if until <= from {
+            let message = "the first moment has to be the earlier one".to_owned();
+            return Err(refusal(HistoryErrorCode::BadMoment, message));
+        }
+        let after = after.map(|HexBytes(key)| key);
+        let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+        let page = self
+            .read_history(move |history| {
+                history.diff(&path, (from, until), after.as_deref(), limit)
+            })
+            .await
+            .map_err(seek_refused)?;
+        let changes = page.differences.into_iter();
+        Ok(ZnodeDiffResponse {
+            from: Moment::Sys(from).to_string(),
+            until: Moment::Sys(until).to_string(),
+            changes: changes.filter_map(|entry| diff_entry(entry, &identity.held)).collect(),
+            next: page.next.map(HexBytes),
+        })
+    }
+
+    async fn restore(
+        &self,
+        session: SessionId,
+        request: ZnodeRestoreRequest,
+        identity: &ConnectionIdentity,
+    ) -> HistoryResult<ZnodeRestoreResponse> {
+        let ZnodeRestoreRequest { path, at, dry_run } = request;
+        check(&path)?;
+        let cut = self.closed_cut(&at).await?;
+        let then = self.read_history(move |history| Ok(history.subtree(&path, cut))).await;
+        let then = then.map_err(seek_refused)?.map_err(restore_refused)?;
+        if then.acls().any(|acl| check_permission(acl, acl::READ, &identity.held).is_err()) {
+            return Err(unauthorized());
+        }
+        let ops = then.changes_from(&self.znodes.tree()).map_err(restore_refused)?;
+        let changes = ops.iter().filter_map(restore_change).collect();
+        let at = Moment::Sys(cut).to_string();
+        if dry_run || ops.is_empty() {
+            return Ok(ZnodeRestoreResponse { at, zxid: None, changes });
+        }
+        let ConnectionIdentity { held, by } = identity.clone();
+        let request = TransactionRequest::Ops { ops, refusal: None };
+        let draft = TransactionDraft::new(session, held, &by, request);
+        let permit = self.znodes.core().append_budget().acquire(draft.bytes()).await;
+        let (sender, receiver) = oneshot::channel();
+        let done = move |_: &_, result| {
+            drop(permit);
+            let _ = sender.send(result);
+        };
+        self.znodes.submit(draft, Box::new(done));
+        let outcome = receiver.await.map_err(|_| refused(EngineError::closing()))?;
+        let outcome = outcome.map_err(refused)?;
+        outcome.result.map_err(transaction_refused)?;
+        Ok(ZnodeRestoreResponse { at, zxid: Some(outcome.zxid), changes })
+    }
+
+    /// The cut of a moment, once it is over.
+    async fn closed_cut(&self, moment: &str) -> HistoryResult<Cut> {
+        let cut = parse_cut(moment)?;
+        let closed = self.znodes.core().wait_until_closed(cut, WaitPolicy::Wait(self.patience));
+        closed.await.map_err(seek_refused)?;
+        Ok(cut)
+    }
+}
+
+fn text(document: impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(&document).expect("texts and numbers are JSON")
+}
+
+fn refusal(code: HistoryErrorCode, message: String) -> HistoryRefusal {
+    HistoryRefusal { code, message, frontier: None, retry_ms: None }
+}
+
+fn unauthorized() -> HistoryRefusal {
+    let message = "an access control list does not permit it (NoAuth)".to_owned();
+    refusal(HistoryErrorCode::Unauthorized, message)
+}
+
+fn refused(error: EngineError) -> HistoryRefusal {
+    let code = match error {
+        EngineError::Loading(_) => HistoryErrorCode::Loading,
+        EngineError::Stopping(_) => HistoryErrorCode::Stopping,
+        EngineError::Fenced(_) => HistoryErrorCode::Fenced,
+        _ => HistoryErrorCode::Internal,
+    };
+    refusal(code, error.to_string())
+}
+
+fn seek_refused(error: SeekError) -> HistoryRefusal {
+    let code = match error {
+        SeekError::NotYet { .. } => HistoryErrorCode::NotYet,
+        SeekError::FarFuture { .. } => HistoryErrorCode::FarFuture,
+        SeekError::BeforeHistory { .. }
+        | SeekError::BeforeOffsets { .. }
+        | SeekError::BeforeZnodes { .. }
+        | SeekError::BeforeNames { .. } => HistoryErrorCode::BeforeHistory,
+        SeekError::NoTopic { .. } => HistoryErrorCode::Internal,
+        SeekError::Engine(error) => return refused(error),
+    };
+    refusal(code, error.to_string())
+}
+
+fn restore_refused(error: RestoreError) -> HistoryRefusal {
+    let code = match error {
+        RestoreError::NotThere { .. } => HistoryErrorCode::NotFound,
+        RestoreError::Ephemeral { .. } => HistoryErrorCode::Conflict,
+        RestoreError::TooLarge => HistoryErrorCode::TooLarge,
+        RestoreError::Seek(error) => return seek_refused(error),
+    };
+    refusal(code, error.to_string())
+}
+
+fn transaction_refused(ZnodeRefusal { code, .. }: ZnodeRefusal) -> HistoryRefusal {
+    match code {
+        ZkCode::NoAuth => unauthorized(),
+        code => {
+            let message = format!("it changed meanwhile: {code}. Try again");
+            refusal(HistoryErrorCode::Conflict, message)
+        }
+    }
+}
+
+fn check(path: &str) -> HistoryResult<()> {
+    let message = || format!("not the path of a znode: it begins with a slash. path={path:?}");
+    check_path(path).map_err(|_| refusal(HistoryErrorCode::BadPath, message()))
+}
+
+fn parse_cut(text: &str) -> HistoryResult<Cut> {
+    match text.parse() {
+        Ok(Moment::Sys(cut)) => Ok(cut),
+        Ok(Moment::User { .. }) | Err(_) => {
+            let message = format!("a moment of system time (s…) is expected, not {text:?}");
+            Err(refusal(HistoryErrorCode::BadMoment, message))
+        }
+    }
+}
+
+fn may_read(acl: &Acl, held: &[AclId]) -> bool {
+    check_permission(acl, acl::READ, held).is_ok()
+}
+
+fn log_entry(entry: PastTransaction, held: &[AclId]) -> ZnodeLogEntry {
+    let changes = entry.changes.into_iter().filter(|change| may_read(&change.acl, held));
+    ZnodeLogEntry {
+        zxid: entry.zxid,
+        stamp: entry.stamp.into(),
+        session: entry.session.to_string(),
+        by: entry.by,
+        changes: changes.map(change_document).collect(),
+    }
+}
+
+fn change_document(change: ZnodeChange) -> ZnodeChangeDocument {
+    ZnodeChangeDocument {
+        kind: match change.kind {
+            ZnodeChangeKind::Created => ZnodeChangeName::Created,
+            ZnodeChangeKind::Deleted => ZnodeChangeName::Deleted,
+            ZnodeChangeKind::DataChanged => ZnodeChangeName::DataChanged,
+            ZnodeChangeKind::AclChanged => ZnodeChangeName::AclChanged,
+        },
+        path: change.path,
+        znode: summary(&change.stat, &change.acl),
+        data: change.data.map(|data| Base64Bytes(data.into())),
+    }
+}
+
+fn diff_entry(entry: ZnodeDifference, held: &[AclId]) -> Option<ZnodeDiffEntry> {
+    let ZnodeDifference { path, before, after } = entry;
+    let both = [&before, &after];
+    let is_readable = both.into_iter().flatten().all(|znode| may_read(&znode.acl, held));
+    let shown = |znode: &ZnodeAtMoment| summary(&znode.stat, &znode.acl);
+    let (before, after) = (before.as_ref().map(shown), after.as_ref().map(shown));
+    is_readable.then_some(ZnodeDiffEntry { path, before, after })
+}
+
+fn summary(stat: &ZnodeStat, acl: &Acl) -> ZnodeSummary {
+    let shown = |entry: &acl::AclEntry| {
+        let (scheme, id) = shown_id(&entry.id);
+        format!("{scheme}:{id}:{}", permission_letters(entry.permissions))
+    };
+    ZnodeSummary {
+        version: stat.version,
+        aversion: stat.aversion,
+        data_length: stat.data_length,
+        ephemeral_owner: SessionId(stat.ephemeral_owner).to_string(),
+        acl: acl.iter().map(shown).collect(),
+    }
+}
+
+fn restore_change(op: &ZnodeOp) -> Option<ZnodeRestoreChange> {
+    let (kind, path) = match op {
+        ZnodeOp::Create { path, .. } => (ZnodeChangeName::Created, path),
+        ZnodeOp::Delete { path, .. } => (ZnodeChangeName::Deleted, path),
+        ZnodeOp::SetData { path, .. } => (ZnodeChangeName::DataChanged, path),
+        ZnodeOp::SetAcl { path, .. } => (ZnodeChangeName::AclChanged, path),
+        ZnodeOp::Check { .. } => return None,
+    };
+    Some(ZnodeRestoreChange { kind, path: path.clone() })
+}

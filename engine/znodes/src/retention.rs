@@ -1,0 +1,107 @@
+//! When checkpoints are written, and how far back the history of znodes is kept.
+//!
+//! A checkpoint is written once as many bytes of transactions came since the last one as that one has.
+//! So checkpoints are at most as long as the transactions, and a start replays about as much as it loads.
+//! The history begins at the newest checkpoint that is older than
+//! [`ZnodeOptions::history_retention`]; everything in front of it is removed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine_core::EngineError;
+use engine_core::numbering::{ZNODE_CHECKPOINTS_LOG, ZNODES_LOG};
+use hlc::{Cut, SysTime};
+use storage::Offset;
+
+use crate::checkpoint::{CheckpointSeal, seals};
+use crate::znodes::Znodes;
+
+/// Options of znodes.
+#[derive(Clone, Copy, Debug)]
+pub struct ZnodeOptions {
+    /// How long the history of znodes is kept at least.
+    pub history_retention: Duration,
+    /// No checkpoint is written before so many bytes of transactions came.
+    pub checkpoint_bytes_min: u64,
+}
+
+impl Default for ZnodeOptions {
+    fn default() -> ZnodeOptions {
+        ZnodeOptions {
+            history_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            checkpoint_bytes_min: 16 << 20,
+        }
+    }
+}
+
+impl Znodes {
+    /// Writes a checkpoint, and removes history that is older than its retention, where that is due.
+    /// Returns whether anything was done.
+    ///
+    /// # Errors
+    /// The disk or the catalog fails.
+    pub async fn apply_retention(self: &Arc<Znodes>) -> Result<bool, EngineError> {
+        let znodes = Arc::clone(self);
+        self.core().spawn_blocking(move || znodes.apply_retention_blocking()).await
+    }
+
+    fn apply_retention_blocking(&self) -> Result<bool, EngineError> {
+        let is_written =
+            self.is_checkpoint_due()? && self.history().write_checkpoint(self.core())?;
+        Ok(self.advance_start()? || is_written)
+    }
+
+    fn is_checkpoint_due(&self) -> Result<bool, EngineError> {
+        let log = self.core().store().log(ZNODES_LOG)?;
+        let last = self.newest_checkpoint()?;
+        let (start, bytes) = last.map_or((0, 0), |seal| (seal.start, seal.bytes));
+        let since = log.bytes_between(Offset(start).max(log.start()), log.end())?;
+        Ok(since >= self.options().checkpoint_bytes_min.max(bytes))
+    }
+
+    fn newest_checkpoint(&self) -> Result<Option<CheckpointSeal>, EngineError> {
+        let checkpoints = self.core().store().log(ZNODE_CHECKPOINTS_LOG)?;
+        seals(&checkpoints).next().transpose()
+    }
+
+    /// Removes what is in front of the newest checkpoint that is old enough; whether there was one.
+    fn advance_start(&self) -> Result<bool, EngineError> {
+        let core = self.core();
+        let Some(until) = self.retention_cut() else { return Ok(false) };
+        let (log, checkpoints) =
+            (core.store().log(ZNODES_LOG)?, core.store().log(ZNODE_CHECKPOINTS_LOG)?);
+        let old_enough = |seal: &CheckpointSeal| seal.cut() <= until;
+        let found = seals(&checkpoints)
+            .find(|seal| seal.as_ref().map_or(true, old_enough))
+            .transpose()?
+            .filter(|seal| Offset(seal.start) > log.start());
+        let Some(seal) = found else { return Ok(false) };
+        // A catalog on disk that lacks transactions below the new start would be rebuilt at the next
+        // start.
+        self.history().catch_up(usize::MAX)?;
+        core.catalog().get()?.flush();
+        // No pin is set at an earlier moment while the start moves.
+        let Some(held) = core.lock_changes_blocking() else { return Ok(false) };
+        if self.retention_cut().is_none_or(|until| until < seal.cut()) {
+            return Ok(false);
+        }
+        core.store().advance_log_start(&[
+            (ZNODES_LOG, Offset(seal.start)),
+            (ZNODE_CHECKPOINTS_LOG, Offset(seal.first)),
+        ])?;
+        drop(held);
+        let versions = self.history().prune(seal.cut())?;
+        let (horizon, start) = (seal.cut().bound(), seal.start);
+        tracing::info!(%horizon, start, versions, "advanced the start of the history of znodes");
+        Ok(true)
+    }
+
+    /// Everything before this cut may be removed; `None` while the clock cannot be trusted.
+    fn retention_cut(&self) -> Option<Cut> {
+        let core = self.core();
+        let now: SysTime = core.retention_time()?;
+        let until = Cut::before(now.saturating_sub(self.options().history_retention));
+        let until = until.min(Cut::through(core.frontier()));
+        Some(core.pins().holds(None).earliest.map_or(until, |hold| until.min(hold.at)))
+    }
+}
