@@ -11,15 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use compat_zk::ZkServer;
 use history_documents::HistoryErrorCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -98,6 +100,8 @@ fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(read_metrics))
         .route("/clock/confirm", post(confirm_clock))
+        .route("/commands", get(list_commands))
+        .route("/commands/{command}", get(run_command))
         .merge(api::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -107,7 +111,7 @@ fn routes(status: Arc<ServerStatus>, hosts: HttpHosts) -> Router {
 
 /// Lists the paths, for a person who opens the port in a browser.
 async fn not_found() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
+    let there_is = "there is /healthz, /readyz, /metrics, /commands, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
     refuse_with(HistoryErrorCode::UnknownPath, there_is)
 }
 
@@ -138,6 +142,31 @@ async fn read_metrics(State(status): StatusState) -> Response {
     match tokio::task::spawn_blocking(move || metrics::encode_text(&status)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// The commands of ZooKeeper's AdminServer, as links.
+async fn list_commands() -> Html<String> {
+    let link = |name| format!("<a href=\"/commands/{name}\">{name}</a>\n<br/>\n");
+    Html(ZkServer::admin_commands().map(link).collect())
+}
+
+async fn run_command(State(status): StatusState, UrlPath(command): UrlPath<String>) -> Response {
+    let server = status.parts().and_then(|parts| parts.zookeeper.clone());
+    let document = match server {
+        // It may read an index, and lists files.
+        Some(server) => tokio::task::spawn_blocking(move || server.admin_command(&command)).await,
+        None => Ok(json!({
+            "command": command,
+            "error": "This ZooKeeper instance is not currently serving requests",
+        })),
+    };
+    match document {
+        Ok(document) => {
+            let headers = [(header::CONTENT_TYPE, "application/json")];
+            (headers, format!("{document:#}\n")).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

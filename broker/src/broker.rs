@@ -135,10 +135,17 @@ impl Broker {
             }
             None => None,
         };
-        let zookeeper = zookeeper_port.map(|port| {
-            (port, ZkServer::new(Arc::clone(engine.znodes()), config.zookeeper_server))
-        });
+        let zookeeper = match zookeeper_port {
+            Some(port) => {
+                let mut options = config.zookeeper_server;
+                options.client_port = port.address()?.port();
+                options.data_dir = data.clone();
+                Some((port, ZkServer::new(Arc::clone(engine.znodes()), options)))
+            }
+            None => None,
+        };
         let mut maintenance = JoinSet::new();
+        let zookeeper_server = zookeeper.as_ref().map(|(_, server)| Arc::clone(server));
         let zookeeper_listener = match zookeeper {
             Some((port, zookeeper)) => {
                 let doing = || format!("listen for ZooKeeper's clients on {}", config.zookeeper);
@@ -156,7 +163,11 @@ impl Broker {
         let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
         maintenance.spawn(abort_on_panic(Arc::clone(&engine).run_maintenance()));
         maintenance.spawn(abort_on_panic(Arc::clone(&kafka).run_maintenance()));
-        status.serving(ServerParts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
+        status.serving(ServerParts {
+            engine: Arc::clone(&engine),
+            kafka: Arc::clone(&kafka),
+            zookeeper: zookeeper_server,
+        });
         Ok(RunningBroker {
             status,
             engine,

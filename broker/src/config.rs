@@ -27,6 +27,7 @@ mod own;
 mod problem;
 mod sources;
 mod value;
+mod zoo_cfg;
 
 pub use problem::{ConfigProblem, ConfigProblems, SettingOrigin};
 pub use sources::ConfigSources;
@@ -298,6 +299,9 @@ fn find_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
             .or_else(|| kafka_name(key))
             .ok_or_else(|| unknown(key, own_names().chain(kafka_names()))),
         SettingOrigin::File { .. } => find_in_file(key),
+        SettingOrigin::ZooCfg { .. } => {
+            own_setting(key).map_or_else(|| zoo_cfg::without_setting(given), Ok)
+        }
     }
 }
 

@@ -17,6 +17,10 @@ const BACKLOG: u32 = 1024;
 pub(crate) struct BoundPort(TcpSocket);
 
 impl BoundPort {
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
     /// Starts listening: clients can connect.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
         self.0.listen(BACKLOG)

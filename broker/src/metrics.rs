@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use compat_zk::MonitorValue;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -43,6 +44,7 @@ impl Collector for StatusCollector {
             encode_time(&mut page, parts)?;
             encode_contents(&mut page, parts)?;
             encode_cuts(&mut page, parts)?;
+            encode_zookeeper(&mut page, parts)?;
         }
         encode_process(&mut page)
     }
@@ -88,6 +90,22 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         )?;
     }
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
+}
+
+/// Under the names that ZooKeeper's own exporter has; there they are gauges too.
+fn encode_zookeeper(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {
+    for entry in parts.zookeeper.iter().flat_map(|server| server.monitor()) {
+        match entry.value {
+            MonitorValue::Text(_) => {}
+            MonitorValue::Integer(value) => page.gauge(entry.name, entry.help, value)?,
+            MonitorValue::Decimal(value) => {
+                let (name, help) = (entry.name, entry.help);
+                let mut metric = page.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+                metric.encode_gauge(&value)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn encode_journal(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result {

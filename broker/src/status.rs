@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use compat_kafka::KafkaServer;
+use compat_zk::ZkServer;
 use engine::Engine;
 use parking_lot::Mutex;
 
@@ -19,6 +20,8 @@ pub(crate) enum ServerPhase {
 pub(crate) struct ServerParts {
     pub(crate) engine: Arc<Engine>,
     pub(crate) kafka: Arc<KafkaServer>,
+    /// If ZooKeeper's clients are served.
+    pub(crate) zookeeper: Option<Arc<ZkServer>>,
 }
 
 #[derive(Debug)]

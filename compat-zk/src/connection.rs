@@ -1,6 +1,6 @@
 //! A connection, as the server and its watches know it.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::auth::shown_id;
 use crate::output::ConnectionOutput;
+use crate::traffic::RequestStats;
 
 /// How many requests of one connection may be on their way: ZooKeeper's `globalOutstandingLimit`.
 const OUTSTANDING_MAX: usize = 1000;
@@ -22,7 +23,10 @@ const IDS_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: u64,
-    pub(crate) peer: IpAddr,
+    pub(crate) peer: SocketAddr,
+    /// When it began, in milliseconds since 1970.
+    pub(crate) established_ms: u64,
+    pub(crate) requests: RequestStats,
     pub(crate) output: ConnectionOutput,
     identity: RwLock<ConnectionIdentity>,
     session: OnceLock<SessionId>,
@@ -51,11 +55,18 @@ impl ConnectionIdentity {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, peer: IpAddr, unread_bytes_max: usize) -> Connection {
-        let own = AclId::new("ip", &peer.to_string());
+    pub(crate) fn new(
+        id: u64,
+        peer: SocketAddr,
+        established_ms: u64,
+        unread_bytes_max: usize,
+    ) -> Connection {
+        let own = AclId::new("ip", &peer.ip().to_string());
         Connection {
             id,
             peer,
+            established_ms,
+            requests: RequestStats::new(),
             output: ConnectionOutput::new(unread_bytes_max),
             identity: RwLock::new(ConnectionIdentity::new(vec![own])),
             session: OnceLock::new(),

@@ -1,15 +1,22 @@
-//! Four-letter words: what an operator asks with `echo srvr | nc HOST PORT`.
+//! Four-letter words: what an operator asks with `echo srvr | nc HOST PORT`. The answers have the
+//! form that ZooKeeper's have, which scripts read.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use engine_znodes::SessionId;
+
+use crate::connection::Connection;
+use crate::monitor::MonitorValue;
 use crate::server::ZkServer;
 
 /// The length of a word.
 pub(crate) const BYTES: usize = 4;
 
 /// The words that a server knows, of which the operator enables some.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 15] = [
     "ruok", "srvr", "stat", "mntr", "conf", "cons", "wchs", "wchp", "wchc", "dump", "envi", "isro",
+    "dirs", "srst", "crst",
 ];
 
 /// The answer to what a connection sent first; `None` if that is no word.
@@ -26,57 +33,25 @@ pub(crate) fn answer(server: &ZkServer, received: &[u8]) -> Option<String> {
 }
 
 fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
-    let version = env!("CARGO_PKG_VERSION");
-    let tree = server.znodes.tree();
-    let connections = server.connection_list();
-    let outstanding: usize = connections.iter().map(|connection| connection.outstanding()).sum();
     match word {
         "ruok" => write!(out, "imok"),
         "isro" => write!(out, "rw"),
-        "srvr" | "stat" => {
-            writeln!(out, "Zookeeper version: freezeframe-{version}")?;
-            if word == "stat" {
-                writeln!(out, "Clients:")?;
-                for connection in &connections {
-                    let (peer, waits) = (connection.peer, connection.outstanding());
-                    writeln!(out, " /{peer}[1](queued={waits})")?;
-                }
-                writeln!(out)?;
-            }
-            writeln!(out, "Connections: {}", connections.len())?;
-            writeln!(out, "Outstanding: {outstanding}")?;
-            writeln!(out, "Zxid: {:#x}", tree.last_zxid())?;
-            writeln!(out, "Mode: standalone")?;
-            writeln!(out, "Node count: {}", tree.len())
-        }
+        "srvr" | "stat" => write_server(server, word == "stat", out),
         "mntr" => {
-            let watches = server.watches().lock().counts();
-            let ephemerals: usize =
-                tree.sessions().map(|(_, session)| session.ephemerals().len()).sum();
-            writeln!(out, "zk_version\tfreezeframe-{version}")?;
-            writeln!(out, "zk_server_state\tstandalone")?;
-            writeln!(out, "zk_num_alive_connections\t{}", connections.len())?;
-            writeln!(out, "zk_outstanding_requests\t{outstanding}")?;
-            writeln!(out, "zk_znode_count\t{}", tree.len())?;
-            writeln!(out, "zk_watch_count\t{}", watches.watches)?;
-            writeln!(out, "zk_ephemerals_count\t{ephemerals}")?;
-            writeln!(out, "zk_approximate_data_size\t{}", tree.data_bytes())?;
-            writeln!(out, "zk_global_sessions\t{}", server.session_count())?;
-            writeln!(out, "zk_uptime\t{}", server.now_ms())
+            for entry in server.monitor() {
+                match entry.value {
+                    MonitorValue::Text(text) => writeln!(out, "zk_{}\t{text}", entry.name)?,
+                    MonitorValue::Integer(value) => writeln!(out, "zk_{}\t{value}", entry.name)?,
+                    MonitorValue::Decimal(value) => writeln!(out, "zk_{}\t{value:?}", entry.name)?,
+                }
+            }
+            Ok(())
         }
-        "conf" => {
-            let options = &server.options;
-            writeln!(out, "tickTime={}", options.tick_ms)?;
-            writeln!(out, "maxClientCnxns={}", options.connections_per_address_max)?;
-            writeln!(out, "minSessionTimeout={}", options.session_timeout_min())?;
-            writeln!(out, "maxSessionTimeout={}", options.session_timeout_max())?;
-            writeln!(out, "serverId=0")
-        }
+        "conf" => write_configuration(server, out),
         "cons" => {
-            for connection in &connections {
-                let session = connection.session().unwrap_or_default();
-                let (peer, waits) = (connection.peer, connection.outstanding());
-                writeln!(out, " /{peer}[1](queued={waits},sid={session})")?;
+            for connection in server.connection_list() {
+                write_connection(server, &connection, false, out)?;
+                writeln!(out)?;
             }
             writeln!(out)
         }
@@ -93,7 +68,7 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
                     writeln!(out, "\t{session}")?;
                 }
             }
-            Ok(())
+            writeln!(out)
         }
         "wchc" => {
             for (session, paths) in server.watches().lock().by_session() {
@@ -102,35 +77,179 @@ fn write(server: &ZkServer, word: &str, out: &mut String) -> std::fmt::Result {
                     writeln!(out, "\t{path}")?;
                 }
             }
-            Ok(())
+            writeln!(out)
         }
-        "dump" => {
-            writeln!(out, "Session Sets ({}):", tree.sessions().count())?;
-            let mut sessions: Vec<_> = tree.sessions().collect();
-            sessions.sort_by_key(|(id, _)| *id);
-            for (id, session) in &sessions {
-                writeln!(out, "{id}\ttimeout={}", session.timeout_ms)?;
-            }
-            let holders = sessions.iter().filter(|(_, session)| session.ephemerals().len() > 0);
-            writeln!(
-                out,
-                "ephemeral nodes dump:\nSessions with Ephemerals ({}):",
-                holders.clone().count()
-            )?;
-            for (id, session) in holders {
-                writeln!(out, "{id}:")?;
-                for path in session.ephemerals() {
-                    writeln!(out, "\t{path}")?;
-                }
-            }
-            Ok(())
+        "dump" => write_sessions(server, out),
+        "dirs" => {
+            let sizes = server.log_sizes();
+            writeln!(out, "datadir_size: {}", sizes.checkpoint_bytes)?;
+            writeln!(out, "logdir_size: {}", sizes.transaction_bytes)
+        }
+        "srst" => {
+            server.reset_traffic();
+            writeln!(out, "Server stats reset.")
+        }
+        "crst" => {
+            server.reset_connections();
+            writeln!(out, "Connection stats reset.")
         }
         _ => {
             writeln!(out, "Environment:")?;
-            writeln!(out, "zookeeper.version=freezeframe-{version}")?;
-            writeln!(out, "server.start.ms={}", server.started_ms())?;
-            writeln!(out, "os.name={}", std::env::consts::OS)?;
-            writeln!(out, "os.arch={}", std::env::consts::ARCH)
+            for (name, value) in environment(server) {
+                writeln!(out, "{name}={value}")?;
+            }
+            Ok(())
         }
     }
+}
+
+fn write_server(server: &ZkServer, with_clients: bool, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "Zookeeper version: {}", server.version())?;
+    let connections = server.connection_list();
+    if with_clients {
+        writeln!(out, "Clients:")?;
+        for connection in &connections {
+            write_connection(server, connection, true, out)?;
+            writeln!(out)?;
+        }
+        writeln!(out)?;
+    }
+    let traffic = server.traffic();
+    let latency = traffic.sent.requests();
+    let (min, average, max) = (latency.min(), latency.average(), latency.max);
+    writeln!(out, "Latency min/avg/max: {min}/{average:?}/{max}")?;
+    writeln!(out, "Received: {}", traffic.received)?;
+    writeln!(out, "Sent: {}", traffic.sent.packets)?;
+    writeln!(out, "Connections: {}", connections.len())?;
+    let outstanding: usize = connections.iter().map(|connection| connection.outstanding()).sum();
+    writeln!(out, "Outstanding: {outstanding}")?;
+    let tree = server.znodes.tree();
+    writeln!(out, "Zxid: {:#x}", tree.last_zxid())?;
+    writeln!(out, "Mode: standalone")?;
+    writeln!(out, "Node count: {}", tree.len_as_zookeeper_counts())
+}
+
+fn write_configuration(server: &ZkServer, out: &mut String) -> std::fmt::Result {
+    let (options, sizes) = (&server.options, server.log_sizes());
+    let data_dir = options.data_dir.display();
+    writeln!(out, "clientPort={}", options.client_port)?;
+    writeln!(out, "secureClientPort=-1")?;
+    writeln!(out, "dataDir={data_dir}")?;
+    writeln!(out, "dataDirSize={}", sizes.checkpoint_bytes)?;
+    writeln!(out, "dataLogDir={data_dir}")?;
+    writeln!(out, "dataLogSize={}", sizes.transaction_bytes)?;
+    writeln!(out, "tickTime={}", options.tick_ms)?;
+    writeln!(out, "maxClientCnxns={}", options.connections_per_address_max)?;
+    writeln!(out, "minSessionTimeout={}", options.session_timeout_min())?;
+    writeln!(out, "maxSessionTimeout={}", options.session_timeout_max())?;
+    writeln!(out, "clientPortListenBacklog=-1")?;
+    writeln!(out, "serverId=0")
+}
+
+fn write_connection(
+    server: &ZkServer,
+    connection: &Connection,
+    brief: bool,
+    out: &mut String,
+) -> std::fmt::Result {
+    let (replies, requests) = (connection.output.stats(), &connection.requests);
+    write!(
+        out,
+        " /{}[1](queued={},recved={},sent={}",
+        connection.peer,
+        connection.outstanding(),
+        requests.own(),
+        replies.own.packets
+    )?;
+    if let Some(session) = connection.session().filter(|_| !brief) {
+        let latency = replies.own.requests();
+        write!(out, ",sid={session},lop={}", requests.last_operation())?;
+        write!(out, ",est={}", connection.established_ms)?;
+        write!(out, ",to={}", server.session_timeout_ms(session))?;
+        if requests.last_xid() >= 0 {
+            write!(out, ",lcxid={:#x}", requests.last_xid())?;
+        }
+        write!(out, ",lzxid={:#x}", replies.last_zxid)?;
+        write!(
+            out,
+            ",lresp={},llat={}",
+            server.ms_of(replies.last_reply_at),
+            replies.last_latency_ms
+        )?;
+        let (min, average, max) = (latency.min(), latency.average() as u64, latency.max);
+        write!(out, ",minlat={min},avglat={average},maxlat={max}")?;
+    }
+    write!(out, ")")
+}
+
+fn write_sessions(server: &ZkServer, out: &mut String) -> std::fmt::Result {
+    let expiries = server.session_expiries();
+    let all: usize = expiries.values().map(Vec::len).sum();
+    writeln!(out, "SessionTracker dump:\nSession Sets ({})/({all}):", expiries.len())?;
+    for (at_ms, sessions) in &expiries {
+        writeln!(out, "{} expire at {}:", sessions.len(), java_date(*at_ms))?;
+        for session in sessions {
+            writeln!(out, "\t{session}")?;
+        }
+    }
+    let held = ephemerals(server);
+    writeln!(out, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", held.len())?;
+    for (session, paths) in held {
+        writeln!(out, "{session}:")?;
+        for path in paths {
+            writeln!(out, "\t{path}")?;
+        }
+    }
+    let connections = server.connection_list();
+    let due_of: BTreeMap<SessionId, u64> = expiries
+        .iter()
+        .flat_map(|(at_ms, sessions)| sessions.iter().map(|session| (*session, *at_ms)))
+        .collect();
+    let mut sets: BTreeMap<u64, Vec<(SessionId, &Connection)>> = BTreeMap::new();
+    for connection in &connections {
+        let session = connection.session();
+        if let Some((id, due)) = session.and_then(|id| Some((id, due_of.get(&id)?))) {
+            sets.entry(*due).or_default().push((id, connection));
+        }
+    }
+    let all: usize = sets.values().map(Vec::len).sum();
+    writeln!(out, "Connections dump:\nConnections Sets ({})/({all}):", sets.len())?;
+    for (at_ms, set) in sets {
+        writeln!(out, "{} expire at {}:", set.len(), java_date(at_ms))?;
+        for (session, connection) in set {
+            writeln!(out, "\tip: /{} sessionId: {session}", connection.peer)?;
+        }
+    }
+    Ok(())
+}
+
+/// The ephemeral znodes of each session that has any.
+pub(crate) fn ephemerals(server: &ZkServer) -> BTreeMap<SessionId, Vec<String>> {
+    let tree = server.znodes.tree();
+    let held = tree.sessions().map(|(id, session)| {
+        (id, session.ephemerals().map(str::to_owned).collect::<Vec<String>>())
+    });
+    held.filter(|(_, paths)| !paths.is_empty()).collect()
+}
+
+/// Where the server runs.
+pub(crate) fn environment(server: &ZkServer) -> [(&'static str, String); 7] {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let directory = std::env::current_dir().unwrap_or_default();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    [
+        ("zookeeper.version", server.version().to_owned()),
+        ("host.name", host.trim().to_owned()),
+        ("os.name", std::env::consts::OS.to_owned()),
+        ("os.arch", std::env::consts::ARCH.to_owned()),
+        ("user.name", variable("USER")),
+        ("user.home", variable("HOME")),
+        ("user.dir", directory.display().to_string()),
+    ]
+}
+
+/// As Java prints a date.
+fn java_date(ms: u64) -> String {
+    let at = jiff::Timestamp::from_millisecond(ms as i64).unwrap_or_default();
+    at.strftime("%a %b %d %H:%M:%S UTC %Y").to_string()
 }

@@ -8,12 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod auth;
 mod connection;
 mod event;
 mod four_letter;
 mod history;
 mod listener;
+mod monitor;
 mod options;
 mod output;
 mod past;
@@ -21,10 +23,12 @@ mod reader;
 mod reads;
 mod request;
 mod server;
+mod traffic;
 mod watches;
 mod writes;
 
 pub use auth::digest_of;
 pub use listener::serve;
+pub use monitor::{MonitorEntry, MonitorValue};
 pub use options::ZkOptions;
 pub use server::ZkServer;

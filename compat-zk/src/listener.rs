@@ -29,7 +29,7 @@ pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch
                 let server = Arc::clone(&server);
                 connections.spawn(async move {
                     if stream.set_nodelay(true).is_ok() {
-                        server.serve(stream, peer.ip()).await;
+                        server.serve(stream, peer).await;
                     }
                 });
             }

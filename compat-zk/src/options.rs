@@ -1,6 +1,7 @@
 //! What an operator can set, with the names and meanings that ZooKeeper gives it.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 use zk_wire::FRAME_BYTES_MAX;
 
@@ -9,6 +10,10 @@ const TICK_MS: u32 = 2000;
 
 #[derive(Clone, Debug)]
 pub struct ZkOptions {
+    /// `clientPort`: only shown.
+    pub client_port: u16,
+    /// `dataDir`: only shown.
+    pub data_dir: PathBuf,
     /// `tickTime`, in milliseconds: how often sessions are checked for their end.
     pub tick_ms: u32,
     /// `minSessionTimeout`, in milliseconds; 2 ticks by default.
@@ -23,6 +28,10 @@ pub struct ZkOptions {
     pub frame_bytes_max: usize,
     /// How many bytes may wait for a client that does not read.
     pub unread_bytes_max: usize,
+    /// How many sessions there may be.
+    pub sessions_max: usize,
+    /// About how much memory all watches may take, in bytes.
+    pub watches_bytes_max: usize,
     /// How far ahead a moment may be that a client waits for.
     pub moment_patience: Duration,
     /// `extendedTypesEnabled`: whether znodes can have a time to live.
@@ -45,6 +54,8 @@ pub struct ZkOptions {
 impl Default for ZkOptions {
     fn default() -> ZkOptions {
         ZkOptions {
+            client_port: 0,
+            data_dir: PathBuf::new(),
             tick_ms: TICK_MS,
             session_timeout_ms_min: None,
             session_timeout_ms_max: None,
@@ -52,6 +63,8 @@ impl Default for ZkOptions {
             connections_per_address_max: 60,
             frame_bytes_max: FRAME_BYTES_MAX,
             unread_bytes_max: 64 << 20,
+            sessions_max: 100_000,
+            watches_bytes_max: 256 << 20,
             moment_patience: Duration::from_secs(5),
             extended_types: false,
             reconfig_enabled: false,

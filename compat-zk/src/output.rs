@@ -14,6 +14,7 @@ use zk_wire::opcode::NOTIFICATION_XID;
 use zk_wire::{ConnectResponse, JuteWriter, ReplyHeader, put_frame};
 
 use crate::event::{WatchEvent, WatchEventKind};
+use crate::traffic::{ReplyStats, RequestMark};
 
 /// How long a client gets to read what was sent before the end.
 const LAST_READ_MAX: Duration = Duration::from_secs(5);
@@ -26,6 +27,7 @@ struct OutputState {
     buffer: BytesMut,
     /// Nothing is appended any more; what is there is still sent.
     ended: bool,
+    stats: ReplyStats,
 }
 
 /// The output of one connection.
@@ -58,13 +60,12 @@ impl ConnectionOutput {
     /// Appends a reply, with a body unless it is an error.
     pub(crate) fn reply(
         &self,
-        xid: i32,
+        request: RequestMark,
         zxid: i64,
         result: Result<impl FnOnce(&mut BytesMut), ZkCode>,
     ) {
         let err = result.as_ref().err().map_or(0, |code| code.number());
-        self.push(|out| {
-            ReplyHeader { xid, zxid, err }.write(out);
+        self.reply_with_body(request, zxid, err, |out| {
             if let Ok(body) = result {
                 body(out);
             }
@@ -72,27 +73,27 @@ impl ConnectionOutput {
     }
 
     /// Appends a reply of a header only.
-    pub(crate) fn reply_header(&self, xid: i32, zxid: i64, result: Result<(), ZkCode>) {
-        self.reply(xid, zxid, result.map(|()| |_: &mut BytesMut| ()));
+    pub(crate) fn reply_header(&self, request: RequestMark, zxid: i64, result: Result<(), ZkCode>) {
+        self.reply(request, zxid, result.map(|()| |_: &mut BytesMut| ()));
     }
 
     /// Appends a reply whose body comes also with an error.
     pub(crate) fn reply_with_body(
         &self,
-        xid: i32,
+        request: RequestMark,
         zxid: i64,
         err: i32,
         body: impl FnOnce(&mut BytesMut),
     ) {
-        self.push(|out| {
-            ReplyHeader { xid, zxid, err }.write(out);
+        self.push(Some((request, zxid)), |out| {
+            ReplyHeader { xid: request.xid, zxid, err }.write(out);
             body(out);
         });
     }
 
     pub(crate) fn event(&self, event: &WatchEvent<'_>) {
         let WatchEvent { kind, path, zxid } = event;
-        self.push(|out| {
+        self.push(None, |out| {
             ReplyHeader { xid: NOTIFICATION_XID, zxid: *zxid, err: 0 }.write(out);
             out.int(match kind {
                 WatchEventKind::Created => 1,
@@ -106,7 +107,7 @@ impl ConnectionOutput {
     }
 
     pub(crate) fn connected(&self, response: &ConnectResponse) {
-        self.push(|out| response.write(out));
+        self.push(None, |out| response.write(out));
     }
 
     /// Appends bytes that are no frame.
@@ -115,12 +116,26 @@ impl ConnectionOutput {
         self.filled.notify_one();
     }
 
-    fn push(&self, write: impl FnOnce(&mut BytesMut)) {
+    /// What was sent on the connection.
+    pub(crate) fn stats(&self) -> ReplyStats {
+        self.state.lock().stats
+    }
+
+    pub(crate) fn change_stats(&self, change: impl FnOnce(&mut ReplyStats)) {
+        change(&mut self.state.lock().stats);
+    }
+
+    /// Appends a frame: the reply to a request with its zxid, or something else.
+    fn push(&self, reply: Option<(RequestMark, i64)>, write: impl FnOnce(&mut BytesMut)) {
         let mut state = self.state.lock();
         if state.ended {
             return;
         }
         put_frame(&mut state.buffer, write);
+        state.stats.sent();
+        if let Some((request, zxid)) = reply {
+            state.stats.replied(request, zxid);
+        }
         if !self.may_hold(state.buffer.len()) {
             tracing::debug!(
                 bytes = state.buffer.len(),

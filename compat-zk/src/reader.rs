@@ -8,7 +8,7 @@
 //!   the tree is locked.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use engine_znodes::{
@@ -28,6 +28,7 @@ use crate::past::PastPath;
 use crate::reads::{PendingRead, answer_read, reply_from_the_past};
 use crate::request::{ReadRequest, WriteRequest, ZkRequest};
 use crate::server::{LiveSession, ZkServer};
+use crate::traffic::RequestMark;
 use crate::writes::{WriteReply, reply_to_write, transaction_of};
 
 /// How long a client may take for the handshake.
@@ -97,12 +98,14 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let Some(session) = session else { return Ok(()) };
         loop {
             let frame = self.next_frame().await?;
+            let received_at = Instant::now();
+            self.connection.requests.received();
             session.touch(self.server.now_ms());
             self.connection.wait_for_turn().await;
             if self.connection.output.has_ended() {
                 return Ok(());
             }
-            self.take_request(&session, frame).await?;
+            self.take_request(&session, frame, received_at).await?;
         }
     }
 
@@ -111,6 +114,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         while self.received.len() < four_letter::BYTES {
             self.receive().await?;
         }
+        self.connection.requests.received();
         if let Some(answer) = four_letter::answer(self.server, &self.received) {
             self.connection.output.text(&answer);
             return Ok(None);
@@ -121,6 +125,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
         let timeout_ms = self.server.options.session_timeout(request.timeout_ms);
         let session = match request.session_id {
+            0 if !self.server.has_room_for_session() => {
+                self.server.refuse_connection(
+                    "there are as many sessions as may be (zookeeper.sessions-max)",
+                );
+                return Err(ConnectionEnd::Refused("there are too many sessions"));
+            }
             0 => self.create_session(timeout_ms).await,
             id => self.resume_session(SessionId(id), request.password.as_deref(), timeout_ms),
         };
@@ -185,34 +195,37 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         &mut self,
         session: &Arc<LiveSession>,
         frame: Bytes,
+        received_at: Instant,
     ) -> Result<(), ConnectionEnd> {
         let mut fields = JuteReader::new(frame);
         let RequestHeader { xid, op } = RequestHeader::read(&mut fields)?;
+        self.connection.requests.begin(op, xid);
+        let mark = RequestMark { xid, received_at, is_write: false };
         let request = match ZkRequest::read(op, &mut fields) {
             Ok(Some(request)) => request,
             Ok(None) => {
-                self.answer_in_turn(xid, session, Err(ZkCode::Unimplemented));
+                self.answer_in_turn(mark, session, Err(ZkCode::Unimplemented));
                 return Err(ConnectionEnd::Refused("the request is not known"));
             }
             Err(error) => {
                 tracing::debug!(op, %error, "a request does not read");
-                self.answer_in_turn(xid, session, Err(ZkCode::MarshallingError));
+                self.answer_in_turn(mark, session, Err(ZkCode::MarshallingError));
                 return Ok(());
             }
         };
         match request {
             ZkRequest::Read(request) if request.of_the_past().is_some() => {
-                self.answer_from_the_past(session, xid, request).await;
+                self.answer_from_the_past(session, mark, request).await;
             }
-            ZkRequest::Read(request) => self.answer_in_turn(xid, session, Ok(request)),
-            ZkRequest::Write(request) => self.write(xid, session, Some(request)).await,
+            ZkRequest::Read(request) => self.answer_in_turn(mark, session, Ok(request)),
+            ZkRequest::Write(request) => self.write(mark, session, Some(request)).await,
             ZkRequest::CloseSession => {
-                self.write(xid, session, None).await;
+                self.write(mark, session, None).await;
                 // Nothing is read behind it. Its reply ends the output.
                 std::future::pending::<()>().await;
             }
-            ZkRequest::History(document) => self.answer_history(session, xid, &document).await,
-            ZkRequest::Auth { scheme, auth } => return self.authenticate(xid, &scheme, &auth),
+            ZkRequest::History(document) => self.answer_history(session, mark, &document).await,
+            ZkRequest::Auth { scheme, auth } => return self.authenticate(mark, &scheme, &auth),
         }
         Ok(())
     }
@@ -220,7 +233,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     /// Answers a read, or refuses a request, once all writes before it are answered.
     fn answer_in_turn(
         &mut self,
-        xid: i32,
+        mark: RequestMark,
         session: &Arc<LiveSession>,
         request: Result<ReadRequest, ZkCode>,
     ) {
@@ -229,7 +242,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             Ok(request) => request,
             Err(code) => ReadRequest::Refused(code),
         };
-        let read = PendingRead { xid, held, request };
+        let read = PendingRead { mark, held, request };
         if let Some(turn) = &self.last_write
             && let Some(waiting) = &mut *turn.0.lock()
         {
@@ -245,7 +258,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     async fn answer_from_the_past(
         &mut self,
         session: &Arc<LiveSession>,
-        xid: i32,
+        mark: RequestMark,
         request: ReadRequest,
     ) {
         self.connection.wait_for_answers().await;
@@ -260,18 +273,23 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             Err(code) => Err(code),
         };
         let zxid = self.server.znodes.tree().last_zxid();
-        reply_from_the_past(self.connection, zxid, &PendingRead { xid, held, request }, answer);
+        reply_from_the_past(self.connection, zxid, &PendingRead { mark, held, request }, answer);
     }
 
     /// Answers a document of the history API, like a read of the past.
-    async fn answer_history(&mut self, session: &Arc<LiveSession>, xid: i32, document: &[u8]) {
+    async fn answer_history(
+        &mut self,
+        session: &Arc<LiveSession>,
+        mark: RequestMark,
+        document: &[u8],
+    ) {
         self.connection.wait_for_answers().await;
         let identity = self.connection.identity();
         let answer = self.server.past.answer(session.id, &identity, document);
         let answer = self.keep_alive(session, answer).await;
         let zxid = self.server.znodes.tree().last_zxid();
         let body = |out: &mut BytesMut| out.buffer(Some(&answer));
-        self.connection.output.reply(xid, zxid, Ok(body));
+        self.connection.output.reply(mark, zxid, Ok(body));
     }
 
     /// Waits for `answer`, and counts the session as alive meanwhile: its pings are not read.
@@ -287,8 +305,14 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     }
 
     /// Submits a write, or without one the end of the session.
-    async fn write(&mut self, xid: i32, session: &Arc<LiveSession>, request: Option<WriteRequest>) {
+    async fn write(
+        &mut self,
+        mark: RequestMark,
+        session: &Arc<LiveSession>,
+        request: Option<WriteRequest>,
+    ) {
         let ends_session = request.is_none();
+        let mark = RequestMark { is_write: true, ..mark };
         let ConnectionIdentity { held, by } = self.connection.identity();
         let (transaction, reply) = match request {
             Some(request) => transaction_of(request, &held, &self.server.options),
@@ -305,7 +329,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             drop(permit);
             // A session whose end the disk refuses goes on, until it expires.
             let has_ended = ends_session && result.is_ok();
-            reply_to_write(&connection.output, tree, xid, &reply, result);
+            reply_to_write(&connection.output, tree, mark, &reply, result);
             connection.end_request();
             let waiting = turn.0.lock().take().unwrap_or_default();
             for read in waiting {
@@ -323,7 +347,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     }
 
     /// Not in turn, as in ZooKeeper: it holds for the requests that come after it.
-    fn authenticate(&self, xid: i32, scheme: &str, auth: &[u8]) -> Result<(), ConnectionEnd> {
+    fn authenticate(
+        &self,
+        mark: RequestMark,
+        scheme: &str,
+        auth: &[u8],
+    ) -> Result<(), ConnectionEnd> {
         let identified = match scheme {
             "digest" => {
                 let credentials = String::from_utf8_lossy(auth);
@@ -333,7 +362,10 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             "ip" => Ok(()),
             _ => Err(ZkCode::AuthFailed),
         };
-        self.connection.output.reply_header(xid, 0, identified);
+        if identified.is_err() {
+            self.server.count_auth_failure();
+        }
+        self.connection.output.reply_header(mark, 0, identified);
         identified.map_err(|_| ConnectionEnd::Refused("the client is not who it says it is"))
     }
 

@@ -14,13 +14,14 @@ use crate::auth::shown_id;
 use crate::connection::Connection;
 use crate::past::PastAnswer;
 use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
+use crate::traffic::RequestMark;
 use crate::watches::{AddWatchMode, WatcherType, Watches};
 use crate::writes::{put_multi_end, put_multi_error, put_multi_header};
 
 /// A read that was not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingRead {
-    pub(crate) xid: i32,
+    pub(crate) mark: RequestMark,
     /// The ids of its connection when it came.
     pub(crate) held: Arc<[AclId]>,
     pub(crate) request: ReadRequest,
@@ -33,7 +34,7 @@ pub(crate) fn reply_from_the_past(
     read: &PendingRead,
     answer: Result<PastAnswer, ZkCode>,
 ) {
-    let PendingRead { xid, held, request } = read;
+    let PendingRead { mark, held, request } = read;
     let body = answer.map(|PastAnswer { znode, children, descendants }| {
         move |out: &mut BytesMut| match request {
             ReadRequest::GetData(_) => {
@@ -54,7 +55,7 @@ pub(crate) fn reply_from_the_past(
             _ => znode.stat.write(out),
         }
     });
-    connection.output.reply(*xid, zxid, body);
+    connection.output.reply(*mark, zxid, body);
 }
 
 /// A reply's body.
@@ -66,7 +67,7 @@ pub(crate) fn answer_read(
     connection: &Arc<Connection>,
     session: SessionId,
     tree: &ZnodeTree,
-    PendingRead { xid, held, request }: &PendingRead,
+    PendingRead { mark, held, request }: &PendingRead,
 ) {
     let reader = TreeReader { watches, connection, session, tree, held };
     let body = reader.answer(request);
@@ -75,7 +76,7 @@ pub(crate) fn answer_read(
         ReadRequest::Refused(ZkCode::Unimplemented) => -1,
         _ => tree.last_zxid(),
     };
-    connection.output.reply(*xid, zxid, body);
+    connection.output.reply(*mark, zxid, body);
 }
 
 struct TreeReader<'a> {

@@ -1,14 +1,14 @@
 //! The server: sessions, connections and watches over one tree.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine_znodes::{
-    OnApplied, SessionId, TransactionDraft, TransactionRequest, TreeChange, ZnodeObserver,
-    ZnodeTree, Znodes,
+    OnApplied, SessionId, TransactionDraft, TransactionRequest, TreeChange, ZnodeLogSizes,
+    ZnodeObserver, ZnodeTree, Znodes,
 };
 use parking_lot::Mutex;
 use storage::LogThrottle;
@@ -19,6 +19,7 @@ use crate::connection::Connection;
 use crate::options::ZkOptions;
 use crate::past::PastReader;
 use crate::reader::serve_connection;
+use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
 
 /// How many transactions enter the catalog at each tick.
@@ -54,7 +55,7 @@ impl LiveSession {
 }
 
 /// The watches, as the tree knows them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WatchObserver(Mutex<Watches>);
 
 impl ZnodeObserver for WatchObserver {
@@ -74,6 +75,10 @@ pub struct ZkServer {
     next_connection: AtomicU64,
     pub(crate) past: PastReader,
     refusals: Mutex<LogThrottle>,
+    rejected: AtomicU64,
+    auth_failures: AtomicU64,
+    /// What connections did that have ended.
+    traffic_before: Mutex<ServerTraffic>,
     start: Instant,
 }
 
@@ -83,7 +88,8 @@ impl ZkServer {
     /// # Panics
     /// Another server is there already.
     pub fn new(znodes: Arc<Znodes>, options: ZkOptions) -> Arc<ZkServer> {
-        let watches = Arc::<WatchObserver>::default();
+        let watches = Watches::new(options.watches_bytes_max);
+        let watches = Arc::new(WatchObserver(Mutex::new(watches)));
         znodes.observe(Arc::clone(&watches) as Arc<dyn ZnodeObserver>);
         let sessions = {
             let tree = znodes.tree();
@@ -104,18 +110,29 @@ impl ZkServer {
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
             refusals: Mutex::default(),
+            rejected: AtomicU64::new(0),
+            auth_failures: AtomicU64::new(0),
+            traffic_before: Mutex::default(),
             start: Instant::now(),
         })
     }
 
     /// Serves a connection from `peer` until it ends.
-    pub async fn serve(self: &Arc<ZkServer>, stream: impl AsyncRead + AsyncWrite, peer: IpAddr) {
+    pub async fn serve(
+        self: &Arc<ZkServer>,
+        stream: impl AsyncRead + AsyncWrite,
+        peer: SocketAddr,
+    ) {
         let Some(connection) = self.admit(peer) else {
             self.refuse_connection("too many come from one address (zookeeper.maxClientCnxns)");
             return;
         };
         serve_connection(self, &connection, stream).await;
-        self.connections.lock().remove(&connection.id());
+        {
+            let mut connections = self.connections.lock();
+            connections.remove(&connection.id());
+            self.traffic_before.lock().add(&connection.requests, &connection.output.stats());
+        }
         self.watches().lock().remove_connection(&connection);
         let session = connection.session().and_then(|id| self.sessions.lock().get(&id).cloned());
         if let Some(session) = session {
@@ -126,21 +143,24 @@ impl ZkServer {
         }
     }
 
-    fn admit(&self, peer: IpAddr) -> Option<Arc<Connection>> {
+    fn admit(&self, peer: SocketAddr) -> Option<Arc<Connection>> {
         let mut connections = self.connections.lock();
         let max = self.options.connections_per_address_max;
-        let held = connections.values().filter(|connection| connection.peer == peer).count();
+        let held = connections.values().filter(|held| held.peer.ip() == peer.ip()).count();
         if max > 0 && held >= max {
             return None;
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection::new(id, peer, self.options.unread_bytes_max));
+        let now_ms = self.znodes.core().wall_now().0;
+        let unread_bytes_max = self.options.unread_bytes_max;
+        let connection = Arc::new(Connection::new(id, peer, now_ms, unread_bytes_max));
         connections.insert(id, Arc::clone(&connection));
         Some(connection)
     }
 
     /// Logs that a connection is refused, unless the log has had enough of it.
     pub(crate) fn refuse_connection(&self, why: &str) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(connections) = self.refusals.lock().record_failure(self.start.elapsed()) {
             tracing::warn!(why, connections, "ZooKeeper connections are not accepted");
         }
@@ -284,12 +304,93 @@ impl ZkServer {
         self.connections.lock().values().cloned().collect()
     }
 
+    /// Whether there may be another session.
+    pub(crate) fn has_room_for_session(&self) -> bool {
+        self.session_count() < self.options.sessions_max
+    }
+
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.lock().len()
     }
 
+    /// The sessions by when they expire if nothing is heard of them, in milliseconds since 1970.
+    pub(crate) fn session_expiries(&self) -> BTreeMap<u64, Vec<SessionId>> {
+        let mut expiries: BTreeMap<u64, Vec<SessionId>> = BTreeMap::new();
+        for session in self.sessions.lock().values() {
+            let tick = u64::from(self.options.tick_ms);
+            let timeout = u64::from(session.timeout_ms());
+            let due = session.touched_ms.load(Ordering::Relaxed) + timeout;
+            let at = self.started_ms() + due.next_multiple_of(tick);
+            expiries.entry(at).or_default().push(session.id);
+        }
+        expiries.values_mut().for_each(|sessions| sessions.sort());
+        expiries
+    }
+
+    /// 0 for a session that has ended.
+    pub(crate) fn session_timeout_ms(&self, id: SessionId) -> u32 {
+        self.sessions.lock().get(&id).map_or(0, |session| session.timeout_ms())
+    }
+
+    /// What all connections received and sent since the start, or since that was reset.
+    pub(crate) fn traffic(&self) -> ServerTraffic {
+        let connections = self.connections.lock();
+        let mut traffic = *self.traffic_before.lock();
+        for connection in connections.values() {
+            traffic.add(&connection.requests, &connection.output.stats());
+        }
+        traffic
+    }
+
+    pub(crate) fn reset_traffic(&self) {
+        let connections = self.connections.lock();
+        *self.traffic_before.lock() = ServerTraffic::default();
+        for connection in connections.values() {
+            connection.output.change_stats(|stats| reset_of_server(&connection.requests, stats));
+        }
+    }
+
+    /// Resets the figures that each connection has of its own.
+    pub(crate) fn reset_connections(&self) {
+        for connection in self.connection_list() {
+            connection.requests.reset_own();
+            connection.output.change_stats(|stats| stats.reset_own());
+        }
+    }
+
+    pub(crate) fn connections_rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn auth_failures(&self) -> u64 {
+        self.auth_failures.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_auth_failure(&self) {
+        self.auth_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn log_sizes(&self) -> ZnodeLogSizes {
+        self.znodes.log_sizes().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the size of the log of znodes is not known");
+            ZnodeLogSizes::default()
+        })
+    }
+
+    /// As `srvr` shows it. It begins with the version of ZooKeeper that the server is compatible with,
+    /// because tools read that.
+    pub(crate) fn version(&self) -> &'static str {
+        concat!("3.9.5-freezeframe-", env!("CARGO_PKG_VERSION"))
+    }
+
     /// When it started, in milliseconds since 1970.
-    pub(crate) fn started_ms(&self) -> u64 {
+    fn started_ms(&self) -> u64 {
         self.znodes.core().wall_now().0.saturating_sub(self.now_ms())
+    }
+
+    /// An instant in milliseconds since 1970; 0 for none.
+    pub(crate) fn ms_of(&self, at: Option<std::time::Instant>) -> u64 {
+        let ago = |at: std::time::Instant| at.elapsed().as_millis() as u64;
+        at.map_or(0, |at| self.znodes.core().wall_now().0.saturating_sub(ago(at)))
     }
 }

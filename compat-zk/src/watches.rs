@@ -68,10 +68,23 @@ pub(crate) enum AddWatchMode {
 /// Connections by the number that they have in this process.
 type ConnectionId = u64;
 
+/// About what a watch takes besides its path.
+const WATCH_BYTES: usize = 200;
+
+/// What one connection watches.
+#[derive(Debug, Default)]
+struct WatchedPaths {
+    paths: HashSet<Arc<str>>,
+    /// About how much memory its watches take.
+    bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct WatchTable {
     by_path: HashMap<Arc<str>, HashMap<ConnectionId, WatchKinds>>,
-    by_connection: HashMap<ConnectionId, HashSet<Arc<str>>>,
+    by_connection: HashMap<ConnectionId, WatchedPaths>,
+    /// About how much memory all watches take.
+    bytes: usize,
     /// How many recursive watches there are: without any, no parents are looked up.
     recursive: usize,
 }
@@ -86,7 +99,16 @@ impl WatchTable {
         let held = held.or_default();
         self.recursive += usize::from(kinds & !*held & RECURSIVE != 0);
         *held |= kinds;
-        self.by_connection.entry(connection).or_default().insert(path);
+        let bytes = WATCH_BYTES + path.len();
+        let watched = self.by_connection.entry(connection).or_default();
+        if watched.paths.insert(path) {
+            watched.bytes += bytes;
+            self.bytes += bytes;
+        }
+    }
+
+    fn bytes_of(&self, connection: ConnectionId) -> usize {
+        self.by_connection.get(&connection).map_or(0, |watched| watched.bytes)
     }
 
     /// Removes kinds of watches; whether there was one.
@@ -101,9 +123,12 @@ impl WatchTable {
             if watchers.is_empty() {
                 self.by_path.remove(path);
             }
-            if let Some(paths) = self.by_connection.get_mut(&connection) {
-                paths.remove(path);
-                if paths.is_empty() {
+            if let Some(watched) = self.by_connection.get_mut(&connection) {
+                if watched.paths.remove(path) {
+                    watched.bytes -= WATCH_BYTES + path.len();
+                    self.bytes -= WATCH_BYTES + path.len();
+                }
+                if watched.paths.is_empty() {
                     self.by_connection.remove(&connection);
                 }
             }
@@ -112,7 +137,9 @@ impl WatchTable {
     }
 
     fn remove_connection(&mut self, connection: ConnectionId) {
-        for path in self.by_connection.remove(&connection).unwrap_or_default() {
+        let watched = self.by_connection.remove(&connection).unwrap_or_default();
+        self.bytes -= watched.bytes;
+        for path in watched.paths {
             let Some(watchers) = self.by_path.get_mut(&path) else { continue };
             let held = watchers.remove(&connection).unwrap_or_default();
             self.recursive -= usize::from(held & RECURSIVE != 0);
@@ -151,32 +178,66 @@ impl WatchTable {
     }
 }
 
-/// How many watches there are.
+/// How many watches there are. As in ZooKeeper, the first three are of the data table alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchCounts {
     pub(crate) connections: usize,
     pub(crate) paths: usize,
     pub(crate) watches: usize,
+    /// In both tables.
+    pub(crate) all: usize,
 }
 
 /// All watches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watches {
     data: WatchTable,
     children: WatchTable,
     connections: HashMap<ConnectionId, Arc<Connection>>,
+    /// How much memory all watches may take.
+    bytes_max: usize,
 }
 
 impl Watches {
+    pub(crate) fn new(bytes_max: usize) -> Watches {
+        Watches {
+            data: WatchTable::default(),
+            children: WatchTable::default(),
+            connections: HashMap::new(),
+            bytes_max,
+        }
+    }
+
     pub(crate) fn watch_data(&mut self, path: &str, connection: &Arc<Connection>) {
         if self.connect(connection) {
             self.data.add(path, connection.id(), STANDARD);
+            self.make_room();
         }
     }
 
     pub(crate) fn watch_children(&mut self, path: &str, connection: &Arc<Connection>) {
         if self.connect(connection) {
             self.children.add(path, connection.id(), STANDARD);
+            self.make_room();
+        }
+    }
+
+    /// Ends the connections whose watches take most, until all take no more than they may.
+    fn make_room(&mut self) {
+        while self.data.bytes + self.children.bytes > self.bytes_max {
+            let bytes_of =
+                |id: &ConnectionId| self.data.bytes_of(*id) + self.children.bytes_of(*id);
+            let Some(heaviest) = self.connections.keys().copied().max_by_key(bytes_of) else {
+                return;
+            };
+            let Some(connection) = self.connections.get(&heaviest).cloned() else { return };
+            tracing::warn!(
+                peer = %connection.peer,
+                bytes = bytes_of(&heaviest),
+                "a ZooKeeper connection has too many watches (zookeeper.watches-bytes-max), and is closed"
+            );
+            connection.output.cut();
+            self.remove_connection(&connection);
         }
     }
 
@@ -193,6 +254,7 @@ impl Watches {
                 self.data.add(path, connection.id(), RECURSIVE);
             }
         }
+        self.make_room();
     }
 
     /// Whether the connection can have watches. One that has ended cannot: its watches were removed
@@ -271,6 +333,7 @@ impl Watches {
                 Some(_) => self.children.add(path, connection.id(), STANDARD),
             }
         }
+        self.make_room();
         for path in &wanted.persistent {
             self.add(path, connection, AddWatchMode::Persistent);
         }
@@ -333,19 +396,21 @@ impl Watches {
         found
     }
 
+    /// The data watches, as ZooKeeper shows them.
     fn all(&self) -> impl Iterator<Item = (&str, SessionId)> {
-        let tables = [&self.data, &self.children].into_iter();
-        let paths = tables.flat_map(|table| &table.by_path);
-        let watchers = paths.flat_map(|(path, by)| by.keys().map(move |id| (path, id)));
+        let watchers =
+            self.data.by_path.iter().flat_map(|(path, by)| by.keys().map(move |id| (path, id)));
         watchers.filter_map(|(path, id)| Some((&**path, self.connections.get(id)?.session()?)))
     }
 
     pub(crate) fn counts(&self) -> WatchCounts {
         let count = |table: &WatchTable| table.by_path.values().map(HashMap::len).sum::<usize>();
+        let watches = count(&self.data);
         WatchCounts {
-            connections: self.connections.len(),
-            paths: self.data.by_path.len() + self.children.by_path.len(),
-            watches: count(&self.data) + count(&self.children),
+            connections: self.data.by_connection.len(),
+            paths: self.data.by_path.len(),
+            watches,
+            all: watches + count(&self.children),
         }
     }
 }

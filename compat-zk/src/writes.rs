@@ -15,6 +15,7 @@ use crate::options::ZkOptions;
 use crate::output::ConnectionOutput;
 use crate::past::is_past;
 use crate::request::{WriteOp, WriteOpBody, WriteRequest};
+use crate::traffic::RequestMark;
 
 const FLAG_EPHEMERAL: i32 = 1;
 const FLAG_SEQUENTIAL: i32 = 2;
@@ -138,7 +139,7 @@ fn lifetime_of(
 pub(crate) fn reply_to_write(
     output: &ConnectionOutput,
     tree: &ZnodeTree,
-    xid: i32,
+    request: RequestMark,
     reply: &WriteReply,
     result: Result<TransactionOutcome, EngineError>,
 ) {
@@ -147,12 +148,12 @@ pub(crate) fn reply_to_write(
         Ok(outcome) => outcome.result,
         Err(error) => {
             tracing::debug!(%error, "a ZooKeeper client's write failed");
-            return output.reply_header(xid, zxid, Err(ZkCode::SystemError));
+            return output.reply_header(request, zxid, Err(ZkCode::SystemError));
         }
     };
     match (reply, result) {
         (WriteReply::Multi(opcodes), Ok(outcomes)) => {
-            output.reply_with_body(xid, zxid, 0, |out| {
+            output.reply_with_body(request, zxid, 0, |out| {
                 for (opcode, outcome) in opcodes.iter().zip(&outcomes) {
                     put_multi_outcome(out, *opcode, outcome);
                 }
@@ -161,7 +162,7 @@ pub(crate) fn reply_to_write(
         }
         (WriteReply::Multi(opcodes), Err(refusal)) => {
             // The header says nothing of it: the results do.
-            output.reply_with_body(xid, zxid, 0, |out| {
+            output.reply_with_body(request, zxid, 0, |out| {
                 for place in 0..opcodes.len() {
                     put_multi_error(
                         out,
@@ -175,15 +176,15 @@ pub(crate) fn reply_to_write(
                 put_multi_end(out);
             });
         }
-        (_, Err(refusal)) => output.reply_header(xid, zxid, Err(refusal.code)),
+        (_, Err(refusal)) => output.reply_header(request, zxid, Err(refusal.code)),
         (WriteReply::Single(opcode), Ok(outcomes)) => {
-            output.reply_with_body(xid, zxid, 0, |out| {
+            output.reply_with_body(request, zxid, 0, |out| {
                 for outcome in &outcomes {
                     put_outcome(out, *opcode != op::CREATE, outcome);
                 }
             });
         }
-        (WriteReply::Header, Ok(_)) => output.reply_header(xid, zxid, Ok(())),
+        (WriteReply::Header, Ok(_)) => output.reply_header(request, zxid, Ok(())),
     }
 }
 

@@ -228,6 +228,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.zookeeper_server.connections_per_address_max = value.whole(0, I32_MAX)? as usize;
         Ok(())
     }),
+    setting("zookeeper.sessions-max", "100000", |config, value| {
+        config.zookeeper_server.sessions_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("zookeeper.watches-bytes-max", "256MiB", |config, value| {
+        config.zookeeper_server.watches_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
     setting("zookeeper.jute.maxbuffer", "1048575", |config, value| {
         config.zookeeper_server.frame_bytes_max = value.whole(1024, 1 << 30)? as usize;
         Ok(())

@@ -11,6 +11,12 @@ pub enum SettingOrigin {
         /// The line, from 1.
         line: usize,
     },
+    /// A line of a configuration of Apache ZooKeeper.
+    ZooCfg {
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
     /// An environment variable.
     Variable(String),
     /// A command line option.
@@ -32,7 +38,9 @@ impl SettingOrigin {
 impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingOrigin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::File { path, line } | SettingOrigin::ZooCfg { path, line } => {
+                write!(f, "{}:{line}", path.display())
+            }
             SettingOrigin::Variable(name) => write!(f, "variable {name}"),
             SettingOrigin::Flag(name) => f.write_str(name),
             SettingOrigin::Set(key) => write!(f, "--set {key}"),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigProblem, SettingOrigin};
+use super::zoo_cfg;
 
 pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
 /// The variable that names the file.
@@ -20,6 +21,8 @@ const FOREIGN_VARIABLES: &[&str] =
 pub struct ConfigSources {
     /// A file, in TOML (`--config`, or the variable `FREEZEFRAME_CONFIG`).
     pub file: Option<PathBuf>,
+    /// A configuration of Apache ZooKeeper (`--zoo-cfg`).
+    pub zoo_cfg: Option<PathBuf>,
     /// The environment. Only variables that begin with `FREEZEFRAME_` count.
     pub variables: Vec<(OsString, OsString)>,
     /// Command line options: the option, the setting, and its value.
@@ -49,6 +52,15 @@ impl ConfigSources {
                 Err(error) => {
                     let what = format!("cannot read {}: {error}", path.display());
                     problems.push(ConfigProblem { origin, what });
+                }
+            }
+        }
+        if let Some(path) = &self.zoo_cfg {
+            match std::fs::read_to_string(path) {
+                Ok(text) => given.extend(zoo_cfg::read(path, &text)),
+                Err(error) => {
+                    let what = format!("cannot read {}: {error}", path.display());
+                    problems.push(ConfigProblem { origin: SettingOrigin::Flag("--zoo-cfg"), what });
                 }
             }
         }

@@ -24,6 +24,7 @@ Examples:
   freezeframe serve --data-dir /var/lib/freezeframe --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
   freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
   freezeframe serve --data-dir /var/lib/freezeframe --mount /mnt/frames
+  freezeframe serve --zookeeper 127.0.0.1:2181 --zoo-cfg /etc/zookeeper/zoo.cfg
   freezeframe serve --config freezeframe.toml --set num.partitions=3 --set log.retention.hours=24
 
 A file:
@@ -45,7 +46,7 @@ pub(crate) struct ServeArgs {
     /// The address for ZooKeeper clients [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
-    /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /v1 [default: off]
+    /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /commands, /v1 [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// Mount the tree of topics and files at an empty directory. May be given more than once
@@ -57,6 +58,9 @@ pub(crate) struct ServeArgs {
     /// A file with settings, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A zoo.cfg of Apache ZooKeeper: its address and settings are used where they mean something here
+    #[arg(long, value_name = "FILE")]
+    zoo_cfg: Option<PathBuf>,
     /// Any setting: ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than
     /// once
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
@@ -126,7 +130,13 @@ impl ServeArgs {
             ("--mount", "server.mount", mounts),
         ];
         let given = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
-        ConfigSources { file: self.config, variables, flags: given.collect(), set: self.set }
+        ConfigSources {
+            file: self.config,
+            zoo_cfg: self.zoo_cfg,
+            variables,
+            flags: given.collect(),
+            set: self.set,
+        }
     }
 }
 

@@ -42,4 +42,7 @@ pub use restore::{PastSubtree, RestoreError};
 pub use retention::ZnodeOptions;
 pub use tree::{ChangeVisitor, TreeChange, TreeChangeKind, ZkSession, ZnodeRef, ZnodeTree};
 pub use zk_wire::{ZkCode, ZnodeStat};
-pub use znodes::{OnApplied, TransactionDraft, TransactionRequest, ZnodeObserver, Znodes};
+pub use znodes::{
+    OnApplied, TransactionDraft, TransactionRequest, ZnodeCheckpoint, ZnodeLogSizes, ZnodeObserver,
+    Znodes,
+};

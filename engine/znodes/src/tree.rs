@@ -96,6 +96,8 @@ pub struct ZnodeTree {
     /// The paths of containers and of znodes with a time to live.
     reapable: BTreeSet<Box<str>>,
     data_bytes: u64,
+    /// How many bytes the paths of all znodes have.
+    path_bytes: u64,
     last_zxid: i64,
 }
 
@@ -115,6 +117,7 @@ impl ZnodeTree {
             sessions: HashMap::new(),
             reapable: BTreeSet::new(),
             data_bytes: 0,
+            path_bytes: 0,
             last_zxid: 0,
         };
         let mut insert = |path: &str| {
@@ -127,6 +130,10 @@ impl ZnodeTree {
         tree.node_mut(ROOT).children.insert("zookeeper".into(), zookeeper);
         let below = [("quota".into(), quota), ("config".into(), config)];
         tree.node_mut(zookeeper).children.extend(below);
+        tree.path_bytes = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"]
+            .iter()
+            .map(|path| path.len() as u64)
+            .sum();
         tree
     }
 
@@ -140,6 +147,12 @@ impl ZnodeTree {
         self.nodes.len() - self.free.len()
     }
 
+    /// As many as ZooKeeper shows for the same tree: it counts its root twice, as `/` and as the empty
+    /// path.
+    pub fn len_as_zookeeper_counts(&self) -> usize {
+        self.len() + 1
+    }
+
     /// Whether there are none: never.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -148,6 +161,11 @@ impl ZnodeTree {
     /// How many bytes of data all znodes hold.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
+    }
+
+    /// How many bytes the paths of all znodes have.
+    pub fn path_bytes(&self) -> u64 {
+        self.path_bytes
     }
 
     /// A session that has not ended.
@@ -225,6 +243,7 @@ impl ZnodeTree {
         let (parent, name) = split_path(&path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
         let owner = meta.owner;
+        self.path_bytes += path.len() as u64;
         let slot = self.insert(Znode { meta, data, children: BTreeMap::new() });
         self.node_mut(parent).children.insert(name.into(), slot);
         self.own(&path, owner)
@@ -336,6 +355,7 @@ impl ZnodeTree {
         };
         let (_, name) = split_path(&path).expect("as before");
         self.data_bytes += data_length as u64;
+        self.path_bytes += path.len() as u64;
         let slot = self.insert(created);
         let node = self.node_mut(parent);
         node.meta.create_child(at);
@@ -384,6 +404,7 @@ impl ZnodeTree {
             return Err(format!("{path} has children"));
         }
         self.data_bytes -= deleted.meta.data_length as u64;
+        self.path_bytes -= path.len() as u64;
         match deleted.meta.owner {
             ZnodeOwner::None => {}
             ZnodeOwner::Session(owner) => {

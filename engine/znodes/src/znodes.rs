@@ -129,6 +129,22 @@ struct ZnodesShared {
     applied: watch::Sender<i64>,
 }
 
+/// How many bytes the logs of znodes have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZnodeLogSizes {
+    pub transaction_bytes: u64,
+    pub checkpoint_bytes: u64,
+}
+
+/// A checkpoint of all znodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZnodeCheckpoint {
+    /// The last transaction in it.
+    pub zxid: i64,
+    /// When that was made, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
 /// Znodes and sessions.
 pub struct Znodes {
     core: Arc<EngineCore>,
@@ -222,6 +238,28 @@ impl Znodes {
 
     pub(crate) fn options(&self) -> &ZnodeOptions {
         &self.options
+    }
+
+    /// How many bytes their logs have.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn log_sizes(&self) -> Result<ZnodeLogSizes, EngineError> {
+        let store = self.core.store();
+        Ok(ZnodeLogSizes {
+            transaction_bytes: store.log(ZNODES_LOG)?.bytes()?,
+            checkpoint_bytes: store.log(ZNODE_CHECKPOINTS_LOG)?.bytes()?,
+        })
+    }
+
+    /// The newest checkpoint; `None` if there is none, or if it cannot be read.
+    pub fn last_checkpoint(&self) -> Option<ZnodeCheckpoint> {
+        let log = self.core.store().log(ZNODE_CHECKPOINTS_LOG).ok()?;
+        let seal = seals(&log).next()?.ok()?;
+        Some(ZnodeCheckpoint {
+            zxid: seal.start as i64,
+            at_ms: Hlc::from_bits(seal.stamp).time().0 as i64,
+        })
     }
 
     /// The spine.

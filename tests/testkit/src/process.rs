@@ -196,7 +196,7 @@ impl TestServer {
             .arg("serve")
             .arg("--data-dir")
             .arg(data)
-            .args(["--kafka", "127.0.0.1:0", "--zookeeper", "off", "--http", "127.0.0.1:0"])
+            .args(["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,0 +1,223 @@
+//! Reads a `zoo.cfg`, the configuration of Apache ZooKeeper: a Java properties file.
+//!
+//! What has the same meaning here becomes one of our settings. What has none is warned of. What would
+//! leave the server more open than its operator asked for is refused.
+
+use std::path::Path;
+
+use super::problem::SettingOrigin;
+use super::sources::SourceValue;
+use super::{SettingLookup, UnknownSetting};
+
+/// The settings that have the same meaning behind `zookeeper.`.
+const SAME: &[&str] = &[
+    "4lw.commands.whitelist",
+    "extendedTypesEnabled",
+    "jute.maxbuffer",
+    "maxClientCnxns",
+    "maxCnxns",
+    "maxSessionTimeout",
+    "minSessionTimeout",
+    "reconfigEnabled",
+    "tickTime",
+    "znode.container.checkIntervalMs",
+    "znode.container.maxNeverUsedIntervalMs",
+    "znode.container.maxPerMinute",
+];
+
+const SUPER_DIGEST: &str = "DigestAuthenticationProvider.superDigest";
+
+/// Settings by the beginning of their name, and why they have no effect.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("admin.", "the address --http serves /commands"),
+    ("audit.", "freezeframe zk log shows who changed what"),
+    ("authProvider", "digest, ip, world and the super user are always there"),
+    ("autopurge.", "zookeeper.history-retention says how long the history is kept"),
+    ("clientPortListenBacklog", "1024 connections may wait"),
+    ("dataDir", "give a data directory with --data-dir"),
+    ("dataLogDir", "give a data directory with --data-dir"),
+    ("dynamicConfigFile", "one server has all znodes"),
+    ("electionAlg", "one server has all znodes"),
+    ("forceSync", "see --durability"),
+    ("globalOutstandingLimit", "1000 requests of one connection may be on their way"),
+    ("group.", "one server has all znodes"),
+    ("initLimit", "one server has all znodes"),
+    ("localSessions", "every session is known to the one server"),
+    ("metricsProvider.", "the address --http serves /metrics"),
+    ("preAllocSize", "the journal is not allocated in advance"),
+    ("quorum", "one server has all znodes"),
+    ("secureClientPort", "TLS is not served"),
+    ("server.", "one server has all znodes"),
+    ("skipACL", "access is always checked"),
+    ("snap", "checkpoints are written as the log grows"),
+    ("ssl", "TLS is not served"),
+    ("standaloneEnabled", "one server has all znodes"),
+    ("syncEnabled", "one server has all znodes"),
+    ("syncLimit", "one server has all znodes"),
+    ("weight.", "one server has all znodes"),
+];
+
+/// Settings that close a door that stays open here.
+const REFUSED_IF_TRUE: &[&str] =
+    &["enforce.auth.enabled", "enforceQuota", "sessionRequireClientSASLAuth"];
+
+/// All settings of a file. Port and address become the address for clients: without an address that is
+/// every one of this machine, as in ZooKeeper.
+pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
+    let mut given = Vec::new();
+    let (mut port, mut host) = (None, None);
+    for Property { line, name, value } in properties(text) {
+        let origin = SettingOrigin::ZooCfg { path: path.to_owned(), line };
+        let name = name.strip_prefix("zookeeper.").unwrap_or(&name);
+        match name {
+            "clientPort" => port = Some((value, origin)),
+            "clientPortAddress" => host = Some(value),
+            SUPER_DIGEST => given.push(setting("zookeeper.superDigest".to_owned(), value, origin)),
+            name if SAME.contains(&name) => {
+                given.push(setting(format!("zookeeper.{name}"), value, origin));
+            }
+            name => given.push(setting(name.to_owned(), value, origin)),
+        }
+    }
+    if let Some((port, origin)) = port {
+        let host = host.unwrap_or_else(|| "0.0.0.0".to_owned());
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        given.push(setting("server.zookeeper".to_owned(), format!("{host}:{port}"), origin));
+    }
+    given
+}
+
+fn setting(key: String, value: String, origin: SettingOrigin) -> SourceValue {
+    SourceValue { layer: 0, key, value, origin }
+}
+
+/// What a name that is none of our settings means.
+pub(super) fn without_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
+    let name = given.key.as_str();
+    if REFUSED_IF_TRUE.contains(&name) {
+        return match given.value.trim().eq_ignore_ascii_case("true") {
+            true => Err(UnknownSetting::Refused(format!(
+                "{name}: it cannot be enforced here; remove it if the server may do without"
+            ))),
+            false => Ok(SettingLookup::NoEffect("it is never enforced")),
+        };
+    }
+    match WITHOUT_EFFECT.iter().find(|(begin, _)| name.starts_with(begin)) {
+        Some((_, why)) => Ok(SettingLookup::NoEffect(why)),
+        None => Err(UnknownSetting::Ignored(format!("{name} is not known, and has no effect"))),
+    }
+}
+
+/// A line of a properties file, or several that are continued.
+#[derive(Debug, PartialEq, Eq)]
+struct Property {
+    /// The number of its first line.
+    line: usize,
+    name: String,
+    value: String,
+}
+
+/// The properties of a text, as `java.util.Properties` reads them.
+fn properties(text: &str) -> Vec<Property> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((at, first)) = lines.next() {
+        let first = first.trim_start();
+        if first.is_empty() || first.starts_with(['#', '!']) {
+            continue;
+        }
+        let mut logical = first.to_owned();
+        while is_continued(&logical) {
+            logical.pop();
+            let Some((_, next)) = lines.next() else { break };
+            logical.push_str(next.trim_start());
+        }
+        let (name, value) = split(&logical);
+        found.push(Property { line: at + 1, name: unescape(name), value: unescape(value) });
+    }
+    found
+}
+
+/// Whether a line ends with an odd number of backslashes.
+fn is_continued(line: &str) -> bool {
+    line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
+}
+
+/// Splits at the first `=`, `:` or blank that is not escaped, with the blanks around it.
+fn split(line: &str) -> (&str, &str) {
+    let mut is_escaped = false;
+    let end = line.find(|char: char| {
+        let ends = !is_escaped && (matches!(char, '=' | ':') || char.is_ascii_whitespace());
+        is_escaped = char == '\\' && !is_escaped;
+        ends
+    });
+    let (name, rest) = line.split_at(end.unwrap_or(line.len()));
+    let rest = rest.trim_start();
+    (name, rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start())
+}
+
+fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        if char != '\\' {
+            plain.push(char);
+            continue;
+        }
+        match chars.next() {
+            Some('t') => plain.push('\t'),
+            Some('n') => plain.push('\n'),
+            Some('r') => plain.push('\r'),
+            Some('f') => plain.push('\u{c}'),
+            Some('u') => {
+                let digits: String = chars.by_ref().take(4).collect();
+                let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
+                plain.push(code.unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            Some(other) => plain.push(other),
+            None => {}
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_properties(text: &str) -> Vec<(usize, String, String)> {
+        let found = properties(text).into_iter();
+        found.map(|Property { line, name, value }| (line, name, value)).collect()
+    }
+
+    #[test]
+    fn properties_read_as_java_reads_them() {
+        let text = "# a comment\n! too\n\ntickTime = 2000\nclientPort:2181\r\ndataDir /var/zk\n\
+                    a\\=b=c\\u0041\\n\nlong=one,\\\n   two\nempty\nback=x\\\\\nlast=\\";
+        let line = |line, name: &str, value: &str| (line, name.to_owned(), value.to_owned());
+        assert_eq!(
+            read_properties(text),
+            [
+                line(4, "tickTime", "2000"),
+                line(5, "clientPort", "2181"),
+                line(6, "dataDir", "/var/zk"),
+                line(7, "a=b", "cA\n"),
+                line(8, "long", "one,two"),
+                line(10, "empty", ""),
+                line(11, "back", "x\\"),
+                line(12, "last", ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_address_comes_from_two_settings() {
+        let address = |text: &str| {
+            let given = read(Path::new("zoo.cfg"), text);
+            given.into_iter().find(|value| value.key == "server.zookeeper").map(|value| value.value)
+        };
+        assert_eq!(address("clientPort=2181").unwrap(), "0.0.0.0:2181");
+        assert_eq!(address("clientPortAddress=::1\nclientPort=2181").unwrap(), "[::1]:2181");
+        assert_eq!(address("tickTime=1"), None);
+    }
+}

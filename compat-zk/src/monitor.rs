@@ -1,0 +1,96 @@
+//! Figures for monitoring: the word `mntr`, the command `monitor`, and Prometheus have the same.
+
+use crate::server::ZkServer;
+use crate::traffic::LatencyStats;
+
+/// A figure's value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MonitorValue {
+    Text(String),
+    Integer(u64),
+    Decimal(f64),
+}
+
+/// A figure, under the name that ZooKeeper's `mntr` gives it after `zk_`, and its Prometheus exporter.
+#[derive(Clone, Debug)]
+pub struct MonitorEntry {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: MonitorValue,
+}
+
+impl ZkServer {
+    /// All figures.
+    pub fn monitor(&self) -> Vec<MonitorEntry> {
+        let mut entries = Vec::new();
+        let mut put = |name, help, value| entries.push(MonitorEntry { name, help, value });
+        let text = |text: &str| MonitorValue::Text(text.to_owned());
+        put("version", "The server", text(self.version()));
+        put("server_state", "Its role", text("standalone"));
+        let traffic = self.traffic();
+        let requests = traffic.sent.requests();
+        let whole = MonitorValue::Integer;
+        put(
+            "avg_latency",
+            "Milliseconds that a request took",
+            MonitorValue::Decimal(requests.average()),
+        );
+        put("min_latency", "The least of them", whole(requests.min()));
+        put("max_latency", "The most of them", whole(requests.max));
+        put("packets_received", "Requests", whole(traffic.received));
+        put("packets_sent", "Replies and events", whole(traffic.sent.packets));
+        let connections = self.connection_list();
+        put("num_alive_connections", "Connections open", whole(connections.len() as u64));
+        let rejected = self.connections_rejected();
+        put("connection_rejected", "Connections refused", whole(rejected));
+        let outstanding = connections.iter().map(|connection| connection.outstanding() as u64);
+        put("outstanding_requests", "Requests on their way", whole(outstanding.sum()));
+        put("uptime", "Milliseconds since the start", whole(self.now_ms()));
+        put("global_sessions", "Sessions", whole(self.session_count() as u64));
+        put("local_sessions", "Sessions of one server alone: none", whole(0));
+        put("auth_failed_count", "Failed authentications", whole(self.auth_failures()));
+        {
+            let tree = self.znodes.tree();
+            put("znode_count", "Znodes", whole(tree.len_as_zookeeper_counts() as u64));
+            let ephemerals = tree.sessions().map(|(_, session)| session.ephemerals().len() as u64);
+            put("ephemerals_count", "Ephemeral znodes", whole(ephemerals.sum()));
+            let bytes = tree.data_bytes() + tree.path_bytes();
+            put("approximate_data_size", "Bytes of data and paths", whole(bytes));
+        }
+        let watches = self.watches().lock().counts();
+        put("watch_count", "Watches", whole(watches.all as u64));
+        if let Some((open, max)) = descriptors() {
+            put("open_file_descriptor_count", "Open files and sockets", whole(open));
+            put("max_file_descriptor_count", "As many may be open", whole(max));
+        }
+        let [reads, writes] = [&traffic.sent.reads, &traffic.sent.writes].map(latency_values);
+        let names = [
+            ["avg_readlatency", "avg_updatelatency"],
+            ["min_readlatency", "min_updatelatency"],
+            ["max_readlatency", "max_updatelatency"],
+            ["cnt_readlatency", "cnt_updatelatency"],
+            ["sum_readlatency", "sum_updatelatency"],
+        ];
+        for ([read, write], (of_reads, of_writes)) in
+            names.into_iter().zip(reads.into_iter().zip(writes))
+        {
+            put(read, "Milliseconds that a read took", of_reads);
+            put(write, "Milliseconds that a write took", of_writes);
+        }
+        entries
+    }
+}
+
+fn latency_values(stats: &LatencyStats) -> [MonitorValue; 5] {
+    let whole = MonitorValue::Integer;
+    let average = MonitorValue::Decimal(stats.average());
+    [average, whole(stats.min()), whole(stats.max), whole(stats.count), whole(stats.sum)]
+}
+
+/// How many files and sockets are open, and how many may be.
+fn descriptors() -> Option<(u64, u64)> {
+    let open = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64;
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    Some((open, line.split_whitespace().next()?.parse().ok()?))
+}

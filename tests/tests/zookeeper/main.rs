@@ -1,0 +1,8 @@
+//! The real binary and ZooKeeper's wire.
+
+mod bad_clients;
+mod client;
+mod command_line;
+mod operators;
+mod past;
+mod sessions;

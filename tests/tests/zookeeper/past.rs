@@ -1,0 +1,84 @@
+//! The past.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use testkit::directory::TestDirectory;
+use testkit::process::TestServer;
+
+use crate::client::*;
+use crate::command_line::zk_error;
+
+#[test]
+fn the_past_is_below_a_chroot_and_repeats() {
+    let data = TestDirectory::new();
+    let server = serve(&data);
+    let mut client = ZkClient::begin(address(&server));
+    assert_eq!(client.create("/a", b"one", 0), 0);
+    assert_eq!(client.create("/a/x", b"", 0), 0);
+    let moment = next_millisecond();
+    let at = |path: &str| format!("/.at/s{moment}{path}");
+    next_millisecond();
+    assert_eq!(client.set("/a", b"two"), 0);
+    assert_eq!(client.create("/a/y", b"", 0), 0);
+    let look = |client: &mut ZkClient| {
+        assert_eq!(client.get(&at("/a")), Ok(Bytes::from_static(b"one")));
+        assert_eq!(client.children(&at("/a")), ["x"]);
+        assert_eq!(client.get(&at("/a/y")), Err(NO_NODE));
+        assert_eq!(client.children(&at("")), ["a", "zookeeper"]);
+    };
+    look(&mut client);
+    assert_eq!(client.set(&at("/a"), b"three"), -119, "the past does not change");
+    assert_eq!(client.create("/.at", b"", 0), -119);
+    assert_eq!(client.get("/a"), Ok(Bytes::from_static(b"two")));
+    server.kill().expect("it runs");
+    let server = serve(&data);
+    look(&mut ZkClient::begin(address(&server)));
+}
+
+/// What is older than the retention is removed with its disk space, a start loads a checkpoint, and all that
+/// is kept reads as before.
+#[test]
+fn history_is_kept_for_as_long_as_asked() {
+    const VALUES: usize = 40;
+    let data = TestDirectory::new();
+    let arguments = [
+        "--set",
+        "server.zookeeper=127.0.0.1:0",
+        "--set",
+        "zookeeper.history-retention=1s",
+        "--set",
+        "log.retention.check.interval.ms=50",
+    ];
+    let start = || TestServer::start(data.path(), &arguments).expect("it starts");
+    let server = start();
+    let mut client = ZkClient::begin(address(&server));
+    assert_eq!(client.create("/a", b"first", 0), 0);
+    assert_eq!(client.create("/e", b"", 1), 0);
+    let old = format!("/.at/s{}/a", next_millisecond());
+    assert_eq!(client.get(&old), Ok(Bytes::from_static(b"first")));
+    let begun = Instant::now();
+    // A checkpoint is written after 16 MiB of transactions, and counts once it is older than a second.
+    let mut value = 0;
+    while client.get(&old) != Err(BAD_ARGUMENTS) {
+        assert!(begun.elapsed() < TIMEOUT, "the old history stays");
+        value = (value + 1) % VALUES;
+        assert_eq!(client.set("/a", &vec![value as u8; 1_000_000]), 0);
+    }
+    let recent = next_millisecond();
+    assert_eq!(client.set("/a", b"last"), 0);
+    server.kill().expect("it runs");
+    let server = start();
+    let mut again = client.resume(address(&server)).expect("the session goes on");
+    assert_eq!(again.get("/a"), Ok(Bytes::from_static(b"last")));
+    assert_eq!(again.get("/e"), Ok(Bytes::new()));
+    let recent = again.get(&format!("/.at/s{recent}/a")).expect("it is kept");
+    assert_eq!(recent, vec![value as u8; 1_000_000]);
+    assert_eq!(again.get(&old), Err(BAD_ARGUMENTS));
+    let (code, why) = zk_error(address(&server), &["watch", "/a", "--from", "1"]);
+    assert!(code == Some(1) && why.contains("has been removed"), "{why}");
+    drop(again);
+    server.stop().expect("it ends");
+    let checked = testkit::process::run(&["check", &data.path().to_string_lossy()], "");
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+}
