@@ -22,14 +22,6 @@ pub(crate) fn authenticate_digest(credentials: &str, super_digest: Option<&str>)
     ids
 }
 
-/// An id without the hash in it, as `whoAmI` and the history show it.
-pub(crate) fn shown_id(id: &AclId) -> (&str, &str) {
-    match &*id.scheme {
-        "digest" => (&id.scheme, id.id.split(':').next().unwrap_or_default()),
-        _ => (&id.scheme, &id.id),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +32,6 @@ mod tests {
         assert_eq!(digest_of("super:test"), "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
         let ids = authenticate_digest("super:test", Some("super:D/InIHSb7yEEbrWz8b9l71RjZJU="));
         assert_eq!(ids[0], AclId::new("super", ""));
-        assert_eq!(shown_id(&ids[1]), ("digest", "super"));
+        assert_eq!(ids[1].shown(), ("digest", "super"));
     }
 }

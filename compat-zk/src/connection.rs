@@ -9,7 +9,6 @@ use engine_znodes::{SessionId, ZkCode};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use crate::auth::shown_id;
 use crate::output::ConnectionOutput;
 use crate::traffic::RequestStats;
 
@@ -46,7 +45,7 @@ impl ConnectionIdentity {
         let shown: Vec<String> = held
             .iter()
             .map(|id| {
-                let (scheme, id) = shown_id(id);
+                let (scheme, id) = id.shown();
                 format!("{scheme}:{id}")
             })
             .collect();

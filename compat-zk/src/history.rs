@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use engine_core::{EngineError, SeekError, WaitPolicy};
-use engine_znodes::acl::{self, Acl, AclId, check_permission, permission_letters};
+use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{
     ChangesQuery, PastTransaction, RestoreError, SessionId, TransactionDraft, TransactionRequest,
     ZkCode, ZnodeAtMoment, ZnodeChange, ZnodeChangeKind, ZnodeDifference, ZnodeOp, ZnodeRefusal,
@@ -23,7 +23,6 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use zk_wire::ZnodeStat;
 
-use crate::auth::shown_id;
 use crate::connection::ConnectionIdentity;
 use crate::past::PastReader;
 
@@ -285,16 +284,12 @@ fn diff_entry(entry: ZnodeDifference, held: &[AclId]) -> Option<ZnodeDiffEntry> 
 }
 
 fn summary(stat: &ZnodeStat, acl: &Acl) -> ZnodeSummary {
-    let shown = |entry: &acl::AclEntry| {
-        let (scheme, id) = shown_id(&entry.id);
-        format!("{scheme}:{id}:{}", permission_letters(entry.permissions))
-    };
     ZnodeSummary {
         version: stat.version,
         aversion: stat.aversion,
         data_length: stat.data_length,
         ephemeral_owner: SessionId(stat.ephemeral_owner).to_string(),
-        acl: acl.iter().map(shown).collect(),
+        acl: acl.iter().map(acl::AclEntry::shown).collect(),
     }
 }
 

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use zk_wire::JuteWriter;
 use zk_wire::opcode as op;
 
-use crate::auth::shown_id;
 use crate::connection::Connection;
 use crate::past::PastAnswer;
 use crate::request::{MultiReadOp, PathAndWatch, ReadRequest};
@@ -168,7 +167,7 @@ impl<'a> TreeReader<'a> {
             }
             ReadRequest::WhoAmI => Box::new(|out| {
                 out.vector(Some(self.held), |out, id| {
-                    let (scheme, id) = shown_id(id);
+                    let (scheme, id) = id.shown();
                     out.string(Some(scheme));
                     out.string(Some(id));
                 });
@@ -262,7 +261,7 @@ fn shown_acl(acl: &Acl, held: &[AclId]) -> Acl {
     }
     let without_hash = |entry: &AclEntry| match &*entry.id.scheme {
         "digest" => {
-            let (_, user) = shown_id(&entry.id);
+            let (_, user) = entry.id.shown();
             let id = AclId::new("digest", &format!("{user}:x"));
             AclEntry { id, ..*entry }
         }

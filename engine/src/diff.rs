@@ -1,4 +1,4 @@
-//! Differences between two moments: topics, appended records, pins, offsets, groups.
+//! Differences between two moments: topics, appended records, pins, offsets, groups, znodes.
 //!
 //! Invariants:
 //! - Both moments are final, so the same query always has the same answer, page by page too.
@@ -23,6 +23,7 @@ use engine_core::namespace::{Namespace, Partition, Topic, TopicDelta};
 use engine_core::numbering::NAMESPACE_LOG;
 use engine_core::{EngineError, SeekError, TruncatedPartition, WaitPolicy};
 use engine_groups::{GroupDifference, KeyComparison, OffsetDifference};
+use engine_znodes::ZnodeDifference;
 
 use crate::engine::Engine;
 
@@ -80,6 +81,8 @@ pub enum Difference {
     Offset(OffsetDifference),
     /// The members or the generation of a group differ.
     Group(GroupDifference),
+    /// A znode differs.
+    Znode(ZnodeDifference),
 }
 
 /// A section of a difference. Each section has its own horizon.
@@ -95,6 +98,8 @@ pub enum DiffSection {
     Offsets,
     /// Group members and generations.
     Groups,
+    /// Znodes. Readable as long as their history is retained.
+    Znodes,
 }
 
 /// Where the next page of a difference begins.
@@ -113,6 +118,8 @@ pub enum DiffCursor {
     Offset(Vec<u8>),
     /// After a group's key; empty before the first.
     Group(Vec<u8>),
+    /// After a znode's key; empty before the first.
+    Znode(Vec<u8>),
 }
 
 impl fmt::Display for DiffCursor {
@@ -125,6 +132,7 @@ impl fmt::Display for DiffCursor {
             DiffCursor::Pin(offset) => write!(f, "p{offset}"),
             DiffCursor::Offset(key) => f.write_str("o").and_then(|()| hex(f, key)),
             DiffCursor::Group(key) => f.write_str("g").and_then(|()| hex(f, key)),
+            DiffCursor::Znode(key) => f.write_str("z").and_then(|()| hex(f, key)),
         }
     }
 }
@@ -150,17 +158,17 @@ fn parse_cursor(text: &str) -> Option<DiffCursor> {
             Some(DiffCursor::Topic { topic: topic.parse().ok()?, line: line.parse().ok()? })
         }
         b'p' => Some(DiffCursor::Pin(rest.parse().ok()?)),
-        b'o' => Some(DiffCursor::Offset(unhex(rest)?)),
-        b'g' => Some(DiffCursor::Group(unhex(rest)?)),
+        b'o' => Some(DiffCursor::Offset(unhex(rest).filter(|key| !key.contains(&0))?)),
+        b'g' => Some(DiffCursor::Group(unhex(rest).filter(|key| !key.contains(&0))?)),
+        b'z' => Some(DiffCursor::Znode(unhex(rest)?)),
         _ => None,
     }
 }
 
-/// Keys hold no zero byte.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let byte = |pair: &[u8]| {
         let digits = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(digits, 16).ok().filter(|byte| *byte != 0)
+        u8::from_str_radix(digits, 16).ok()
     };
     text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect())?
 }
@@ -172,7 +180,8 @@ pub struct DiffPageRequest<'a> {
     pub from: Cut,
     /// The later one.
     pub until: Cut,
-    /// Only these topics, and the offsets committed for them. Pins and groups are left out then.
+    /// Only these topics, and the offsets committed for them. Pins, groups and znodes are left out
+    /// then.
     pub topics: Option<&'a [String]>,
     /// Only these sections.
     pub only: Option<&'a [DiffSection]>,
@@ -252,6 +261,7 @@ impl DiffPageBuilder<'_> {
                 DiffCursor::Pin(from) => self.pins(Offset(*from))?,
                 DiffCursor::Offset(last) => self.offsets(last)?,
                 DiffCursor::Group(last) => self.groups(last)?,
+                DiffCursor::Znode(last) => self.znodes(last)?,
             };
             match next {
                 SectionProgress::Cursor(next) => place = next,
@@ -274,7 +284,8 @@ impl DiffPageBuilder<'_> {
     }
 
     fn includes_section(&self, section: DiffSection) -> bool {
-        let is_of_topics = !matches!(section, DiffSection::Pins | DiffSection::Groups);
+        let is_of_topics =
+            !matches!(section, DiffSection::Pins | DiffSection::Groups | DiffSection::Znodes);
         (is_of_topics || self.topics.is_none())
             && self.only.is_none_or(|sections| sections.contains(&section))
     }
@@ -469,8 +480,9 @@ impl DiffPageBuilder<'_> {
     }
 
     fn groups(&mut self, last: &[u8]) -> Result<SectionProgress, SeekError> {
+        let behind_all = SectionProgress::Cursor(DiffCursor::Znode(Vec::new()));
         if !self.includes_section(DiffSection::Groups) {
-            return Ok(SectionProgress::End);
+            return Ok(behind_all);
         }
         let mut last = last.to_vec();
         while !self.is_full() {
@@ -478,7 +490,7 @@ impl DiffPageBuilder<'_> {
             let compared = self.engine.groups().compare_group(behind, self.from, self.until)?;
             let Some(KeyComparison { key, difference }) = compared else {
                 self.engine.groups().check_retained(self.from)?;
-                return Ok(SectionProgress::End);
+                return Ok(behind_all);
             };
             self.scanned += 1;
             last = key;
@@ -490,6 +502,25 @@ impl DiffPageBuilder<'_> {
         }
         self.engine.groups().check_retained(self.from)?;
         Ok(SectionProgress::Cursor(DiffCursor::Group(last)))
+    }
+
+    fn znodes(&mut self, last: &[u8]) -> Result<SectionProgress, SeekError> {
+        if !self.includes_section(DiffSection::Znodes) {
+            return Ok(SectionProgress::End);
+        }
+        let mut last = (!last.is_empty()).then(|| last.to_vec());
+        let history = self.engine.znodes().history();
+        while !self.is_full() {
+            let limit = self.limit - self.differences.len();
+            let page = history.diff("/", (self.from, self.until), last.as_deref(), limit)?;
+            self.scanned += page.scanned;
+            let found = page.differences;
+            self.text_bytes += found.iter().map(ZnodeDifference::bytes).sum::<usize>();
+            self.differences.extend(found.into_iter().map(Difference::Znode));
+            let Some(next) = page.next else { return Ok(SectionProgress::End) };
+            last = Some(next);
+        }
+        Ok(SectionProgress::Cursor(DiffCursor::Znode(last.unwrap_or_default())))
     }
 }
 
@@ -535,6 +566,7 @@ mod tests {
             DiffCursor::Offset(Vec::new()),
             DiffCursor::Offset(b"og\x01\x03t".to_vec()),
             DiffCursor::Group(b"g\xff".to_vec()),
+            DiffCursor::Znode(vec![7, 0, 255]),
         ] {
             assert_eq!(place.to_string().parse::<DiffCursor>(), Ok(place));
         }

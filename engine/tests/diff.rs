@@ -8,15 +8,18 @@ use std::sync::Arc;
 use engine::CoreOptions;
 use engine::diff::{DiffPageRequest, DiffSection, Difference};
 use engine::groups::OffsetCommit;
+use engine::znodes::{ZnodeAtMoment, ZnodeLifetime, ZnodeOp, acl};
 use engine::{EngineError, EngineOptions, SeekError, WaitPolicy};
 use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
 use storage::disk::MemoryDisk;
 use testkit::engine::EngineFixture;
+use testkit::znodes::change_znode;
 
 const NOW: WaitPolicy = WaitPolicy::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 const GROUPS: [&str; 2] = ["g", "h"];
+const ZNODES: [&str; 3] = ["/a", "/b", "/c"];
 
 /// A record in a batch of the fixture has eight bytes, and so has the header of the batch.
 const WORD: u64 = 8;
@@ -37,6 +40,8 @@ struct ReplayState {
     deleted: Vec<(String, ReplayTopic)>,
     offsets: BTreeMap<(String, String, u32), i64>,
     groups: BTreeMap<String, Vec<u8>>,
+    /// The transaction that created a znode, and its version.
+    znodes: BTreeMap<String, (i64, i32)>,
     /// Each time that a pin was set or removed.
     pins: Vec<String>,
 }
@@ -52,6 +57,9 @@ enum DiffStep {
     Uncommit { group: usize, topic: usize },
     Save { group: usize, byte: u8 },
     DeleteGroup { group: usize },
+    CreateZnode { znode: usize },
+    SetZnode { znode: usize },
+    DeleteZnode { znode: usize },
     Pin { name: usize },
     Unpin { name: usize },
     Pass,
@@ -59,6 +67,7 @@ enum DiffStep {
 
 fn step() -> impl Strategy<Value = DiffStep> {
     let (topic, group) = (|| 0..TOPICS.len(), || 0..GROUPS.len());
+    let znode = || 0..ZNODES.len();
     prop_oneof![
         3 => (topic(), 1..4u32).prop_map(|(topic, partitions)| DiffStep::Create { topic, partitions }),
         1 => topic().prop_map(|topic| DiffStep::Delete { topic }),
@@ -70,6 +79,9 @@ fn step() -> impl Strategy<Value = DiffStep> {
         1 => (group(), topic()).prop_map(|(group, topic)| DiffStep::Uncommit { group, topic }),
         2 => (group(), 0..3u8).prop_map(|(group, byte)| DiffStep::Save { group, byte }),
         1 => group().prop_map(|group| DiffStep::DeleteGroup { group }),
+        2 => znode().prop_map(|znode| DiffStep::CreateZnode { znode }),
+        2 => znode().prop_map(|znode| DiffStep::SetZnode { znode }),
+        1 => znode().prop_map(|znode| DiffStep::DeleteZnode { znode }),
         1 => (0..2usize).prop_map(|name| DiffStep::Pin { name }),
         1 => (0..2usize).prop_map(|name| DiffStep::Unpin { name }),
         3 => Just(DiffStep::Pass),
@@ -163,6 +175,29 @@ impl DiffWorld {
                 state.groups.remove(GROUPS[group]);
                 state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
             }
+            DiffStep::CreateZnode { znode } => {
+                let (path, lifetime) = (ZNODES[znode].to_owned(), ZnodeLifetime::Persistent);
+                let acl = acl::anyone(acl::ALL);
+                let op = ZnodeOp::Create { path, data: None, acl, lifetime, is_sequential: false };
+                let created = change_znode(engine.znodes(), op);
+                assert_eq!(created.is_err(), state.znodes.contains_key(ZNODES[znode]));
+                if let Ok(zxid) = created {
+                    state.znodes.insert(ZNODES[znode].to_owned(), (zxid, 0));
+                }
+            }
+            DiffStep::SetZnode { znode } => {
+                let path = ZNODES[znode].to_owned();
+                let op = ZnodeOp::SetData { path: path.clone(), data: None, version: -1 };
+                let is_done = change_znode(engine.znodes(), op).is_ok();
+                assert_eq!(is_done, state.znodes.contains_key(&path));
+                state.znodes.entry(path).and_modify(|(_, version)| *version += 1);
+            }
+            DiffStep::DeleteZnode { znode } => {
+                let path = ZNODES[znode].to_owned();
+                let op = ZnodeOp::Delete { path: path.clone(), version: -1 };
+                let is_done = change_znode(engine.znodes(), op).is_ok();
+                assert_eq!(is_done, state.znodes.remove(&path).is_some());
+            }
             DiffStep::Pin { name } => {
                 let (name, at) = (format!("p{name}"), Cut::before(SysTime(testkit::engine::START)));
                 let expires = SysTime(self.fixture.clock_ms() + 1_000_000);
@@ -229,18 +264,25 @@ fn replayed(before: &ReplayState, after: &ReplayState) -> BTreeSet<String> {
             lines.insert(format!("group {group} {was:?} {is:?}"));
         }
     }
+    for path in before.znodes.keys().chain(after.znodes.keys()) {
+        let (was, is) = (before.znodes.get(path), after.znodes.get(path));
+        if was != is {
+            lines.insert(format!("znode {path} {was:?} {is:?}"));
+        }
+    }
     for (nth, pin) in after.pins.iter().enumerate().skip(before.pins.len()) {
         lines.insert(format!("pin {nth} {pin}"));
     }
     lines
 }
 
-const SECTIONS: [DiffSection; 5] = [
+const SECTIONS: [DiffSection; 6] = [
     DiffSection::Topics,
     DiffSection::Records,
     DiffSection::Pins,
     DiffSection::Offsets,
     DiffSection::Groups,
+    DiffSection::Znodes,
 ];
 
 fn is_of(section: DiffSection, line: &str) -> bool {
@@ -251,6 +293,7 @@ fn is_of(section: DiffSection, line: &str) -> bool {
         DiffSection::Pins => first == "pin",
         DiffSection::Offsets => first == "offset",
         DiffSection::Groups => first == "group",
+        DiffSection::Znodes => first == "znode",
     }
 }
 
@@ -318,6 +361,12 @@ fn line(difference: &Difference, pins: &mut usize) -> String {
         }
         Difference::Group(group) => {
             format!("group {} {:?} {:?}", group.group, group.before, group.after)
+        }
+        Difference::Znode(znode) => {
+            let shown = |then: &Option<ZnodeAtMoment>| {
+                then.as_ref().map(|then| (then.stat.czxid, then.stat.version))
+            };
+            format!("znode {} {:?} {:?}", znode.path, shown(&znode.before), shown(&znode.after))
         }
     }
 }

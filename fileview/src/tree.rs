@@ -7,6 +7,7 @@
 //! topics/TOPIC/by-key/KEY          the newest value of a key, as it is
 //! offsets/GROUP/TOPIC/PARTITION    a committed offset, and a newline
 //! files/…                          general files
+//! znodes/PATH/data                 the data of a znode
 //! .at/MOMENT/…                     all of this as of a moment, or in a window
 //! .at/PIN                          a link to a pin's moment
 //! NAME@MOMENT                      the same of one topic, partition or file
@@ -45,6 +46,7 @@ mod stat;
 mod text;
 mod value;
 mod version;
+mod znodes;
 
 #[cfg(test)]
 #[path = "../tests/fixture/mod.rs"]
@@ -65,6 +67,7 @@ pub use key_pages::{KeysCursor, KeysPage};
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
 pub use node::{TopicNode, ViewEntry, ViewNode, ViewNodeKind, ViewStat};
 pub use open::OpenNode;
+pub use znodes::ZnodeNode;
 
 use keys::KeyTableCache;
 use lru_cache::WeightedLruCache;

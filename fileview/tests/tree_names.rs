@@ -47,7 +47,7 @@ async fn orders_fixture() -> (TreeFixture, String, String) {
 #[tokio::test]
 async fn everything_has_its_place_and_its_past() {
     let (fixture, then, between) = orders_fixture().await;
-    assert_eq!(fixture.names("/").await, [".at", "files", "offsets", "topics"]);
+    assert_eq!(fixture.names("/").await, [".at", "files", "offsets", "topics", "znodes"]);
     assert_eq!(fixture.names("/topics").await, ["orders"]);
     assert_eq!(fixture.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
     assert_eq!(fixture.text("/topics/orders/0.values").await, "9\n");
@@ -63,7 +63,8 @@ async fn everything_has_its_place_and_its_past() {
     }
     assert_eq!(fixture.names(&format!("/.at/{between}/topics")).await, [""; 0]);
     assert_eq!(fixture.errno(&format!("topics/orders/0.values@{between}")).await, 2);
-    assert_eq!(fixture.names(&format!("/.at/{then}")).await, ["files", "offsets", "topics"]);
+    let names = fixture.names(&format!("/.at/{then}")).await;
+    assert_eq!(names, ["files", "offsets", "topics", "znodes"]);
     let by_key = fixture.names(&format!("/.at/{then}/topics/orders/by-key")).await;
     assert_eq!(by_key, ["a", "b", "c"]);
     assert_eq!(fixture.text("/topics/orders/by-key/a").await, "9");

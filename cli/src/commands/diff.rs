@@ -7,6 +7,7 @@ use client::history::{
     BeforeAndAfter, DiffCategory, DiffChange, DiffQuery, DiffResponse, GroupMembership,
     OffsetAtMoment, PendingMomentPolicy,
 };
+use client::zookeeper::{ZnodeDiffEntry, ZnodeSummary};
 use hlc::{Moment, MomentSelector, SysTime};
 
 use super::ServerAddress;
@@ -21,8 +22,9 @@ use crate::table::OutputTable;
 #[command(after_help = "\
 Both moments are of system time. What is shown is what differs: topics that were
 created, changed or deleted, records that were appended, pins that were set or
-removed, offsets that groups have committed, and who is in groups. The same two
-moments have the same answer for ever. General files are not in it.
+removed, offsets that groups have committed, who is in groups, and znodes that
+everybody may read. The same two moments have the same answer for ever. General
+files are not in it.
 
 Examples:
   freezeframe diff '1 hour ago' now
@@ -62,6 +64,8 @@ enum DiffCategoryArg {
     Offsets,
     /// Members of groups.
     Groups,
+    /// Znodes that everybody may read.
+    Znodes,
 }
 
 impl From<DiffCategoryArg> for DiffCategory {
@@ -72,6 +76,7 @@ impl From<DiffCategoryArg> for DiffCategory {
             DiffCategoryArg::Pins => DiffCategory::Pins,
             DiffCategoryArg::Offsets => DiffCategory::Offsets,
             DiffCategoryArg::Groups => DiffCategory::Groups,
+            DiffCategoryArg::Znodes => DiffCategory::Znodes,
         }
     }
 }
@@ -212,7 +217,24 @@ fn rows(change: &DiffChange) -> Vec<DiffRow> {
         DiffChange::GroupDeleted { group, before, after } => {
             vec![membership_row("group deleted", group, before.as_ref(), after.as_ref())]
         }
+        DiffChange::ZnodeCreated(znode) => vec![znode_row("znode created", znode)],
+        DiffChange::ZnodeChanged(znode) => vec![znode_row("znode changed", znode)],
+        DiffChange::ZnodeDeleted(znode) => vec![znode_row("znode deleted", znode)],
     }
+}
+
+fn znode_row(what: &str, ZnodeDiffEntry { path, before, after }: &ZnodeDiffEntry) -> DiffRow {
+    let shown = |then: &Option<ZnodeSummary>| {
+        then.as_ref().map_or_else(empty_cell, |then| {
+            format!("version {}, {}", then.version, counted(then.data_length, "byte"))
+        })
+    };
+    let lists = [before, after].map(|then| then.as_ref().map(|then| &then.acl));
+    let note = match lists {
+        [Some(before), Some(after)] if before != after => after.join(","),
+        _ => String::new(),
+    };
+    row(what, path.clone(), shown(before), shown(after), note)
 }
 
 fn membership_row(

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::Topic;
 use engine::diff::{DiffCursor, DiffPageRequest, DiffSection, Difference};
 use engine::groups::{CommittedOffset, GroupDifference, OffsetDifference};
+use engine::znodes::acl::{self, AclEntry, check_permission};
+use engine::znodes::{SessionId, ZnodeAtMoment, ZnodeDifference};
 use history_documents::{
     BeforeAndAfter, DiffCategory, DiffChange, DiffRequest, DiffResponse, OffsetAtMoment,
+    ZnodeDiffEntry, ZnodeSummary,
 };
 
 use crate::context::HistoryContext;
@@ -41,7 +44,11 @@ pub(crate) async fn diff(
         from: moment_text(page.from),
         until: moment_text(page.until),
         frontier: page.frontier.into(),
-        changes: page.differences.iter().map(|difference| change(context, difference)).collect(),
+        changes: page
+            .differences
+            .iter()
+            .filter_map(|difference| change(context, difference))
+            .collect(),
         next: page.next.map(|next| next.to_string()),
     })
 }
@@ -53,11 +60,13 @@ fn section(category: DiffCategory) -> DiffSection {
         DiffCategory::Pins => DiffSection::Pins,
         DiffCategory::Offsets => DiffSection::Offsets,
         DiffCategory::Groups => DiffSection::Groups,
+        DiffCategory::Znodes => DiffSection::Znodes,
     }
 }
 
-fn change(context: &HistoryContext, difference: &Difference) -> DiffChange {
-    match difference {
+/// `None` for what not everybody may see.
+fn change(context: &HistoryContext, difference: &Difference) -> Option<DiffChange> {
+    Some(match difference {
         Difference::TopicCreated(topic) => DiffChange::TopicCreated {
             topic: topic.name.to_string(),
             id: topic_id(topic),
@@ -100,7 +109,31 @@ fn change(context: &HistoryContext, difference: &Difference) -> DiffChange {
         }
         Difference::Offset(offset) => offset_change(offset),
         Difference::Group(group) => group_change(context, group),
+        Difference::Znode(znode) => return znode_change(znode),
+    })
+}
+
+/// A client of this API has no identity that ZooKeeper knows.
+fn znode_change(difference: &ZnodeDifference) -> Option<DiffChange> {
+    let ZnodeDifference { path, before, after } = difference;
+    let is_open = |then: &ZnodeAtMoment| check_permission(&then.acl, acl::READ, &[]).is_ok();
+    if ![before, after].into_iter().flatten().all(is_open) {
+        return None;
     }
+    let summary = |then: &ZnodeAtMoment| ZnodeSummary {
+        version: then.stat.version,
+        aversion: then.stat.aversion,
+        data_length: then.stat.data_length,
+        ephemeral_owner: SessionId(then.stat.ephemeral_owner).to_string(),
+        acl: then.acl.iter().map(AclEntry::shown).collect(),
+    };
+    let (before, after) = (before.as_ref().map(summary), after.as_ref().map(summary));
+    let change = match (&before, &after) {
+        (None, _) => DiffChange::ZnodeCreated,
+        (Some(_), None) => DiffChange::ZnodeDeleted,
+        (Some(_), Some(_)) => DiffChange::ZnodeChanged,
+    };
+    Some(change(ZnodeDiffEntry { path: path.clone(), before, after }))
 }
 
 /// The settings that differ.

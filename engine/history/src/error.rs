@@ -191,6 +191,7 @@ impl From<TreeError> for HistoryApiError {
     fn from(error: TreeError) -> HistoryApiError {
         let code = match &error {
             TreeError::NotFound(_) => HistoryErrorCode::NotFound,
+            TreeError::NotPermitted(_) => HistoryErrorCode::Unauthorized,
             TreeError::NotDirectory(_) => HistoryErrorCode::NotDirectory,
             TreeError::IsDirectory(_) => HistoryErrorCode::IsDirectory,
             TreeError::Moment(_) => HistoryErrorCode::BadMoment,

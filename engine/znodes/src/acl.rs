@@ -47,6 +47,14 @@ impl AclId {
         self.scheme.len() + self.id.len()
     }
 
+    /// Its scheme and itself without a hash, as `whoAmI` and the history show it.
+    pub fn shown(&self) -> (&str, &str) {
+        match &*self.scheme {
+            "digest" => (&self.scheme, self.id.split(':').next().unwrap_or_default()),
+            _ => (&self.scheme, &self.id),
+        }
+    }
+
     fn is_anyone(&self) -> bool {
         self.scheme == "world" && self.id == "anyone"
     }
@@ -67,6 +75,14 @@ pub struct AclEntry {
     /// Bits of [`READ`], [`WRITE`], [`CREATE`], [`DELETE`] and [`ADMIN`].
     pub permissions: i32,
     pub id: AclId,
+}
+
+impl AclEntry {
+    /// `SCHEME:ID:PERMISSIONS`, without a hash.
+    pub fn shown(&self) -> String {
+        let (scheme, id) = self.id.shown();
+        format!("{scheme}:{id}:{}", permission_letters(self.permissions))
+    }
 }
 
 /// A list. Znodes with equal lists share one.

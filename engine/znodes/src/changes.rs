@@ -18,7 +18,8 @@ use crate::versions::{key_path, subtree_prefix, version, version_key};
 
 /// How many transactions, or znodes, are looked at for one page.
 const SCANNED_MAX: usize = 10_000;
-/// How many bytes of data are on a page before its last transaction.
+/// How many bytes of data, or of paths and lists, are on a page before its last transaction or
+/// difference.
 const DATA_BYTES_MAX: usize = 4 << 20;
 /// How many bytes of entries are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -71,6 +72,15 @@ pub struct ZnodeDifference {
     pub path: String,
     pub before: Option<ZnodeAtMoment>,
     pub after: Option<ZnodeAtMoment>,
+}
+
+impl ZnodeDifference {
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        let both = [&self.before, &self.after].into_iter().flatten();
+        let lists = both.flat_map(|znode| znode.acl.iter());
+        self.path.len() + lists.map(|entry| entry.id.bytes()).sum::<usize>()
+    }
 }
 
 /// One page of differences.
@@ -207,13 +217,17 @@ impl ZnodeHistory {
         let ((catalog, _), path) = (self.caught_up()?, key_of(path));
         let mut page = ZnodeDiffPage::default();
         let mut last = after.map(<[u8]>::to_vec);
+        let mut bytes = 0;
         if last.is_none() {
             let (before, after) = (version(&catalog, path, from)?, version(&catalog, path, until)?);
             page.differences.extend(difference(path, before, after));
         }
         let prefix = subtree_prefix(path);
         while let Some(key) = catalog.next_key(&prefix, last.as_deref())? {
-            if page.differences.len() >= limit || page.scanned >= SCANNED_MAX {
+            if page.differences.len() >= limit
+                || page.scanned >= SCANNED_MAX
+                || bytes >= DATA_BYTES_MAX
+            {
                 page.next = Some(last.unwrap_or(prefix));
                 return Ok(page);
             }
@@ -221,7 +235,9 @@ impl ZnodeHistory {
             let below = key_path(&key).filter(|below| is_below(below, path));
             if let Some(below) = below {
                 let then = |cut| version(&catalog, &below, cut);
-                page.differences.extend(difference(&below, then(from)?, then(until)?));
+                let found = difference(&below, then(from)?, then(until)?);
+                bytes += found.as_ref().map_or(0, ZnodeDifference::bytes);
+                page.differences.extend(found);
             }
             last = Some(key);
         }

@@ -7,6 +7,7 @@
 //! | the disk fails, or what is stored is corrupt | `EIO` | 5 |
 //! | the moment is not final yet, or the search is not finished: retry | `EAGAIN` | 11 |
 //! | the path leaves the tree | `EXDEV` | 18 |
+//! | the access control list of a znode does not let everybody read it | `EACCES` | 13 |
 //! | a component of the path is not a directory | `ENOTDIR` | 20 |
 //! | a directory where bytes were wanted | `EISDIR` | 21 |
 //! | not a moment, or one that does not apply there; a name with a zero byte | `EINVAL` | 22 |
@@ -25,6 +26,9 @@ pub enum TreeError {
     /// The name does not exist, or did not exist at that moment.
     #[error("no such file or directory. {0}")]
     NotFound(String),
+    /// Not everybody may read it.
+    #[error("permission denied. {0}")]
+    NotPermitted(String),
     /// A component of the path is not a directory.
     #[error("not a directory. {0}")]
     NotDirectory(String),
@@ -70,6 +74,7 @@ impl TreeError {
             TreeError::NotFound(_) => 2,
             TreeError::Io(_) => 5,
             TreeError::NotYet(_) | TreeError::Unfinished(_) => 11,
+            TreeError::NotPermitted(_) => 13,
             TreeError::Escapes(_) => 18,
             TreeError::NotDirectory(_) => 20,
             TreeError::IsDirectory(_) => 21,

@@ -14,7 +14,7 @@ use super::keys::{COOKIE_MIN, cookie};
 use super::lookup::{files_at, has_offsets};
 use super::moments::system_cut;
 use super::names::{FORMATS, encode, extension, parse_moment, user_times};
-use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree};
+use super::{TopicNode, TreeError, ViewEntry, ViewNode, ViewNodeKind, ViewTree, ZnodeNode};
 use crate::ViewFormat;
 
 /// The requested page of a listing.
@@ -125,7 +125,13 @@ impl ViewTree {
                     page.add(entry.name, node, entry.kind.into());
                 }
             }
+            ViewNode::Znode(znode) => {
+                for (name, node, kind) in self.list_znode(znode)? {
+                    page.add(name, node, kind);
+                }
+            }
             ViewNode::Pin(_)
+            | ViewNode::ZnodeData(_)
             | ViewNode::Partition { .. }
             | ViewNode::Key { .. }
             | ViewNode::Committed { .. } => {
@@ -231,6 +237,7 @@ fn root_children(at: &Option<MomentSelector>) -> Vec<(&'static str, ViewNode)> {
     }
     if let Some(cut) = files_at(at) {
         names.push(("files", ViewNode::File { inode: Inode::ROOT, cut }));
+        names.push(("znodes", ViewNode::Znode(ZnodeNode::root(cut))));
     }
     if at.is_none() {
         names.push((".at", ViewNode::Moments));

@@ -12,7 +12,7 @@ use super::names::{
     check_name, escaped, parse_moment, partition_file, path_components, split_moments, user_times,
 };
 use super::scan::{UserTimeFilter, VisibleRange};
-use super::{TopicNode, TreeError, ViewNode, ViewTree};
+use super::{TopicNode, TreeError, ViewNode, ViewTree, ZnodeNode};
 use crate::{RenderError, ViewFormat, check_topic};
 
 fn not_found(name: &[u8]) -> TreeError {
@@ -30,7 +30,7 @@ pub(crate) fn has_offsets(at: &Option<MomentSelector>) -> bool {
     user_times(at).is_none()
 }
 
-/// The cut at which files are shown; `None` where there are none: a window shows no files.
+/// The cut at which files and znodes are shown; `None` where there are none: a window shows no files.
 pub(crate) fn files_at(at: &Option<MomentSelector>) -> Option<Option<Cut>> {
     match at {
         None => Some(None),
@@ -89,6 +89,10 @@ impl ViewTree {
                 Some(cut) => ViewNode::File { inode: *inode, cut },
                 None => return Err(no_files()),
             },
+            ViewNode::Znode(znode) => match files_at(&at) {
+                Some(cut) => ViewNode::Znode(ZnodeNode { path: Arc::clone(&znode.path), cut }),
+                None => return Err(no_znodes()),
+            },
             _ => return Err(not_found(name)),
         };
         if !has_offsets(&at)
@@ -133,10 +137,12 @@ impl ViewTree {
                 });
                 Ok(ViewNode::File { inode: found?, cut: *cut })
             }
+            ViewNode::Znode(znode) => self.znode_child(znode, name),
             ViewNode::Pin(_)
             | ViewNode::Partition { .. }
             | ViewNode::Key { .. }
-            | ViewNode::Committed { .. } => {
+            | ViewNode::Committed { .. }
+            | ViewNode::ZnodeData(_) => {
                 Err(TreeError::NotDirectory(format!("name={}", escaped(name))))
             }
         }
@@ -349,6 +355,10 @@ fn root_child(at: &Option<MomentSelector>, name: &[u8]) -> Result<ViewNode, Tree
             Some(cut) => Ok(ViewNode::File { inode: engine::files::Inode::ROOT, cut }),
             None => Err(no_files()),
         },
+        b"znodes" => match files_at(at) {
+            Some(cut) => Ok(ViewNode::Znode(ZnodeNode::root(cut))),
+            None => Err(no_znodes()),
+        },
         b".at" if at.is_none() => Ok(ViewNode::Moments),
         _ => Err(not_found(name)),
     }
@@ -366,6 +376,13 @@ fn no_offsets() -> TreeError {
 fn no_files() -> TreeError {
     TreeError::Moment(
         "files are seen as of one moment of system time (s…), not by user time or in a window"
+            .to_owned(),
+    )
+}
+
+fn no_znodes() -> TreeError {
+    TreeError::Moment(
+        "znodes are seen as of one moment of system time (s…), not by user time or in a window"
             .to_owned(),
     )
 }

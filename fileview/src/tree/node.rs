@@ -7,6 +7,7 @@ use engine::files::{FileKind, FileTime, Inode};
 use hlc::{Cut, MomentSelector};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::ZnodeNode;
 use crate::ViewFormat;
 
 /// A topic in the tree: its name, its id, and the moment. `None` is the present.
@@ -78,6 +79,10 @@ pub enum ViewNode {
         /// The moment; `None` is the present.
         cut: Option<Cut>,
     },
+    /// `znodes`, and every znode below.
+    Znode(ZnodeNode),
+    /// `znodes/PATH/data`.
+    ZnodeData(ZnodeNode),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,9 +154,10 @@ impl ViewNode {
     /// The type of the node. `None` for [`ViewNode::File`], whose type is among its attributes.
     pub fn kind(&self) -> Option<ViewNodeKind> {
         match self {
-            ViewNode::Partition { .. } | ViewNode::Key { .. } | ViewNode::Committed { .. } => {
-                Some(ViewNodeKind::File)
-            }
+            ViewNode::Partition { .. }
+            | ViewNode::Key { .. }
+            | ViewNode::Committed { .. }
+            | ViewNode::ZnodeData(_) => Some(ViewNodeKind::File),
             ViewNode::Pin(_) => Some(ViewNodeKind::Symlink),
             ViewNode::File { inode: Inode::ROOT, .. } => Some(ViewNodeKind::Directory),
             ViewNode::File { .. } => None,
@@ -170,6 +176,7 @@ impl ViewNode {
             ViewNode::Topic(topic) | ViewNode::Keys(topic) => topic.at.is_none(),
             ViewNode::Partition { topic, .. } | ViewNode::Key { topic, .. } => topic.at.is_none(),
             ViewNode::File { cut, .. } => cut.is_none(),
+            ViewNode::Znode(znode) | ViewNode::ZnodeData(znode) => znode.cut.is_none(),
         }
     }
 
@@ -230,6 +237,11 @@ impl ViewNode {
                 bytes.extend_from_slice(&inode.0.to_le_bytes());
                 bytes.extend(cut.iter().flat_map(|cut| cut.bound().bits().to_le_bytes()));
             }
+            ViewNode::Znode(ZnodeNode { path, cut })
+            | ViewNode::ZnodeData(ZnodeNode { path, cut }) => {
+                push_field(&mut bytes, path.as_bytes());
+                bytes.extend(cut.iter().flat_map(|cut| cut.bound().bits().to_le_bytes()));
+            }
         }
         bytes.push(self.kind_number());
         bytes
@@ -251,6 +263,8 @@ impl ViewNode {
             ViewNode::GroupTopic { .. } => 10,
             ViewNode::Committed { .. } => 11,
             ViewNode::File { .. } => 12,
+            ViewNode::Znode(_) => 13,
+            ViewNode::ZnodeData(_) => 14,
         }
     }
 }

@@ -109,6 +109,7 @@ impl ViewTree {
             ViewNode::Committed { .. } => {
                 OpenSource::Bytes(self.committed_text(node).await?.0.into_bytes().into())
             }
+            ViewNode::ZnodeData(znode) => OpenSource::Bytes(self.znode_data(znode)?),
             ViewNode::File { inode, cut } => block_in_place(|| {
                 let files = self.engine.files();
                 let kind = files.stat_inode(*inode, cut.unwrap_or(Cut::ALL))?.kind;

@@ -69,6 +69,14 @@ impl ViewTree {
                     grows: cut.is_none(),
                 })
             }
+            ViewNode::Znode(znode) | ViewNode::ZnodeData(znode) => {
+                let (length, created, modified) = self.stat_znode(znode)?;
+                let (kind, size) = match node {
+                    ViewNode::ZnodeData(_) => (ViewNodeKind::File, length),
+                    _ => (ViewNodeKind::Directory, 0),
+                };
+                Ok(ViewStat { created, ..self.build_stat(node, kind, size, modified) })
+            }
             ViewNode::Topic(topic) | ViewNode::Keys(topic) => {
                 let created = self.topic_at_moment(topic).await?.created;
                 Ok(self.build_stat(node, ViewNodeKind::Directory, 0, created.into()))

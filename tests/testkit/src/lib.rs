@@ -25,3 +25,5 @@ pub mod requests;
 pub mod rng;
 #[cfg(feature = "storage")]
 pub mod store;
+#[cfg(feature = "engine")]
+pub mod znodes;

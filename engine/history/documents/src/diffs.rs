@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::groups::GroupMembership;
 use crate::moment::{PendingMomentPolicy, Stamp};
+use crate::znodes::ZnodeDiffEntry;
 
 /// The categories of changes. Each one can be read as far back as it is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub enum DiffCategory {
     Offsets,
     /// Members of groups.
     Groups,
+    /// Znodes that everybody may read.
+    Znodes,
 }
 
 /// A request for a page of differences.
@@ -200,6 +203,12 @@ pub enum DiffChange {
         /// The members after: none.
         after: Option<GroupMembership>,
     },
+    /// A znode was created.
+    ZnodeCreated(ZnodeDiffEntry),
+    /// The data or the access control list of a znode changed, or it was deleted and created again.
+    ZnodeChanged(ZnodeDiffEntry),
+    /// A znode was deleted.
+    ZnodeDeleted(ZnodeDiffEntry),
 }
 
 #[cfg(test)]
