@@ -8,7 +8,7 @@ use testkit::directory::TestDirectory;
 use crate::client::*;
 
 /// `freezeframe zk` with these arguments: what it prints. It has to end well.
-fn zk(address: SocketAddr, arguments: &[&str], input: &str) -> String {
+pub(crate) fn zk(address: SocketAddr, arguments: &[&str], input: &str) -> String {
     let address = address.to_string();
     let all = [&["zk", "--zookeeper", &*address][..], arguments].concat();
     let output = testkit::process::run(&all, input);

@@ -3,6 +3,7 @@
 mod bad_clients;
 mod client;
 mod command_line;
+mod histories;
 mod operators;
 mod past;
 mod sessions;
