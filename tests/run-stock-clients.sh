@@ -28,6 +28,9 @@ tests/clients/run-all.sh "$kafka" --moments || status=$?
 tests/zookeeper-clients/run-all.sh "$zookeeper" --past || status=$?
 echo "== Apache ZooKeeper, message by message"
 tests/zookeeper-oracle/diff.sh "$zookeeper" "$cache/zookeeper-oracle" --seeds 10 || status=$?
+echo "== imports from Apache ZooKeeper"
+PORT_BASE=19500 "$cache/zookeeper-python/bin/python" tests/zookeeper-oracle/import.py target/release/freezeframe "$cache/zookeeper-oracle" ||
+    status=$?
 echo "== Apache Kafka in ZooKeeper mode"
 tests/kafka-on-zookeeper/run.sh target/release/freezeframe || status=$?
 if ! kill -0 "$server" 2>/dev/null; then echo "the server is gone:"; status=1; fi

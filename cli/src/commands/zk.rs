@@ -3,6 +3,7 @@
 mod import;
 mod past;
 mod read;
+mod stored;
 mod write;
 
 use anyhow::Context;

@@ -86,9 +86,14 @@ impl JuteReader {
         self.rest.try_get_i64().map_err(short)
     }
 
+    /// 1 byte.
+    pub fn byte(&mut self) -> Result<u8, JuteError> {
+        self.rest.try_get_u8().map_err(short)
+    }
+
     /// A byte. As in Java, every value except 0 is true.
     pub fn bool(&mut self) -> Result<bool, JuteError> {
-        Ok(self.rest.try_get_u8().map_err(short)? != 0)
+        Ok(self.byte()? != 0)
     }
 
     /// Bytes, or null, which differs from empty.

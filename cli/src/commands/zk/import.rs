@@ -1,11 +1,14 @@
-//! `zk import`: copies the znodes of another ZooKeeper.
+//! `zk import`: copies the znodes of another ZooKeeper, which runs, or whose data directory is there.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use bytes::Bytes;
-use client::zookeeper::{NewZnode, ZkClient, ZkClientError, ZnodeKind, ZooKeeperCode};
+use client::zookeeper::{NewZnode, ZkClient, ZkClientError, ZooKeeperCode};
 use indicatif::ProgressBar;
 
+use super::stored::{StoredTree, kind_of};
 use super::write::create_parents;
 use super::{ZkIdentity, child_of, connect, parse_auth, parse_znode};
 use crate::output::counted;
@@ -23,17 +26,21 @@ Copies data and access control lists. Ephemeral znodes are left out, since they
 belong to sessions of the other server, and so is /zookeeper. Versions and times
 begin anew. Znodes that exist already stay as they are.
 
-Lists with hashes are readable only to who may administer the znodes: give an
+From a server that runs, lists with hashes are readable only to who may administer the znodes: give an
 identity of the other server with --from-auth.
 
 Examples:
   freezeframe zk import zk.example:2181
+  freezeframe zk import /var/lib/zookeeper       its newest snapshot, and the logs behind it
   freezeframe zk import zk.example:2181 --path /kafka
   freezeframe zk import zk.example:2181 --from-auth digest:super:secret --auth digest:super:secret")]
 pub(super) struct ImportZnodesArgs {
-    /// The other ZooKeeper.
-    #[arg(value_name = "HOST:PORT")]
+    /// The other ZooKeeper: its address, or its data directory
+    #[arg(value_name = "HOST:PORT|DIR")]
     from: String,
+    /// The directory of its logs, if that is another one (dataLogDir)
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
     /// Only this znode, and all below it.
     #[arg(long, default_value = "/", value_parser = parse_znode)]
     path: String,
@@ -51,35 +58,92 @@ struct ImportCounts {
 }
 
 pub(super) async fn run(client: &mut ZkClient, args: ImportZnodesArgs) -> anyhow::Result<()> {
-    let mut source = connect(&args.from, &args.from_auth).await?;
-    let progress = ProgressBar::new_spinner();
-    let mut counts = ImportCounts::default();
-    create_parents(client, &args.path).await?;
-    // Parents come before their children.
-    let mut open = BTreeSet::from([args.path]);
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    while let Some(path) = open.pop_first() {
-        let Some((znode, children)) = read(&mut source, &path, &mut counts).await? else {
-            continue;
-        };
-        open.extend(children);
-        let size = ZNODE_BYTES + znode.path.len() + znode.data.as_ref().map_or(0, Bytes::len);
-        if bytes + size > BATCH_BYTES {
-            create(client, std::mem::take(&mut batch), &mut counts).await?;
-            bytes = 0;
-            progress.set_message(counted(counts.created, "znode"));
-        }
-        progress.tick();
-        bytes += size;
-        batch.push(znode);
+    let path = args.path.clone();
+    create_parents(client, &path).await?;
+    let mut import = Import {
+        client,
+        progress: ProgressBar::new_spinner(),
+        batch: Vec::new(),
+        bytes: 0,
+        counts: ImportCounts::default(),
+    };
+    match Path::new(&args.from).is_dir() {
+        true => import.copy_stored(&args).await?,
+        false => import.copy_running(&args).await?,
     }
-    create(client, batch, &mut counts).await?;
-    progress.finish_and_clear();
-    source.close().await?;
-    let ImportCounts { created, existing, ephemeral } = counts;
+    import.flush().await?;
+    import.progress.finish_and_clear();
+    let ImportCounts { created, existing, ephemeral } = import.counts;
     let created = counted(created, "znode");
     eprintln!("{created} created; {existing} existed already, {ephemeral} ephemeral were left out");
     Ok(())
+}
+
+/// An import while it runs.
+struct Import<'a> {
+    client: &'a mut ZkClient,
+    progress: ProgressBar,
+    /// What is created next, in one transaction.
+    batch: Vec<NewZnode>,
+    bytes: usize,
+    counts: ImportCounts,
+}
+
+impl Import<'_> {
+    async fn copy_running(&mut self, args: &ImportZnodesArgs) -> anyhow::Result<()> {
+        let mut source = connect(&args.from, &args.from_auth).await?;
+        // Parents come before their children.
+        let mut open = BTreeSet::from([args.path.clone()]);
+        while let Some(path) = open.pop_first() {
+            let read = read(&mut source, &path, &mut self.counts).await?;
+            if let Some((znode, children)) = read {
+                open.extend(children);
+                self.add(znode).await?;
+            }
+        }
+        Ok(source.close().await?)
+    }
+
+    async fn copy_stored(&mut self, args: &ImportZnodesArgs) -> anyhow::Result<()> {
+        let tree = StoredTree::read(Path::new(&args.from), args.log_dir.as_deref())?;
+        for warning in &tree.warnings {
+            eprintln!("warning: {warning}");
+        }
+        eprintln!("{} as of zxid {:#x}", args.from, tree.zxid);
+        let (znodes, ephemeral) = tree.into_znodes();
+        self.counts.ephemeral = ephemeral;
+        let below = format!("{}/", args.path.trim_end_matches('/'));
+        for znode in znodes {
+            if znode.path == args.path || znode.path.starts_with(&below) {
+                self.add(znode).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn add(&mut self, znode: NewZnode) -> anyhow::Result<()> {
+        let size = ZNODE_BYTES + znode.path.len() + znode.data.as_ref().map_or(0, Bytes::len);
+        if self.bytes + size > BATCH_BYTES {
+            self.flush().await?;
+        }
+        self.progress.tick();
+        self.bytes += size;
+        self.batch.push(znode);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> anyhow::Result<()> {
+        self.bytes = 0;
+        let created = create(self.client, std::mem::take(&mut self.batch), &mut self.counts);
+        created.await.map_err(|error| match error.is(ZooKeeperCode::Unimplemented) {
+            true => anyhow!(
+                "some znodes have a time to live: start the server with --set zookeeper.extendedTypesEnabled=true"
+            ),
+            false => error.into(),
+        })?;
+        self.progress.set_message(counted(self.counts.created, "znode"));
+        Ok(())
+    }
 }
 
 /// A znode of the source, and the paths of its children; `None` if it is left out.
@@ -93,17 +157,17 @@ async fn read(
         Err(error) if error.is(ZooKeeperCode::NoNode) && path != "/" => return Ok(None),
         read => read?,
     };
-    if stat.ephemeral_owner != 0 {
+    let Some(kind) = kind_of(stat.ephemeral_owner) else {
         counts.ephemeral += 1;
         return Ok(None);
-    }
+    };
     let acl = source.acl(path).await?;
     let names = match stat.num_children {
         0 => Vec::new(),
         _ => source.children(path).await?.0,
     };
     let children = names.iter().map(|name| child_of(path, name)).filter(|path| path != OWN);
-    let znode = NewZnode { path: path.to_owned(), data, acl, kind: ZnodeKind::Persistent };
+    let znode = NewZnode { path: path.to_owned(), data, acl, kind };
     Ok(Some((znode, children.collect())))
 }
 

@@ -1,0 +1,314 @@
+//! Reads the data directory of a ZooKeeper that does not run: its newest snapshot, and the logs of the transactions
+//! that came after it.
+//!
+//! A snapshot is written while its server goes on. It may show later states of some znodes, and the
+//! transactions that made them come again in the log; so those that have no effect any more are passed
+//! over, as ZooKeeper does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use client::zookeeper::{NewZnode, ZnodeAclEntry, ZnodeKind};
+use zk_wire::{JuteError, JuteReader, opcode};
+
+const SNAPSHOT_MAGIC: i32 = i32::from_be_bytes(*b"ZKSN");
+const LOG_MAGIC: i32 = i32::from_be_bytes(*b"ZKLG");
+/// Behind each record of a log.
+const RECORD_END: u8 = 0x42;
+/// An entry of a list takes at least this.
+const ACL_ENTRY_BYTES_MIN: usize = 12;
+/// The owner of a container.
+const CONTAINER: i64 = i64::MIN;
+/// The first byte of the owner of a znode with a time to live.
+const TTL_MARK: i64 = 0xff;
+const TTL_MASK: i64 = (1 << 40) - 1;
+const CREATE_SESSION: i32 = -10;
+const DELETE_CONTAINER: i32 = 20;
+
+/// A znode of a stored tree.
+#[derive(Clone, Debug)]
+struct StoredZnode {
+    data: Option<Bytes>,
+    acl: Vec<ZnodeAclEntry>,
+    /// `ephemeralOwner`: a session, or a mark of another kind.
+    owner: i64,
+}
+
+/// The tree of a data directory.
+#[derive(Debug, Default)]
+pub(super) struct StoredTree {
+    /// By path; the root is the empty one.
+    znodes: BTreeMap<String, StoredZnode>,
+    /// The ephemeral znodes of each session.
+    ephemerals: HashMap<i64, BTreeSet<String>>,
+    /// The last transaction in it.
+    pub(super) zxid: i64,
+    /// What could not be read, in words.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What a stored znode is to become.
+pub(super) fn kind_of(owner: i64) -> Option<ZnodeKind> {
+    match owner {
+        0 => Some(ZnodeKind::Persistent),
+        CONTAINER => Some(ZnodeKind::Container),
+        owner if (owner >> 56) & 0xff == TTL_MARK => Some(ZnodeKind::Ttl(owner & TTL_MASK)),
+        _ => None,
+    }
+}
+
+impl StoredTree {
+    /// Reads a data directory (`dataDir`), and the logs in it or in another one (`dataLogDir`).
+    pub(super) fn read(data: &Path, logs: Option<&Path>) -> anyhow::Result<StoredTree> {
+        let (data, logs) = (versioned(data), versioned(logs.unwrap_or(data)));
+        let mut warnings = Vec::new();
+        let mut tree = None;
+        for (zxid, path) in numbered(&data, "snapshot.")?.into_iter().rev() {
+            match read_snapshot(&path) {
+                Ok(read) => {
+                    tree = Some(StoredTree { zxid, ..read });
+                    break;
+                }
+                Err(error) => warnings.push(format!("{error:#}; an older snapshot is tried")),
+            }
+        }
+        let logs = numbered(&logs, "log.")?;
+        let mut tree = match tree {
+            Some(tree) => tree,
+            None if logs.first().is_some_and(|(first, _)| *first <= 1) => StoredTree::default(),
+            None => bail!(
+                "{} has no snapshot that can be read: give the dataDir of a ZooKeeper",
+                data.display()
+            ),
+        };
+        tree.warnings = warnings;
+        // The log that begins last at or before the transaction behind the snapshot has it.
+        let first = logs.iter().rposition(|(begin, _)| *begin <= tree.zxid + 1).unwrap_or(0);
+        for (_, path) in &logs[first.min(logs.len())..] {
+            let read = read_log(path, &mut tree);
+            read.with_context(|| format!("read {}", path.display()))?;
+        }
+        Ok(tree)
+    }
+
+    /// All znodes in the order of their paths, parents first, without ephemeral ones and those that belong to the
+    /// server; and how many were ephemeral.
+    pub(super) fn into_znodes(self) -> (Vec<NewZnode>, usize) {
+        let (mut znodes, mut ephemeral) = (Vec::new(), 0);
+        for (path, StoredZnode { data, acl, owner }) in self.znodes {
+            if path.is_empty() || path == "/zookeeper" || path.starts_with("/zookeeper/") {
+                continue;
+            }
+            match kind_of(owner) {
+                Some(kind) => znodes.push(NewZnode { path, data, acl, kind }),
+                None => ephemeral += 1,
+            }
+        }
+        (znodes, ephemeral)
+    }
+
+    fn create(&mut self, path: String, znode: StoredZnode) {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if self.znodes.contains_key(&path)
+            || !(parent.is_empty() || self.znodes.contains_key(parent))
+        {
+            return;
+        }
+        if kind_of(znode.owner).is_none() {
+            self.ephemerals.entry(znode.owner).or_default().insert(path.clone());
+        }
+        self.znodes.insert(path, znode);
+    }
+
+    fn delete(&mut self, path: &str) {
+        if let Some(znode) = self.znodes.remove(path)
+            && let Some(held) = self.ephemerals.get_mut(&znode.owner)
+        {
+            held.remove(path);
+        }
+    }
+
+    /// Applies a transaction of `session`.
+    fn apply(&mut self, session: i64, kind: i32, mut body: JuteReader) -> anyhow::Result<()> {
+        match kind {
+            opcode::CREATE | opcode::CREATE_2 => {
+                let (path, data) = (body.required_string()?, body.buffer()?);
+                let acl = read_acl(&mut body)?;
+                let owner = if body.bool()? { session } else { 0 };
+                self.create(path, StoredZnode { data, acl, owner });
+            }
+            opcode::CREATE_CONTAINER | opcode::CREATE_TTL => {
+                let (path, data) = (body.required_string()?, body.buffer()?);
+                let acl = read_acl(&mut body)?;
+                body.int()?;
+                let owner = match kind {
+                    opcode::CREATE_TTL => TTL_MARK << 56 | body.long()?,
+                    _ => CONTAINER,
+                };
+                self.create(path, StoredZnode { data, acl, owner });
+            }
+            opcode::DELETE | DELETE_CONTAINER => self.delete(&body.required_string()?),
+            opcode::SET_DATA => {
+                let (path, data) = (body.required_string()?, body.buffer()?);
+                self.znodes.entry(path).and_modify(|znode| znode.data = data);
+            }
+            opcode::SET_ACL => {
+                let path = body.required_string()?;
+                let acl = read_acl(&mut body)?;
+                self.znodes.entry(path).and_modify(|znode| znode.acl = acl);
+            }
+            opcode::CLOSE_SESSION => {
+                for path in self.ephemerals.remove(&session).unwrap_or_default() {
+                    self.znodes.remove(&path);
+                }
+            }
+            opcode::MULTI => {
+                const PART_BYTES_MIN: usize = 8;
+                let part = |body: &mut JuteReader| Ok((body.int()?, body.buffer()?));
+                for (kind, part) in body.vector(PART_BYTES_MIN, part)?.unwrap_or_default() {
+                    self.apply(session, kind, JuteReader::new(part.unwrap_or_default()))?;
+                }
+            }
+            // A session, a check, a failed transaction, or a configuration.
+            CREATE_SESSION | opcode::CHECK | opcode::ERROR | opcode::RECONFIG => {}
+            kind => bail!("the type of the transaction is not known: {kind}"),
+        }
+        Ok(())
+    }
+}
+
+/// Where the files are: in `version-2`, unless that was given.
+fn versioned(directory: &Path) -> PathBuf {
+    let below = directory.join("version-2");
+    if below.is_dir() { below } else { directory.to_owned() }
+}
+
+/// The files whose names begin so and end with a zxid in hex, by that.
+fn numbered(directory: &Path, begin: &str) -> anyhow::Result<Vec<(i64, PathBuf)>> {
+    let doing = || format!("list {}", directory.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(doing)? {
+        let path = entry.with_context(doing)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(rest) = name.strip_prefix(begin) else { continue };
+        let number = rest.split('.').next().unwrap_or_default();
+        if let Ok(zxid) = i64::from_str_radix(number, 16) {
+            found.push((zxid, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read_snapshot(path: &Path) -> anyhow::Result<StoredTree> {
+    let doing = || format!("read {}", path.display());
+    let mut bytes = std::fs::read(path).with_context(doing)?;
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("gz") => {
+            let mut unpacked = Vec::new();
+            let mut packed = flate2::read::GzDecoder::new(&bytes[..]);
+            packed.read_to_end(&mut unpacked).with_context(doing)?;
+            bytes = unpacked;
+        }
+        Some("snappy") => bail!(
+            "{}: a snapshot in Snappy's format is not read; import from that ZooKeeper while it runs",
+            path.display()
+        ),
+        _ => {}
+    }
+    parse_snapshot(bytes.into()).with_context(doing)
+}
+
+fn parse_snapshot(bytes: Bytes) -> anyhow::Result<StoredTree> {
+    const SESSION_BYTES: usize = 12;
+    const LIST_BYTES_MIN: usize = 12;
+    let mut fields = JuteReader::new(bytes.clone());
+    ensure!(fields.int()? == SNAPSHOT_MAGIC, "it is no snapshot of a ZooKeeper");
+    ensure!(fields.int()? == 2, "its version is not known");
+    fields.long()?;
+    fields.vector(SESSION_BYTES, |fields| Ok((fields.long()?, fields.int()?)))?;
+    let list = |fields: &mut JuteReader| Ok((fields.long()?, read_acl(fields)?));
+    let lists = fields.vector(LIST_BYTES_MIN, list)?.unwrap_or_default();
+    let lists: HashMap<i64, Vec<ZnodeAclEntry>> = lists.into_iter().collect();
+    let mut tree = StoredTree::default();
+    loop {
+        let path = fields.required_string()?;
+        if path == "/" {
+            break;
+        }
+        let (data, list) = (fields.buffer()?, fields.long()?);
+        for _ in 0..4 {
+            fields.long()?;
+        }
+        for _ in 0..3 {
+            fields.int()?;
+        }
+        let owner = fields.long()?;
+        fields.long()?;
+        let acl = lists.get(&list).cloned().unwrap_or_else(ZnodeAclEntry::open);
+        if kind_of(owner).is_none() {
+            tree.ephemerals.entry(owner).or_default().insert(path.clone());
+        }
+        tree.znodes.insert(path, StoredZnode { data, acl, owner });
+    }
+    let end = bytes.len() - fields.left();
+    let checksum = fields.long()?;
+    let actual = i64::from(adler2::adler32_slice(&bytes[..end]));
+    ensure!(checksum == actual, "its checksum is wrong: it was not written whole");
+    Ok(tree)
+}
+
+/// Applies the transactions of a log that the tree does not have. A torn end is where it stops.
+fn read_log(path: &Path, tree: &mut StoredTree) -> anyhow::Result<()> {
+    let bytes = Bytes::from(std::fs::read(path)?);
+    let mut fields = JuteReader::new(bytes);
+    if fields.left() == 0 {
+        return Ok(());
+    }
+    ensure!(fields.int()? == LOG_MAGIC, "it is no log of a ZooKeeper");
+    ensure!(fields.int()? == 2, "its version is not known");
+    fields.long()?;
+    while let Ok(Some((checksum, record))) = read_record(&mut fields) {
+        if checksum != i64::from(adler2::adler32_slice(&record)) {
+            let at = tree.zxid;
+            tree.warnings.push(format!(
+                "{}: a record behind zxid {at:#x} is damaged; what comes after it is left out",
+                path.display()
+            ));
+            break;
+        }
+        let mut record = JuteReader::new(record);
+        let session = record.long()?;
+        record.int()?;
+        let zxid = record.long()?;
+        record.long()?;
+        let kind = record.int()?;
+        if zxid > tree.zxid {
+            tree.apply(session, kind, record).with_context(|| format!("transaction {zxid:#x}"))?;
+            tree.zxid = zxid;
+        }
+    }
+    Ok(())
+}
+
+/// A checksum and what it is of; `None` at the end, which is filled with zeros.
+fn read_record(fields: &mut JuteReader) -> Result<Option<(i64, Bytes)>, JuteError> {
+    let checksum = fields.long()?;
+    let record = fields.buffer()?.unwrap_or_default();
+    let end = fields.byte()?;
+    Ok((!record.is_empty() && end == RECORD_END).then_some((checksum, record)))
+}
+
+fn read_acl(fields: &mut JuteReader) -> Result<Vec<ZnodeAclEntry>, JuteError> {
+    let entry = |fields: &mut JuteReader| {
+        Ok(ZnodeAclEntry {
+            permissions: fields.int()?,
+            scheme: fields.required_string()?,
+            id: fields.required_string()?,
+        })
+    };
+    Ok(fields.vector(ACL_ENTRY_BYTES_MIN, entry)?.unwrap_or_default())
+}
