@@ -334,7 +334,8 @@ async fn settle(waiting: &mut Vec<Expected>) {
 /// Each checkpoint is due, and history is kept for few milliseconds.
 fn options() -> EngineOptions {
     let history_retention = Duration::from_millis(3);
-    let znodes = ZnodeOptions { history_retention, checkpoint_bytes_min: 1 };
+    let znodes =
+        ZnodeOptions { history_retention, checkpoint_bytes_min: 1, ..ZnodeOptions::default() };
     EngineOptions { znodes, ..EngineOptions::default() }
 }
 

@@ -268,6 +268,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
             Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
         Ok(())
     }),
+    setting("zookeeper.enforceQuota", "false", |config, value| {
+        config.engine.znodes.enforces_quotas = value.boolean()?;
+        Ok(())
+    }),
     setting("zookeeper.history-retention", "7d", |config, value| {
         config.engine.znodes.history_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())

@@ -12,6 +12,7 @@ use super::{SettingLookup, UnknownSetting};
 /// The settings that have the same meaning behind `zookeeper.`.
 const SAME: &[&str] = &[
     "4lw.commands.whitelist",
+    "enforceQuota",
     "extendedTypesEnabled",
     "jute.maxbuffer",
     "maxClientCnxns",
@@ -58,8 +59,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 /// Settings that close a door that stays open here.
-const REFUSED_IF_TRUE: &[&str] =
-    &["enforce.auth.enabled", "enforceQuota", "sessionRequireClientSASLAuth"];
+const REFUSED_IF_TRUE: &[&str] = &["enforce.auth.enabled", "sessionRequireClientSASLAuth"];
 
 /// All settings of a file. Port and address become the address for clients: without an address that is
 /// every one of this machine, as in ZooKeeper.

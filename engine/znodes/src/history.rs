@@ -25,6 +25,7 @@ use crate::checkpoint::{
 use crate::entry::decode_entry;
 use crate::meta::{ZnodeMeta, ZnodeOwner};
 use crate::path::key_of;
+use crate::quota::{QuotaFigures, limits_path, path_of_stats};
 use crate::replay::{NewestVersions, ReplayError, TransactionReplay};
 use crate::request::{ZnodeLifetime, ZnodeTransaction};
 use crate::versions::{
@@ -220,8 +221,40 @@ impl ZnodeHistory {
             Some((_, data)) => decode(&data)?,
             None => Some(Vec::new()),
         };
-        let (stat, lifetime) = (znode.stat(), znode.owner.lifetime());
+        let (mut stat, lifetime) = (znode.stat(), znode.owner.lifetime());
+        let data = match self.quota_usage(&catalog, path, cut)? {
+            Some(usage) => {
+                let usage = usage.to_string().into_bytes();
+                stat.data_length = usage.len() as i32;
+                Some(usage)
+            }
+            None => data,
+        };
         Ok(Some(PastZnode { stat, lifetime, acl: znode.acl, data }))
+    }
+
+    /// What the server showed at `path` if that is where the usage of a quota is: no transaction says so.
+    fn quota_usage(
+        &self,
+        catalog: &Catalog,
+        path: &str,
+        cut: Cut,
+    ) -> Result<Option<QuotaFigures>, EngineError> {
+        let Some(of) = path_of_stats(path) else { return Ok(None) };
+        let (Some(_), Some(top)) =
+            (version(catalog, &limits_path(of), cut)?, version(catalog, of, cut)?)
+        else {
+            return Ok(None);
+        };
+        let mut usage = QuotaFigures::new(1, top.data_length.into());
+        catalog.visit(&subtree_prefix(of), cut, &mut |key, _, value| {
+            let is_below = |path: String| path.strip_prefix(of).is_some_and(|s| s.starts_with('/'));
+            if key_path(key).is_some_and(is_below) {
+                usage.add(1, decode::<ZnodeMeta>(value)?.data_length.into());
+            }
+            Ok::<_, EngineError>(())
+        })?;
+        Ok(Some(usage))
     }
 
     /// The names of a znode's children in `cut`, in byte order.

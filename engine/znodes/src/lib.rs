@@ -20,6 +20,7 @@ mod history;
 mod meta;
 mod path;
 mod pending;
+mod quota;
 mod replay;
 mod request;
 mod restore;

@@ -6,6 +6,8 @@
 //! Invariant: what this says of a path is what the tree will say once all that waits is applied.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bytes::Bytes;
 use zk_wire::ZkCode;
 
 use crate::acl::{self, AclId, check_permission};
@@ -42,9 +44,18 @@ pub(crate) struct PendingTree {
     /// The sessions that begin with a transaction that waits.
     beginning: HashMap<SessionId, i64>,
     applied: i64,
+    enforces_quotas: bool,
+}
+
+fn length(data: &Option<Bytes>) -> i64 {
+    data.as_ref().map_or(0, Bytes::len) as i64
 }
 
 impl PendingTree {
+    pub(crate) fn new(enforces_quotas: bool) -> PendingTree {
+        PendingTree { enforces_quotas, ..PendingTree::default() }
+    }
+
     /// Decides about a transaction of `session`, and takes it into account if it is not refused. With
     /// `refusal`, one more change would follow that cannot be made.
     pub(crate) fn decide(
@@ -120,6 +131,9 @@ impl PendingTree {
                 if matches!(above.owner, ZnodeOwner::Session(_)) {
                     return Err(ZkCode::NoChildrenForEphemerals);
                 }
+                if self.enforces_quotas {
+                    tree.check_quota(&path, 1, length(data))?;
+                }
                 above.create_child(at);
                 self.set(at, parent, Some(above));
                 let owner = ZnodeOwner::of(*lifetime, session);
@@ -140,6 +154,9 @@ impl PendingTree {
             ZnodeOp::SetData { path, data, version } => {
                 let mut znode = self.existing(tree, path)?;
                 check_permission(&znode.acl, acl::WRITE, held)?;
+                if self.enforces_quotas {
+                    tree.check_quota(path, 0, length(data) - i64::from(znode.data_length))?;
+                }
                 check_version(znode.version, *version)?;
                 znode.set_data(at, data.as_deref());
                 self.set(at, path, Some(znode));

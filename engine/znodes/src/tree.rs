@@ -4,12 +4,13 @@
 //! hold for a transaction was checked before it was written ([`crate::pending`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use zk_wire::ZnodeStat;
+use zk_wire::{ZkCode, ZnodeStat};
 
 use crate::acl::Acl;
 use crate::checkpoint::{CheckpointPart, CheckpointSession, CheckpointZnode};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{sequential_path, split_path};
+use crate::quota::{QuotaFigures, limits_path, path_of_limits, path_of_stats, stats_path};
 use crate::request::{OpOutcome, SessionId, ZnodeOp, ZnodeTransaction};
 
 /// The place of a znode in the tree's table.
@@ -95,6 +96,8 @@ pub struct ZnodeTree {
     sessions: HashMap<SessionId, ZkSession>,
     /// The paths of containers and of znodes with a time to live.
     reapable: BTreeSet<Box<str>>,
+    /// The paths that have quotas.
+    quotas: BTreeSet<Box<str>>,
     data_bytes: u64,
     /// How many bytes the paths of all znodes have.
     path_bytes: u64,
@@ -116,6 +119,7 @@ impl ZnodeTree {
             acls: HashSet::new(),
             sessions: HashMap::new(),
             reapable: BTreeSet::new(),
+            quotas: BTreeSet::new(),
             data_bytes: 0,
             path_bytes: 0,
             last_zxid: 0,
@@ -206,6 +210,77 @@ impl ZnodeTree {
         paths.filter(|path| is_due(path)).map(str::to_owned).collect()
     }
 
+    /// Whether a change below a quota is within its hard limits. As in ZooKeeper, what waits in front
+    /// of the change is not counted.
+    ///
+    /// # Errors
+    /// [`ZkCode::QuotaExceeded`]
+    pub(crate) fn check_quota(&self, path: &str, count: i64, bytes: i64) -> Result<(), ZkCode> {
+        let Some(of) = self.quota_above(path) else { return Ok(()) };
+        let figures = |path: String| self.get(&path).map(|znode| QuotaFigures::parse(znode.data()));
+        let (limits, usage) = (figures(limits_path(of)), figures(stats_path(of)));
+        let (Some(limits), Some(mut usage)) = (limits, usage) else { return Ok(()) };
+        usage.add(count, bytes);
+        match limits.is_exceeded_by(&usage, (count != 0, bytes != 0)) {
+            true => Err(ZkCode::QuotaExceeded),
+            false => Ok(()),
+        }
+    }
+
+    /// The path of the nearest quota at or above a path.
+    fn quota_above<'a>(&self, path: &'a str) -> Option<&'a str> {
+        if self.quotas.is_empty() {
+            return None;
+        }
+        let mut above = path;
+        while !above.is_empty() {
+            if self.quotas.contains(above) {
+                return Some(above);
+            }
+            above = above.rsplit_once('/').map_or("", |(parent, _)| parent);
+        }
+        None
+    }
+
+    /// Counts a change in the usage of the quota that it falls under.
+    fn charge(&mut self, path: &str, count: i64, bytes: i64) {
+        let Some(slot) = self.quota_above(path).and_then(|of| self.find(&stats_path(of))) else {
+            return;
+        };
+        let mut usage = QuotaFigures::parse(self.node(slot).data.as_deref());
+        usage.add(count, bytes);
+        self.set_usage(slot, &usage);
+    }
+
+    fn set_usage(&mut self, slot: ZnodeSlot, usage: &QuotaFigures) {
+        let data = usage.to_string().into_bytes();
+        let node = self.node_mut(slot);
+        let before = std::mem::replace(&mut node.meta.data_length, data.len() as i32);
+        node.data = Some(data.into());
+        let after = node.meta.data_length;
+        self.data_bytes = self.data_bytes + after as u64 - before as u64;
+    }
+
+    /// Counts all of the znodes at and below a quota.
+    fn recount(&mut self, of: &str) {
+        let (Some(top), Some(stats)) = (self.find(of), self.find(&stats_path(of))) else { return };
+        let (mut open, mut count, mut bytes) = (vec![top], 0, 0);
+        while let Some(slot) = open.pop() {
+            let Znode { meta, children, .. } = self.node(slot);
+            count += 1;
+            bytes += i64::from(meta.data_length);
+            open.extend(children.values());
+        }
+        self.set_usage(stats, &QuotaFigures::new(count, bytes));
+    }
+
+    /// Counts all again, after a start.
+    pub(crate) fn recount_quotas(&mut self) {
+        for of in self.quotas.clone() {
+            self.recount(&of);
+        }
+    }
+
     pub(crate) fn meta(&self, path: &str) -> Option<&ZnodeMeta> {
         Some(&self.node(self.find(path)?).meta)
     }
@@ -246,6 +321,9 @@ impl ZnodeTree {
         self.path_bytes += path.len() as u64;
         let slot = self.insert(Znode { meta, data, children: BTreeMap::new() });
         self.node_mut(parent).children.insert(name.into(), slot);
+        if let Some(of) = path_of_limits(&path) {
+            self.quotas.insert(of.into());
+        }
         self.own(&path, owner)
     }
 
@@ -320,6 +398,7 @@ impl ZnodeTree {
                 let ZnodeMeta { data_length, .. } = node.meta;
                 let (stat, acl) = (node.meta.stat(), Acl::clone(&node.meta.acl));
                 self.data_bytes = self.data_bytes + data_length as u64 - before as u64;
+                self.charge(path, 0, i64::from(data_length) - i64::from(before));
                 let kind = TreeChangeKind::DataChanged;
                 visit(&TreeChange { kind, path, acl: &acl, parent_acl: &acl, zxid: at.zxid });
                 Ok(OpOutcome::DataSet(stat))
@@ -364,6 +443,13 @@ impl ZnodeTree {
         }
         let parent_acl = Acl::clone(&node.meta.acl);
         self.own(&path, owner)?;
+        if let Some(of) = path_of_limits(&path) {
+            self.quotas.insert(of.into());
+        }
+        if let Some(of) = path_of_stats(&path) {
+            self.recount(of);
+        }
+        self.charge(&path, 1, data_length.into());
         let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
         visit(&TreeChange { kind, path: &path, acl: &acl, parent_acl: &parent_acl, zxid });
         Ok(OpOutcome::Created(path, stat))
@@ -416,6 +502,10 @@ impl ZnodeTree {
                 self.reapable.remove(path);
             }
         }
+        if let Some(of) = path_of_limits(path) {
+            self.quotas.remove(of);
+        }
+        self.charge(path, -1, -i64::from(deleted.meta.data_length));
         let (kind, acl) = (TreeChangeKind::Deleted, &deleted.meta.acl);
         visit(&TreeChange { kind, path, acl, parent_acl: &parent_acl, zxid: at.zxid });
         self.release(deleted.meta.acl);

@@ -184,7 +184,7 @@ impl Znodes {
         options: ZnodeOptions,
     ) -> Result<Znodes, EngineError> {
         let tree = load(&core)?;
-        let mut pending = PendingTree::default();
+        let mut pending = PendingTree::new(options.enforces_quotas);
         pending.forget_applied(tree.last_zxid());
         let shared = Arc::new(ZnodesShared {
             applied: watch::Sender::new(tree.last_zxid()),
@@ -445,6 +445,7 @@ fn load(core: &EngineCore) -> Result<ZnodeTree, EngineError> {
         let (payload, stamp, _) = entry.map_err(corrupt)?;
         replay(&mut tree, TransactionTime::new(zxid, stamp), &payload).map_err(corrupt)?;
     }
+    tree.recount_quotas();
     Ok(tree)
 }
 
