@@ -113,6 +113,9 @@ fn code_message(code: i32) -> String {
         | ZkCode::SessionExpired
         | ZkCode::NoWatcher
         | ZkCode::ReconfigDisabled => return known.to_string(),
+        ZkCode::SessionClosedRequireSaslAuth => {
+            "the server wants to know who you are first: give --auth (zookeeper.enforce.auth.schemes)"
+        }
     };
     format!("{words} ({known})")
 }

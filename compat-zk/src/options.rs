@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use zk_wire::FRAME_BYTES_MAX;
 
+use crate::sasl::SaslUsers;
+
 /// `tickTime` in milliseconds, as in ZooKeeper's own sample of a configuration.
 const TICK_MS: u32 = 2000;
 
@@ -40,6 +42,14 @@ pub struct ZkOptions {
     pub reconfig_enabled: bool,
     /// `DigestAuthenticationProvider.superDigest`: the digest of the super user.
     pub super_digest: Option<String>,
+    /// `superUser`: the user of SASL who is the super user.
+    pub super_user: Option<String>,
+    /// `sasl.serverconfig`: the section of that configuration with them.
+    pub login_section: String,
+    /// The users of SASL, from a configuration of Java's login modules.
+    pub sasl_users: SaslUsers,
+    /// `enforce.auth.schemes`, if that is enabled: a connection has to have an id in one of them.
+    pub required_schemes: BTreeSet<String>,
     /// `znode.container.checkIntervalMs`: how often containers and times to live are looked at.
     pub container_check_interval: Duration,
     /// `znode.container.maxPerMinute`: how many of them are removed in a minute.
@@ -69,6 +79,10 @@ impl Default for ZkOptions {
             extended_types: false,
             reconfig_enabled: false,
             super_digest: None,
+            super_user: None,
+            login_section: "Server".to_owned(),
+            sasl_users: SaslUsers::default(),
+            required_schemes: BTreeSet::new(),
             container_check_interval: Duration::from_secs(60),
             container_reaps_per_minute: 10_000,
             container_never_used: None,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use engine_znodes::acl::AclId;
 use engine_znodes::{
     SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeTree,
 };
@@ -27,6 +28,7 @@ use crate::four_letter;
 use crate::past::PastPath;
 use crate::reads::{PendingRead, answer_read, reply_from_the_past};
 use crate::request::{ReadRequest, WriteRequest, ZkRequest};
+use crate::sasl::{SaslAnswer, SaslExchange};
 use crate::server::{LiveSession, ZkServer};
 use crate::traffic::RequestMark;
 use crate::writes::{WriteReply, reply_to_write, transaction_of};
@@ -57,6 +59,7 @@ pub(crate) struct ConnectionReader<'a, R> {
     pub(crate) received: BytesMut,
     /// The last write of this connection.
     last_write: Option<Arc<WriteTurn>>,
+    sasl: SaslExchange,
 }
 
 /// Serves a connection until either side ends it.
@@ -74,6 +77,7 @@ pub(crate) async fn serve_connection(
         stream: read,
         received: BytesMut::new(),
         last_write: None,
+        sasl: SaslExchange::default(),
     };
     let reading = async {
         let end = reader.run().await;
@@ -213,6 +217,9 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 return Ok(());
             }
         };
+        if !matches!(request, ZkRequest::Auth { .. } | ZkRequest::Sasl(_)) {
+            self.require_authentication(mark)?;
+        }
         match request {
             ZkRequest::Read(request) if request.of_the_past().is_some() => {
                 self.answer_from_the_past(session, mark, request).await;
@@ -225,6 +232,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 std::future::pending::<()>().await;
             }
             ZkRequest::History(document) => self.answer_history(session, mark, &document).await,
+            ZkRequest::Sasl(token) => return self.authenticate_by_sasl(mark, &token),
             ZkRequest::Auth { scheme, auth } => return self.authenticate(mark, &scheme, &auth),
         }
         Ok(())
@@ -367,6 +375,56 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
         self.connection.output.reply_header(mark, 0, identified);
         identified.map_err(|_| ConnectionEnd::Refused("the client is not who it says it is"))
+    }
+
+    /// Not in turn either.
+    fn authenticate_by_sasl(
+        &mut self,
+        mark: RequestMark,
+        token: &[u8],
+    ) -> Result<(), ConnectionEnd> {
+        let users = &self.server.options.sasl_users;
+        let output = &self.connection.output;
+        if users.is_empty() {
+            output.reply_with_body(mark, 0, 0, |out| out.buffer(None));
+            return Ok(());
+        }
+        let nonce = || self.server.new_nonce();
+        let (answer, identified) = match self.sasl.answer(users, token, nonce) {
+            Ok(SaslAnswer::Challenge(challenge)) => (challenge, Ok(())),
+            Ok(SaslAnswer::Done { user, proof }) => {
+                let mut ids = vec![AclId::new("sasl", &user)];
+                if self.server.options.super_user.as_ref() == Some(&user) {
+                    ids.push(AclId::new("super", ""));
+                }
+                (proof, self.connection.identify(ids))
+            }
+            Err(error) => {
+                tracing::debug!(peer = %self.connection.peer, %error, "SASL failed");
+                (String::new(), Err(ZkCode::AuthFailed))
+            }
+        };
+        if let Err(code) = identified {
+            self.server.count_auth_failure();
+            output.reply_with_body(mark, 0, code.number(), |out| out.buffer(None));
+            return Err(ConnectionEnd::Refused("the client is not who it says it is"));
+        }
+        output.reply_with_body(mark, 0, 0, |out| out.buffer(Some(answer.as_bytes())));
+        Ok(())
+    }
+
+    /// Ends a connection that says not who it is where it has to.
+    fn require_authentication(&self, mark: RequestMark) -> Result<(), ConnectionEnd> {
+        let required = &self.server.options.required_schemes;
+        let held = self.connection.held();
+        if required.is_empty() || held.iter().any(|id| required.contains(&id.scheme)) {
+            return Ok(());
+        }
+        let code = ZkCode::SessionClosedRequireSaslAuth;
+        self.connection.output.reply_header(mark, 0, Err(code));
+        Err(ConnectionEnd::Refused(
+            "the client has to say who it is (zookeeper.enforce.auth.schemes)",
+        ))
     }
 
     async fn next_frame(&mut self) -> Result<Bytes, ConnectionEnd> {

@@ -23,6 +23,8 @@ pub(crate) enum ZkRequest {
         scheme: String,
         auth: Bytes,
     },
+    /// A token of SASL.
+    Sasl(Bytes),
     /// A document of the history API.
     History(Bytes),
     CloseSession,
@@ -174,6 +176,7 @@ impl ZkRequest {
                 let auth = fields.buffer()?.unwrap_or_default();
                 return Ok(Some(ZkRequest::Auth { scheme, auth }));
             }
+            op::SASL => return Ok(Some(ZkRequest::Sasl(fields.buffer()?.unwrap_or_default()))),
             op::CLOSE_SESSION => return Ok(Some(ZkRequest::CloseSession)),
             ZNODE_HISTORY_OPCODE => {
                 return Ok(Some(ZkRequest::History(fields.buffer()?.unwrap_or_default())));

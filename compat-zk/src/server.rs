@@ -300,6 +300,11 @@ impl ZkServer {
         uuid::Uuid::new_v4().into_bytes()
     }
 
+    /// A number that nobody can guess, and that comes once.
+    pub(crate) fn new_nonce(&self) -> String {
+        uuid::Uuid::new_v4().simple().to_string()
+    }
+
     pub(crate) fn connection_list(&self) -> Vec<Arc<Connection>> {
         self.connections.lock().values().cloned().collect()
     }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Stock ZooKeeper clients against a server that runs already, ours or Apache's.
 #
-#   run-all.sh HOST:PORT [--past] [java|kazoo|go…]
+#   run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go…]
 #
-# The server needs extendedTypesEnabled. Each client is fetched from its own registry at a pinned version, into the cache
+# The server needs extendedTypesEnabled, and with --sasl that user. Each client is fetched from its own registry at a pinned version, into the cache
 # directory (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME). --past also reads the tree as of a moment, which
 # Apache's server cannot. Every program takes less than a minute. The last line counts steps.
 set -uo pipefail
@@ -11,18 +11,23 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 
-connect=${1:?usage: run-all.sh HOST:PORT [--past] [java|kazoo|go…]}
+connect=${1:?usage: run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go…]}
 shift
-past='' chosen=()
-for argument in "$@"; do
-    case $argument in
-        --past) past=--past ;;
-        java | kazoo | go) chosen+=("$argument") ;;
+past=() sasl=() chosen=()
+while [[ $# -gt 0 ]]; do
+    case $1 in
+        --past) past=(--past) ;;
+        --sasl)
+            sasl=(--sasl "${2:?a user and a password}")
+            shift
+            ;;
+        java | kazoo | go) chosen+=("$1") ;;
         *)
-            echo "run-all.sh: no client named $argument; there are java, kazoo and go" >&2
+            echo "run-all.sh: no client named $1; there are java, kazoo and go" >&2
             exit 2
             ;;
     esac
+    shift
 done
 [[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo go)
 mkdir -p "$cache"
@@ -32,7 +37,7 @@ build_java() {
     mvn -B -q -Dstyle.color=never -f "$here/java/pom.xml" -Dbuild.dir="$cache/zookeeper-java" package
 }
 run_java() {
-    java -cp "$cache/zookeeper-java/classes:$cache/zookeeper-java/lib/*" freezeframe.zookeeper.Main "$@"
+    java -cp "$cache/zookeeper-java/classes:$cache/zookeeper-java/lib/*" freezeframe.zookeeper.Main "$@" "${sasl[@]}"
 }
 
 build_kazoo() {
@@ -40,7 +45,7 @@ build_kazoo() {
         "$cache/zookeeper-python/bin/pip" install -q -r "$here/python/requirements.txt"
 }
 run_kazoo() {
-    PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@"
+    PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@" "${sasl[@]}"
 }
 
 build_go() { (cd "$here/go" && go build -o "$cache/zookeeper-go/client" .); }
@@ -56,7 +61,7 @@ for client in "${chosen[@]}"; do
         failed=$((failed + 1))
         continue
     fi
-    "run_$client" --connect "$connect" --run "$run" $past 2>&1 | tee "$log"
+    "run_$client" --connect "$connect" --run "$run" "${past[@]}" 2>&1 | tee "$log"
     code=${PIPESTATUS[0]}
     oks=$(grep -c '^ok ' "$log")
     failures=$(grep -c '^FAILED ' "$log")

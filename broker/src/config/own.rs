@@ -1,9 +1,11 @@
 //! Our own settings by section and name, in one table.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use compat_zk::SaslUsers;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
 
@@ -251,6 +253,40 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("zookeeper.superDigest", "", |config, value| {
         config.zookeeper_server.super_digest =
             Some(value.text().to_owned()).filter(|text| !text.is_empty());
+        Ok(())
+    }),
+    setting("zookeeper.superUser", "", |config, value| {
+        config.zookeeper_server.super_user =
+            Some(value.text().to_owned()).filter(|text| !text.is_empty());
+        Ok(())
+    }),
+    setting("zookeeper.sasl.serverconfig", "Server", |config, value| {
+        config.zookeeper_server.login_section = value.text().to_owned();
+        Ok(())
+    }),
+    setting("zookeeper.sasl.login-config", "", |config, value| {
+        config.zookeeper_server.sasl_users = match value.text() {
+            "" => SaslUsers::default(),
+            path => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| format!("give a file that can be read: {error}"))?;
+                SaslUsers::from_login_config(&text, &config.zookeeper_server.login_section)?
+            }
+        };
+        Ok(())
+    }),
+    setting("zookeeper.enforce.auth.schemes", "", |config, value| {
+        let schemes = value.text().split(',').map(str::trim).filter(|scheme| !scheme.is_empty());
+        let schemes: BTreeSet<String> = schemes.map(str::to_owned).collect();
+        if let Some(unknown) =
+            schemes.iter().find(|scheme| !["digest", "sasl", "ip"].contains(&&***scheme))
+        {
+            return Err(format!("give some of digest, sasl, ip; {unknown} is none"));
+        }
+        if schemes.contains("sasl") && config.zookeeper_server.sasl_users.is_empty() {
+            return Err("give the users of SASL with zookeeper.sasl.login-config".to_owned());
+        }
+        config.zookeeper_server.required_schemes = schemes;
         Ok(())
     }),
     setting("zookeeper.znode.container.checkIntervalMs", "60000", |config, value| {

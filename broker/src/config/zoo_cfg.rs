@@ -1,7 +1,6 @@
 //! Reads a `zoo.cfg`, the configuration of Apache ZooKeeper: a Java properties file.
 //!
-//! What has the same meaning here becomes one of our settings. What has none is warned of. What would
-//! leave the server more open than its operator asked for is refused.
+//! What has the same meaning here becomes one of our settings. What has none is warned of.
 
 use std::path::Path;
 
@@ -20,6 +19,7 @@ const SAME: &[&str] = &[
     "maxSessionTimeout",
     "minSessionTimeout",
     "reconfigEnabled",
+    "superUser",
     "tickTime",
     "znode.container.checkIntervalMs",
     "znode.container.maxNeverUsedIntervalMs",
@@ -32,7 +32,10 @@ const SUPER_DIGEST: &str = "DigestAuthenticationProvider.superDigest";
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("admin.", "the address --http serves /commands"),
     ("audit.", "freezeframe zk log shows who changed what"),
-    ("authProvider", "digest, ip, world and the super user are always there"),
+    (
+        "authProvider",
+        "digest, ip and world are always there, sasl with zookeeper.sasl.login-config",
+    ),
     ("autopurge.", "zookeeper.history-retention says how long the history is kept"),
     ("clientPortListenBacklog", "1024 connections may wait"),
     ("dataDir", "give a data directory with --data-dir"),
@@ -58,20 +61,21 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("weight.", "one server has all znodes"),
 ];
 
-/// Settings that close a door that stays open here.
-const REFUSED_IF_TRUE: &[&str] = &["enforce.auth.enabled", "sessionRequireClientSASLAuth"];
-
 /// All settings of a file. Port and address become the address for clients: without an address that is
 /// every one of this machine, as in ZooKeeper.
 pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
     let mut given = Vec::new();
     let (mut port, mut host) = (None, None);
+    let (mut is_enforced, mut schemes, mut requires_sasl) = (None, String::new(), None);
     for Property { line, name, value } in properties(text) {
         let origin = SettingOrigin::ZooCfg { path: path.to_owned(), line };
         let name = name.strip_prefix("zookeeper.").unwrap_or(&name);
         match name {
             "clientPort" => port = Some((value, origin)),
             "clientPortAddress" => host = Some(value),
+            "enforce.auth.enabled" => is_enforced = is_true(&value).then_some(origin),
+            "enforce.auth.schemes" => schemes = value,
+            "sessionRequireClientSASLAuth" => requires_sasl = is_true(&value).then_some(origin),
             SUPER_DIGEST => given.push(setting("zookeeper.superDigest".to_owned(), value, origin)),
             name if SAME.contains(&name) => {
                 given.push(setting(format!("zookeeper.{name}"), value, origin));
@@ -84,7 +88,15 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
         let host = if host.contains(':') { format!("[{host}]") } else { host };
         given.push(setting("server.zookeeper".to_owned(), format!("{host}:{port}"), origin));
     }
+    let required = requires_sasl.map(|origin| ("sasl".to_owned(), origin));
+    if let Some((schemes, origin)) = required.or(is_enforced.map(|origin| (schemes, origin))) {
+        given.push(setting("zookeeper.enforce.auth.schemes".to_owned(), schemes, origin));
+    }
     given
+}
+
+fn is_true(value: &str) -> bool {
+    value.trim().eq_ignore_ascii_case("true")
 }
 
 fn setting(key: String, value: String, origin: SettingOrigin) -> SourceValue {
@@ -94,14 +106,6 @@ fn setting(key: String, value: String, origin: SettingOrigin) -> SourceValue {
 /// What a name that is none of our settings means.
 pub(super) fn without_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
     let name = given.key.as_str();
-    if REFUSED_IF_TRUE.contains(&name) {
-        return match given.value.trim().eq_ignore_ascii_case("true") {
-            true => Err(UnknownSetting::Refused(format!(
-                "{name}: it cannot be enforced here; remove it if the server may do without"
-            ))),
-            false => Ok(SettingLookup::NoEffect("it is never enforced")),
-        };
-    }
     match WITHOUT_EFFECT.iter().find(|(begin, _)| name.starts_with(begin)) {
         Some((_, why)) => Ok(SettingLookup::NoEffect(why)),
         None => Err(UnknownSetting::Ignored(format!("{name} is not known, and has no effect"))),
@@ -219,5 +223,19 @@ mod tests {
         assert_eq!(address("clientPort=2181").unwrap(), "0.0.0.0:2181");
         assert_eq!(address("clientPortAddress=::1\nclientPort=2181").unwrap(), "[::1]:2181");
         assert_eq!(address("tickTime=1"), None);
+    }
+
+    #[test]
+    fn who_has_to_say_who_it_is_comes_from_three_settings() {
+        let schemes = |text: &str| {
+            let given = read(Path::new("zoo.cfg"), text).into_iter();
+            let found = given.map(|value| (value.key, value.value)).collect::<Vec<_>>();
+            found.into_iter().find(|(key, _)| key == "zookeeper.enforce.auth.schemes")
+        };
+        let value = |text| schemes(text).map(|(_, value)| value);
+        assert_eq!(value("sessionRequireClientSASLAuth=true").unwrap(), "sasl");
+        let both = "enforce.auth.schemes=digest\nenforce.auth.enabled=true";
+        assert_eq!(value(both).unwrap(), "digest");
+        assert_eq!(value("enforce.auth.schemes=digest\nenforce.auth.enabled=false"), None);
     }
 }

@@ -27,10 +27,12 @@ pub enum ZkCode {
     NotReadOnly = -119,
     NoWatcher = -121,
     ReconfigDisabled = -123,
+    /// The connection has to say who it is first.
+    SessionClosedRequireSaslAuth = -124,
     QuotaExceeded = -125,
 }
 
-const ALL: [ZkCode; 19] = [
+const ALL: [ZkCode; 20] = [
     ZkCode::SystemError,
     ZkCode::RuntimeInconsistency,
     ZkCode::MarshallingError,
@@ -49,6 +51,7 @@ const ALL: [ZkCode; 19] = [
     ZkCode::NotReadOnly,
     ZkCode::NoWatcher,
     ZkCode::ReconfigDisabled,
+    ZkCode::SessionClosedRequireSaslAuth,
     ZkCode::QuotaExceeded,
 ];
 

@@ -22,6 +22,7 @@ pub const CREATE_TTL: i32 = 21;
 pub const MULTI_READ: i32 = 22;
 pub const AUTH: i32 = 100;
 pub const SET_WATCHES: i32 = 101;
+pub const SASL: i32 = 102;
 pub const GET_EPHEMERALS: i32 = 103;
 pub const GET_ALL_CHILDREN_NUMBER: i32 = 104;
 pub const SET_WATCHES_2: i32 = 105;

@@ -29,7 +29,7 @@ pub fn permission_letters(permissions: i32) -> String {
 /// How long a list may be in bytes.
 pub const ACL_BYTES_MAX: usize = 1 << 20;
 
-/// An identity in one of the schemes `world`, `ip`, `digest` and `super`.
+/// An identity in one of the schemes `world`, `ip`, `digest`, `sasl` and `super`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AclId {
     pub scheme: String,
@@ -64,6 +64,7 @@ impl AclId {
         held.scheme == self.scheme
             && match &*self.scheme {
                 "ip" => matches_network(&held.id, &self.id),
+                "sasl" => held.id == self.id || held.id == "super",
                 _ => held.id == self.id,
             }
     }
@@ -118,12 +119,16 @@ pub struct RequestedAclEntry {
 }
 
 /// The list that a client's request means: without repetitions, and with the ids of the connection in
-/// place of the scheme `auth`.
+/// place of the scheme `auth`. Ids of SASL are accepted where the server has it.
 ///
 /// # Errors
 /// [`ZkCode::InvalidAcl`]: the list is empty, has an id that no scheme accepts, or is longer than
 /// [`ACL_BYTES_MAX`] with the ids of the connection in it.
-pub fn resolve_acl(requested: Option<&[RequestedAclEntry]>, held: &[AclId]) -> Result<Acl, ZkCode> {
+pub fn resolve_acl(
+    requested: Option<&[RequestedAclEntry]>,
+    held: &[AclId],
+    has_sasl: bool,
+) -> Result<Acl, ZkCode> {
     let mut seen = HashSet::new();
     let mut resolved = Vec::new();
     let mut bytes = 0;
@@ -147,7 +152,11 @@ pub fn resolve_acl(requested: Option<&[RequestedAclEntry]>, held: &[AclId]) -> R
             own.into_iter().try_for_each(|id| push(*permissions, id.clone()))?;
             continue;
         }
-        let id = id.as_deref().filter(|id| is_valid_id(scheme, id)).ok_or(ZkCode::InvalidAcl)?;
+        let is_valid = |id: &&str| match &**scheme {
+            "sasl" => has_sasl && is_principal(id),
+            scheme => is_valid_id(scheme, id),
+        };
+        let id = id.as_deref().filter(is_valid).ok_or(ZkCode::InvalidAcl)?;
         push(*permissions, AclId::new(scheme, id))?;
     }
     match resolved.is_empty() {
@@ -158,7 +167,15 @@ pub fn resolve_acl(requested: Option<&[RequestedAclEntry]>, held: &[AclId]) -> R
 
 /// Whether ids of a scheme stand for who somebody is, not for where the connection comes from.
 pub fn is_authenticated(scheme: &str) -> bool {
-    scheme == "digest"
+    matches!(scheme, "digest" | "sasl")
+}
+
+/// `NAME`, or Kerberos's `NAME/HOST@REALM`.
+fn is_principal(id: &str) -> bool {
+    match id.split_once('@') {
+        Some((name, realm)) => name.matches('/').count() <= 1 && !realm.contains(['@', '/']),
+        None => true,
+    }
 }
 
 fn is_valid_id(scheme: &str, id: &str) -> bool {
@@ -212,24 +229,33 @@ mod tests {
     #[test]
     fn the_scheme_auth_becomes_the_ids_that_say_who_somebody_is() {
         let held = [AclId::new("ip", "10.0.0.1"), AclId::new("digest", "a:hash")];
-        let resolved = resolve_acl(Some(&[requested("auth", "")]), &held).unwrap();
+        let resolved = resolve_acl(Some(&[requested("auth", "")]), &held, false).unwrap();
         assert_eq!(&*resolved, [AclEntry { permissions: ALL, id: held[1].clone() }]);
-        let nobody = resolve_acl(Some(&[requested("auth", "")]), &held[..1]);
+        let nobody = resolve_acl(Some(&[requested("auth", "")]), &held[..1], false);
         assert_eq!(nobody, Err(ZkCode::InvalidAcl));
     }
 
     #[test]
     fn lists_that_mean_nobody_are_refused() {
         let null = RequestedAclEntry { permissions: ALL, scheme: None, id: None };
-        let unknown =
-            [requested("dig", "a:b"), requested("digest", "a"), requested("ip", "ten"), null];
+        let unknown = [
+            requested("dig", "a:b"),
+            requested("digest", "a"),
+            requested("ip", "ten"),
+            null,
+            requested("sasl", "a@b@c"),
+        ];
         for entry in unknown {
-            assert_eq!(resolve_acl(Some(&[entry]), &[]), Err(ZkCode::InvalidAcl));
+            assert_eq!(resolve_acl(Some(&[entry]), &[], true), Err(ZkCode::InvalidAcl));
         }
-        assert_eq!(resolve_acl(Some(&[]), &[]), Err(ZkCode::InvalidAcl));
-        assert_eq!(resolve_acl(None, &[]), Err(ZkCode::InvalidAcl));
+        assert_eq!(resolve_acl(Some(&[]), &[], true), Err(ZkCode::InvalidAcl));
+        assert_eq!(resolve_acl(None, &[], true), Err(ZkCode::InvalidAcl));
+        for (has_sasl, expected) in [(true, Ok(1)), (false, Err(ZkCode::InvalidAcl))] {
+            let sasl = [requested("sasl", "bob/host@REALM")];
+            assert_eq!(resolve_acl(Some(&sasl), &[], has_sasl).map(|acl| acl.len()), expected);
+        }
         let twice = [requested("ip", "10.0.0.0/8"), requested("ip", "10.0.0.0/8")];
-        assert_eq!(resolve_acl(Some(&twice), &[]).unwrap().len(), 1);
+        assert_eq!(resolve_acl(Some(&twice), &[], true).unwrap().len(), 1);
     }
 
     #[test]
@@ -237,8 +263,8 @@ mod tests {
         let held = [AclId::new("digest", &format!("{}:hash", "u".repeat(10_000)))];
         let auth = |permissions| RequestedAclEntry { permissions, ..requested("auth", "") };
         let list: Vec<_> = (0..200).map(auth).collect();
-        assert_eq!(resolve_acl(Some(&list[..50]), &held).unwrap().len(), 50);
-        assert_eq!(resolve_acl(Some(&list), &held), Err(ZkCode::InvalidAcl));
+        assert_eq!(resolve_acl(Some(&list[..50]), &held, false).unwrap().len(), 50);
+        assert_eq!(resolve_acl(Some(&list), &held, false), Err(ZkCode::InvalidAcl));
     }
 
     #[test]

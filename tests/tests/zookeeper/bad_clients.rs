@@ -153,3 +153,22 @@ fn there_are_only_so_many_sessions() {
     assert_eq!(first.reply().1, 0);
     ZkClient::begin(address(&server));
 }
+
+#[test]
+fn who_has_to_say_who_it_is_is_asked_before_anything_else() {
+    const AUTH: i32 = 100;
+    const NOT_AUTHENTICATED: i32 = -124;
+    let data = TestDirectory::new();
+    let server = serve_with(&data, &["zookeeper.enforce.auth.schemes=digest"]);
+    let mut stranger = ZkClient::begin(address(&server));
+    assert_eq!(stranger.create("/a", b"", 0), NOT_AUTHENTICATED);
+    assert!(receive(&mut stranger.stream).is_none(), "the connection ends");
+    let mut member = ZkClient::begin(address(&server));
+    member.ask(AUTH, |out| {
+        out.int(0);
+        out.string(Some("digest"));
+        out.buffer(Some(b"user:password"));
+    });
+    assert_eq!(member.reply().1, 0);
+    assert_eq!(member.create("/a", b"", 0), 0);
+}

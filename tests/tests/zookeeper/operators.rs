@@ -116,7 +116,7 @@ fn a_zoo_cfg_is_read() {
 
 /// What would leave the server more open than before is not ignored.
 #[test]
-fn a_zoo_cfg_that_demands_authentication_is_refused() {
+fn a_zoo_cfg_that_demands_authentication_needs_users() {
     let data = TestDirectory::new();
     let file = data.path().join("zoo.cfg");
     std::fs::write(&file, "clientPort=0\nsessionRequireClientSASLAuth=true\n").expect("it can");
@@ -124,5 +124,7 @@ fn a_zoo_cfg_that_demands_authentication_is_refused() {
     let (at, file) = (at.to_str().expect("text"), file.to_str().expect("text"));
     let ended = testkit::process::run(&["serve", "--data-dir", at, "--zoo-cfg", file], "");
     assert_ne!(ended.code, Some(0));
-    assert!(ended.stderr.contains("zoo.cfg:2: sessionRequireClientSASLAuth:"), "{}", ended.stderr);
+    let why = "zoo.cfg:2: zookeeper.enforce.auth.schemes:";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    assert!(ended.stderr.contains("zookeeper.sasl.login-config"), "{}", ended.stderr);
 }

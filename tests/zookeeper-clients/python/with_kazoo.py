@@ -1,4 +1,4 @@
-"""kazoo against a ZooKeeper server: with_kazoo.py --connect HOST:PORT --run NAME [--past]"""
+"""kazoo against a ZooKeeper server: with_kazoo.py --connect HOST:PORT --run NAME [--past] [--sasl USER:PASSWORD]"""
 
 import argparse
 import threading
@@ -6,7 +6,9 @@ import time
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
+    ConnectionClosedError,
     NoAuthError,
     NoNodeError,
     NodeExistsError,
@@ -22,7 +24,7 @@ from kazoo.recipe.election import Election
 from kazoo.recipe.lock import Semaphore
 from kazoo.recipe.party import Party
 from kazoo.recipe.queue import LockingQueue, Queue
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 from steps import PATIENCE_S, Mismatch, Steps, equal, wait_until
 
 
@@ -272,11 +274,33 @@ def past(a, clients):
     return (a_chroot_shows_the_tree_as_it_was,)
 
 
+def sasl(a, clients, user, password):
+    options = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+    def a_sasl_user_owns_its_znodes():
+        member = clients.begin(sasl_options=options)
+        member.create("/sasl-kazoo", b"x", acl=[make_acl("sasl", user, all=True)])
+        equal("data", b"x", member.get("/sasl-kazoo")[0])
+        raises(NoAuthError, a.get, "/sasl-kazoo")
+
+    def a_wrong_password_of_sasl_is_refused():
+        impostor = KazooClient(clients.connect, sasl_options={**options, "password": "wrong"})
+        try:
+            impostor.start(timeout=PATIENCE_S)
+            raises((AuthFailedError, ConnectionClosedError), impostor.get, "/")
+        finally:
+            impostor.stop()
+            impostor.close()
+
+    return (a_sasl_user_owns_its_znodes, a_wrong_password_of_sasl_is_refused)
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--connect", required=True)
     arguments.add_argument("--run", required=True)
     arguments.add_argument("--past", action="store_true")
+    arguments.add_argument("--sasl")
     given = arguments.parse_args()
     steps = Steps()
     clients = Clients(given.connect, f"/clients-{given.run}-kazoo")
@@ -289,6 +313,8 @@ def main():
     groups = [acls(a, b, clients.begin), watches(a, b, clients.begin), recipes(a, b, clients.begin)]
     if given.past:
         groups.append(past(a, clients))
+    if given.sasl:
+        groups.append(sasl(a, clients, *given.sasl.split(":", 1)))
     for group in groups:
         for body in group:
             steps.step(body.__name__.replace("_", "-"), body)

@@ -42,7 +42,7 @@ final class PlainSteps {
     }
 
     /** The code with which a call is refused. */
-    private static Code code(Call call) throws Exception {
+    static Code code(Call call) throws Exception {
         try {
             call.run();
             return Code.OK;
