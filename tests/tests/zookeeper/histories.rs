@@ -110,27 +110,27 @@ impl HistoryOp {
 
 /// A request, and what came of it as far as its client knows.
 #[derive(Debug)]
-struct Issued {
+struct HistoryRequest {
     op: HistoryOp,
     sent: Instant,
-    answer: Option<Answer>,
+    answer: Option<HistoryReply>,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HistoryReply {
     at: Instant,
     zxid: i64,
     err: i32,
     /// What a read found: version and data.
-    found: Option<Found>,
+    found: Option<ZnodeVersion>,
 }
 
 /// The version and the data of a znode.
-type Found = (i32, String);
+type ZnodeVersion = (i32, String);
 
 /// What came on a connection, in order.
 #[derive(Debug)]
-enum Frame {
+enum HistoryFrame {
     /// The reply to a request of the client, by its number.
     Reply(usize),
     Event {
@@ -143,19 +143,19 @@ enum Frame {
 /// All that one client did and saw.
 #[derive(Debug, Default)]
 struct ClientHistory {
-    issued: Vec<Issued>,
+    issued: Vec<HistoryRequest>,
     /// The frames of each of its connections.
-    connections: Vec<Vec<Frame>>,
+    connections: Vec<Vec<HistoryFrame>>,
 }
 
-struct Run {
+struct HistoryRun {
     address: Mutex<SocketAddr>,
     is_over: AtomicBool,
     answers: AtomicU64,
 }
 
 /// The clients end too if the test fails.
-struct EndOfRun<'a>(&'a Run);
+struct EndOfRun<'a>(&'a HistoryRun);
 
 impl Drop for EndOfRun<'_> {
     fn drop(&mut self) {
@@ -165,7 +165,7 @@ impl Drop for EndOfRun<'_> {
 
 /// A client while it runs.
 struct HistoryClient<'a> {
-    run: &'a Run,
+    run: &'a HistoryRun,
     rng: SeededRng,
     number: u64,
     session: i64,
@@ -277,7 +277,7 @@ impl HistoryClient<'_> {
                 out.int(op.opcode());
                 op.write(out);
             });
-            self.history.issued.push(Issued { op, sent: Instant::now(), answer: None });
+            self.history.issued.push(HistoryRequest { op, sent: Instant::now(), answer: None });
         }
         stream.write_all(&bytes).ok()?;
         if leaves {
@@ -293,7 +293,7 @@ impl HistoryClient<'_> {
                 let kind = fields.int().expect("a kind");
                 fields.int().expect("a state");
                 let path = fields.required_string().expect("a path");
-                frames.push(Frame::Event { path, kind, zxid });
+                frames.push(HistoryFrame::Event { path, kind, zxid });
                 continue;
             }
             assert_eq!(xid as usize, next + 1, "replies come in the order of the requests");
@@ -304,8 +304,8 @@ impl HistoryClient<'_> {
             } else {
                 err
             };
-            issued.answer = Some(Answer { at: Instant::now(), zxid, err, found });
-            frames.push(Frame::Reply(next));
+            issued.answer = Some(HistoryReply { at: Instant::now(), zxid, err, found });
+            frames.push(HistoryFrame::Reply(next));
             next += 1;
             self.run.answers.fetch_add(1, Ordering::Relaxed);
         }
@@ -313,7 +313,7 @@ impl HistoryClient<'_> {
     }
 }
 
-fn found(fields: &mut JuteReader) -> Found {
+fn found(fields: &mut JuteReader) -> ZnodeVersion {
     let data = fields.buffer().expect("it reads").expect("it is there");
     for _ in 0..4 {
         fields.long().expect("zxids and times");
@@ -331,19 +331,22 @@ fn multi_error(fields: &mut JuteReader) -> i32 {
 }
 
 /// What the server's history says.
-struct Told {
+struct ServerHistory {
     /// The states of each path, each from a zxid on.
-    states: HashMap<String, Vec<(i64, Option<Found>)>>,
+    states: HashMap<String, Vec<(i64, Option<ZnodeVersion>)>>,
     /// The paths that each transaction changed.
     changes: BTreeMap<i64, Vec<String>>,
     /// Which transaction wrote each data.
     written: HashMap<String, i64>,
 }
 
-impl Told {
-    fn read(address: SocketAddr) -> Told {
-        let mut told =
-            Told { states: HashMap::new(), changes: BTreeMap::new(), written: HashMap::new() };
+impl ServerHistory {
+    fn read(address: SocketAddr) -> ServerHistory {
+        let mut told = ServerHistory {
+            states: HashMap::new(),
+            changes: BTreeMap::new(),
+            written: HashMap::new(),
+        };
         for line in zk(address, &["log", "/", "--recursive", "--json"], "").lines() {
             let entry: Value = serde_json::from_str(line).expect("a document");
             let zxid = entry["zxid"].as_i64().expect("a zxid");
@@ -370,7 +373,7 @@ impl Told {
         self.changes.entry(zxid).or_default().push(path);
     }
 
-    fn state(&self, path: &str, zxid: i64) -> Option<&Found> {
+    fn state(&self, path: &str, zxid: i64) -> Option<&ZnodeVersion> {
         let states = self.states.get(path)?;
         let next = states.partition_point(|(from, _)| *from <= zxid);
         states[..next].last()?.1.as_ref()
@@ -383,10 +386,10 @@ impl Told {
         states.get(next).map(|(zxid, state)| (*zxid, state.is_none()))
     }
 
-    fn check_request(&self, issued: &Issued) {
-        let Issued { op, answer, .. } = issued;
+    fn check_request(&self, issued: &HistoryRequest) {
+        let HistoryRequest { op, answer, .. } = issued;
         let written = op.data().and_then(|data| self.written.get(data));
-        let Some(Answer { zxid, err, found, .. }) = answer else { return };
+        let Some(HistoryReply { zxid, err, found, .. }) = answer else { return };
         if op.is_read() {
             let HistoryOp::Get { path, .. } = op else { unreachable!() };
             assert_eq!(self.state(path, *zxid), found.as_ref(), "{issued:?}");
@@ -419,7 +422,7 @@ impl Told {
         }
     }
 
-    fn check_refusal(&self, issued: &Issued, zxid: i64, err: i32) {
+    fn check_refusal(&self, issued: &HistoryRequest, zxid: i64, err: i32) {
         let before = |path: &str| self.state(path, zxid - 1).map(|(version, _)| *version);
         let is_right = match &issued.op {
             HistoryOp::Set { path, version, .. } => match err {
@@ -437,14 +440,14 @@ impl Told {
     }
 
     /// Replies and events of one connection, in their order.
-    fn check_connection(&self, frames: &[Frame], issued: &[Issued]) {
+    fn check_connection(&self, frames: &[HistoryFrame], issued: &[HistoryRequest]) {
         let mut watched: HashMap<&str, i64> = HashMap::new();
         let mut last_zxid = 0;
         for frame in frames {
             match frame {
-                Frame::Reply(number) => {
-                    let Issued { op, answer, .. } = &issued[*number];
-                    let Some(Answer { zxid, err, .. }) = answer else { unreachable!() };
+                HistoryFrame::Reply(number) => {
+                    let HistoryRequest { op, answer, .. } = &issued[*number];
+                    let Some(HistoryReply { zxid, err, .. }) = answer else { unreachable!() };
                     assert!(*zxid >= last_zxid, "zxids fall: {op:?}");
                     last_zxid = *zxid;
                     for (path, set_at) in &watched {
@@ -460,7 +463,7 @@ impl Told {
                         watched.entry(path).or_insert(*zxid);
                     }
                 }
-                Frame::Event { path, kind, zxid } => {
+                HistoryFrame::Event { path, kind, zxid } => {
                     let set_at = watched.remove(&**path);
                     let set_at = set_at.unwrap_or_else(|| panic!("nobody watches: {frame:?}"));
                     let (change, is_deleted) = self.next_change(path, set_at).expect("a change");
@@ -484,7 +487,8 @@ impl Told {
 /// If one was answered before the other was sent, it is before it.
 fn check_real_time(histories: &[ClientHistory]) {
     let all = || histories.iter().flat_map(|history| &history.issued);
-    let mut answers: Vec<&Answer> = all().filter_map(|issued| issued.answer.as_ref()).collect();
+    let mut answers: Vec<&HistoryReply> =
+        all().filter_map(|issued| issued.answer.as_ref()).collect();
     answers.sort_by_key(|answer| answer.at);
     let highest: Vec<i64> = answers
         .iter()
@@ -494,7 +498,7 @@ fn check_real_time(histories: &[ClientHistory]) {
         })
         .collect();
     for issued in all() {
-        let Some(Answer { zxid, .. }) = issued.answer else { continue };
+        let Some(HistoryReply { zxid, .. }) = issued.answer else { continue };
         let before = answers.partition_point(|answer| answer.at < issued.sent);
         let Some(highest) = before.checked_sub(1).map(|last| highest[last]) else { continue };
         let is_later = if issued.op.is_read() { zxid >= highest } else { zxid > highest };
@@ -503,7 +507,7 @@ fn check_real_time(histories: &[ClientHistory]) {
 }
 
 /// Nothing is in the history that nobody asked for, and nothing that was refused.
-fn check_origins(told: &Told, histories: &[ClientHistory]) {
+fn check_origins(told: &ServerHistory, histories: &[ClientHistory]) {
     let asked: HashSet<&str> = histories
         .iter()
         .flat_map(|history| &history.issued)
@@ -552,7 +556,7 @@ fn run(seed: u64) {
     for path in BOTH {
         assert_eq!(first.create(path, path.as_bytes(), 0), 0);
     }
-    let run = Run {
+    let run = HistoryRun {
         address: Mutex::new(address(&server)),
         is_over: AtomicBool::new(false),
         answers: AtomicU64::new(0),
@@ -586,7 +590,7 @@ fn run(seed: u64) {
         let histories: Vec<ClientHistory> = ended.collect();
         (histories, server)
     });
-    let told = Told::read(address(&server));
+    let told = ServerHistory::read(address(&server));
     for history in &histories {
         history.issued.iter().for_each(|issued| told.check_request(issued));
         for frames in &history.connections {
@@ -600,7 +604,7 @@ fn run(seed: u64) {
     assert!(connections > CLIENTS as usize * KILLS as usize, "{connections} connections");
 }
 
-fn wait_for_answers(run: &Run) {
+fn wait_for_answers(run: &HistoryRun) {
     let (begun, before) = (Instant::now(), run.answers.load(Ordering::Relaxed));
     while run.answers.load(Ordering::Relaxed) < before + ANSWERS_BETWEEN_KILLS {
         assert!(begun.elapsed() < TIMEOUT, "the clients stand still");

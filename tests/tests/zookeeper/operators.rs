@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use testkit::directory::TestDirectory;
 use testkit::process::{TestServer, http_get};
@@ -108,9 +109,12 @@ fn a_zoo_cfg_is_read() {
     let conf = ask_word(address(&server), "conf");
     assert_eq!(value(&conf, "tickTime="), "100");
     assert_eq!(value(&conf, "clientPort="), address(&server).port().to_string());
-    let log = server.stderr();
     for warned in ["zoo.cfg:3: dataDir has no effect", "zoo.cfg:6: server.1 has no effect"] {
-        assert!(log.contains(warned), "{warned} in {log}");
+        // Its log is read beside the test.
+        let begun = Instant::now();
+        while !server.stderr().contains(warned) {
+            assert!(begun.elapsed() < TIMEOUT, "{warned} in {}", server.stderr());
+        }
     }
 }
 
