@@ -25,13 +25,15 @@ use zk_wire::{
 use crate::auth::authenticate_digest;
 use crate::connection::{Connection, ConnectionIdentity};
 use crate::four_letter;
-use crate::past::PastPath;
-use crate::reads::{PendingRead, answer_read, reply_from_the_past};
-use crate::request::{ReadRequest, WriteRequest, ZkRequest};
+use crate::past::{PastAnswer, PastPath, PastQuestion};
+use crate::reads::{
+    PendingRead, TreeReader, answer_read, put_multi_read_of_the_past, reply_from_the_past,
+};
+use crate::request::{MultiReadOp, ReadRequest, WriteRequest, ZkRequest};
 use crate::sasl::{SaslAnswer, SaslExchange};
 use crate::server::{LiveSession, ZkServer};
 use crate::traffic::RequestMark;
-use crate::writes::{WriteReply, reply_to_write, transaction_of};
+use crate::writes::{WriteReply, put_multi_end, reply_to_write, transaction_of};
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -221,6 +223,11 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             self.require_authentication(mark)?;
         }
         match request {
+            ZkRequest::Read(ReadRequest::Multi(ops))
+                if ops.iter().any(|op| op.of_the_past().is_some()) =>
+            {
+                self.answer_multi_of_the_past(session, mark, &ops).await;
+            }
             ZkRequest::Read(request) if request.of_the_past().is_some() => {
                 self.answer_from_the_past(session, mark, request).await;
             }
@@ -271,17 +278,60 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     ) {
         self.connection.wait_for_answers().await;
         let held = self.connection.held();
-        let Some((path, question, watch)) = request.of_the_past() else { return };
-        let answer = match PastPath::parse(path) {
-            Ok(_) if watch => Err(ZkCode::BadArguments),
-            Ok(path) => {
-                let read = self.server.past.read(path, &held, question);
-                self.keep_alive(session, read).await
-            }
-            Err(code) => Err(code),
-        };
+        let Some(asked) = request.of_the_past() else { return };
+        let answer = self.read_past(session, &held, asked).await;
         let zxid = self.server.znodes.tree().last_zxid();
         reply_from_the_past(self.connection, zxid, &PendingRead { mark, held, request }, answer);
+    }
+
+    async fn read_past(
+        &self,
+        session: &LiveSession,
+        held: &[AclId],
+        (path, question, watch): (&str, PastQuestion, bool),
+    ) -> Result<PastAnswer, ZkCode> {
+        let path = PastPath::parse(path)?;
+        if watch {
+            return Err(ZkCode::BadArguments);
+        }
+        self.keep_alive(session, self.server.past.read(path, held, question)).await
+    }
+
+    /// Answers a multiRead of which some paths are in the past.
+    async fn answer_multi_of_the_past(
+        &mut self,
+        session: &Arc<LiveSession>,
+        mark: RequestMark,
+        ops: &[MultiReadOp],
+    ) {
+        self.connection.wait_for_answers().await;
+        let held = self.connection.held();
+        let mut body = BytesMut::new();
+        for op in ops {
+            if !self.connection.output.may_hold(body.len()) {
+                break;
+            }
+            match op.of_the_past() {
+                Some(asked) => {
+                    let answer = self.read_past(session, &held, asked).await;
+                    put_multi_read_of_the_past(&mut body, op, answer);
+                }
+                None => {
+                    let (server, tree) = (self.server, self.server.znodes.tree());
+                    let reader = TreeReader::new(
+                        server.watches(),
+                        self.connection,
+                        session.id,
+                        &tree,
+                        &held,
+                    );
+                    reader.put_multi_read(&mut body, op);
+                }
+            }
+        }
+        put_multi_end(&mut body);
+        let zxid = self.server.znodes.tree().last_zxid();
+        self.connection.output.reply(mark, zxid, Ok(|out: &mut BytesMut| out.extend(body)));
     }
 
     /// Answers a document of the history API, like a read of the past.

@@ -57,6 +57,26 @@ pub(crate) fn reply_from_the_past(
     connection.output.reply(*mark, zxid, body);
 }
 
+/// Puts what was found in the past for an operation of a multiRead.
+pub(crate) fn put_multi_read_of_the_past(
+    out: &mut BytesMut,
+    asked: &MultiReadOp,
+    answer: Result<PastAnswer, ZkCode>,
+) {
+    match (asked, answer) {
+        (_, Err(code)) => put_multi_error(out, code.number()),
+        (MultiReadOp::GetData(_), Ok(PastAnswer { znode, .. })) => {
+            put_multi_header(out, op::GET_DATA, false, 0);
+            out.buffer(znode.data.as_deref());
+            znode.stat.write(out);
+        }
+        (MultiReadOp::GetChildren(_), Ok(PastAnswer { children, .. })) => {
+            put_multi_header(out, op::GET_CHILDREN, false, 0);
+            out.vector(Some(&children), |out, name| out.string(Some(name)));
+        }
+    }
+}
+
 /// A reply's body.
 type Body<'a> = Box<dyn FnOnce(&mut BytesMut) + 'a>;
 
@@ -68,7 +88,7 @@ pub(crate) fn answer_read(
     tree: &ZnodeTree,
     PendingRead { mark, held, request }: &PendingRead,
 ) {
-    let reader = TreeReader { watches, connection, session, tree, held };
+    let reader = TreeReader::new(watches, connection, session, tree, held);
     let body = reader.answer(request);
     // ZooKeeper does not look at its tree for a request that it does not know.
     let zxid = match request {
@@ -78,7 +98,8 @@ pub(crate) fn answer_read(
     connection.output.reply(*mark, zxid, body);
 }
 
-struct TreeReader<'a> {
+/// Reads the tree of the present for a connection.
+pub(crate) struct TreeReader<'a> {
     watches: &'a Mutex<Watches>,
     connection: &'a Arc<Connection>,
     session: SessionId,
@@ -87,6 +108,16 @@ struct TreeReader<'a> {
 }
 
 impl<'a> TreeReader<'a> {
+    pub(crate) fn new(
+        watches: &'a Mutex<Watches>,
+        connection: &'a Arc<Connection>,
+        session: SessionId,
+        tree: &'a ZnodeTree,
+        held: &'a [AclId],
+    ) -> TreeReader<'a> {
+        TreeReader { watches, connection, session, tree, held }
+    }
+
     fn answer(&'a self, request: &'a ReadRequest) -> Result<Body<'a>, ZkCode> {
         Ok(match request {
             ReadRequest::Refused(code) => return Err(*code),
@@ -233,7 +264,7 @@ impl<'a> TreeReader<'a> {
     }
 
     /// Each of them fails for itself.
-    fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
+    pub(crate) fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
         match read {
             MultiReadOp::GetData(from) => match self.data(from) {
                 Ok(znode) => {

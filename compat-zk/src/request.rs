@@ -130,6 +130,17 @@ pub(crate) enum MultiReadOp {
     GetChildren(PathAndWatch),
 }
 
+impl MultiReadOp {
+    /// What is asked of the past, as [`ReadRequest::of_the_past`] says it.
+    pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
+        let (from, question) = match self {
+            MultiReadOp::GetData(from) => (from, PastQuestion::Znode),
+            MultiReadOp::GetChildren(from) => (from, PastQuestion::Children),
+        };
+        is_past(&from.path).then_some((&from.path, question, from.watch))
+    }
+}
+
 impl ReadRequest {
     /// What is asked of the past, if it is: where, what, and whether a watch is wanted too.
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use testkit::directory::TestDirectory;
 use testkit::process::TestServer;
 
+use zk_wire::ZnodeStat;
+
 use crate::client::*;
 use crate::command_line::zk_error;
 
@@ -28,6 +30,33 @@ fn the_past_is_below_a_chroot_and_repeats() {
         assert_eq!(client.children(&at("")), ["a", "zookeeper"]);
     };
     look(&mut client);
+    // Several at once, of then and of now.
+    client.ask(MULTI_READ, |out| {
+        for path in [at("/a"), "/a".to_owned(), at("/a/y")] {
+            put_multi_header(out, GET_DATA, false);
+            put_path(out, &path);
+        }
+        put_multi_header(out, -1, true);
+    });
+    let (_, err, mut body) = client.reply();
+    assert_eq!(err, 0);
+    for expected in [Some("one"), Some("two"), None] {
+        let kind = body.int().expect("the kind of a result");
+        body.bool().expect("whether it is the last");
+        let err = body.int().expect("its error");
+        match expected {
+            Some(data) => {
+                assert_eq!((kind, err), (GET_DATA, 0));
+                let found = body.buffer().expect("it reads").expect("it is there");
+                assert_eq!(found, data.as_bytes());
+                ZnodeStat::read(&mut body).expect("a stat");
+            }
+            None => {
+                assert_eq!((kind, err), (-1, NO_NODE));
+                assert_eq!(body.int().expect("the error again"), NO_NODE);
+            }
+        }
+    }
     assert_eq!(client.set(&at("/a"), b"three"), -119, "the past does not change");
     assert_eq!(client.create("/.at", b"", 0), -119);
     assert_eq!(client.get("/a"), Ok(Bytes::from_static(b"two")));
