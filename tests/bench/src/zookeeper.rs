@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bytes::{BufMut, BytesMut};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use zk_wire::{ConnectRequest, JuteWriter};
 
 use crate::connection::resolve;
@@ -23,6 +23,14 @@ use crate::report::{align_right, millis, number, table};
 const CREATE: i32 = 1;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
+const DELETE: i32 = 2;
+const MULTI: i32 = 14;
+const ADD_WATCH: i32 = 106;
+const CLOSE_SESSION: i32 = -11;
+/// How many changes a multi has.
+const MULTI_OPS: usize = 10;
+/// What is measured of each load: sessions, and requests on their way.
+const PLAIN: &[(usize, usize)] = &[(1, 1), (16, 1), (16, 64), (128, 1)];
 /// The bytes of a znode's data, as in ZooKeeper's own figures.
 const DATA: [u8; 128] = [b'x'; 128];
 const READ_BYTES: usize = 64 << 10;
@@ -45,13 +53,39 @@ pub(crate) struct ZookeeperWork {
     /// How often each is repeated; medians are shown
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+
+    /// Only this load; may be given more than once
+    #[arg(long, value_enum)]
+    only: Vec<ZnodeLoad>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ZnodeLoad {
     Create,
-    Get,
     Set,
+    Get,
+    /// Creates a znode and deletes it, in turn.
+    CreateDelete,
+    /// Ten changes of data in one transaction.
+    Multi,
+    /// Reads data as of a moment; of our server alone.
+    GetThen,
+    /// Connects, and closes the session.
+    Connect,
+    /// Changes data that all sessions watch; an event counts as a request.
+    Watch,
+}
+
+impl ZnodeLoad {
+    fn cases(self) -> &'static [(usize, usize)] {
+        match self {
+            ZnodeLoad::Create | ZnodeLoad::Set | ZnodeLoad::Get => PLAIN,
+            ZnodeLoad::CreateDelete | ZnodeLoad::GetThen => &[(1, 1), (16, 64)],
+            ZnodeLoad::Multi => &[(1, 1), (16, 16)],
+            ZnodeLoad::Connect => &[(1, 1), (16, 1)],
+            ZnodeLoad::Watch => &[(16, 1), (128, 1)],
+        }
+    }
 }
 
 /// A load, and by how many it is done.
@@ -91,8 +125,16 @@ impl ZookeeperWork {
             }
         }
         let mut shown = table(header);
-        for load in [ZnodeLoad::Create, ZnodeLoad::Set, ZnodeLoad::Get] {
-            for (sessions, depth) in [(1, 1), (16, 1), (16, 64), (128, 1)] {
+        for server in &servers {
+            let process = broker_behind(resolve(server)?, None);
+            let process = process.context("the server runs on this machine")?;
+            println!("{server}: {} MiB resident before", process.resident_bytes()? >> 20);
+        }
+        let is_wanted = |load: &&ZnodeLoad| self.only.is_empty() || self.only.contains(load);
+        for load in ZnodeLoad::value_variants().iter().filter(is_wanted).copied() {
+            // No other server has a past.
+            let servers = if load == ZnodeLoad::GetThen { &servers[..1] } else { &servers[..] };
+            for &(sessions, depth) in load.cases() {
                 let case = ZookeeperCase { load, sessions, depth };
                 let mut found = vec![Vec::new(); servers.len()];
                 for round in 0..self.rounds {
@@ -112,6 +154,8 @@ impl ZookeeperWork {
                     row.extend(medians.iter().map(|value| number(*value)));
                     if let [ours, theirs] = medians[..] {
                         row.push(number(ours / theirs));
+                    } else if self.theirs.is_some() {
+                        row.extend([String::new(), String::new()]);
                     }
                 }
                 shown.add_row(row);
@@ -134,14 +178,31 @@ impl ZookeeperWork {
         for nth in 0..case.sessions {
             let mut session = ZnodeSession::begin(server)?;
             session.root = format!("{run}/{nth}");
-            session.create(&session.root.clone())?;
+            match case.load {
+                ZnodeLoad::Watch => {
+                    session.root.clone_from(&run);
+                    session.watch()?;
+                }
+                _ => session.create(&session.root.clone())?,
+            }
+            if case.load == ZnodeLoad::GetThen {
+                session.root = format!("/.at/s{}{}", wall_ms() + 1, session.root);
+            }
             sessions.push(session);
         }
         let (before, begun) = (process.cpu()?, Instant::now());
         let end = begun + Duration::from_secs(self.seconds);
         let threads: Vec<_> = sessions
             .into_iter()
-            .map(|session| std::thread::spawn(move || session.run(case, end)))
+            .enumerate()
+            .map(|(nth, session)| {
+                let server = server.to_owned();
+                std::thread::spawn(move || match case.load {
+                    ZnodeLoad::Connect => connect_again_and_again(&server, end),
+                    ZnodeLoad::Watch => session.run_watch(nth == 0, end),
+                    _ => session.run(case, end),
+                })
+            })
             .collect();
         let mut latencies = Histogram::new();
         for thread in threads {
@@ -234,7 +295,29 @@ impl ZnodeSession {
                 out.buffer(Some(&DATA));
                 out.int(-1);
             }),
-            ZnodeLoad::Get => self.ask(GET_DATA, |out| {
+            ZnodeLoad::CreateDelete if self.xid % 2 == 1 => {
+                let path = format!("{root}/x");
+                self.ask(CREATE, |out| put_create(out, &path));
+            }
+            ZnodeLoad::CreateDelete => self.ask(DELETE, |out| {
+                out.string(Some(&format!("{root}/x")));
+                out.int(-1);
+            }),
+            ZnodeLoad::Multi => self.ask(MULTI, |out| {
+                for _ in 0..MULTI_OPS {
+                    out.int(SET_DATA);
+                    out.bool(false);
+                    out.int(-1);
+                    out.string(Some(&root));
+                    out.buffer(Some(&DATA));
+                    out.int(-1);
+                }
+                out.int(-1);
+                out.bool(true);
+                out.int(-1);
+            }),
+            ZnodeLoad::Connect | ZnodeLoad::Watch => unreachable!("they run by themselves"),
+            ZnodeLoad::Get | ZnodeLoad::GetThen => self.ask(GET_DATA, |out| {
                 out.string(Some(&root));
                 out.bool(false);
             }),
@@ -244,6 +327,17 @@ impl ZnodeSession {
 
     fn create(&mut self, path: &str) -> Result<()> {
         self.ask(CREATE, |out| put_create(out, path));
+        self.flush()?;
+        self.reply()
+    }
+
+    /// Watches its root until it ends.
+    fn watch(&mut self) -> Result<()> {
+        let root = self.root.clone();
+        self.ask(ADD_WATCH, |out| {
+            out.string(Some(&root));
+            out.int(0);
+        });
         self.flush()?;
         self.reply()
     }
@@ -279,6 +373,31 @@ impl ZnodeSession {
         Ok(())
     }
 
+    /// One changes the data, one time after the other, and all receive an event each time; how long the
+    /// events took that the one received, and how many the others did.
+    fn run_watch(mut self, writes: bool, end: Instant) -> Result<Histogram> {
+        let mut latencies = Histogram::new();
+        self.stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        while Instant::now() < end {
+            let sent = Instant::now();
+            if writes {
+                self.ask_for(ZnodeLoad::Set);
+                self.flush()?;
+            }
+            match self.frame_received() {
+                Ok(_) => latencies.record(sent.elapsed()),
+                // Nothing was changed for a while: it is over.
+                Err(_) if !writes => break,
+                Err(error) => return Err(error),
+            }
+            if writes {
+                // The reply comes behind the event.
+                self.reply()?;
+            }
+        }
+        Ok(latencies)
+    }
+
     /// Keeps requests on their way until `end`; returns how long each took.
     fn run(mut self, case: ZookeeperCase, end: Instant) -> Result<Histogram> {
         let mut latencies = Histogram::new();
@@ -296,6 +415,24 @@ impl ZnodeSession {
             latencies.record(sent.elapsed());
         }
     }
+}
+
+fn connect_again_and_again(server: &str, end: Instant) -> Result<Histogram> {
+    let mut latencies = Histogram::new();
+    while Instant::now() < end {
+        let begun = Instant::now();
+        let mut session = ZnodeSession::begin(server)?;
+        latencies.record(begun.elapsed());
+        session.ask(CLOSE_SESSION, |_| {});
+        session.flush()?;
+        session.reply()?;
+    }
+    Ok(latencies)
+}
+
+fn wall_ms() -> u128 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("it is later").as_millis()
 }
 
 fn put_create(out: &mut BytesMut, path: &str) {
