@@ -4,18 +4,23 @@
 //! It is read-only: a write is refused with `NotReadOnly`, and a watch with `BadArguments`, because
 //! nothing changes there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine_core::{SeekError, WaitPolicy};
-use engine_znodes::acl::{self, AclId, check_permission};
+use engine_znodes::acl::{self, Acl, AclId, check_permission};
 use engine_znodes::{PastZnode, ZkCode, ZnodeHistory, Znodes};
 use hlc::{Cut, Moment};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// How many reads of the past go on at once: each takes a thread, and the first may wait for the
 /// catalog.
 const READS_MAX: usize = 16;
+
+/// Of how many moments the last transaction is remembered.
+const MOMENTS_MAX: usize = 1024;
 
 /// Where the past is.
 const PREFIX: &str = "/.at";
@@ -64,6 +69,16 @@ pub(crate) enum PastQuestion {
     Acl,
 }
 
+impl PastQuestion {
+    /// Of these permissions, a client needs one.
+    fn permissions(self) -> i32 {
+        match self {
+            PastQuestion::Acl => acl::READ | acl::ADMIN,
+            _ => acl::READ,
+        }
+    }
+}
+
 /// A znode of the past, and what else was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct PastAnswer {
@@ -80,11 +95,18 @@ pub(crate) struct PastReader {
     pub(crate) patience: Duration,
     /// One for each read that goes on.
     permits: Semaphore,
+    /// The last transaction that each moment shows, of moments that were read before.
+    last_zxids: Mutex<HashMap<Cut, i64>>,
 }
 
 impl PastReader {
     pub(crate) fn new(znodes: Arc<Znodes>, patience: Duration) -> PastReader {
-        PastReader { znodes, patience, permits: Semaphore::new(READS_MAX) }
+        PastReader {
+            znodes,
+            patience,
+            permits: Semaphore::new(READS_MAX),
+            last_zxids: Mutex::default(),
+        }
     }
 
     /// Reads a znode of the past, once its moment is over.
@@ -98,28 +120,70 @@ impl PastReader {
         held: &[AclId],
         question: PastQuestion,
     ) -> Result<PastAnswer, ZkCode> {
+        if let Some(answer) = self.read_unchanged(&path, held, question) {
+            return answer;
+        }
         let core = self.znodes.core();
         let closed = core.wait_until_closed(path.cut, WaitPolicy::Wait(self.patience)).await;
         closed.map_err(|error| past_error_code(&error))?;
         let PastPath { cut, path } = path;
         let read = move |history: &ZnodeHistory| {
-            let Some(znode) = history.get(&path, cut)? else { return Ok(None) };
+            let zxid = history.zxid_at(cut)?;
+            let Some(znode) = history.get(&path, cut)? else { return Ok((zxid, None)) };
             let (mut children, mut descendants) = (Vec::new(), 0);
             match question {
                 PastQuestion::Children => children = history.children(&path, cut)?,
                 PastQuestion::Descendants => descendants = history.descendants(&path, cut)?,
                 PastQuestion::Znode | PastQuestion::Acl => {}
             }
-            Ok(Some(PastAnswer { znode, children, descendants }))
+            Ok((zxid, Some(PastAnswer { znode, children, descendants })))
         };
-        let answer = self.read_history(read).await.map_err(|error| past_error_code(&error))?;
+        let read = self.read_history(read).await.map_err(|error| past_error_code(&error));
+        let (zxid, answer) = read?;
+        self.remember(cut, zxid);
         let answer = answer.ok_or(ZkCode::NoNode)?;
-        let wanted = match question {
-            PastQuestion::Acl => acl::READ | acl::ADMIN,
-            _ => acl::READ,
-        };
-        check_permission(&answer.znode.acl, wanted, held)?;
+        check_permission(&answer.znode.acl, question.permissions(), held)?;
         Ok(answer)
+    }
+
+    /// Reads what is the same still from the tree of the present, if the moment was read before: a
+    /// moment that is over stays so, and its last transaction is the same for ever.
+    fn read_unchanged(
+        &self,
+        PastPath { cut, path }: &PastPath,
+        held: &[AclId],
+        question: PastQuestion,
+    ) -> Option<Result<PastAnswer, ZkCode>> {
+        let zxid = *self.last_zxids.lock().get(cut)?;
+        if question == PastQuestion::Descendants {
+            return None;
+        }
+        let tree = self.znodes.tree();
+        let znode = tree.unchanged_since(path, zxid)?;
+        self.znodes.history().check_retained(*cut).ok()?;
+        let answer = || PastAnswer {
+            znode: PastZnode {
+                stat: znode.stat(),
+                lifetime: znode.lifetime(),
+                acl: Acl::clone(znode.acl()),
+                data: znode.data().map(<[u8]>::to_vec),
+            },
+            children: match question {
+                PastQuestion::Children => znode.children().map(str::to_owned).collect(),
+                _ => Vec::new(),
+            },
+            descendants: 0,
+        };
+        let is_permitted = check_permission(znode.acl(), question.permissions(), held);
+        Some(is_permitted.map(|()| answer()))
+    }
+
+    fn remember(&self, cut: Cut, zxid: i64) {
+        let mut last_zxids = self.last_zxids.lock();
+        if last_zxids.len() >= MOMENTS_MAX {
+            last_zxids.clear();
+        }
+        last_zxids.insert(cut, zxid);
     }
 
     /// Reads with a thread of its own, once one of them is free.

@@ -399,6 +399,7 @@ async fn play(steps: Vec<ZnodeStep>) {
     for (cut, expected, zxid) in &past {
         assert_eq!(dump_past(znodes, *cut), *expected, "{cut:?}");
         assert_eq!(history.zxid_at(*cut).unwrap(), *zxid);
+        check_unchanged(&znodes.tree(), expected, *zxid);
     }
     check_changes(znodes, &past);
     check_differences(znodes, &past);
@@ -412,6 +413,18 @@ async fn play(steps: Vec<ZnodeStep>) {
     }
     if let Some((cut, expected, _)) = past.first() {
         check_restore(znodes, *cut, expected).await;
+    }
+}
+
+/// What is said to be the same still is that, with its children.
+fn check_unchanged(tree: &ZnodeTree, then: &ZnodeDump, zxid: i64) {
+    for path in dump(tree).keys() {
+        let Some(znode) = tree.unchanged_since(path, zxid) else { continue };
+        let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
+        assert_eq!(then.get(path), Some(&(stat, znode.data().map(<[u8]>::to_vec))), "{path}");
+        let below = |child: &str| then.contains_key(&format!("{path}/{child}"));
+        assert!(znode.children().all(below), "{path}");
+        assert_eq!(znode.children().len(), stat.num_children as usize, "{path}");
     }
 }
 
@@ -722,6 +735,34 @@ async fn a_pin_right_in_front_of_a_checkpoint_keeps_its_moment() {
     znodes.apply_retention().await.unwrap();
     let znode = znodes.history().get("/large", kept).unwrap();
     assert_eq!(znode.unwrap().stat.data_length, 10_000);
+}
+
+#[tokio::test]
+async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let (path, acl, version) = ("/list".to_owned(), open_acl(), -1);
+    let mut zxids = Vec::new();
+    for op in [
+        create("/a"),
+        create("/b"),
+        create("/list"),
+        create("/b/c"),
+        set("/a", -1),
+        ZnodeOp::SetAcl { path, acl, version },
+    ] {
+        let done = submit(znodes, session, ops([op])).await.unwrap().unwrap();
+        done.result.unwrap();
+        zxids.push(done.zxid);
+    }
+    let tree = znodes.tree();
+    let is_same = |path, nth: usize| tree.unchanged_since(path, zxids[nth]).is_some();
+    assert!(!is_same("/a", 3) && is_same("/a", 4) && is_same("/a", 5));
+    assert!(!is_same("/b", 2) && is_same("/b", 3), "a child is a change");
+    assert!(!is_same("/list", 5), "a list that was ever changed says nothing");
+    assert!(tree.unchanged_since("/a", zxids[5] + 1).is_none(), "that is not applied yet");
+    assert!(!is_same("/zookeeper", 5) && !is_same("/none", 5));
 }
 
 /// Closing a session twice, by its client and because it expired, is no corruption.

@@ -11,7 +11,7 @@ use crate::checkpoint::{CheckpointPart, CheckpointSession, CheckpointZnode};
 use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{sequential_path, split_path};
 use crate::quota::{QuotaFigures, limits_path, path_of_limits, path_of_stats, stats_path};
-use crate::request::{OpOutcome, SessionId, ZnodeOp, ZnodeTransaction};
+use crate::request::{OpOutcome, SessionId, ZnodeLifetime, ZnodeOp, ZnodeTransaction};
 
 /// The place of a znode in the tree's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +185,18 @@ impl ZnodeTree {
     /// A znode, to be read.
     pub fn get(&self, path: &str) -> Option<ZnodeRef<'_>> {
         Some(ZnodeRef(self.node(self.find(path)?)))
+    }
+
+    /// A znode as it was after the transaction `zxid`, if it is the same still: neither its data nor its
+    /// children changed, and its list never did. `None` says nothing.
+    pub fn unchanged_since(&self, path: &str, zxid: i64) -> Option<ZnodeRef<'_>> {
+        // Quotas change without a transaction.
+        if zxid > self.last_zxid || path.starts_with("/zookeeper") {
+            return None;
+        }
+        let znode = self.node(self.find(path)?);
+        let ZnodeMeta { czxid, mzxid, pzxid, aversion, .. } = znode.meta;
+        (aversion == 0 && czxid.max(mzxid).max(pzxid) <= zxid).then_some(ZnodeRef(znode))
     }
 
     /// How many znodes are below `path`.
@@ -571,6 +583,10 @@ pub struct ZnodeRef<'a>(&'a Znode);
 impl<'a> ZnodeRef<'a> {
     pub fn stat(self) -> ZnodeStat {
         self.0.meta.stat()
+    }
+
+    pub fn lifetime(self) -> ZnodeLifetime {
+        self.0.meta.owner.lifetime()
     }
 
     /// Its data. None differs from empty.
