@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stock ZooKeeper clients against a server that runs already, ours or Apache's.
 #
-#   run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go…]
+#   run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go|rust…]
 #
 # The server needs extendedTypesEnabled, and with --sasl that user. Each client is fetched from its own registry at a pinned version, into the cache
 # directory (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME). --past also reads the tree as of a moment, which
@@ -11,7 +11,7 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 
-connect=${1:?usage: run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go…]}
+connect=${1:?usage: run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go|rust…]}
 shift
 past=() sasl=() chosen=()
 while [[ $# -gt 0 ]]; do
@@ -21,15 +21,15 @@ while [[ $# -gt 0 ]]; do
             sasl=(--sasl "${2:?a user and a password}")
             shift
             ;;
-        java | kazoo | go) chosen+=("$1") ;;
+        java | kazoo | go | rust) chosen+=("$1") ;;
         *)
-            echo "run-all.sh: no client named $1; there are java, kazoo and go" >&2
+            echo "run-all.sh: no client named $1; there are java, kazoo, go and rust" >&2
             exit 2
             ;;
     esac
     shift
 done
-[[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo go)
+[[ ${#chosen[@]} -gt 0 ]] || chosen=(java kazoo go rust)
 mkdir -p "$cache"
 run=$(date +%s)-$$
 
@@ -50,6 +50,9 @@ run_kazoo() {
 
 build_go() { (cd "$here/go" && go build -o "$cache/zookeeper-go/client" .); }
 run_go() { "$cache/zookeeper-go/client" "$@"; }
+
+build_rust() { CARGO_TARGET_DIR=$cache/zookeeper-rust cargo build --locked --quiet --manifest-path "$here/rust/Cargo.toml"; }
+run_rust() { "$cache/zookeeper-rust/debug/zookeeper-client-steps" "$@"; }
 
 passed=0 failed=0
 for client in "${chosen[@]}"; do
