@@ -327,7 +327,9 @@ impl ReaderProjection for ZnodeProjection {
         let known = match applied {
             Some(applied) => {
                 let entry = self.0.log.entry_at(applied.offset)?;
-                entry.filter(|entry| entry.stamp == applied.stamp)
+                // What comes next has to be there: a checkpoint is only loaded into an empty catalog.
+                let is_followed = |end: Offset| end >= self.0.log.start();
+                entry.filter(|entry| entry.stamp == applied.stamp && is_followed(entry.end()))
             }
             None => None,
         };

@@ -62,6 +62,10 @@ pub enum CoveragePoint {
     /// There were more than a hundred segments.
     ManySegments,
     SegmentsMerged,
+    /// Znodes were read as of a moment at which they were different.
+    ZnodesInPast,
+    /// History of znodes was removed.
+    ZnodesRemoved,
     /// Old committed offsets were removed from the log.
     OffsetsLogStartAdvanced,
     OffsetsExpired,
@@ -99,7 +103,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 47] = [
+pub const ALL: [CoveragePoint; 49] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -125,6 +129,8 @@ pub const ALL: [CoveragePoint; 47] = [
     CoveragePoint::SmallFileRead,
     CoveragePoint::ManySegments,
     CoveragePoint::SegmentsMerged,
+    CoveragePoint::ZnodesInPast,
+    CoveragePoint::ZnodesRemoved,
     CoveragePoint::OffsetsLogStartAdvanced,
     CoveragePoint::OffsetsExpired,
     CoveragePoint::TopicsRemoved,

@@ -108,6 +108,8 @@ pub(crate) enum SimFact {
     Topics { request_step: LedgerStep, topics: AsOfAnswer },
     /// The committed offsets of a moment were read.
     Offsets { request_step: LedgerStep, offsets: AsOfAnswer },
+    /// The znodes of a moment were read.
+    Znodes(AsOfAnswer),
     /// In the middle of a group, as its journal is synced: the readable end of each partition, and
     /// the frontier.
     SyncObservation { frontier: Hlc, ends: Vec<(crate::audit::PartitionKey, u64)> },

@@ -29,6 +29,8 @@ const STEP_MS_MAX: u64 = 4;
 /// The retention of deleted topics' records and old offsets: short, so that a run sees it.
 const RETENTION: Duration = Duration::from_secs(6);
 const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
+/// How long the history of znodes is kept at least.
+pub(crate) const ZNODES_RETENTION: Duration = Duration::from_secs(4);
 /// How long offsets stay committed without another commit.
 pub(crate) const COMMITTED_OFFSETS_RETENTION: Duration = Duration::from_secs(2);
 
@@ -90,7 +92,11 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
             ..CoreOptions::default()
         },
         groups: GroupOptions { offsets_retention: OFFSETS_RETENTION },
-        znodes: ZnodeOptions::default(),
+        znodes: ZnodeOptions {
+            history_retention: ZNODES_RETENTION,
+            checkpoint_bytes_min: 1 << 10,
+            enforces_quotas: false,
+        },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
     }
 }

@@ -561,7 +561,9 @@ impl SimAdmin {
             engine.maintenance().compact_due().await,
         ];
         let groups = (self.expire_offsets().await, engine.groups().apply_retention().await);
-        self.world.note(WHO, &format!("runs all maintenance: {:?}", (sealed, gone, groups)));
+        let znodes = engine.znodes().apply_retention().await;
+        let done = (sealed, gone, groups, znodes);
+        self.world.note(WHO, &format!("runs all maintenance: {done:?}"));
         self.world.audit(AuditOccasion::AllEntries);
     }
 
@@ -599,7 +601,7 @@ impl SimAdmin {
         let Some(engine) = self.world.engine() else { return };
         // So that the model has seen what is removed.
         self.world.audit(AuditOccasion::NewEntries);
-        let (what, done) = match self.rng.below(11) {
+        let (what, done) = match self.rng.below(12) {
             0..2 => ("roll segment", engine.maintenance().roll_segment().await.map(|()| 0)),
             2 => ("maintenance", engine.maintenance().index_and_sort().await.map(|()| 0)),
             3 => (APPLY_RETENTION, engine.maintenance().apply_retention().await),
@@ -609,6 +611,10 @@ impl SimAdmin {
                 engine.groups().apply_retention().await.map(usize::from),
             ),
             8..10 => ("expire offsets", self.expire_offsets().await),
+            10 => (
+                "shorten the history of znodes",
+                engine.znodes().apply_retention().await.map(usize::from),
+            ),
             _ => ("reclaim", engine.maintenance().reclaim().await.map(|_| 0)),
         };
         if matches!((what, &done), (ADVANCE_OFFSETS_LOG_START, Ok(1..))) {

@@ -29,6 +29,7 @@ mod topics_as_they_were;
 mod unconfirmed_clock_keeps_history;
 mod user_time_ends_are_exact;
 mod user_times_are_exact;
+mod znodes_as_they_were;
 
 use crate::audit::NodeAudit;
 use crate::facts::SimFact;
@@ -83,6 +84,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(fenced_clock_refuses_writes::FencedClockRefusesWrites::default()),
         Box::new(topics_as_they_were::TopicsAsTheyWere::default()),
         Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),
+        Box::new(znodes_as_they_were::ZnodesAsTheyWere::default()),
         Box::new(files_as_they_were::FilesAsTheyWere),
         Box::new(files_follow_posix::FilesFollowPosix),
         Box::new(small_files_are_readable::SmallFilesAreReadable),
