@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use engine_core::numbering::ZNODES_LOG;
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
 use storage::disk::{DiskFault, MemoryDisk};
+use testkit::directory::TestDirectory;
 use testkit::engine::{EngineFixture, START};
 use tokio::sync::oneshot;
 
@@ -763,6 +765,58 @@ async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
     assert!(!is_same("/list", 5), "a list that was ever changed says nothing");
     assert!(tree.unchanged_since("/a", zxids[5] + 1).is_none(), "that is not applied yet");
     assert!(!is_same("/zookeeper", 5) && !is_same("/none", 5));
+}
+
+/// A catalog that an earlier start left knows znodes that were deleted in transactions which are removed
+/// since: nothing of it may be seen.
+#[tokio::test]
+async fn a_catalog_from_before_the_history_is_not_used() {
+    let (home, copy) = (TestDirectory::new(), TestDirectory::new());
+    let open = |disk: MemoryDisk, clock: &Arc<ManualClock>, catalog: &TestDirectory| {
+        let mut options = options();
+        options.core.catalog = Some(catalog.path().join("catalog"));
+        EngineFixture::with(disk, Arc::clone(clock), options)
+    };
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = open(MemoryDisk::new(), &clock, &home);
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    for op in [create("/gone"), create("/stays")] {
+        submit(znodes, session, ops([op])).await.unwrap().unwrap().result.unwrap();
+    }
+    assert!(znodes.history().get("/gone", Cut::ALL).unwrap().is_some(), "the catalog has it");
+    fixture.engine.close();
+    let disk = fixture.disk.clone();
+    drop(fixture);
+    copy_directory(&home.path().join("catalog"), &copy.path().join("catalog"));
+    let fixture = open(disk, &clock, &home);
+    let znodes = fixture.engine.znodes();
+    submit(znodes, session, ops([delete("/gone")])).await.unwrap().unwrap().result.unwrap();
+    for _ in 0..20 {
+        fixture.advance_clock(1);
+        submit(znodes, session, ops([set("/stays", -1)])).await.unwrap().unwrap();
+        znodes.apply_retention().await.unwrap();
+    }
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    assert!(log.start() > Offset(4), "the deletion is removed: {:?}", log.start());
+    fixture.engine.close();
+    let disk = fixture.disk.clone();
+    drop((log, fixture));
+    let fixture = open(disk, &clock, &copy);
+    let history = fixture.engine.znodes().history();
+    assert!(history.get("/gone", Cut::ALL).unwrap().is_none());
+    assert!(history.get("/stays", Cut::ALL).unwrap().is_some());
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        match path.is_dir() {
+            true => copy_directory(&path, &to.join(name)),
+            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        }
+    }
 }
 
 /// Closing a session twice, by its client and because it expired, is no corruption.
