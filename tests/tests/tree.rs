@@ -46,7 +46,7 @@ fn a_partition_is_listed_measured_and_printed_as_a_file() {
     shell.run_with_input(&["produce", "orders", "--partition", "10"], "one\ntwo\n");
     let then = shell.now();
     shell.run_with_input(&["produce", "orders", "--partition", "10"], "three\n");
-    assert_eq!(shell.stdout_of(&["ls", "/"]), ".at/\nfiles/\noffsets/\ntopics/\n");
+    assert_eq!(shell.stdout_of(&["ls", "/"]), ".at/\nfiles/\noffsets/\ntopics/\nznodes/\n");
     assert_eq!(shell.stdout_of(&["ls", "/topics"]), "orders/\n");
     let names = shell.stdout_of(&["ls", "/topics/orders"]);
     assert_eq!(names.lines().count(), 34, "{names}");
