@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::znodes::{
@@ -25,6 +26,11 @@ const WHO: &str = "znode_writer";
 const PATHS: [&str; 5] = ["/a", "/b", "/a/c", "/a/d", "/a/c/e"];
 /// How many transactions are on their way at a time.
 const ON_THEIR_WAY_MAX: u64 = 5;
+
+/// How long an answer may take: longer than any disk is full or hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+type PendingOutcome = oneshot::Receiver<Result<TransactionOutcome, EngineError>>;
 
 /// A znode of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,10 +188,7 @@ impl ZnodeWriter {
                 let begun =
                     TransactionRequest::CreateSession { timeout_ms: 4000, password: [7; 16] };
                 let answer = submit(engine, SessionId(0), begun);
-                let Some(Ok(Ok(outcome))) = unless_node_exits(&self.world, life, answer).await
-                else {
-                    return;
-                };
+                let Some(Ok(outcome)) = self.wait_for(engine, life, answer).await else { return };
                 self.acknowledged = outcome.zxid;
                 outcome.session
             }
@@ -212,8 +215,8 @@ impl ZnodeWriter {
             requests.into_iter().map(|request| submit(engine, session, request)).collect();
         let mut is_known = true;
         for (answer, expected) in answers.into_iter().zip(&expected) {
-            match unless_node_exits(&self.world, life, answer).await {
-                Some(Ok(Ok(outcome))) => {
+            match self.wait_for(engine, life, answer).await {
+                Some(Ok(outcome)) => {
                     self.check_outcome(&outcome, *expected, is_known);
                     self.acknowledged = outcome.zxid;
                 }
@@ -226,6 +229,24 @@ impl ZnodeWriter {
             self.model = Some(model);
             self.read_present(engine);
         }
+    }
+
+    /// Waits for an answer; `None` if none comes any more.
+    async fn wait_for(
+        &self,
+        engine: &Engine,
+        life: u64,
+        answer: PendingOutcome,
+    ) -> Option<Result<TransactionOutcome, EngineError>> {
+        let answer = tokio::time::timeout(ANSWER_MAX, answer);
+        let answer = unless_node_exits(&self.world, life, answer).await?;
+        let Ok(answer) = answer else {
+            if self.world.has_disk() && engine.stop_reason().is_none() {
+                self.world.fail(WHO, "a transaction gets no answer");
+            }
+            return None;
+        };
+        answer.ok()
     }
 
     fn random_request(&mut self) -> TransactionRequest {
@@ -321,11 +342,7 @@ impl ZnodeWriter {
 }
 
 /// Submits a transaction; the answer comes later.
-fn submit(
-    engine: &Engine,
-    session: SessionId,
-    request: TransactionRequest,
-) -> oneshot::Receiver<Result<TransactionOutcome, EngineError>> {
+fn submit(engine: &Engine, session: SessionId, request: TransactionRequest) -> PendingOutcome {
     let (sender, receiver) = oneshot::channel();
     let draft = TransactionDraft::new(session, Arc::new([]), "sim", request);
     let done = move |_: &ZnodeTree, outcome| drop(sender.send(outcome));
