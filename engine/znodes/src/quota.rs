@@ -20,7 +20,8 @@ pub(crate) fn path_of_stats(path: &str) -> Option<&str> {
 }
 
 fn quota_path<'a>(path: &'a str, name: &str) -> Option<&'a str> {
-    path.strip_prefix(QUOTAS)?.strip_suffix(name)?.strip_suffix('/').filter(|of| !of.is_empty())
+    let of = path.strip_prefix(QUOTAS)?.strip_suffix(name)?.strip_suffix('/')?;
+    of.starts_with('/').then_some(of)
 }
 
 /// Where the limits of a znode are.
@@ -109,7 +110,13 @@ mod tests {
     fn paths_of_quotas_are_those_of_the_znodes_that_they_are_of() {
         assert_eq!(path_of_limits("/zookeeper/quota/a/b/zookeeper_limits"), Some("/a/b"));
         assert_eq!(path_of_stats(&stats_path("/a")), Some("/a"));
-        for path in ["/zookeeper/quota/zookeeper_limits", "/zookeeper/quota/a/other", "/a"] {
+        for path in [
+            "/zookeeper/quota/zookeeper_limits",
+            "/zookeeper/quota/a/other",
+            "/zookeeper/quotas/zookeeper_limits",
+            "/zookeeper/quotax/a/zookeeper_limits",
+            "/a",
+        ] {
             assert_eq!(path_of_limits(path), None, "{path}");
         }
     }
