@@ -131,6 +131,17 @@ impl StoredTree {
         }
     }
 
+    /// Every transaction takes the next zxid of its epoch, which is the upper half.
+    fn warn_of_gap(&mut self, name: &str, zxid: i64) {
+        let (before, is_same_epoch) = (self.zxid, zxid >> 32 == self.zxid >> 32);
+        if is_same_epoch && zxid != before + 1 {
+            self.warnings.push(format!(
+                "{name}: the transactions between {before:#x} and {zxid:#x} are missing; what they changed is \
+                 left out"
+            ));
+        }
+    }
+
     /// Applies a transaction of `session`.
     fn apply(&mut self, session: i64, kind: i32, mut body: JuteReader) -> anyhow::Result<()> {
         match kind {
@@ -261,9 +272,13 @@ fn parse_snapshot(bytes: Bytes) -> anyhow::Result<StoredTree> {
     Ok(tree)
 }
 
-/// Applies the transactions of a log that the tree does not have. A torn end is where it stops.
+/// Applies the transactions of a log that the tree does not have, up to its end: zeros, or a record
+/// that was not written whole. What is left out is among the warnings.
 fn read_log(path: &Path, tree: &mut StoredTree) -> anyhow::Result<()> {
-    let bytes = Bytes::from(std::fs::read(path)?);
+    parse_log(&path.display().to_string(), std::fs::read(path)?.into(), tree)
+}
+
+fn parse_log(name: &str, bytes: Bytes, tree: &mut StoredTree) -> anyhow::Result<()> {
     let mut fields = JuteReader::new(bytes);
     if fields.left() == 0 {
         return Ok(());
@@ -271,15 +286,21 @@ fn read_log(path: &Path, tree: &mut StoredTree) -> anyhow::Result<()> {
     ensure!(fields.int()? == LOG_MAGIC, "it is no log of a ZooKeeper");
     ensure!(fields.int()? == 2, "its version is not known");
     fields.long()?;
-    while let Ok(Some((checksum, record))) = read_record(&mut fields) {
-        if checksum != i64::from(adler2::adler32_slice(&record)) {
-            let at = tree.zxid;
-            tree.warnings.push(format!(
-                "{}: a record behind zxid {at:#x} is damaged; what comes after it is left out",
-                path.display()
-            ));
-            break;
-        }
+    loop {
+        let is_at_end = is_all_zero(fields.clone());
+        let record = read_record(&mut fields).ok().flatten();
+        let is_whole =
+            |(sum, record): &(i64, Bytes)| *sum == i64::from(adler2::adler32_slice(record));
+        let Some((_, record)) = record.filter(is_whole) else {
+            if !is_at_end {
+                let at = tree.zxid;
+                tree.warnings.push(format!(
+                    "{name}: a record behind zxid {at:#x} is damaged, or was not written whole; the rest of \
+                     this log is left out"
+                ));
+            }
+            return Ok(());
+        };
         let mut record = JuteReader::new(record);
         let session = record.long()?;
         record.int()?;
@@ -287,11 +308,11 @@ fn read_log(path: &Path, tree: &mut StoredTree) -> anyhow::Result<()> {
         record.long()?;
         let kind = record.int()?;
         if zxid > tree.zxid {
+            tree.warn_of_gap(name, zxid);
             tree.apply(session, kind, record).with_context(|| format!("transaction {zxid:#x}"))?;
             tree.zxid = zxid;
         }
     }
-    Ok(())
 }
 
 /// A checksum and what it is of; `None` at the end, which is filled with zeros.
@@ -311,4 +332,68 @@ fn read_acl(fields: &mut JuteReader) -> Result<Vec<ZnodeAclEntry>, JuteError> {
         })
     };
     Ok(fields.vector(ACL_ENTRY_BYTES_MIN, entry)?.unwrap_or_default())
+}
+
+/// Whether nothing but zeros is left: logs are longer than what is in them.
+fn is_all_zero(mut fields: JuteReader) -> bool {
+    const LOOKED_AT: usize = 16;
+    (0..fields.left().min(LOOKED_AT)).all(|_| fields.byte() == Ok(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use zk_wire::JuteWriter;
+
+    use super::*;
+
+    fn log(zxids: &[i64]) -> Vec<u8> {
+        let mut bytes = BytesMut::new();
+        bytes.int(LOG_MAGIC);
+        bytes.int(2);
+        bytes.long(0);
+        for zxid in zxids {
+            let mut record = BytesMut::new();
+            record.long(7);
+            record.int(1);
+            record.long(*zxid);
+            record.long(0);
+            record.int(opcode::CREATE_CONTAINER);
+            record.string(Some(&format!("/n{zxid}")));
+            record.buffer(Some(b"x"));
+            record.int(0);
+            record.int(1);
+            bytes.long(adler2::adler32_slice(&record).into());
+            bytes.buffer(Some(&record));
+            bytes.extend_from_slice(&[RECORD_END]);
+        }
+        bytes.to_vec()
+    }
+
+    fn read(bytes: Vec<u8>) -> StoredTree {
+        let mut tree = StoredTree::default();
+        parse_log("log.1", bytes.into(), &mut tree).expect("it is a log");
+        tree
+    }
+
+    #[test]
+    fn what_is_left_out_of_a_log_is_said() {
+        let mut padded = log(&[1, 2, 3]);
+        padded.extend([0; 100]);
+        let whole = read(padded.clone());
+        assert_eq!((whole.zxid, whole.znodes.len(), whole.warnings.len()), (3, 3, 0));
+        let end = padded.len() - 100;
+        let record = (end - 16) / 3;
+        // The length, the content and the end of the second record.
+        for at in [16 + record + 8, 16 + record + 30, 16 + 2 * record - 1] {
+            let mut damaged = padded.clone();
+            damaged[at] ^= 0x55;
+            let read = read(damaged);
+            assert_eq!((read.zxid, read.warnings.len()), (1, 1), "{at}: {:?}", read.warnings);
+        }
+        let torn = read(log(&[1, 2])[..16 + record + 20].to_vec());
+        assert_eq!((torn.zxid, torn.warnings.len()), (1, 1));
+        let gap = read(log(&[1, 2, 5, (1 << 32) | 1]));
+        assert_eq!((gap.znodes.len(), gap.warnings.len()), (4, 1), "{:?}", gap.warnings);
+    }
 }
