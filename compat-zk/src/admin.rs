@@ -41,7 +41,7 @@ impl ZkServer {
         COMMANDS.into_iter().map(|names| names[0])
     }
 
-    /// Carries out a command by any of its names. The document says so if there is none.
+    /// Runs a command, by its name or an alias. For an unknown name the document has an `error`.
     pub fn admin_command(&self, name: &str) -> Value {
         let known = COMMANDS.into_iter().find(|names| names.contains(&name));
         let (name, answer) = match known {

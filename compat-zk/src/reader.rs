@@ -8,7 +8,7 @@
 //!   the tree is locked.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine_znodes::acl::AclId;
@@ -18,6 +18,7 @@ use engine_znodes::{
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use zk_wire::{
     ConnectRequest, ConnectResponse, JuteError, JuteReader, JuteWriter, RequestHeader, frame,
 };
@@ -106,7 +107,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             let frame = self.next_frame().await?;
             let received_at = Instant::now();
             self.connection.requests.received();
-            session.touch(self.server.now_ms());
+            session.touch(self.server.ms_since_start(received_at));
             self.connection.wait_for_turn().await;
             if self.connection.output.has_ended() {
                 return Ok(());
@@ -466,8 +467,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
     /// Ends a connection that says not who it is where it has to.
     fn require_authentication(&self, mark: RequestMark) -> Result<(), ConnectionEnd> {
         let required = &self.server.options.required_schemes;
-        let held = self.connection.held();
-        if required.is_empty() || held.iter().any(|id| required.contains(&id.scheme)) {
+        let is_known = || self.connection.held().iter().any(|id| required.contains(&id.scheme));
+        if required.is_empty() || is_known() {
             return Ok(());
         }
         let code = ZkCode::SessionClosedRequireSaslAuth;

@@ -293,7 +293,11 @@ impl ZkServer {
 
     /// Milliseconds since the server started.
     pub(crate) fn now_ms(&self) -> u64 {
-        self.start.elapsed().as_millis() as u64
+        self.ms_since_start(Instant::now())
+    }
+
+    pub(crate) fn ms_since_start(&self, at: Instant) -> u64 {
+        at.duration_since(self.start).as_millis() as u64
     }
 
     pub(crate) fn new_password(&self) -> [u8; 16] {
@@ -321,11 +325,12 @@ impl ZkServer {
     /// The sessions by when they expire if nothing is heard of them, in milliseconds since 1970.
     pub(crate) fn session_expiries(&self) -> BTreeMap<u64, Vec<SessionId>> {
         let mut expiries: BTreeMap<u64, Vec<SessionId>> = BTreeMap::new();
+        let started_ms = self.started_ms();
         for session in self.sessions.lock().values() {
             let tick = u64::from(self.options.tick_ms);
             let timeout = u64::from(session.timeout_ms());
             let due = session.touched_ms.load(Ordering::Relaxed) + timeout;
-            let at = self.started_ms() + due.next_multiple_of(tick);
+            let at = started_ms + due.next_multiple_of(tick);
             expiries.entry(at).or_default().push(session.id);
         }
         expiries.values_mut().for_each(|sessions| sessions.sort());
@@ -394,8 +399,7 @@ impl ZkServer {
     }
 
     /// An instant in milliseconds since 1970; 0 for none.
-    pub(crate) fn ms_of(&self, at: Option<std::time::Instant>) -> u64 {
-        let ago = |at: std::time::Instant| at.elapsed().as_millis() as u64;
-        at.map_or(0, |at| self.znodes.core().wall_now().0.saturating_sub(ago(at)))
+    pub(crate) fn ms_of(&self, at: Option<Instant>) -> u64 {
+        at.map_or(0, |at| self.started_ms() + self.ms_since_start(at))
     }
 }

@@ -6,8 +6,8 @@
 //! that connections share no counter: the server's are added up when somebody asks.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::time::Instant;
 
+use tokio::time::Instant;
 use zk_wire::opcode as op;
 
 /// A request that was received.

@@ -103,7 +103,7 @@ fn setting(key: String, value: String, origin: SettingOrigin) -> SourceValue {
     SourceValue { layer: 0, key, value, origin }
 }
 
-/// What a name that is none of our settings means.
+/// Looks up a setting that has no counterpart here: whether it is known, and why it has no effect.
 pub(super) fn without_setting(given: &SourceValue) -> Result<SettingLookup, UnknownSetting> {
     let name = given.key.as_str();
     match WITHOUT_EFFECT.iter().find(|(begin, _)| name.starts_with(begin)) {

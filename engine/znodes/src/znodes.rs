@@ -252,7 +252,7 @@ impl Znodes {
         })
     }
 
-    /// The newest checkpoint; `None` if there is none, or if it cannot be read.
+    /// The newest checkpoint, if there is one that can be read.
     pub fn last_checkpoint(&self) -> Option<ZnodeCheckpoint> {
         let log = self.core.store().log(ZNODE_CHECKPOINTS_LOG).ok()?;
         let seal = seals(&log).next()?.ok()?;

@@ -94,9 +94,7 @@ impl EngineCore {
             done(results.pop().expect("one append, one result").map_err(EngineError::from));
         });
     }
-}
 
-impl EngineCore {
     /// Appends an event that concerns no state of the spine, and waits until it is on stable storage.
     ///
     /// # Errors
