@@ -16,7 +16,7 @@ use hlc::{ClockFence, WallClock};
 use parking_lot::Mutex;
 use storage::catalog::CatalogFaults;
 use testkit::rng::SeededRng;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::SimClock;
@@ -146,7 +146,7 @@ impl SimNode {
     pub(crate) fn start(
         disk: SimDisk,
         (shape, catalog): (WorldShape, PathBuf),
-        clock: &Arc<SimClock>,
+        (clock, panicked): (&Arc<SimClock>, &Arc<Notify>),
         mut rng: SeededRng,
     ) -> Result<SimNode, String> {
         let kafka_options = kafka_options();
@@ -162,7 +162,11 @@ impl SimNode {
         let engine = Arc::new(engine.map_err(|error| error.to_string())?);
         let kafka = KafkaServer::new(Arc::clone(&engine), kafka_options);
         let kafka = kafka.map_err(|error| error.to_string())?;
-        let turns = tokio::spawn(step_engine(Arc::clone(&engine), rng.fork()));
+        let turns = tokio::spawn(step_engine(
+            Arc::clone(&engine),
+            rng.fork(),
+            NotifyOnPanic(Arc::clone(panicked)),
+        ));
         let (stop, _) = watch::channel(false);
         let (tasks, rng) = (Mutex::new(vec![turns]), Mutex::new(rng));
         Ok(SimNode { disk, engine, kafka, catalog_faults, stop, tasks, rng })
@@ -233,8 +237,19 @@ impl SimNode {
     }
 }
 
+/// Notifies if it is dropped by a panic.
+struct NotifyOnPanic(Arc<Notify>);
+
+impl Drop for NotifyOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.notify_one();
+        }
+    }
+}
+
 /// Does the work of the node's threads, now and then.
-async fn step_engine(engine: Arc<Engine>, mut rng: SeededRng) {
+async fn step_engine(engine: Arc<Engine>, mut rng: SeededRng, _watch: NotifyOnPanic) {
     loop {
         tokio::time::sleep(Duration::from_millis(rng.between(0, STEP_MS_MAX))).await;
         engine.step();

@@ -27,6 +27,15 @@ pub(crate) fn run(seed: u64, prints: bool) -> Result<SimReport, String> {
 }
 
 async fn run_to_end(world: &Rc<SimWorld>, seed: u64) {
+    tokio::select! {
+        () = run_actors(world, seed) => {}
+        () = world.node_panicked.notified() => {
+            world.fail("the node", "the work of its threads panicked");
+        }
+    }
+}
+
+async fn run_actors(world: &Rc<SimWorld>, seed: u64) {
     let mut rng = SeededRng::new(seed);
     let mut admin = SimAdmin::new(world, rng.fork());
     admin.begin().await;

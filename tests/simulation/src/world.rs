@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use engine::Engine;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::SimReport;
@@ -49,6 +50,8 @@ pub(crate) struct SimWorld {
     coverage: RefCell<BTreeSet<CoveragePoint>>,
     started: Instant,
     sync_observations: Arc<Mutex<Vec<SimFact>>>,
+    /// Notified when the work of a node's threads panics: nothing would go on then.
+    pub(crate) node_panicked: Arc<Notify>,
 }
 
 impl SimWorld {
@@ -68,6 +71,7 @@ impl SimWorld {
             coverage: RefCell::default(),
             started: Instant::now(),
             sync_observations: Arc::default(),
+            node_panicked: Arc::default(),
         }
     }
 
@@ -83,6 +87,11 @@ impl SimWorld {
     /// Whether actors should end: time is up, or something has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.started.elapsed() >= WORLD_DURATION || self.has_failed()
+    }
+
+    /// What a node has of the world besides its disk: the clock, and whom to tell of a panic.
+    pub(crate) fn outside(&self) -> (&Arc<SimClock>, &Arc<Notify>) {
+        (&self.clock, &self.node_panicked)
     }
 
     /// The engine of the running node.

@@ -150,7 +150,7 @@ impl SimAdmin {
         self.world.note(WHO, &format!("flips {}", flipped.join(", ")));
         let Some(catalog) = self.next_catalog() else { return };
         let (disk, kept) = (SimDisk::new(memory), (self.world.shape, catalog));
-        let node = match SimNode::start(disk, kept, &self.world.clock, self.rng.fork()) {
+        let node = match SimNode::start(disk, kept, self.world.outside(), self.rng.fork()) {
             Ok(node) => node,
             Err(why) => {
                 self.world.cover(CoveragePoint::CorruptionRefused);
@@ -279,7 +279,7 @@ impl SimAdmin {
             match SimNode::start(
                 disk,
                 (self.world.shape, catalog),
-                &self.world.clock,
+                self.world.outside(),
                 self.rng.fork(),
             ) {
                 Ok(node) => break node,

@@ -1,6 +1,7 @@
 //! What must hold in every world: one invariant per file.
 
 mod acknowledged_is_never_lost;
+mod answers_as_they_were;
 mod compaction_keeps_the_newest;
 mod consumed_is_never_lost;
 mod cuts_are_closed;
@@ -16,7 +17,6 @@ mod history_is_immutable;
 mod moments_are_prefixes;
 mod nothing_below_the_frontier;
 mod offsets_are_dense;
-mod offsets_as_they_were;
 mod pins_keep_the_past;
 mod pins_last_until_they_expire;
 mod prefix_durability;
@@ -25,11 +25,9 @@ mod small_files_are_readable;
 mod stamps_increase;
 mod synced_files_are_never_lost;
 mod tombstones_respect_retention;
-mod topics_as_they_were;
 mod unconfirmed_clock_keeps_history;
 mod user_time_ends_are_exact;
 mod user_times_are_exact;
-mod znodes_as_they_were;
 
 use crate::audit::NodeAudit;
 use crate::facts::SimFact;
@@ -40,7 +38,7 @@ pub(crate) type InvariantResult = Result<(), String>;
 
 /// Something that always holds.
 pub(crate) trait Invariant {
-    /// The name of its file.
+    /// Its claim; mostly the name of its file.
     fn name(&self) -> &'static str;
 
     /// Handles a fact that became known at a step.
@@ -82,9 +80,9 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(futures_are_refused::FutureMomentRefusal::default()),
         Box::new(unconfirmed_clock_keeps_history::UnconfirmedClockKeepsHistory::default()),
         Box::new(fenced_clock_refuses_writes::FencedClockRefusesWrites::default()),
-        Box::new(topics_as_they_were::TopicsAsTheyWere::default()),
-        Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),
-        Box::new(znodes_as_they_were::ZnodesAsTheyWere::default()),
+        Box::new(answers_as_they_were::AnswersAsTheyWere::topics()),
+        Box::new(answers_as_they_were::AnswersAsTheyWere::offsets()),
+        Box::new(answers_as_they_were::AnswersAsTheyWere::znodes()),
         Box::new(files_as_they_were::FilesAsTheyWere),
         Box::new(files_follow_posix::FilesFollowPosix),
         Box::new(small_files_are_readable::SmallFilesAreReadable),
