@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use bytes::Bytes;
 use client::zookeeper::{NewZnode, ZkClient, ZkClientError, ZooKeeperCode};
 use indicatif::ProgressBar;
@@ -58,6 +58,9 @@ struct ImportCounts {
 }
 
 pub(super) async fn run(client: &mut ZkClient, args: ImportZnodesArgs) -> anyhow::Result<()> {
+    if args.from.contains('/') && !Path::new(&args.from).is_dir() {
+        bail!("there is no directory {}: give the dataDir of a ZooKeeper, or HOST:PORT", args.from);
+    }
     let path = args.path.clone();
     create_parents(client, &path).await?;
     let mut import = Import {
