@@ -15,9 +15,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
@@ -151,7 +151,8 @@ struct ClientHistory {
 struct HistoryRun {
     address: Mutex<SocketAddr>,
     is_over: AtomicBool,
-    answers: AtomicU64,
+    answers: Mutex<u64>,
+    answered: Condvar,
 }
 
 /// The clients end too if the test fails.
@@ -307,7 +308,8 @@ impl HistoryClient<'_> {
             issued.answer = Some(HistoryReply { at: Instant::now(), zxid, err, found });
             frames.push(HistoryFrame::Reply(next));
             next += 1;
-            self.run.answers.fetch_add(1, Ordering::Relaxed);
+            *self.run.answers.lock().expect("nobody panics with it") += 1;
+            self.run.answered.notify_one();
         }
         Some(())
     }
@@ -559,7 +561,8 @@ fn run(seed: u64) {
     let run = HistoryRun {
         address: Mutex::new(address(&server)),
         is_over: AtomicBool::new(false),
-        answers: AtomicU64::new(0),
+        answers: Mutex::new(0),
+        answered: Condvar::new(),
     };
     let mut rng = SeededRng::new(seed);
     let (histories, server) = std::thread::scope(|scope| {
@@ -605,9 +608,11 @@ fn run(seed: u64) {
 }
 
 fn wait_for_answers(run: &HistoryRun) {
-    let (begun, before) = (Instant::now(), run.answers.load(Ordering::Relaxed));
-    while run.answers.load(Ordering::Relaxed) < before + ANSWERS_BETWEEN_KILLS {
-        assert!(begun.elapsed() < TIMEOUT, "the clients stand still");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let answers = run.answers.lock().expect("nobody panics with it");
+    let wanted = *answers + ANSWERS_BETWEEN_KILLS;
+    let too_few = |answers: &mut u64| *answers < wanted;
+    let waited = run.answered.wait_timeout_while(answers, TIMEOUT, too_few);
+    let (answers, ended) = waited.expect("nobody panics with it");
+    drop(answers);
+    assert!(!ended.timed_out(), "the clients stand still");
 }

@@ -59,11 +59,13 @@ async fn nodes(zk: &Client) -> StepResult {
 
 async fn sequences(zk: &Client) -> StepResult {
     let options = CreateMode::PersistentSequential.with_acls(Acls::anyone_all());
-    for expected in 0..3 {
+    let mut previous = None;
+    for _ in 0..3 {
         let (_, sequence) = zk.create("/s-", b"", &options).await.map_err(text)?;
         let shown = sequence.to_string();
         let number: u32 = shown[shown.len() - 10..].parse().map_err(text)?;
-        equal("number", true, number >= expected)?;
+        equal("number", previous.unwrap_or(number), number)?;
+        previous = Some(number + 1);
     }
     Ok(())
 }
