@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer};
-use compat_zk::ZkServer;
+use compat_zk::ZkOptions;
 use engine::{Engine, EngineError, EngineOptions};
 use fileview::fuse::FuseMounts;
 use fileview::tree::{TreeOptions, ViewTree};
 use hlc::OsClock;
+use storage::DataDirectory;
 use storage::disk::RealDisk;
-use storage::{AbortOnPanic, DataDirectory};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::admin;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
 use crate::http_hosts::HttpHosts;
-use crate::listen::bind_port;
+use crate::listen::{Listener, bind_port};
+use crate::maintenance::MaintenanceTasks;
 use crate::status::{ServerParts, ServerStatus};
+use crate::zookeeper::{ZookeeperPorts, ZookeeperService};
 
 /// How long connections may take to end. The Kafka protocol server has a limit of its own; this
 /// limit applies to that server.
@@ -45,37 +45,20 @@ const OPENING_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Broker;
 
-/// A listener, and the task that serves it.
-#[derive(Debug)]
-struct Listener {
-    address: SocketAddr,
-    task: JoinHandle<()>,
-    stop: watch::Sender<bool>,
-}
-
 #[derive(Debug)]
 pub struct RunningBroker {
     status: Arc<ServerStatus>,
     engine: Arc<Engine>,
     kafka: Arc<KafkaServer>,
     kafka_listener: Option<Listener>,
-    zookeeper_listener: Option<Listener>,
+    zookeeper: Option<ZookeeperService>,
     admin_listener: Option<Listener>,
     mounts: FuseMounts,
     /// Serves the owner's requests. `None` if the socket could not be created.
     control: Option<ControlSocket>,
-    /// The periodic tasks: retention, compaction and reclaiming.
-    maintenance: JoinSet<()>,
+    maintenance: MaintenanceTasks,
     /// Held until everything in it is closed.
     data_dir: DataDirectory,
-}
-
-/// Runs maintenance, and aborts on a panic. Without it, nothing would be removed until the disk is
-/// full.
-async fn abort_on_panic(maintenance: impl Future<Output = ()>) {
-    let abort = AbortOnPanic;
-    maintenance.await;
-    drop(abort);
 }
 
 impl Broker {
@@ -86,13 +69,12 @@ impl Broker {
     /// # Errors
     /// What prevents the start, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<RunningBroker> {
+        let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
+        let zookeeper_ports = ZookeeperPorts::bind(&config).await?;
+        let admin_port = bind_port(&config.http, "operators", "--http").await?;
         let Config {
             data_dir, mut engine, kafka_server: mut kafka_options, mounts: mounted, ..
         } = config;
-        let kafka_port = bind_port(&config.kafka, "Kafka's clients", "--kafka").await?;
-        let zookeeper_port =
-            bind_port(&config.zookeeper, "ZooKeeper's clients", "--zookeeper").await?;
-        let admin_port = bind_port(&config.http, "operators", "--http").await?;
         let status = ServerStatus::starting();
         let admin_listener = match admin_port {
             Some(port) => {
@@ -135,25 +117,11 @@ impl Broker {
             }
             None => None,
         };
-        let zookeeper = match zookeeper_port {
-            Some(port) => {
-                let mut options = config.zookeeper_server;
-                options.client_port = port.address()?.port();
-                options.data_dir = data.clone();
-                Some((port, ZkServer::new(Arc::clone(engine.znodes()), options)))
-            }
-            None => None,
-        };
-        let mut maintenance = JoinSet::new();
-        let zookeeper_server = zookeeper.as_ref().map(|(_, server)| Arc::clone(server));
-        let zookeeper_listener = match zookeeper {
-            Some((port, zookeeper)) => {
-                let doing = || format!("listen for ZooKeeper's clients on {}", config.zookeeper);
-                let listener = port.listen().with_context(doing)?;
-                maintenance.spawn(abort_on_panic(Arc::clone(&zookeeper).run_maintenance()));
-                Some(Listener::open(listener, |listener, stop| {
-                    compat_zk::serve(zookeeper, listener, stop)
-                })?)
+        let mut maintenance = MaintenanceTasks::default();
+        let zookeeper = match zookeeper_ports {
+            Some(ports) => {
+                let options = ZkOptions { data_dir: data.clone(), ..config.zookeeper_server };
+                Some(ports.serve(engine.znodes(), options, &mut maintenance)?)
             }
             None => None,
         };
@@ -161,19 +129,19 @@ impl Broker {
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlContext { mounts: mounts.clone(), timekeeper });
-        maintenance.spawn(abort_on_panic(Arc::clone(&engine).run_maintenance()));
-        maintenance.spawn(abort_on_panic(Arc::clone(&kafka).run_maintenance()));
+        maintenance.spawn(Arc::clone(&engine).run_maintenance());
+        maintenance.spawn(Arc::clone(&kafka).run_maintenance());
         status.serving(ServerParts {
             engine: Arc::clone(&engine),
             kafka: Arc::clone(&kafka),
-            zookeeper: zookeeper_server,
+            zookeeper: zookeeper.as_ref().map(|zookeeper| Arc::clone(&zookeeper.server)),
         });
         Ok(RunningBroker {
             status,
             engine,
             kafka,
             kafka_listener,
-            zookeeper_listener,
+            zookeeper,
             admin_listener,
             mounts,
             control,
@@ -286,32 +254,6 @@ fn new_cluster_id() -> String {
     if id.starts_with('-') { new_cluster_id() } else { id }
 }
 
-impl Listener {
-    fn open<F>(
-        listener: TcpListener,
-        serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F,
-    ) -> anyhow::Result<Listener>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let address = listener.local_addr().context("see which port was taken")?;
-        let (stop, stopped) = watch::channel(false);
-        Ok(Listener { address, task: tokio::spawn(serve(listener, stopped)), stop })
-    }
-
-    fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    /// Stops accepting, and waits up to `patience` for the responses in progress.
-    async fn close(mut self, patience: Duration) {
-        self.stop();
-        if tokio::time::timeout(patience, &mut self.task).await.is_err() {
-            self.task.abort();
-        }
-    }
-}
-
 impl RunningBroker {
     /// The address for Kafka clients, if any.
     pub fn kafka_address(&self) -> Option<SocketAddr> {
@@ -320,7 +262,12 @@ impl RunningBroker {
 
     /// The address for ZooKeeper clients, if any.
     pub fn zookeeper_address(&self) -> Option<SocketAddr> {
-        self.zookeeper_listener.as_ref().map(|door| door.address)
+        self.zookeeper.as_ref()?.plain.as_ref().map(|door| door.address)
+    }
+
+    /// The address for ZooKeeper clients over TLS, if any.
+    pub fn zookeeper_tls_address(&self) -> Option<SocketAddr> {
+        self.zookeeper.as_ref()?.secure.as_ref().map(|door| door.address)
     }
 
     /// The address for operators, if any.
@@ -360,8 +307,10 @@ impl RunningBroker {
         self.status.stopping(why);
         // Maintenance stops first, because from now on groups look as if they had no members.
         self.maintenance.shutdown().await;
-        if let Some(door) = self.zookeeper_listener {
-            door.close(ADMIN_DRAIN_MAX).await;
+        if let Some(zookeeper) = self.zookeeper {
+            for door in [zookeeper.plain, zookeeper.secure].into_iter().flatten() {
+                door.close(ADMIN_DRAIN_MAX).await;
+            }
         }
         if let Some(door) = self.kafka_listener {
             door.stop();
@@ -400,7 +349,11 @@ impl fmt::Display for RunningBroker {
         };
         let (kafka, http) = (place(self.kafka_address()), place(self.admin_address()));
         let zookeeper = place(self.zookeeper_address());
-        write!(f, "ready kafka={kafka} zookeeper={zookeeper} http={http}")
+        write!(f, "ready kafka={kafka} zookeeper={zookeeper} http={http}")?;
+        match self.zookeeper_tls_address() {
+            Some(address) => write!(f, " zookeeper-tls={address}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use compat_kafka::KafkaOptions;
 use compat_zk::ZkOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
+use tls::TlsOptions;
 
 mod kafka;
 mod memory;
@@ -56,6 +57,11 @@ pub struct Config {
     pub mounts: Vec<PathBuf>,
     /// The address for ZooKeeper clients.
     pub zookeeper: ListenAddress,
+    /// The address for ZooKeeper clients over TLS.
+    pub zookeeper_tls: ListenAddress,
+    pub zookeeper_tls_options: TlsOptions,
+    /// `client.portUnification`: whether TLS is spoken at `zookeeper` too, with those who begin it.
+    pub zookeeper_unified: bool,
     pub zookeeper_server: ZkOptions,
     /// The options of the engine. The catalog's directory follows from `data_dir`.
     pub engine: EngineOptions,
@@ -138,6 +144,9 @@ fn empty_config() -> Config {
         http: ListenAddress::Off,
         http_hosts: Vec::new(),
         zookeeper: ListenAddress::Off,
+        zookeeper_tls: ListenAddress::Off,
+        zookeeper_tls_options: TlsOptions::default(),
+        zookeeper_unified: false,
         zookeeper_server: ZkOptions::default(),
         mounts: Vec::new(),
         engine: EngineOptions::default(),

@@ -15,10 +15,12 @@ mod http_hosts;
 mod http_response;
 mod listen;
 pub mod logging;
+mod maintenance;
 mod metrics;
 mod process;
 mod run;
 mod status;
+mod zookeeper;
 
 pub use broker::{Broker, RunningBroker};
 pub use config::nearest::{distance, nearest};

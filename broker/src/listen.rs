@@ -2,10 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context;
 use compat_kafka::AdvertisedAddress;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::config::ListenAddress;
 
@@ -24,6 +27,40 @@ impl BoundPort {
     /// Starts listening: clients can connect.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
         self.0.listen(BACKLOG)
+    }
+}
+
+/// A listener, and the task that serves it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) address: SocketAddr,
+    pub(crate) task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Listener {
+    pub(crate) fn open<F>(
+        listener: TcpListener,
+        serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F,
+    ) -> anyhow::Result<Listener>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let address = listener.local_addr().context("see which port was taken")?;
+        let (stop, stopped) = watch::channel(false);
+        Ok(Listener { address, task: tokio::spawn(serve(listener, stopped)), stop })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Stops accepting, and waits up to `patience` for the responses in progress.
+    pub(crate) async fn close(mut self, patience: Duration) {
+        self.stop();
+        if tokio::time::timeout(patience, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use history_documents::{RefusalDocument, ServerRefusal, ZNODE_HISTORY_OPCODE};
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tls::TlsClient;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use zk_wire::opcode as op;
@@ -50,6 +51,16 @@ pub enum ZkClientError {
         /// The system's error.
         cause: io::Error,
     },
+    /// TLS failed.
+    #[error(
+        "no secure connection to {address}: {cause}; give the certificates that sign for it with --tls-trust, and where it asks who you are, yours with --tls-key"
+    )]
+    Insecure {
+        /// The address.
+        address: String,
+        /// What went wrong in the handshake.
+        cause: io::Error,
+    },
     /// The connection broke, or the answer took too long. Whether the request was carried out is
     /// unknown.
     #[error("{address} did not answer: {cause}")]
@@ -86,6 +97,19 @@ pub enum ZkClientError {
     /// The server understood a question about the past, and refused it.
     #[error("{0}")]
     History(ServerRefusal),
+}
+
+/// Shakes hands over TLS.
+async fn secured(
+    address: &str,
+    tls: &TlsClient,
+    stream: TcpStream,
+) -> Result<impl ZkStream + use<>, ZkClientError> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let shaken = timeout(PATIENCE, tls.connect(host, stream)).await;
+    let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    shaken.map_err(|cause| ZkClientError::Insecure { address: address.to_owned(), cause })
 }
 
 /// An error code in words.
@@ -201,26 +225,38 @@ impl NewZnode {
     }
 }
 
+/// A connection in the open, or over TLS.
+trait ZkStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> ZkStream for S {}
+
 /// A connection with a session.
 #[derive(Debug)]
 pub struct ZkClient {
     address: String,
-    stream: TcpStream,
+    stream: Box<dyn ZkStream>,
     received: BytesMut,
     xid: i32,
 }
 
 impl ZkClient {
-    /// Connects to HOST:PORT, and begins a session.
+    /// Connects to HOST:PORT, with `tls` over TLS, and begins a session.
     ///
     /// # Errors
     /// [`ZkClientError::Unreachable`], and others.
-    pub async fn connect(address: &str) -> Result<ZkClient, ZkClientError> {
+    pub async fn connect(
+        address: &str,
+        tls: Option<&TlsClient>,
+    ) -> Result<ZkClient, ZkClientError> {
         let unreachable = |cause| ZkClientError::Unreachable { address: address.to_owned(), cause };
         let connecting = timeout(PATIENCE, TcpStream::connect(address)).await;
         let stream = connecting.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?;
         let stream = stream.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
+        let stream: Box<dyn ZkStream> = match tls {
+            Some(tls) => Box::new(secured(address, tls, stream).await?),
+            None => Box::new(stream),
+        };
         let (address, received) = (address.to_owned(), BytesMut::new());
         let mut client = ZkClient { address, stream, received, xid: 0 };
         let request = ConnectRequest {
@@ -440,7 +476,11 @@ impl ZkClient {
     async fn send(&mut self, write: impl FnOnce(&mut BytesMut)) -> Result<(), ZkClientError> {
         let mut out = BytesMut::new();
         put_frame(&mut out, write);
-        self.stream.write_all(&out).await.map_err(|cause| self.gone(cause))
+        let written = async {
+            self.stream.write_all(&out).await?;
+            self.stream.flush().await
+        };
+        written.await.map_err(|cause| self.gone(cause))
     }
 
     /// The body of the next reply, or its error code.

@@ -2,6 +2,7 @@
 //! the names that it gives.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use engine_znodes::SessionId;
 use serde_json::{Map, Value, json};
@@ -202,12 +203,12 @@ impl ZkServer {
     }
 
     fn connections_document(&self, brief: bool) -> Value {
-        let connections: Vec<Value> = self
-            .connection_list()
-            .iter()
-            .map(|connection| self.connection_document(connection, brief))
-            .collect();
-        json!({ "connections": connections, "secure_connections": [] })
+        let (secure, plain): (Vec<_>, Vec<_>) =
+            self.connection_list().into_iter().partition(|connection| connection.is_secure());
+        let documents = |connections: Vec<Arc<Connection>>| -> Vec<Value> {
+            connections.iter().map(|found| self.connection_document(found, brief)).collect()
+        };
+        json!({ "connections": documents(plain), "secure_connections": documents(secure) })
     }
 
     fn connection_document(&self, connection: &Connection, brief: bool) -> Value {

@@ -1,7 +1,8 @@
 //! A connection, as the server and its watches know it.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use engine_znodes::acl::AclId;
@@ -29,6 +30,9 @@ pub(crate) struct Connection {
     pub(crate) output: ConnectionOutput,
     identity: RwLock<ConnectionIdentity>,
     session: OnceLock<SessionId>,
+    is_secure: AtomicBool,
+    /// `X509AuthenticationProvider.superUser`
+    x509_super_user: Option<String>,
     outstanding: AtomicUsize,
     answered: Notify,
 }
@@ -59,6 +63,7 @@ impl Connection {
         peer: SocketAddr,
         established_ms: u64,
         unread_bytes_max: usize,
+        x509_super_user: Option<String>,
     ) -> Connection {
         let own = AclId::new("ip", &peer.ip().to_string());
         Connection {
@@ -69,6 +74,8 @@ impl Connection {
             output: ConnectionOutput::new(unread_bytes_max),
             identity: RwLock::new(ConnectionIdentity::new(vec![own])),
             session: OnceLock::new(),
+            is_secure: AtomicBool::new(false),
+            x509_super_user,
             outstanding: AtomicUsize::new(0),
             answered: Notify::new(),
         }
@@ -110,6 +117,24 @@ impl Connection {
         }
         *identity = ConnectionIdentity::new(held);
         Ok(())
+    }
+
+    /// TLS is spoken on it, by the client of this name.
+    ///
+    /// # Errors
+    /// The name is too long.
+    pub(crate) fn secured(&self, client: Option<String>) -> io::Result<()> {
+        self.is_secure.store(true, Ordering::Relaxed);
+        let Some(client) = client else { return Ok(()) };
+        let own = AclId::new("x509", &client);
+        let is_super = self.x509_super_user.as_ref() == Some(&client);
+        let ids = is_super.then(|| AclId::new("super", &client)).into_iter().chain([own]);
+        self.identify(ids.collect())
+            .map_err(|_| io::Error::other("the name in the certificate is too long"))
+    }
+
+    pub(crate) fn is_secure(&self) -> bool {
+        self.is_secure.load(Ordering::Relaxed)
     }
 
     pub(crate) fn outstanding(&self) -> usize {

@@ -133,7 +133,8 @@ fn write_configuration(server: &ZkServer, out: &mut String) -> std::fmt::Result 
     let (options, sizes) = (&server.options, server.log_sizes());
     let data_dir = options.data_dir.display();
     writeln!(out, "clientPort={}", options.client_port)?;
-    writeln!(out, "secureClientPort=-1")?;
+    let secure_port = options.secure_client_port.map_or(-1, i32::from);
+    writeln!(out, "secureClientPort={secure_port}")?;
     writeln!(out, "dataDir={data_dir}")?;
     writeln!(out, "dataDirSize={}", sizes.checkpoint_bytes)?;
     writeln!(out, "dataLogDir={data_dir}")?;

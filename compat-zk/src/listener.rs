@@ -1,19 +1,40 @@
-//! Accepts connections.
+//! Accepts connections, in the open or over TLS.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tls::{TlsServer, TlsStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::connection::Connection;
 use crate::server::ZkServer;
 
 /// How long to wait after a connection could not be accepted: mostly, descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// The first byte of a handshake of TLS. A request begins with 0, and a four-letter word with a letter.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// How a port's connections are secured.
+#[derive(Clone, Debug)]
+pub enum ListenerSecurity {
+    Plain,
+    Tls(Arc<TlsServer>),
+    /// By what the client begins with: ZooKeeper's `client.portUnification`.
+    Either(Arc<TlsServer>),
+}
 
 /// Serves all who connect, until `stop` becomes true.
-pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+pub async fn serve(
+    server: Arc<ZkServer>,
+    listener: TcpListener,
+    security: ListenerSecurity,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -22,15 +43,13 @@ pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch
         };
         while connections.try_join_next().is_some() {}
         match accepted {
-            Ok(_) if connections.len() >= server.options.connections_max => {
-                server.refuse_connection("as many are open as may be (zookeeper.maxCnxns)");
-            }
             Ok((stream, peer)) => {
-                let server = Arc::clone(&server);
+                // Before the handshake, which costs more.
+                let Some(connection) = server.admit(peer) else { continue };
+                let (server, security) = (Arc::clone(&server), security.clone());
                 connections.spawn(async move {
-                    if stream.set_nodelay(true).is_ok() {
-                        server.serve(stream, peer).await;
-                    }
+                    serve_stream(&server, &connection, stream, &security).await;
+                    server.dismiss(&connection);
                 });
             }
             Err(error) => {
@@ -42,4 +61,48 @@ pub async fn serve(server: Arc<ZkServer>, listener: TcpListener, mut stop: watch
     drop(listener);
     // Sessions go on at the next start: their connections are cut, as by any server that goes away.
     connections.shutdown().await;
+}
+
+async fn serve_stream(
+    server: &Arc<ZkServer>,
+    connection: &Arc<Connection>,
+    stream: TcpStream,
+    security: &ListenerSecurity,
+) {
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let tls = match security {
+        ListenerSecurity::Plain => None,
+        ListenerSecurity::Tls(tls) => Some(tls),
+        ListenerSecurity::Either(tls) => {
+            match tokio::time::timeout(HANDSHAKE_MAX, begins_with_tls(&stream)).await {
+                Ok(Ok(true)) => Some(tls),
+                Ok(Ok(false)) => None,
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+    };
+    let Some(tls) = tls else { return server.serve(connection, stream).await };
+    match tokio::time::timeout(HANDSHAKE_MAX, shake_hands(connection, stream, tls)).await {
+        Ok(Ok(stream)) => server.serve(connection, stream).await,
+        Ok(Err(error)) => server.count_failed_handshake(connection.peer, &error),
+        Err(slow) => server.count_failed_handshake(connection.peer, &slow.into()),
+    }
+}
+
+async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(stream.peek(&mut first).await? == 1 && first[0] == TLS_HANDSHAKE)
+}
+
+/// Secures a connection. A client that shows a certificate is who that says.
+async fn shake_hands(
+    connection: &Connection,
+    stream: TcpStream,
+    tls: &TlsServer,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = tls.accept(stream).await?;
+    connection.secured(tls::client_name(&stream)?)?;
+    Ok(stream)
 }

@@ -49,6 +49,8 @@ impl ZkServer {
         put("global_sessions", "Sessions", whole(self.session_count() as u64));
         put("local_sessions", "Sessions of one server alone: none", whole(0));
         put("auth_failed_count", "Failed authentications", whole(self.auth_failures()));
+        let failed = self.failed_handshakes();
+        put("unsuccessful_handshake", "Failed handshakes of TLS", whole(failed));
         {
             let tree = self.znodes.tree();
             put("znode_count", "Znodes", whole(tree.len_as_zookeeper_counts() as u64));

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use engine_znodes::acl::OptionalSchemes;
 use zk_wire::FRAME_BYTES_MAX;
 
 use crate::sasl::SaslUsers;
@@ -14,6 +16,8 @@ const TICK_MS: u32 = 2000;
 pub struct ZkOptions {
     /// `clientPort`: only shown.
     pub client_port: u16,
+    /// `secureClientPort`: only shown.
+    pub secure_client_port: Option<u16>,
     /// `dataDir`: only shown.
     pub data_dir: PathBuf,
     /// `tickTime`, in milliseconds: how often sessions are checked for their end.
@@ -48,6 +52,10 @@ pub struct ZkOptions {
     pub login_section: String,
     /// The users of SASL, from a configuration of Java's login modules.
     pub sasl_users: SaslUsers,
+    /// Whether clients can show certificates.
+    pub has_x509: bool,
+    /// `X509AuthenticationProvider.superUser`: whose certificate makes them the super user.
+    pub x509_super_user: Option<String>,
     /// `enforce.auth.schemes`, if that is enabled: a connection has to have an id in one of them.
     pub required_schemes: BTreeSet<String>,
     /// `znode.container.checkIntervalMs`: how often containers and times to live are looked at.
@@ -65,6 +73,7 @@ impl Default for ZkOptions {
     fn default() -> ZkOptions {
         ZkOptions {
             client_port: 0,
+            secure_client_port: None,
             data_dir: PathBuf::new(),
             tick_ms: TICK_MS,
             session_timeout_ms_min: None,
@@ -82,6 +91,8 @@ impl Default for ZkOptions {
             super_user: None,
             login_section: "Server".to_owned(),
             sasl_users: SaslUsers::default(),
+            has_x509: false,
+            x509_super_user: None,
             required_schemes: BTreeSet::new(),
             container_check_interval: Duration::from_secs(60),
             container_reaps_per_minute: 10_000,
@@ -92,6 +103,11 @@ impl Default for ZkOptions {
 }
 
 impl ZkOptions {
+    /// The schemes that lists can have here.
+    pub(crate) fn optional_schemes(&self) -> OptionalSchemes {
+        OptionalSchemes { sasl: !self.sasl_users.is_empty(), x509: self.has_x509 }
+    }
+
     /// The timeout that a client gets that wants `wanted_ms`.
     pub(crate) fn session_timeout(&self, wanted_ms: i32) -> u32 {
         let wanted = u32::try_from(wanted_ms).unwrap_or(0);

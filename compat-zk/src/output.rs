@@ -3,6 +3,7 @@
 //! Replies and events are appended to a buffer without waiting. One task per connection writes the
 //! buffer to the socket.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -215,7 +216,7 @@ impl ConnectionOutput {
                 continue;
             }
             tokio::select! {
-                written = stream.write_all(&bytes) => match written {
+                written = write_all(stream, &bytes) => match written {
                     Ok(()) => self.drained.notify_one(),
                     Err(_) => return,
                 },
@@ -223,4 +224,10 @@ impl ConnectionOutput {
             }
         }
     }
+}
+
+async fn write_all(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    // TLS may still hold the last of it.
+    stream.flush().await
 }

@@ -1,6 +1,7 @@
 //! The server: sessions, connections and watches over one tree.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,6 +78,7 @@ pub struct ZkServer {
     refusals: Mutex<LogThrottle>,
     rejected: AtomicU64,
     auth_failures: AtomicU64,
+    failed_handshakes: AtomicU64,
     /// What connections did that have ended.
     traffic_before: Mutex<ServerTraffic>,
     start: Instant,
@@ -112,28 +114,29 @@ impl ZkServer {
             refusals: Mutex::default(),
             rejected: AtomicU64::new(0),
             auth_failures: AtomicU64::new(0),
+            failed_handshakes: AtomicU64::new(0),
             traffic_before: Mutex::default(),
             start: Instant::now(),
         })
     }
 
-    /// Serves a connection from `peer` until it ends.
-    pub async fn serve(
+    /// Serves a connection until it ends.
+    pub(crate) async fn serve(
         self: &Arc<ZkServer>,
+        connection: &Arc<Connection>,
         stream: impl AsyncRead + AsyncWrite,
-        peer: SocketAddr,
     ) {
-        let Some(connection) = self.admit(peer) else {
-            self.refuse_connection("too many come from one address (zookeeper.maxClientCnxns)");
-            return;
-        };
-        serve_connection(self, &connection, stream).await;
+        serve_connection(self, connection, stream).await;
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn dismiss(&self, connection: &Arc<Connection>) {
         {
             let mut connections = self.connections.lock();
             connections.remove(&connection.id());
             self.traffic_before.lock().add(&connection.requests, &connection.output.stats());
         }
-        self.watches().lock().remove_connection(&connection);
+        self.watches().lock().remove_connection(connection);
         let session = connection.session().and_then(|id| self.sessions.lock().get(&id).cloned());
         if let Some(session) = session {
             let mut attached = session.connection.lock();
@@ -143,17 +146,24 @@ impl ZkServer {
         }
     }
 
-    fn admit(&self, peer: SocketAddr) -> Option<Arc<Connection>> {
+    /// A new connection from `peer`, if there may be another one.
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<Arc<Connection>> {
         let mut connections = self.connections.lock();
+        if connections.len() >= self.options.connections_max {
+            self.refuse_connection("as many are open as may be (zookeeper.maxCnxns)");
+            return None;
+        }
         let max = self.options.connections_per_address_max;
         let held = connections.values().filter(|held| held.peer.ip() == peer.ip()).count();
         if max > 0 && held >= max {
+            self.refuse_connection("too many come from one address (zookeeper.maxClientCnxns)");
             return None;
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.znodes.core().wall_now().0;
         let unread_bytes_max = self.options.unread_bytes_max;
-        let connection = Arc::new(Connection::new(id, peer, now_ms, unread_bytes_max));
+        let super_name = self.options.x509_super_user.clone();
+        let connection = Arc::new(Connection::new(id, peer, now_ms, unread_bytes_max, super_name));
         connections.insert(id, Arc::clone(&connection));
         Some(connection)
     }
@@ -378,6 +388,17 @@ impl ZkServer {
 
     pub(crate) fn count_auth_failure(&self) {
         self.auth_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A client that did not speak TLS as it has to, or showed no certificate that is trusted.
+    pub(crate) fn count_failed_handshake(&self, peer: SocketAddr, error: &io::Error) {
+        tracing::debug!(%peer, %error, "a handshake of TLS failed");
+        self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+        self.count_auth_failure();
+    }
+
+    pub(crate) fn failed_handshakes(&self) -> u64 {
+        self.failed_handshakes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn log_sizes(&self) -> ZnodeLogSizes {

@@ -84,7 +84,7 @@ fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<Znode
         WriteOpBody::Create { data, acl, flags, ttl } => {
             let lifetime = lifetime_of(opcode, flags, ttl, options)?;
             split_path(&path)?;
-            let acl = resolve_acl(acl.as_deref(), held, !options.sasl_users.is_empty())?;
+            let acl = resolve_acl(acl.as_deref(), held, options.optional_schemes())?;
             let is_sequential = is_sequential(flags);
             Ok(ZnodeOp::Create { path, data, acl, lifetime, is_sequential })
         }
@@ -98,7 +98,7 @@ fn znode_op(write: WriteOp, held: &[AclId], options: &ZkOptions) -> Result<Znode
         }
         WriteOpBody::SetAcl { acl, version } => {
             check_path(&path)?;
-            let acl = resolve_acl(acl.as_deref(), held, !options.sasl_users.is_empty())?;
+            let acl = resolve_acl(acl.as_deref(), held, options.optional_schemes())?;
             Ok(ZnodeOp::SetAcl { path, acl, version })
         }
         WriteOpBody::Check { version } => {

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Stock ZooKeeper clients against a server that runs already, ours or Apache's.
 #
-#   run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go|rust…]
+#   run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [--tls HOST:PORT=CERTIFICATES] [java|kazoo|go|rust…]
 #
-# The server needs extendedTypesEnabled, and with --sasl that user. Each client is fetched from its own registry at a pinned version, into the cache
+# The server needs extendedTypesEnabled, and with --sasl that user. With --tls it serves that address too, with the
+# certificates that make-certificates.sh made, clientAuth=need, and O=Frames,CN=root as
+# X509AuthenticationProvider.superUser. Each client is fetched from its own registry at a pinned version, into the cache
 # directory (FREEZEFRAME_CLIENTS_CACHE, else below XDG_CACHE_HOME). --past also reads the tree as of a moment, which
 # Apache's server cannot. Every program takes less than a minute. The last line counts steps.
 set -uo pipefail
@@ -11,14 +13,18 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FREEZEFRAME_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/freezeframe-clients}
 
-connect=${1:?usage: run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [java|kazoo|go|rust…]}
+connect=${1:?usage: run-all.sh HOST:PORT [--past] [--sasl USER:PASSWORD] [--tls HOST:PORT=CERTIFICATES] [java|kazoo|go|rust…]}
 shift
-past=() sasl=() chosen=()
+past=() sasl=() tls=() chosen=()
 while [[ $# -gt 0 ]]; do
     case $1 in
         --past) past=(--past) ;;
         --sasl)
             sasl=(--sasl "${2:?a user and a password}")
+            shift
+            ;;
+        --tls)
+            tls=(--tls "${2:?an address and a directory}")
             shift
             ;;
         java | kazoo | go | rust) chosen+=("$1") ;;
@@ -37,7 +43,7 @@ build_java() {
     mvn -B -q -Dstyle.color=never -f "$here/java/pom.xml" -Dbuild.dir="$cache/zookeeper-java" package
 }
 run_java() {
-    java -cp "$cache/zookeeper-java/classes:$cache/zookeeper-java/lib/*" freezeframe.zookeeper.Main "$@" "${sasl[@]}"
+    java -cp "$cache/zookeeper-java/classes:$cache/zookeeper-java/lib/*" freezeframe.zookeeper.Main "$@" "${sasl[@]}" "${tls[@]}"
 }
 
 build_kazoo() {
@@ -45,7 +51,7 @@ build_kazoo() {
         "$cache/zookeeper-python/bin/pip" install -q -r "$here/python/requirements.txt"
 }
 run_kazoo() {
-    PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@" "${sasl[@]}"
+    PYTHONPYCACHEPREFIX=$cache/pycache "$cache/zookeeper-python/bin/python" "$here/python/with_kazoo.py" "$@" "${sasl[@]}" "${tls[@]}"
 }
 
 build_go() { (cd "$here/go" && go build -o "$cache/zookeeper-go/client" .); }

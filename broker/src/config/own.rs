@@ -8,6 +8,7 @@ use std::time::Duration;
 use compat_zk::SaslUsers;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
+use tls::{ClientAuthentication, Password, StoreFile, TlsVersion, all_cipher_suites};
 
 use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
@@ -53,6 +54,32 @@ fn unless_default(value: &mut SettingValue) -> Result<Option<u32>, ExpectedForm>
     Ok(u32::try_from(value.whole(-1, I32_MAX)?).ok())
 }
 
+/// What a file is is seen by its content.
+fn store_type(value: &mut SettingValue) -> Result<(), ExpectedForm> {
+    match value.text().to_ascii_uppercase().as_str() {
+        "" | "PEM" | "PKCS12" | "JKS" => Ok(()),
+        _ => Err("give PEM or PKCS12".to_owned()),
+    }
+}
+
+/// Reads a password from a file.
+fn password_at(value: &mut SettingValue, store: &mut StoreFile) -> Result<(), ExpectedForm> {
+    if value.text().is_empty() {
+        return Ok(());
+    }
+    store.password = Password::read(Path::new(value.text()))
+        .map_err(|error| format!("give a file that can be read: {error}"))?;
+    Ok(())
+}
+
+/// Of a check that there is not here.
+fn unless_true(value: &mut SettingValue, why: &str) -> Result<(), ExpectedForm> {
+    match value.boolean()? {
+        true => Err(format!("give false: {why}")),
+        false => Ok(()),
+    }
+}
+
 pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("server.data-dir", "./freezeframe-data", |config, value| {
         if value.text().is_empty() {
@@ -75,6 +102,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("server.zookeeper", "off", |config, value| {
         config.zookeeper = value.listen()?;
+        Ok(())
+    }),
+    setting("server.zookeeper-tls", "off", |config, value| {
+        config.zookeeper_tls = value.listen()?;
         Ok(())
     }),
     setting("server.mount", "", |config, value| {
@@ -275,13 +306,90 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         };
         Ok(())
     }),
+    setting("zookeeper.ssl.keyStore.location", "", |config, value| {
+        config.zookeeper_tls_options.key_store.path = value.text().into();
+        Ok(())
+    }),
+    setting("zookeeper.ssl.keyStore.type", "", |_, value| store_type(value)),
+    setting("zookeeper.ssl.keyStore.password", "", |config, value| {
+        config.zookeeper_tls_options.key_store.password = Password::new(value.text());
+        Ok(())
+    }),
+    setting("zookeeper.ssl.keyStore.passwordPath", "", |config, value| {
+        password_at(value, &mut config.zookeeper_tls_options.key_store)
+    }),
+    setting("zookeeper.ssl.trustStore.location", "", |config, value| {
+        config.zookeeper_tls_options.trust_store.path = value.text().into();
+        Ok(())
+    }),
+    setting("zookeeper.ssl.trustStore.type", "", |_, value| store_type(value)),
+    setting("zookeeper.ssl.trustStore.password", "", |config, value| {
+        config.zookeeper_tls_options.trust_store.password = Password::new(value.text());
+        Ok(())
+    }),
+    setting("zookeeper.ssl.trustStore.passwordPath", "", |config, value| {
+        password_at(value, &mut config.zookeeper_tls_options.trust_store)
+    }),
+    setting("zookeeper.ssl.clientAuth", "need", |config, value| {
+        let asked = match value.text().to_ascii_lowercase().as_str() {
+            "none" => ClientAuthentication::None,
+            "want" => ClientAuthentication::Want,
+            "need" | "" => ClientAuthentication::Need,
+            _ => return Err("give need, want or none".to_owned()),
+        };
+        config.zookeeper_tls_options.client_authentication = asked;
+        Ok(())
+    }),
+    setting("zookeeper.ssl.enabledProtocols", "TLSv1.3,TLSv1.2", |config, value| {
+        let versions = value.text().split(',').map(|version| match version.trim() {
+            "TLSv1.2" => Ok(TlsVersion::Tls12),
+            "TLSv1.3" => Ok(TlsVersion::Tls13),
+            _ => Err("give TLSv1.3, TLSv1.2, or both with a comma".to_owned()),
+        });
+        config.zookeeper_tls_options.versions = versions.collect::<Result<_, _>>()?;
+        Ok(())
+    }),
+    setting("zookeeper.ssl.ciphersuites", "", |config, value| {
+        let suites = value.text().split(',').map(str::trim).filter(|suite| !suite.is_empty());
+        config.zookeeper_tls_options.cipher_suites = suites.map(str::to_owned).collect();
+        let (unknown, known) = config.zookeeper_tls_options.cipher_suites_by_support();
+        match (known.is_empty(), unknown.is_empty()) {
+            (true, false) => Err(format!("give suites that TLS has here: {}", all_cipher_suites())),
+            (_, true) => Ok(()),
+            (false, false) => {
+                let unknown = unknown.join(", ");
+                config.warnings.push(format!(
+                    "zookeeper.ssl.ciphersuites: {unknown} are not offered: TLS does not have them here"
+                ));
+                Ok(())
+            }
+        }
+    }),
+    setting("zookeeper.ssl.clientHostnameVerification", "false", |_, value| {
+        unless_true(value, "the names of clients' machines are not looked at in their certificates")
+    }),
+    setting("zookeeper.ssl.crl", "false", |_, value| {
+        unless_true(value, "no lists of revoked certificates are fetched")
+    }),
+    setting("zookeeper.ssl.ocsp", "false", |_, value| {
+        unless_true(value, "nobody is asked whether a certificate was revoked")
+    }),
+    setting("zookeeper.client.portUnification", "false", |config, value| {
+        config.zookeeper_unified = value.boolean()?;
+        Ok(())
+    }),
+    setting("zookeeper.X509AuthenticationProvider.superUser", "", |config, value| {
+        config.zookeeper_server.x509_super_user =
+            Some(value.text().to_owned()).filter(|text| !text.is_empty());
+        Ok(())
+    }),
     setting("zookeeper.enforce.auth.schemes", "", |config, value| {
         let schemes = value.text().split(',').map(str::trim).filter(|scheme| !scheme.is_empty());
         let schemes: BTreeSet<String> = schemes.map(str::to_owned).collect();
         if let Some(unknown) =
-            schemes.iter().find(|scheme| !["digest", "sasl", "ip"].contains(&&***scheme))
+            schemes.iter().find(|scheme| !["digest", "sasl", "x509", "ip"].contains(&&***scheme))
         {
-            return Err(format!("give some of digest, sasl, ip; {unknown} is none"));
+            return Err(format!("give some of digest, sasl, x509, ip; {unknown} is none"));
         }
         if schemes.contains("sasl") && config.zookeeper_server.sasl_users.is_empty() {
             return Err("give the users of SASL with zookeeper.sasl.login-config".to_owned());

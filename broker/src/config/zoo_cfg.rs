@@ -11,6 +11,8 @@ use super::{SettingLookup, UnknownSetting};
 /// The settings that have the same meaning behind `zookeeper.`.
 const SAME: &[&str] = &[
     "4lw.commands.whitelist",
+    "X509AuthenticationProvider.superUser",
+    "client.portUnification",
     "enforceQuota",
     "extendedTypesEnabled",
     "jute.maxbuffer",
@@ -19,6 +21,20 @@ const SAME: &[&str] = &[
     "maxSessionTimeout",
     "minSessionTimeout",
     "reconfigEnabled",
+    "ssl.ciphersuites",
+    "ssl.clientAuth",
+    "ssl.clientHostnameVerification",
+    "ssl.crl",
+    "ssl.enabledProtocols",
+    "ssl.keyStore.location",
+    "ssl.keyStore.password",
+    "ssl.keyStore.passwordPath",
+    "ssl.keyStore.type",
+    "ssl.ocsp",
+    "ssl.trustStore.location",
+    "ssl.trustStore.password",
+    "ssl.trustStore.passwordPath",
+    "ssl.trustStore.type",
     "superUser",
     "tickTime",
     "znode.container.checkIntervalMs",
@@ -34,7 +50,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("audit.", "freezeframe zk log shows who changed what"),
     (
         "authProvider",
-        "digest, ip and world are always there, sasl with zookeeper.sasl.login-config",
+        "digest, ip and world are always there, sasl with zookeeper.sasl.login-config, x509 with TLS",
     ),
     ("autopurge.", "zookeeper.history-retention says how long the history is kept"),
     ("clientPortListenBacklog", "1024 connections may wait"),
@@ -50,11 +66,15 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("metricsProvider.", "the address --http serves /metrics"),
     ("preAllocSize", "the journal is not allocated in advance"),
     ("quorum", "one server has all znodes"),
-    ("secureClientPort", "TLS is not served"),
     ("server.", "one server has all znodes"),
     ("skipACL", "access is always checked"),
     ("snap", "checkpoints are written as the log grows"),
-    ("ssl", "TLS is not served"),
+    ("ssl.protocol", "ssl.enabledProtocols says which versions are spoken"),
+    ("ssl.quorum", "one server has all znodes"),
+    ("ssl", "TLS has no such choice here"),
+    ("sslQuorum", "one server has all znodes"),
+    ("serverCnxnFactory", "one kind of connections serves both, in the open and over TLS"),
+    ("client.certReload", "files of TLS that change are always read again"),
     ("standaloneEnabled", "one server has all znodes"),
     ("syncEnabled", "one server has all znodes"),
     ("syncLimit", "one server has all znodes"),
@@ -66,6 +86,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
     let mut given = Vec::new();
     let (mut port, mut host) = (None, None);
+    let (mut secure_port, mut secure_host) = (None, None);
     let (mut is_enforced, mut schemes, mut requires_sasl) = (None, String::new(), None);
     for Property { line, name, value } in properties(text) {
         let origin = SettingOrigin::ZooCfg { path: path.to_owned(), line };
@@ -73,6 +94,8 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
         match name {
             "clientPort" => port = Some((value, origin)),
             "clientPortAddress" => host = Some(value),
+            "secureClientPort" => secure_port = Some((value, origin)),
+            "secureClientPortAddress" => secure_host = Some(value),
             "enforce.auth.enabled" => is_enforced = is_true(&value).then_some(origin),
             "enforce.auth.schemes" => schemes = value,
             "sessionRequireClientSASLAuth" => requires_sasl = is_true(&value).then_some(origin),
@@ -83,10 +106,13 @@ pub(super) fn read(path: &Path, text: &str) -> Vec<SourceValue> {
             name => given.push(setting(name.to_owned(), value, origin)),
         }
     }
-    if let Some((port, origin)) = port {
+    for (key, port, host) in
+        [("server.zookeeper", port, host), ("server.zookeeper-tls", secure_port, secure_host)]
+    {
+        let Some((port, origin)) = port else { continue };
         let host = host.unwrap_or_else(|| "0.0.0.0".to_owned());
         let host = if host.contains(':') { format!("[{host}]") } else { host };
-        given.push(setting("server.zookeeper".to_owned(), format!("{host}:{port}"), origin));
+        given.push(setting(key.to_owned(), format!("{host}:{port}"), origin));
     }
     let required = requires_sasl.map(|origin| ("sasl".to_owned(), origin));
     if let Some((schemes, origin)) = required.or(is_enforced.map(|origin| (schemes, origin))) {
@@ -223,6 +249,11 @@ mod tests {
         assert_eq!(address("clientPort=2181").unwrap(), "0.0.0.0:2181");
         assert_eq!(address("clientPortAddress=::1\nclientPort=2181").unwrap(), "[::1]:2181");
         assert_eq!(address("tickTime=1"), None);
+        let secure = read(Path::new("zoo.cfg"), "secureClientPort=2281\nssl.clientAuth=none");
+        let secure: Vec<_> = secure.iter().map(|given| (&*given.key, &*given.value)).collect();
+        let expected =
+            [("zookeeper.ssl.clientAuth", "none"), ("server.zookeeper-tls", "0.0.0.0:2281")];
+        assert_eq!(secure, expected);
     }
 
     #[test]

@@ -46,6 +46,10 @@ pub(crate) struct ServeArgs {
     /// The address for ZooKeeper clients [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
+    /// The address for ZooKeeper clients over TLS. Key and certificates: zookeeper.ssl.keyStore.location,
+    /// zookeeper.ssl.trustStore.location [default: off]
+    #[arg(long, value_name = "HOST:PORT")]
+    zookeeper_tls: Option<String>,
     /// The address for operators: /healthz, /readyz, /metrics, /clock/confirm, /commands, /v1 [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
@@ -125,6 +129,7 @@ impl ServeArgs {
             ("--data-dir", "server.data-dir", self.data_dir),
             ("--kafka", "server.kafka", self.kafka),
             ("--zookeeper", "server.zookeeper", self.zookeeper),
+            ("--zookeeper-tls", "server.zookeeper-tls", self.zookeeper_tls),
             ("--http", "server.http", self.http),
             ("--durability", "server.durability", durability),
             ("--mount", "server.mount", mounts),

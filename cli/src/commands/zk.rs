@@ -6,9 +6,12 @@ mod read;
 mod stored;
 mod write;
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
 use client::zookeeper::ZkClient;
 use hlc::Moment;
+use tls::{Password, StoreFile, TlsClient, TlsClientOptions};
 
 use crate::moments::MomentArg;
 
@@ -26,7 +29,8 @@ Examples:
   freezeframe zk log /app --recursive          who changed what, and when
   freezeframe zk diff /app '1 hour ago' now
   freezeframe zk restore /app --at '1 hour ago' --dry-run
-  freezeframe zk --zookeeper zk.example:2181 --auth digest:me:secret ls /")]
+  freezeframe zk --zookeeper zk.example:2181 --auth digest:me:secret ls /
+  freezeframe zk --zookeeper zk.example:2281 --tls-trust ca.pem --tls-key me.pem ls /")]
 pub(crate) struct ZkArgs {
     #[command(flatten)]
     server: ZkServerArgs,
@@ -49,6 +53,21 @@ struct ZkServerArgs {
     /// An identity, such as digest:USER:PASSWORD. May be given more than once.
     #[arg(long, global = true, value_name = "SCHEME:CREDENTIALS", value_parser = parse_auth)]
     auth: Vec<ZkIdentity>,
+    /// Speak TLS, and trust servers for which these certificates sign, PEM or PKCS#12.
+    #[arg(long, global = true, env = "FREEZEFRAME_TLS_TRUST", value_name = "FILE")]
+    tls_trust: Option<PathBuf>,
+    /// Our key and certificates for servers that ask who we are, PEM or PKCS#12.
+    #[arg(
+        long,
+        global = true,
+        env = "FREEZEFRAME_TLS_KEY",
+        requires = "tls_trust",
+        value_name = "FILE"
+    )]
+    tls_key: Option<PathBuf>,
+    /// A file with the password of both.
+    #[arg(long, global = true, env = "FREEZEFRAME_TLS_PASSWORD_FILE", value_name = "FILE")]
+    tls_password_file: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -147,12 +166,36 @@ fn moment_text(at: &MomentArg) -> String {
 
 impl ZkServerArgs {
     async fn connect(&self) -> anyhow::Result<ZkClient> {
-        connect(&self.zookeeper, &self.auth).await
+        let password = self.tls_password_file.as_deref();
+        let tls = open_tls(self.tls_trust.as_deref(), self.tls_key.as_deref(), password)?;
+        connect(&self.zookeeper, &self.auth, tls.as_ref()).await
     }
 }
 
-async fn connect(address: &str, identities: &[ZkIdentity]) -> anyhow::Result<ZkClient> {
-    let mut client = ZkClient::connect(address).await?;
+/// TLS with these files; `None` if it is not asked for.
+fn open_tls(
+    trust: Option<&Path>,
+    key: Option<&Path>,
+    password: Option<&Path>,
+) -> anyhow::Result<Option<TlsClient>> {
+    let Some(trust) = trust else { return Ok(None) };
+    let password = match password {
+        Some(path) => Password::read(path)
+            .with_context(|| format!("read the password in {}", path.display()))?,
+        None => Password::default(),
+    };
+    let store = |path: &Path| StoreFile { path: path.to_owned(), password: password.clone() };
+    let key_store = key.map(store).unwrap_or_default();
+    let options = TlsClientOptions { trust_store: store(trust), key_store };
+    Ok(Some(TlsClient::new(&options).context("speak TLS")?))
+}
+
+async fn connect(
+    address: &str,
+    identities: &[ZkIdentity],
+    tls: Option<&TlsClient>,
+) -> anyhow::Result<ZkClient> {
+    let mut client = ZkClient::connect(address, tls).await?;
     for ZkIdentity { scheme, credentials } in identities {
         let authenticated = client.authenticate(scheme, credentials).await;
         authenticated.with_context(|| format!("authenticate with scheme {scheme}"))?;

@@ -29,7 +29,7 @@ pub fn permission_letters(permissions: i32) -> String {
 /// How long a list may be in bytes.
 pub const ACL_BYTES_MAX: usize = 1 << 20;
 
-/// An identity in one of the schemes `world`, `ip`, `digest`, `sasl` and `super`.
+/// An identity in one of the schemes `world`, `ip`, `digest`, `sasl`, `x509` and `super`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AclId {
     pub scheme: String,
@@ -118,8 +118,15 @@ pub struct RequestedAclEntry {
     pub id: Option<String>,
 }
 
+/// The schemes that lists can have only where the server can tell who somebody is by them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OptionalSchemes {
+    pub sasl: bool,
+    pub x509: bool,
+}
+
 /// The list that a client's request means: without repetitions, and with the ids of the connection in
-/// place of the scheme `auth`. Ids of SASL are accepted where the server has it.
+/// place of the scheme `auth`.
 ///
 /// # Errors
 /// [`ZkCode::InvalidAcl`]: the list is empty, has an id that no scheme accepts, or is longer than
@@ -127,7 +134,7 @@ pub struct RequestedAclEntry {
 pub fn resolve_acl(
     requested: Option<&[RequestedAclEntry]>,
     held: &[AclId],
-    has_sasl: bool,
+    optional: OptionalSchemes,
 ) -> Result<Acl, ZkCode> {
     let mut seen = HashSet::new();
     let mut resolved = Vec::new();
@@ -153,7 +160,8 @@ pub fn resolve_acl(
             continue;
         }
         let is_valid = |id: &&str| match &**scheme {
-            "sasl" => has_sasl && is_principal(id),
+            "sasl" => optional.sasl && is_principal(id),
+            "x509" => optional.x509 && is_distinguished_name(id),
             scheme => is_valid_id(scheme, id),
         };
         let id = id.as_deref().filter(is_valid).ok_or(ZkCode::InvalidAcl)?;
@@ -167,7 +175,7 @@ pub fn resolve_acl(
 
 /// Whether ids of a scheme stand for who somebody is, not for where the connection comes from.
 pub fn is_authenticated(scheme: &str) -> bool {
-    matches!(scheme, "digest" | "sasl")
+    matches!(scheme, "digest" | "sasl" | "x509")
 }
 
 /// `NAME`, or Kerberos's `NAME/HOST@REALM`.
@@ -176,6 +184,42 @@ fn is_principal(id: &str) -> bool {
         Some((name, realm)) => name.matches('/').count() <= 1 && !realm.contains(['@', '/']),
         None => true,
     }
+}
+
+/// Whether Java's `X500Principal` takes a name: attributes that it knows, with commas or semicolons and
+/// plus signs between them.
+fn is_distinguished_name(id: &str) -> bool {
+    id.is_empty() || unquoted_parts(id).into_iter().all(is_attribute)
+}
+
+/// What is between separators that are neither quoted nor escaped.
+fn unquoted_parts(id: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
+    for (place, found) in id.char_indices() {
+        match found {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            ',' | ';' | '+' if !is_quoted => {
+                parts.push(&id[begin..place]);
+                begin = place + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&id[begin..]);
+    parts
+}
+
+fn is_attribute(part: &str) -> bool {
+    const KNOWN: &str = " CN C L S ST O OU T IP STREET DC DNQUALIFIER DNQ SURNAME GIVENNAME INITIALS \
+        GENERATION EMAIL EMAILADDRESS UID SERIALNUMBER ";
+    let Some((name, _)) = part.split_once('=') else { return false };
+    let name = name.trim().to_ascii_uppercase();
+    let oid = name.strip_prefix("OID.").unwrap_or(&name);
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let is_oid = oid.contains('.') && oid.split('.').all(is_number);
+    is_oid || (!name.contains(' ') && KNOWN.contains(&format!(" {name} ")))
 }
 
 fn is_valid_id(scheme: &str, id: &str) -> bool {
@@ -221,6 +265,8 @@ fn matches_network(address: &str, network: &str) -> bool {
 mod tests {
     use super::*;
 
+    const ALL_SCHEMES: OptionalSchemes = OptionalSchemes { sasl: true, x509: true };
+
     fn requested(scheme: &str, id: &str) -> RequestedAclEntry {
         let (scheme, id) = (Some(scheme.to_owned()), Some(id.to_owned()));
         RequestedAclEntry { permissions: ALL, scheme, id }
@@ -229,9 +275,11 @@ mod tests {
     #[test]
     fn the_scheme_auth_becomes_the_ids_that_say_who_somebody_is() {
         let held = [AclId::new("ip", "10.0.0.1"), AclId::new("digest", "a:hash")];
-        let resolved = resolve_acl(Some(&[requested("auth", "")]), &held, false).unwrap();
+        let resolved =
+            resolve_acl(Some(&[requested("auth", "")]), &held, OptionalSchemes::default()).unwrap();
         assert_eq!(&*resolved, [AclEntry { permissions: ALL, id: held[1].clone() }]);
-        let nobody = resolve_acl(Some(&[requested("auth", "")]), &held[..1], false);
+        let nobody =
+            resolve_acl(Some(&[requested("auth", "")]), &held[..1], OptionalSchemes::default());
         assert_eq!(nobody, Err(ZkCode::InvalidAcl));
     }
 
@@ -246,16 +294,42 @@ mod tests {
             requested("sasl", "a@b@c"),
         ];
         for entry in unknown {
-            assert_eq!(resolve_acl(Some(&[entry]), &[], true), Err(ZkCode::InvalidAcl));
+            assert_eq!(resolve_acl(Some(&[entry]), &[], ALL_SCHEMES), Err(ZkCode::InvalidAcl));
         }
-        assert_eq!(resolve_acl(Some(&[]), &[], true), Err(ZkCode::InvalidAcl));
-        assert_eq!(resolve_acl(None, &[], true), Err(ZkCode::InvalidAcl));
-        for (has_sasl, expected) in [(true, Ok(1)), (false, Err(ZkCode::InvalidAcl))] {
-            let sasl = [requested("sasl", "bob/host@REALM")];
-            assert_eq!(resolve_acl(Some(&sasl), &[], has_sasl).map(|acl| acl.len()), expected);
+        assert_eq!(resolve_acl(Some(&[]), &[], ALL_SCHEMES), Err(ZkCode::InvalidAcl));
+        assert_eq!(resolve_acl(None, &[], ALL_SCHEMES), Err(ZkCode::InvalidAcl));
+        for (optional, expected) in
+            [(ALL_SCHEMES, Ok(1)), (OptionalSchemes::default(), Err(ZkCode::InvalidAcl))]
+        {
+            for (scheme, id) in [("sasl", "bob/host@REALM"), ("x509", "CN=bob,O=x")] {
+                let list = [requested(scheme, id)];
+                assert_eq!(resolve_acl(Some(&list), &[], optional).map(|acl| acl.len()), expected);
+            }
         }
         let twice = [requested("ip", "10.0.0.0/8"), requested("ip", "10.0.0.0/8")];
-        assert_eq!(resolve_acl(Some(&twice), &[], true).unwrap().len(), 1);
+        assert_eq!(resolve_acl(Some(&twice), &[], ALL_SCHEMES).unwrap().len(), 1);
+    }
+
+    /// As `new X500Principal(id)` of Java 17 takes them, or not.
+    #[test]
+    fn ids_of_x509_are_distinguished_names() {
+        for id in [
+            "",
+            "CN=a",
+            "cn = a, O=b",
+            "CN=a;O=b",
+            "CN=a+OU=b,C=de",
+            "CN=\"a,b\",O=c",
+            "CN=a\\,b",
+            "1.2.840.113549.1.9.1=#1603612e62",
+            "OID.2.5.4.3=a",
+            "emailAddress=a@b",
+        ] {
+            assert!(is_distinguished_name(id), "{id}");
+        }
+        for id in ["a", "CN=a,", "X=a", "CN=a,b", "=a", "CN a=b", ",CN=a", " "] {
+            assert!(!is_distinguished_name(id), "{id}");
+        }
     }
 
     #[test]
@@ -263,8 +337,14 @@ mod tests {
         let held = [AclId::new("digest", &format!("{}:hash", "u".repeat(10_000)))];
         let auth = |permissions| RequestedAclEntry { permissions, ..requested("auth", "") };
         let list: Vec<_> = (0..200).map(auth).collect();
-        assert_eq!(resolve_acl(Some(&list[..50]), &held, false).unwrap().len(), 50);
-        assert_eq!(resolve_acl(Some(&list), &held, false), Err(ZkCode::InvalidAcl));
+        assert_eq!(
+            resolve_acl(Some(&list[..50]), &held, OptionalSchemes::default()).unwrap().len(),
+            50
+        );
+        assert_eq!(
+            resolve_acl(Some(&list), &held, OptionalSchemes::default()),
+            Err(ZkCode::InvalidAcl)
+        );
     }
 
     #[test]

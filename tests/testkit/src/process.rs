@@ -157,6 +157,8 @@ pub struct TestServer {
     pub kafka: SocketAddr,
     /// Where ZooKeeper clients connect, if `server.zookeeper` is set.
     pub zookeeper: Option<SocketAddr>,
+    /// Where they connect over TLS, if `server.zookeeper-tls` is set.
+    pub zookeeper_tls: Option<SocketAddr>,
     /// The address of its admin port.
     pub http: SocketAddr,
 }
@@ -213,7 +215,7 @@ impl TestServer {
         let address = |name: &str| {
             line.split_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok())
         };
-        let zookeeper = address("zookeeper=");
+        let (zookeeper, zookeeper_tls) = (address("zookeeper="), address("zookeeper-tls="));
         let (Some(kafka), Some(http)) = (address("kafka="), address("http=")) else {
             let mut said = String::new();
             if let Some(stderr) = &mut process.stderr {
@@ -228,7 +230,7 @@ impl TestServer {
             let said = Arc::clone(&said);
             std::thread::spawn(move || collect_stderr(stderr, &said));
         }
-        Ok(TestServer { process, stderr: said, kafka, zookeeper, http })
+        Ok(TestServer { process, stderr: said, kafka, zookeeper, zookeeper_tls, http })
     }
 
     /// Its process id.

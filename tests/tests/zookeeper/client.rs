@@ -23,8 +23,8 @@ pub(crate) const NO_NODE: i32 = -101;
 pub(crate) const NODE_EXISTS: i32 = -110;
 
 /// A connection with a session.
-pub(crate) struct ZkClient {
-    pub(crate) stream: TcpStream,
+pub(crate) struct ZkClient<S = TcpStream> {
+    pub(crate) stream: S,
     pub(crate) session_id: i64,
     pub(crate) password: Bytes,
     pub(crate) xid: i32,
@@ -52,7 +52,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-pub(crate) fn send(stream: &mut TcpStream, write: impl FnOnce(&mut BytesMut)) {
+pub(crate) fn send(stream: &mut impl Write, write: impl FnOnce(&mut BytesMut)) {
     let mut body = BytesMut::new();
     write(&mut body);
     let frame = [&(body.len() as i32).to_be_bytes()[..], &body].concat();
@@ -60,7 +60,7 @@ pub(crate) fn send(stream: &mut TcpStream, write: impl FnOnce(&mut BytesMut)) {
 }
 
 /// The next frame; `None` once the server has closed the connection.
-pub(crate) fn receive(stream: &mut TcpStream) -> Option<JuteReader> {
+pub(crate) fn receive(stream: &mut impl Read) -> Option<JuteReader> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut frame = vec![0; i32::from_be_bytes(length) as usize];
@@ -80,7 +80,7 @@ pub(crate) fn connect_request(session_id: i64, password: &Bytes) -> ConnectReque
 }
 
 pub(crate) fn shake_hands(
-    stream: &mut TcpStream,
+    stream: &mut (impl Read + Write),
     session_id: i64,
     password: &Bytes,
 ) -> ConnectResponse {
@@ -94,11 +94,7 @@ pub(crate) fn shake_hands(
 
 impl ZkClient {
     pub(crate) fn begin(address: SocketAddr) -> ZkClient {
-        let mut stream = connect(address);
-        let granted = shake_hands(&mut stream, 0, &Bytes::from_static(&[0; 16]));
-        assert_ne!(granted.session_id, 0);
-        let password = granted.password.expect("there is one");
-        ZkClient { stream, session_id: granted.session_id, password, xid: 0 }
+        ZkClient::begin_on(connect(address))
     }
 
     /// Another connection for the session; `None` if it is over.
@@ -107,6 +103,15 @@ impl ZkClient {
         let granted = shake_hands(&mut stream, self.session_id, &self.password);
         let (session_id, password) = (granted.session_id, self.password.clone());
         (session_id == self.session_id).then_some(ZkClient { stream, session_id, password, xid: 0 })
+    }
+}
+
+impl<S: Read + Write> ZkClient<S> {
+    pub(crate) fn begin_on(mut stream: S) -> ZkClient<S> {
+        let granted = shake_hands(&mut stream, 0, &Bytes::from_static(&[0; 16]));
+        assert_ne!(granted.session_id, 0);
+        let password = granted.password.expect("there is one");
+        ZkClient { stream, session_id: granted.session_id, password, xid: 0 }
     }
 
     pub(crate) fn ask(&mut self, opcode: i32, write: impl FnOnce(&mut BytesMut)) {

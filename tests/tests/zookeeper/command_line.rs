@@ -110,7 +110,8 @@ fn no_change_is_missed_from_one_answer_to_the_next() {
     let runtime = runtime.expect("a runtime");
     let changes = |address: SocketAddr, after, wait_ms| {
         let asking = async {
-            let mut client = client::zookeeper::ZkClient::connect(&address.to_string()).await?;
+            let mut client =
+                client::zookeeper::ZkClient::connect(&address.to_string(), None).await?;
             let request = client::zookeeper::ZnodeLogRequest {
                 path: "/a".to_owned(),
                 after: Some(after),

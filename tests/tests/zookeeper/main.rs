@@ -7,3 +7,4 @@ mod histories;
 mod operators;
 mod past;
 mod sessions;
+mod tls;

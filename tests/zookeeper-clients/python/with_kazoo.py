@@ -1,4 +1,4 @@
-"""kazoo against a ZooKeeper server: with_kazoo.py --connect HOST:PORT --run NAME [--past] [--sasl USER:PASSWORD]"""
+"""kazoo against a ZooKeeper server: with_kazoo.py --connect HOST:PORT --run NAME [--past] [--sasl USER:PASSWORD] [--tls HOST:PORT=CERTIFICATES]"""
 
 import argparse
 import threading
@@ -295,12 +295,42 @@ def sasl(a, clients, user, password):
     return (a_sasl_user_owns_its_znodes, a_wrong_password_of_sasl_is_refused)
 
 
+def tls(connect, certificates, run):
+    def secured(name):
+        client = KazooClient(
+            connect,
+            timeout=10,
+            use_ssl=True,
+            ca=f"{certificates}/trust.pem",
+            certfile=f"{certificates}/{name}.crt",
+            keyfile=f"{certificates}/{name}.key",
+        )
+        client.start(timeout=PATIENCE_S)
+        return client
+
+    def over_tls_a_client_is_who_its_certificate_says():
+        member, other = secured("member"), secured("other")
+        path = f"/tls-kazoo-{run}"
+        member.create(path, b"x", acl=[make_acl("auth", "", all=True)])
+        equal("scheme", "x509", member.get_acls(path)[0][0].id.scheme)
+        raises(NoAuthError, other.get, path)
+        pending = [member.set_async(path, bytes([n]) * 10_000) for n in range(200)]
+        equal("versions", list(range(1, 201)), [change.get(timeout=PATIENCE_S).version for change in pending])
+        equal("data", bytes([199]) * 10_000, member.get(path)[0])
+        for client in (member, other):
+            client.stop()
+            client.close()
+
+    return (over_tls_a_client_is_who_its_certificate_says,)
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--connect", required=True)
     arguments.add_argument("--run", required=True)
     arguments.add_argument("--past", action="store_true")
     arguments.add_argument("--sasl")
+    arguments.add_argument("--tls")
     given = arguments.parse_args()
     steps = Steps()
     clients = Clients(given.connect, f"/clients-{given.run}-kazoo")
@@ -315,6 +345,8 @@ def main():
         groups.append(past(a, clients))
     if given.sasl:
         groups.append(sasl(a, clients, *given.sasl.split(":", 1)))
+    if given.tls:
+        groups.append(tls(*given.tls.split("=", 1), given.run))
     for group in groups:
         for body in group:
             steps.step(body.__name__.replace("_", "-"), body)

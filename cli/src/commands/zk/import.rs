@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 
 use super::stored::{StoredTree, kind_of};
 use super::write::create_parents;
-use super::{ZkIdentity, child_of, connect, parse_auth, parse_znode};
+use super::{ZkIdentity, child_of, connect, open_tls, parse_auth, parse_znode};
 use crate::output::counted;
 
 /// How many bytes one transaction creates: ZooKeeper takes requests of up to 1 MiB.
@@ -47,6 +47,15 @@ pub(super) struct ImportZnodesArgs {
     /// An identity for the other ZooKeeper. May be given more than once.
     #[arg(long, value_name = "SCHEME:CREDENTIALS", value_parser = parse_auth)]
     from_auth: Vec<ZkIdentity>,
+    /// Speak TLS with the other ZooKeeper, and trust it if these certificates sign for it
+    #[arg(long, value_name = "FILE")]
+    from_tls_trust: Option<PathBuf>,
+    /// Our key and certificates, if it asks who we are
+    #[arg(long, requires = "from_tls_trust", value_name = "FILE")]
+    from_tls_key: Option<PathBuf>,
+    /// A file with the password of both
+    #[arg(long, value_name = "FILE")]
+    from_tls_password_file: Option<PathBuf>,
 }
 
 /// How an import went.
@@ -94,7 +103,12 @@ struct Import<'a> {
 
 impl Import<'_> {
     async fn copy_running(&mut self, args: &ImportZnodesArgs) -> anyhow::Result<()> {
-        let mut source = connect(&args.from, &args.from_auth).await?;
+        let tls = open_tls(
+            args.from_tls_trust.as_deref(),
+            args.from_tls_key.as_deref(),
+            args.from_tls_password_file.as_deref(),
+        )?;
+        let mut source = connect(&args.from, &args.from_auth, tls.as_ref()).await?;
         // Parents come before their children.
         let mut open = BTreeSet::from([args.path.clone()]);
         while let Some(path) = open.pop_first() {

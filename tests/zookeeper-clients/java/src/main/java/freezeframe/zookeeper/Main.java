@@ -5,7 +5,10 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.retry.RetryNTimes;
 import org.apache.zookeeper.ZooKeeper;
 
-/** Main --connect HOST:PORT --run NAME [--past] [--sasl USER:PASSWORD]: ZooKeeper's own client, and Curator's recipes. */
+/**
+ * Main --connect HOST:PORT --run NAME [--past] [--sasl USER:PASSWORD] [--tls HOST:PORT=CERTIFICATES]: ZooKeeper's own
+ * client, and Curator's recipes.
+ */
 public final class Main {
     private static final int SESSION_MS = 10_000;
 
@@ -14,12 +17,14 @@ public final class Main {
         String run = null;
         boolean past = false;
         String[] sasl = null;
+        String[] tls = null;
         for (int i = 0; i < arguments.length; i++) {
             switch (arguments[i]) {
                 case "--connect" -> connect = arguments[++i];
                 case "--run" -> run = arguments[++i];
                 case "--past" -> past = true;
                 case "--sasl" -> sasl = arguments[++i].split(":", 2);
+                case "--tls" -> tls = arguments[++i].split("=", 2);
                 default -> throw new IllegalArgumentException(arguments[i]);
             }
         }
@@ -31,6 +36,9 @@ public final class Main {
         }
         new PlainSteps(connect, root, past).run(steps);
         new RecipeSteps(connect + root).run(steps);
+        if (tls != null) {
+            new TlsSteps(tls[0], tls[1], run).run(steps);
+        }
         if (sasl != null) {
             new SaslSteps(connect + root, sasl[0], sasl[1]).run(steps);
         }

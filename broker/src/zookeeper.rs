@@ -1,0 +1,123 @@
+//! The ports for ZooKeeper's clients, in the open and over TLS.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use compat_zk::{ListenerSecurity, ZkOptions, ZkServer};
+use engine::znodes::Znodes;
+use tls::{ClientAuthentication, TlsError, TlsServer};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::config::Config;
+use crate::listen::{BoundPort, Listener, bind_port};
+use crate::maintenance::MaintenanceTasks;
+
+/// How often the files of TLS are looked at.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The ports, bound.
+#[derive(Debug)]
+pub(crate) struct ZookeeperPorts {
+    plain: Option<BoundPort>,
+    secure: Option<BoundPort>,
+    tls: Option<Arc<TlsServer>>,
+    /// Whether TLS is spoken at the plain port too, with those who begin it.
+    is_unified: bool,
+}
+
+/// A server for ZooKeeper's clients, and where it listens.
+#[derive(Debug)]
+pub(crate) struct ZookeeperService {
+    pub(crate) server: Arc<ZkServer>,
+    pub(crate) plain: Option<Listener>,
+    pub(crate) secure: Option<Listener>,
+}
+
+impl ZookeeperPorts {
+    /// Binds what the configuration names; `None` if that is no port.
+    pub(crate) async fn bind(config: &Config) -> anyhow::Result<Option<ZookeeperPorts>> {
+        let whom = "ZooKeeper's clients";
+        let plain = bind_port(&config.zookeeper, whom, "--zookeeper").await?;
+        let secure = bind_port(&config.zookeeper_tls, whom, "--zookeeper-tls").await?;
+        let is_unified = config.zookeeper_unified && plain.is_some();
+        let tls = match secure.is_some() || is_unified {
+            true => Some(Arc::new(open_tls(config)?)),
+            false => None,
+        };
+        let is_any = plain.is_some() || secure.is_some();
+        Ok(is_any.then_some(ZookeeperPorts { plain, secure, tls, is_unified }))
+    }
+
+    /// Listens, and begins the server's maintenance.
+    pub(crate) fn serve(
+        self,
+        znodes: &Arc<Znodes>,
+        mut options: ZkOptions,
+        maintenance: &mut MaintenanceTasks,
+    ) -> anyhow::Result<ZookeeperService> {
+        let port = |port: &Option<BoundPort>| {
+            port.as_ref().map(|port| anyhow::Ok(port.address()?.port())).transpose()
+        };
+        options.client_port = port(&self.plain)?.unwrap_or(0);
+        options.secure_client_port = port(&self.secure)?;
+        options.has_x509 = self.tls.is_some();
+        let server = ZkServer::new(Arc::clone(znodes), options);
+        let open = |port: Option<BoundPort>, security: ListenerSecurity| {
+            let Some(port) = port else { return anyhow::Ok(None) };
+            let listener = port.listen().context("listen for ZooKeeper's clients")?;
+            let server = Arc::clone(&server);
+            Listener::open(listener, |listener, stop| {
+                compat_zk::serve(server, listener, security, stop)
+            })
+            .map(Some)
+        };
+        let of_plain = match &self.tls {
+            Some(tls) if self.is_unified => ListenerSecurity::Either(Arc::clone(tls)),
+            Some(_) | None => ListenerSecurity::Plain,
+        };
+        let plain = open(self.plain, of_plain)?;
+        let secure = match &self.tls {
+            Some(tls) => open(self.secure, ListenerSecurity::Tls(Arc::clone(tls)))?,
+            None => None,
+        };
+        maintenance.spawn(Arc::clone(&server).run_maintenance());
+        if let Some(tls) = self.tls {
+            maintenance.spawn(reload_tls(tls));
+        }
+        Ok(ZookeeperService { server, plain, secure })
+    }
+}
+
+fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
+    let options = config.zookeeper_tls_options.clone();
+    let is_asked = options.client_authentication != ClientAuthentication::None;
+    TlsServer::new(options).map_err(|error| {
+        let help = match &error {
+            TlsError::NoKey => "; name it with zookeeper.ssl.keyStore.location",
+            TlsError::NoTrust if is_asked => {
+                "; name it with zookeeper.ssl.trustStore.location, or set zookeeper.ssl.clientAuth to none"
+            }
+            _ => "",
+        };
+        anyhow::anyhow!("serve ZooKeeper's clients over TLS: {error}{help}")
+    })
+}
+
+/// Reads keys and certificates again when their files change. It does not return.
+async fn reload_tls(tls: Arc<TlsServer>) {
+    let mut tick = interval(RELOAD_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let files = Arc::clone(&tls);
+        match tokio::task::spawn_blocking(move || files.reload_if_changed()).await {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => tracing::info!("the key and certificates of TLS were read again"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the new key or certificates of TLS cannot be used; the old ones stay");
+            }
+            Err(error) => tracing::error!(%error, "the files of TLS cannot be looked at"),
+        }
+    }
+}

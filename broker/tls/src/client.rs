@@ -1,0 +1,69 @@
+//! The client's side of TLS.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::error::TlsError;
+use crate::stores::{StoreFile, trusted};
+
+/// Options of a client.
+#[derive(Clone, Debug, Default)]
+pub struct TlsClientOptions {
+    /// Whose certificates of servers it trusts.
+    pub trust_store: StoreFile,
+    /// Its own key and certificates, if servers ask who it is.
+    pub key_store: StoreFile,
+}
+
+/// Speaks TLS with servers, and checks that they are who they were called as.
+#[derive(Clone)]
+pub struct TlsClient(Arc<ClientConfig>);
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient").finish_non_exhaustive()
+    }
+}
+
+impl TlsClient {
+    /// Reads the files of `options`.
+    ///
+    /// # Errors
+    /// One cannot be used, or they do not fit together.
+    pub fn new(options: &TlsClientOptions) -> Result<TlsClient, TlsError> {
+        let roots: RootCertStore = trusted(&options.trust_store)?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match options.key_store.is_named() {
+            true => {
+                let (certificates, key) = options.key_store.read_key()?;
+                config.with_client_auth_cert(certificates, key)?
+            }
+            false => config.with_no_client_auth(),
+        };
+        Ok(TlsClient(Arc::new(config)))
+    }
+
+    /// Shakes hands with the server at `host`, a name or an address.
+    ///
+    /// # Errors
+    /// It speaks no TLS, is not trusted, or is somebody else; or `host` is no name.
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        host: &str,
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::clone(&self.0)).connect(name, stream).await
+    }
+}

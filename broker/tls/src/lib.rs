@@ -1,0 +1,21 @@
+//! TLS: keys and trusted certificates from PEM or PKCS#12 files, for servers and clients, files that
+//! change while a server runs, and who somebody is by a certificate.
+//!
+//! The protocol is rustls with aws-lc.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod distinguished_name;
+mod error;
+mod server;
+mod stores;
+
+pub use client::{TlsClient, TlsClientOptions};
+pub use distinguished_name::subject_name;
+pub use error::{StoreError, TlsError};
+pub use server::{
+    ClientAuthentication, TlsOptions, TlsServer, TlsStream, TlsVersion, all_cipher_suites,
+    client_name,
+};
+pub use stores::{Password, StoreFile};

@@ -1,0 +1,202 @@
+//! The server's side of TLS.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::{Mutex, RwLock};
+use rustls::crypto::aws_lc_rs;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+pub use tokio_rustls::server::TlsStream;
+
+use crate::distinguished_name::subject_name;
+use crate::error::TlsError;
+use crate::stores::{StoreFile, trusted};
+
+/// Whether clients show certificates of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuthentication {
+    /// They are not asked.
+    None,
+    /// They may.
+    Want,
+    /// They have to.
+    #[default]
+    Need,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    Tls12,
+    Tls13,
+}
+
+impl TlsVersion {
+    fn supported(self) -> &'static SupportedProtocolVersion {
+        match self {
+            TlsVersion::Tls12 => &rustls::version::TLS12,
+            TlsVersion::Tls13 => &rustls::version::TLS13,
+        }
+    }
+}
+
+/// Options of a server.
+#[derive(Clone, Debug, Default)]
+pub struct TlsOptions {
+    /// Its key and certificates.
+    pub key_store: StoreFile,
+    /// Whose certificates of clients it trusts.
+    pub trust_store: StoreFile,
+    pub client_authentication: ClientAuthentication,
+    /// None for all.
+    pub versions: BTreeSet<TlsVersion>,
+    /// By Java's names; none for all.
+    pub cipher_suites: Vec<String>,
+}
+
+impl TlsOptions {
+    /// The suites of `cipher_suites`: the names of those that there are not, and the others.
+    pub fn cipher_suites_by_support(&self) -> (Vec<&str>, Vec<SupportedCipherSuite>) {
+        let (mut unknown, mut known) = (Vec::new(), Vec::new());
+        for name in &self.cipher_suites {
+            match aws_lc_rs::ALL_CIPHER_SUITES.iter().find(|suite| suite_name(suite) == *name) {
+                Some(suite) => known.push(*suite),
+                None => unknown.push(&**name),
+            }
+        }
+        (unknown, known)
+    }
+}
+
+/// What tells whether a file was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileMark {
+    changed: SystemTime,
+    bytes: u64,
+}
+
+fn mark_of(path: &Path) -> Option<FileMark> {
+    let found = std::fs::metadata(path).ok()?;
+    Some(FileMark { changed: found.modified().ok()?, bytes: found.len() })
+}
+
+/// Speaks TLS with clients.
+pub struct TlsServer {
+    options: TlsOptions,
+    config: RwLock<Arc<ServerConfig>>,
+    /// The files as they were read, or tried to be.
+    marks: Mutex<Vec<Option<FileMark>>>,
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsServer").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl TlsServer {
+    /// Reads the files of `options`.
+    ///
+    /// # Errors
+    /// One cannot be used, or they do not fit together.
+    pub fn new(options: TlsOptions) -> Result<TlsServer, TlsError> {
+        let marks = Mutex::new(marks_of(&options));
+        let config = RwLock::new(Arc::new(server_config(&options)?));
+        Ok(TlsServer { options, config, marks })
+    }
+
+    /// Reads the files again if one was replaced; whether one was. Connections that are there go on as
+    /// they are.
+    ///
+    /// # Errors
+    /// As [`TlsServer::new`]: what was read before stays.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        let mut marks = self.marks.lock();
+        let found = marks_of(&self.options);
+        if *marks == found {
+            return Ok(false);
+        }
+        *marks = found;
+        *self.config.write() = Arc::new(server_config(&self.options)?);
+        Ok(true)
+    }
+
+    /// Shakes hands with a client.
+    ///
+    /// # Errors
+    /// The client speaks no TLS, or none of the versions and suites, or is not trusted, or went away.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
+        let config = Arc::clone(&self.config.read());
+        TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+/// Who the client is by its certificate, if it showed one.
+///
+/// # Errors
+/// The certificate does not say.
+pub fn client_name<S>(stream: &TlsStream<S>) -> io::Result<Option<String>> {
+    let (_, connection) = stream.get_ref();
+    let own = connection.peer_certificates().and_then(<[_]>::first);
+    let no_name = || io::Error::other("the name in the client's certificate does not read");
+    own.map(|certificate| subject_name(certificate).ok_or_else(no_name)).transpose()
+}
+
+fn marks_of(options: &TlsOptions) -> Vec<Option<FileMark>> {
+    let files = [&options.key_store, &options.trust_store];
+    files.into_iter().map(|file| mark_of(&file.path)).collect()
+}
+
+fn server_config(options: &TlsOptions) -> Result<ServerConfig, TlsError> {
+    if !options.key_store.is_named() {
+        return Err(TlsError::NoKey);
+    }
+    let (certificates, key) = options.key_store.read_key()?;
+    let mut provider = aws_lc_rs::default_provider();
+    if !options.cipher_suites.is_empty() {
+        let (_, suites) = options.cipher_suites_by_support();
+        provider.cipher_suites = suites;
+    }
+    let provider = Arc::new(provider);
+    let versions: Vec<_> = match options.versions.is_empty() {
+        true => rustls::ALL_VERSIONS.to_vec(),
+        false => options.versions.iter().map(|version| version.supported()).collect(),
+    };
+    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&versions)?;
+    let config = match options.client_authentication {
+        ClientAuthentication::None => config.with_no_client_auth(),
+        asked => {
+            let roots = Arc::new(trusted(&options.trust_store)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            let verifier = match asked {
+                ClientAuthentication::Want => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            let verifier = verifier.build().map_err(|error| TlsError::Trust(error.to_string()))?;
+            config.with_client_cert_verifier(verifier)
+        }
+    };
+    Ok(config.with_single_cert(certificates, key)?)
+}
+
+/// A suite's name, as Java has it.
+fn suite_name(suite: &SupportedCipherSuite) -> String {
+    // `TLS13_AES_…` is `TLS_AES_…` elsewhere.
+    format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
+}
+
+/// The names of all cipher suites, with commas between.
+pub fn all_cipher_suites() -> String {
+    let names: Vec<_> = aws_lc_rs::ALL_CIPHER_SUITES.iter().map(suite_name).collect();
+    names.join(", ")
+}
