@@ -3,6 +3,7 @@
 //!
 //! A client sees of it what it may read: each znode's list at that time decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine_core::{EngineError, SeekError, WaitPolicy};
@@ -142,7 +143,9 @@ impl PastReader {
         if then.acls().any(|acl| check_permission(acl, acl::READ, &identity.held).is_err()) {
             return Err(unauthorized());
         }
-        let ops = then.changes_from(&self.znodes.tree()).map_err(restore_refused)?;
+        let znodes = Arc::clone(&self.znodes);
+        let changes = self.read_history(move |_| Ok(then.changes_from(&znodes))).await;
+        let ops = changes.map_err(seek_refused)?.map_err(restore_refused)?;
         let changes = ops.iter().filter_map(restore_change).collect();
         let at = Moment::Sys(cut).to_string();
         if dry_run || ops.is_empty() {

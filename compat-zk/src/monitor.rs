@@ -57,6 +57,7 @@ impl ZkServer {
             let ephemerals = tree.sessions().map(|(_, session)| session.ephemerals().len() as u64);
             put("ephemerals_count", "Ephemeral znodes", whole(ephemerals.sum()));
             let bytes = tree.data_bytes() + tree.path_bytes();
+            put("cached_data_size", "Bytes of data in memory", whole(tree.cached_bytes()));
             put("approximate_data_size", "Bytes of data and paths", whole(bytes));
         }
         let watches = self.watches().lock().counts();

@@ -160,13 +160,14 @@ impl PastReader {
         }
         let tree = self.znodes.tree();
         let znode = tree.unchanged_since(path, zxid)?;
+        let data = znode.data().here()?;
         self.znodes.history().check_retained(*cut).ok()?;
         let answer = || PastAnswer {
             znode: PastZnode {
                 stat: znode.stat(),
                 lifetime: znode.lifetime(),
                 acl: Acl::clone(znode.acl()),
-                data: znode.data().map(<[u8]>::to_vec),
+                data: data.map(<[u8]>::to_vec),
             },
             children: match question {
                 PastQuestion::Children => znode.children().map(str::to_owned).collect(),

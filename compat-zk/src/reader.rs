@@ -13,7 +13,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use engine_znodes::acl::AclId;
 use engine_znodes::{
-    SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeTree,
+    SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeData,
+    ZnodeTree,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -28,7 +29,8 @@ use crate::connection::{Connection, ConnectionIdentity};
 use crate::four_letter;
 use crate::past::{PastAnswer, PastPath, PastQuestion};
 use crate::reads::{
-    PendingRead, TreeReader, answer_read, put_multi_read_of_the_past, reply_from_the_past,
+    FetchedReads, PendingRead, TreeReader, answer_read, put_multi_read_of_the_past,
+    reply_from_the_past,
 };
 use crate::request::{MultiReadOp, ReadRequest, WriteRequest, ZkRequest};
 use crate::sasl::{SaslAnswer, SaslExchange};
@@ -211,12 +213,12 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let request = match ZkRequest::read(op, &mut fields) {
             Ok(Some(request)) => request,
             Ok(None) => {
-                self.answer_in_turn(mark, session, Err(ZkCode::Unimplemented));
+                self.refuse_in_turn(mark, session, ZkCode::Unimplemented);
                 return Err(ConnectionEnd::Refused("the request is not known"));
             }
             Err(error) => {
                 tracing::debug!(op, %error, "a request does not read");
-                self.answer_in_turn(mark, session, Err(ZkCode::MarshallingError));
+                self.refuse_in_turn(mark, session, ZkCode::MarshallingError);
                 return Ok(());
             }
         };
@@ -232,7 +234,13 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             ZkRequest::Read(request) if request.of_the_past().is_some() => {
                 self.answer_from_the_past(session, mark, request).await;
             }
-            ZkRequest::Read(request) => self.answer_in_turn(mark, session, Ok(request)),
+            ZkRequest::Read(request) => {
+                let fetched = match self.server.znodes.has_data_elsewhere() {
+                    true => self.fetch_data(session, &request).await,
+                    false => FetchedReads::default(),
+                };
+                self.answer_in_turn(mark, session, request, fetched);
+            }
             ZkRequest::Write(request) => self.write(mark, session, Some(request)).await,
             ZkRequest::CloseSession => {
                 self.write(mark, session, None).await;
@@ -246,19 +254,21 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         Ok(())
     }
 
-    /// Answers a read, or refuses a request, once all writes before it are answered.
+    /// Refuses a request once all writes before it are answered.
+    fn refuse_in_turn(&mut self, mark: RequestMark, session: &Arc<LiveSession>, code: ZkCode) {
+        self.answer_in_turn(mark, session, ReadRequest::Refused(code), FetchedReads::default());
+    }
+
+    /// Answers a read once all writes before it are answered.
     fn answer_in_turn(
         &mut self,
         mark: RequestMark,
         session: &Arc<LiveSession>,
-        request: Result<ReadRequest, ZkCode>,
+        request: ReadRequest,
+        fetched: FetchedReads,
     ) {
         let held = self.connection.held();
-        let request = match request {
-            Ok(request) => request,
-            Err(code) => ReadRequest::Refused(code),
-        };
-        let read = PendingRead { mark, held, request };
+        let read = PendingRead { mark, held, request, fetched };
         if let Some(turn) = &self.last_write
             && let Some(waiting) = &mut *turn.0.lock()
         {
@@ -267,7 +277,40 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
         self.last_write = None;
         let tree = self.server.znodes.tree();
-        answer_read(self.server.watches(), self.connection, session.id, &tree, &read);
+        answer_read(self.server.read_sources(), self.connection, session.id, &tree, &read);
+    }
+
+    /// Reads what a read asks for and is not in memory. What is asked meanwhile waits, so that answers stay in
+    /// order.
+    async fn fetch_data(&self, session: &LiveSession, request: &ReadRequest) -> FetchedReads {
+        let (paths, mut fetched, mut bytes) = (request.data_paths(), FetchedReads::default(), 0);
+        if paths.is_empty() {
+            return fetched;
+        }
+        // Writes before it may change what it reads.
+        self.connection.wait_for_answers().await;
+        for path in paths {
+            let is_elsewhere = |tree: &ZnodeTree| {
+                tree.get(path).is_some_and(|znode| znode.data() == ZnodeData::Elsewhere)
+            };
+            if !is_elsewhere(&self.server.znodes.tree()) {
+                continue;
+            }
+            if !self.connection.output.may_hold(bytes) {
+                break;
+            }
+            let (znodes, wanted) = (Arc::clone(&self.server.znodes), path.to_owned());
+            let fetch = self.server.past.read_history(move |_| Ok(znodes.fetch(&wanted)?));
+            match self.keep_alive(session, fetch).await {
+                Ok(Some(found)) => {
+                    bytes += found.data.as_ref().map_or(0, Bytes::len);
+                    fetched.insert(path.to_owned(), found);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "the data of a znode cannot be fetched"),
+            }
+        }
+        fetched
     }
 
     /// Answers from the past. What is asked meanwhile waits, so that answers stay in order.
@@ -282,7 +325,8 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         let Some(asked) = request.of_the_past() else { return };
         let answer = self.read_past(session, &held, asked).await;
         let zxid = self.server.znodes.tree().last_zxid();
-        reply_from_the_past(self.connection, zxid, &PendingRead { mark, held, request }, answer);
+        let read = PendingRead { mark, held, request, fetched: FetchedReads::default() };
+        reply_from_the_past(self.connection, zxid, &read, answer);
     }
 
     async fn read_past(
@@ -318,14 +362,11 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                     put_multi_read_of_the_past(&mut body, op, answer);
                 }
                 None => {
-                    let (server, tree) = (self.server, self.server.znodes.tree());
-                    let reader = TreeReader::new(
-                        server.watches(),
-                        self.connection,
-                        session.id,
-                        &tree,
-                        &held,
-                    );
+                    let (sources, tree) = (self.server.read_sources(), self.server.znodes.tree());
+                    let (connection, session, fetched) =
+                        (self.connection, session.id, &FetchedReads::default());
+                    let (tree, held) = (&tree, &held);
+                    let reader = TreeReader { sources, connection, session, tree, held, fetched };
                     reader.put_multi_read(&mut body, op);
                 }
             }
@@ -392,7 +433,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
             connection.end_request();
             let waiting = turn.0.lock().take().unwrap_or_default();
             for read in waiting {
-                answer_read(server.watches(), &connection, id, tree, &read);
+                answer_read(server.read_sources(), &connection, id, tree, &read);
                 connection.end_request();
             }
             if has_ended {

@@ -1,12 +1,14 @@
 //! Requests that take no zxid. They are answered while the tree is locked, and watches are set in the
 //! same moment: nothing is missed, and nothing comes twice.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use engine_znodes::acl::{self, Acl, AclEntry, AclId, check_permission};
-use engine_znodes::{SessionId, ZkCode, ZnodeRef, ZnodeTree};
-use parking_lot::Mutex;
+use engine_znodes::{FetchedData, SessionId, ZkCode, ZnodeData, ZnodeHistory, ZnodeRef, ZnodeTree};
+use parking_lot::{Mutex, MutexGuard};
 use zk_wire::JuteWriter;
 use zk_wire::opcode as op;
 
@@ -24,7 +26,11 @@ pub(crate) struct PendingRead {
     /// The ids of its connection when it came.
     pub(crate) held: Arc<[AclId]>,
     pub(crate) request: ReadRequest,
+    pub(crate) fetched: FetchedReads,
 }
+
+/// Data that was not in memory and was read before, by path.
+pub(crate) type FetchedReads = HashMap<String, FetchedData>;
 
 /// Replies with what was found in the past.
 pub(crate) fn reply_from_the_past(
@@ -33,7 +39,7 @@ pub(crate) fn reply_from_the_past(
     read: &PendingRead,
     answer: Result<PastAnswer, ZkCode>,
 ) {
-    let PendingRead { mark, held, request } = read;
+    let PendingRead { mark, held, request, .. } = read;
     let body = answer.map(|PastAnswer { znode, children, descendants }| {
         move |out: &mut BytesMut| match request {
             ReadRequest::GetData(_) => {
@@ -77,18 +83,21 @@ pub(crate) fn put_multi_read_of_the_past(
     }
 }
 
+/// A znode's data, from the tree or read before.
+type ReadData<'a> = Option<Cow<'a, [u8]>>;
+
 /// A reply's body.
 type Body<'a> = Box<dyn FnOnce(&mut BytesMut) + 'a>;
 
 /// Answers a read of `session`.
 pub(crate) fn answer_read(
-    watches: &Mutex<Watches>,
+    sources: ReadSources<'_>,
     connection: &Arc<Connection>,
     session: SessionId,
     tree: &ZnodeTree,
-    PendingRead { mark, held, request }: &PendingRead,
+    PendingRead { mark, held, request, fetched }: &PendingRead,
 ) {
-    let reader = TreeReader::new(watches, connection, session, tree, held);
+    let reader = TreeReader { sources, connection, session, tree, held, fetched };
     let body = reader.answer(request);
     // ZooKeeper does not look at its tree for a request that it does not know.
     let zxid = match request {
@@ -98,24 +107,26 @@ pub(crate) fn answer_read(
     connection.output.reply(*mark, zxid, body);
 }
 
+/// What reads need besides the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadSources<'a> {
+    pub(crate) watches: &'a Mutex<Watches>,
+    pub(crate) history: &'a ZnodeHistory,
+}
+
 /// Reads the tree of the present for a connection.
 pub(crate) struct TreeReader<'a> {
-    watches: &'a Mutex<Watches>,
-    connection: &'a Arc<Connection>,
-    session: SessionId,
-    tree: &'a ZnodeTree,
-    held: &'a [AclId],
+    pub(crate) sources: ReadSources<'a>,
+    pub(crate) connection: &'a Arc<Connection>,
+    pub(crate) session: SessionId,
+    pub(crate) tree: &'a ZnodeTree,
+    pub(crate) held: &'a [AclId],
+    pub(crate) fetched: &'a FetchedReads,
 }
 
 impl<'a> TreeReader<'a> {
-    pub(crate) fn new(
-        watches: &'a Mutex<Watches>,
-        connection: &'a Arc<Connection>,
-        session: SessionId,
-        tree: &'a ZnodeTree,
-        held: &'a [AclId],
-    ) -> TreeReader<'a> {
-        TreeReader { watches, connection, session, tree, held }
+    fn watches(&self) -> MutexGuard<'a, Watches> {
+        self.sources.watches.lock()
     }
 
     fn answer(&'a self, request: &'a ReadRequest) -> Result<Body<'a>, ZkCode> {
@@ -125,9 +136,9 @@ impl<'a> TreeReader<'a> {
             ReadRequest::Sync { path } => Box::new(|out| out.string(path.as_deref())),
             ReadRequest::Exists { path, watch } => self.exists(path, *watch)?,
             ReadRequest::GetData(from) => {
-                let znode = self.data(from)?;
+                let (znode, data) = self.data(from)?;
                 Box::new(move |out| {
-                    out.buffer(znode.data());
+                    out.buffer(data.as_deref());
                     znode.stat().write(out);
                 })
             }
@@ -158,7 +169,7 @@ impl<'a> TreeReader<'a> {
                 put_multi_end(out);
             }),
             ReadRequest::SetWatches(wanted) => {
-                self.watches.lock().restore(self.tree, wanted, self.connection);
+                self.watches().restore(self.tree, wanted, self.connection);
                 Box::new(|_| {})
             }
             ReadRequest::AddWatch { path, mode } => {
@@ -167,17 +178,17 @@ impl<'a> TreeReader<'a> {
                     1 => AddWatchMode::PersistentRecursive,
                     _ => return Err(ZkCode::MarshallingError),
                 };
-                self.watches.lock().add(path, self.connection, mode);
+                self.watches().add(path, self.connection, mode);
                 Box::new(|out| out.int(0))
             }
             ReadRequest::CheckWatches { path, kind } => {
                 let kind = WatcherType::from_number(*kind)?;
-                let there = self.watches.lock().holds(path, self.connection, kind);
+                let there = self.watches().holds(path, self.connection, kind);
                 self.if_watched(there)?
             }
             ReadRequest::RemoveWatches { path, kind } => {
                 let kind = WatcherType::from_number(*kind)?;
-                let there = self.watches.lock().remove(path, self.connection, kind);
+                let there = self.watches().remove(path, self.connection, kind);
                 self.if_watched(there)?
             }
             ReadRequest::GetEphemerals { prefix } => {
@@ -223,18 +234,40 @@ impl<'a> TreeReader<'a> {
             found => Ok(found?),
         };
         if watch {
-            self.watches.lock().watch_data(path, self.connection);
+            self.watches().watch_data(path, self.connection);
         }
         let stat = found?.stat();
         Ok(Box::new(move |out| stat.write(out)))
     }
 
-    fn data(&self, PathAndWatch { path, watch }: &PathAndWatch) -> Result<ZnodeRef<'a>, ZkCode> {
+    /// A znode and its data. What was not in memory was fetched before. Only what was left out right after that is
+    /// read here, while the tree is locked.
+    fn data(
+        &self,
+        PathAndWatch { path, watch }: &PathAndWatch,
+    ) -> Result<(ZnodeRef<'a>, ReadData<'a>), ZkCode> {
         let znode = self.readable(path)?;
+        let data = match znode.data() {
+            ZnodeData::Here(data) => data.map(Cow::Borrowed),
+            ZnodeData::Elsewhere
+                if let Some(FetchedData { mzxid, data }) = self.fetched.get(path)
+                    && *mzxid == znode.stat().mzxid =>
+            {
+                data.as_deref().map(Cow::Borrowed)
+            }
+            ZnodeData::Elsewhere => {
+                let found =
+                    self.sources.history.data_since(path, znode.stat().mzxid).map_err(|error| {
+                        tracing::warn!(path, %error, "the data of a znode cannot be read");
+                        ZkCode::SystemError
+                    })?;
+                found.map(|data| Cow::Owned(data.to_vec()))
+            }
+        };
         if *watch {
-            self.watches.lock().watch_data(path, self.connection);
+            self.watches().watch_data(path, self.connection);
         }
-        Ok(znode)
+        Ok((znode, data))
     }
 
     fn children(
@@ -243,7 +276,7 @@ impl<'a> TreeReader<'a> {
     ) -> Result<ZnodeRef<'a>, ZkCode> {
         let znode = self.readable(path)?;
         if *watch {
-            self.watches.lock().watch_children(path, self.connection);
+            self.watches().watch_children(path, self.connection);
         }
         Ok(znode)
     }
@@ -267,9 +300,9 @@ impl<'a> TreeReader<'a> {
     pub(crate) fn put_multi_read(&self, out: &mut BytesMut, read: &MultiReadOp) {
         match read {
             MultiReadOp::GetData(from) => match self.data(from) {
-                Ok(znode) => {
+                Ok((znode, data)) => {
                     put_multi_header(out, op::GET_DATA, false, 0);
-                    out.buffer(znode.data());
+                    out.buffer(data.as_deref());
                     znode.stat().write(out);
                 }
                 Err(code) => put_multi_error(out, code.number()),

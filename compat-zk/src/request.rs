@@ -142,6 +142,21 @@ impl MultiReadOp {
 }
 
 impl ReadRequest {
+    /// The znodes whose data is asked for.
+    pub(crate) fn data_paths(&self) -> Vec<&str> {
+        match self {
+            ReadRequest::GetData(from) => vec![&from.path],
+            ReadRequest::Multi(ops) => {
+                let paths = ops.iter().filter_map(|op| match op {
+                    MultiReadOp::GetData(from) => Some(&*from.path),
+                    MultiReadOp::GetChildren(_) => None,
+                });
+                paths.collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// What is asked of the past, if it is: where, what, and whether a watch is wanted too.
     pub(crate) fn of_the_past(&self) -> Option<(&str, PastQuestion, bool)> {
         let (path, question, watch) = match self {

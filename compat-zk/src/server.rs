@@ -20,6 +20,7 @@ use crate::connection::Connection;
 use crate::options::ZkOptions;
 use crate::past::PastReader;
 use crate::reader::serve_connection;
+use crate::reads::ReadSources;
 use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
 
@@ -295,6 +296,10 @@ impl ZkServer {
         for connection in connections.iter().filter(|connection| connection.session() == Some(id)) {
             connection.output.cut();
         }
+    }
+
+    pub(crate) fn read_sources(&self) -> ReadSources<'_> {
+        ReadSources { watches: &self.watches.0, history: self.znodes.history() }
     }
 
     pub(crate) fn watches(&self) -> &Mutex<Watches> {

@@ -43,7 +43,7 @@ fn change(fixture: &EngineFixture, op: ZnodeOp) -> Result<(), ZkCode> {
 fn usage(fixture: &EngineFixture) -> String {
     let tree = fixture.engine.znodes().tree();
     let stats = tree.get(STATS).unwrap();
-    let text = String::from_utf8(stats.data().unwrap().to_vec()).unwrap();
+    let text = String::from_utf8(stats.data().here().flatten().unwrap().to_vec()).unwrap();
     assert_eq!(stats.stat().data_length as usize, text.len());
     assert_eq!(stats.stat().version, 0, "it has no version");
     text

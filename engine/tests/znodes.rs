@@ -11,9 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::znodes::acl::{self, Acl, AclId};
 use engine::znodes::{
-    ChangesQuery, OpOutcome, RestoreError, SessionId, TransactionDraft, TransactionOutcome,
-    TransactionRequest, ZkCode, ZnodeChangeKind, ZnodeLifetime, ZnodeOp, ZnodeOptions,
-    ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
+    ChangesQuery, FetchedData, OpOutcome, RestoreError, SessionId, TransactionDraft,
+    TransactionOutcome, TransactionRequest, ZkCode, ZnodeChangeKind, ZnodeData, ZnodeLifetime,
+    ZnodeOp, ZnodeOptions, ZnodeRef, ZnodeRefusal, ZnodeStat, ZnodeTree, Znodes,
 };
 use engine::{EngineError, EngineOptions, Offset, PinError, SeekError, WaitPolicy};
 use engine_core::numbering::ZNODES_LOG;
@@ -71,17 +71,30 @@ fn open_acl() -> Acl {
     acl::anyone(acl::ALL)
 }
 
-/// All that a tree says of a znode and of what is below it, but for times.
-fn dump(tree: &ZnodeTree) -> ZnodeDump {
+/// All that the tree says of znodes, but for times.
+fn dump(znodes: &Znodes) -> ZnodeDump {
+    let tree = znodes.tree();
     let mut found = BTreeMap::new();
     let mut open = vec![String::new()];
     while let Some(path) = open.pop() {
         let znode = tree.get(&path).unwrap();
         open.extend(znode.children().map(|name| format!("{path}/{name}")));
         let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
-        found.insert(path, (stat, znode.data().map(<[u8]>::to_vec)));
+        let data = data_of(znodes, &path, znode);
+        found.insert(path, (stat, data));
     }
     found
+}
+
+/// A znode's data, from memory or not.
+fn data_of(znodes: &Znodes, path: &str, znode: ZnodeRef<'_>) -> Option<Vec<u8>> {
+    match znode.data() {
+        ZnodeData::Here(data) => data.map(<[u8]>::to_vec),
+        ZnodeData::Elsewhere => {
+            let data = znodes.history().data_since(path, znode.stat().mzxid).unwrap();
+            data.map(|data| data.to_vec())
+        }
+    }
 }
 
 /// The same of the past, by the catalog.
@@ -118,13 +131,20 @@ fn steps() -> impl Strategy<Value = Vec<ZnodeStep>> {
         2 => Just(ZnodeLifetime::Ephemeral),
         1 => Just(ZnodeLifetime::Container),
     ];
-    let op = (0..9u8, path, version, lifetime).prop_map(|(kind, path, version, lifetime)| {
+    // Some of it is long enough to be left out of memory, and to be apart in the catalog.
+    let data = prop::option::of(
+        (0..4u8, prop::sample::select(vec![0, 1, 47, 48, 80, 256, 257, 400]))
+            .prop_map(|(byte, length)| Bytes::from(vec![byte; length])),
+    );
+    let op = (0..9u8, path, version, lifetime, data);
+    let op = op.prop_map(|(kind, path, version, lifetime, data)| {
         let path = path.to_owned();
+        let acl = open_acl();
         match kind {
-            0..=2 => create_as(&path, lifetime, false),
-            3 => create_as(&path, lifetime, true),
+            0..=2 => ZnodeOp::Create { path, data, acl, lifetime, is_sequential: false },
+            3 => ZnodeOp::Create { path, data, acl, lifetime, is_sequential: true },
             4 | 5 => ZnodeOp::Delete { path, version },
-            6 => set(&path, version),
+            6 => ZnodeOp::SetData { path, data, version },
             7 => ZnodeOp::SetAcl { path, acl: acl::anyone(acl::READ | acl::ADMIN), version },
             _ => ZnodeOp::Check { path, version },
         }
@@ -334,23 +354,26 @@ async fn settle(waiting: &mut Vec<Expected>) {
 }
 
 /// Each checkpoint is due, and history is kept for few milliseconds.
-fn options() -> EngineOptions {
-    let history_retention = Duration::from_millis(3);
-    let znodes =
-        ZnodeOptions { history_retention, checkpoint_bytes_min: 1, ..ZnodeOptions::default() };
+fn options(cached_bytes_max: u64) -> EngineOptions {
+    let znodes = ZnodeOptions {
+        history_retention: Duration::from_millis(3),
+        checkpoint_bytes_min: 1,
+        cached_bytes_max,
+        ..ZnodeOptions::default()
+    };
     EngineOptions { znodes, ..EngineOptions::default() }
 }
 
 /// Starts again on what a crash leaves, with a catalog that has to be made again.
-fn crash(fixture: EngineFixture) -> EngineFixture {
+fn crash(fixture: EngineFixture, cached_bytes_max: u64) -> EngineFixture {
     let (left, clock) = (fixture.disk.after_crash(|_| 0), Arc::clone(&fixture.clock));
     drop(fixture.engine);
-    EngineFixture::with(left, clock, options())
+    EngineFixture::with(left, clock, options(cached_bytes_max))
 }
 
-async fn play(steps: Vec<ZnodeStep>) {
+async fn play(steps: Vec<ZnodeStep>, cached_bytes_max: u64) {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let mut fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let mut fixture = EngineFixture::with(MemoryDisk::new(), clock, options(cached_bytes_max));
     let mut model = ZnodeModel::new();
     let mut sessions = Vec::new();
     for _ in 0..3 {
@@ -374,6 +397,7 @@ async fn play(steps: Vec<ZnodeStep>) {
             }
             ZnodeStep::Wait => {
                 settle(&mut waiting).await;
+                check_fetches(znodes, &model);
                 past.push((fixture.now(), model.dump(), model.zxid));
                 fixture.advance_clock(1);
             }
@@ -382,13 +406,13 @@ async fn play(steps: Vec<ZnodeStep>) {
             }
             ZnodeStep::Crash => {
                 settle(&mut waiting).await;
-                fixture = crash(fixture);
+                fixture = crash(fixture, cached_bytes_max);
             }
         }
     }
     settle(&mut waiting).await;
-    assert_eq!(dump(&fixture.engine.znodes().tree()), model.dump());
-    let fixture = crash(fixture);
+    assert_eq!(dump(fixture.engine.znodes()), model.dump());
+    let fixture = crash(fixture, cached_bytes_max);
     assert_eq!(dump_past(fixture.engine.znodes(), Cut::ALL), model.dump());
     let znodes = fixture.engine.znodes();
     let history = znodes.history();
@@ -401,13 +425,13 @@ async fn play(steps: Vec<ZnodeStep>) {
     for (cut, expected, zxid) in &past {
         assert_eq!(dump_past(znodes, *cut), *expected, "{cut:?}");
         assert_eq!(history.zxid_at(*cut).unwrap(), *zxid);
-        check_unchanged(&znodes.tree(), expected, *zxid);
+        check_unchanged(znodes, expected, *zxid);
     }
     check_changes(znodes, &past);
     check_differences(znodes, &past);
+    assert_eq!(dump(znodes), model.dump(), "after a crash");
     {
         let tree = znodes.tree();
-        assert_eq!(dump(&tree), model.dump(), "after a crash");
         assert_eq!(tree.last_zxid(), model.zxid);
         for session in sessions {
             assert_eq!(tree.session(session).is_none(), model.ended.contains(&session));
@@ -419,11 +443,13 @@ async fn play(steps: Vec<ZnodeStep>) {
 }
 
 /// What is said to be the same still is that, with its children.
-fn check_unchanged(tree: &ZnodeTree, then: &ZnodeDump, zxid: i64) {
-    for path in dump(tree).keys() {
+fn check_unchanged(znodes: &Znodes, then: &ZnodeDump, zxid: i64) {
+    let paths: Vec<String> = dump(znodes).into_keys().collect();
+    let tree = znodes.tree();
+    for path in &paths {
         let Some(znode) = tree.unchanged_since(path, zxid) else { continue };
         let stat = ZnodeStat { ctime: 0, mtime: 0, ..znode.stat() };
-        assert_eq!(then.get(path), Some(&(stat, znode.data().map(<[u8]>::to_vec))), "{path}");
+        assert_eq!(then.get(path), Some(&(stat, data_of(znodes, path, znode))), "{path}");
         let below = |child: &str| then.contains_key(&format!("{path}/{child}"));
         assert!(znode.children().all(below), "{path}");
         assert_eq!(znode.children().len(), stat.num_children as usize, "{path}");
@@ -524,10 +550,25 @@ fn check_differences(znodes: &Znodes, past: &[PastDump]) {
     }
 }
 
+/// What is fetched is what the znodes have, and no more than may be in memory stays there.
+fn check_fetches(znodes: &Znodes, model: &ZnodeModel) {
+    for (path, znode) in &model.znodes {
+        if let Some(FetchedData { mzxid, data }) = znodes.fetch(path).unwrap() {
+            assert_eq!((mzxid, data.as_deref()), (znode.stat.mzxid, znode.data.as_deref()));
+        }
+    }
+    let tree = znodes.tree();
+    let lengths = model.znodes.values().filter_map(|znode| znode.data.as_ref()).map(Vec::len);
+    assert_eq!(tree.data_bytes(), lengths.clone().sum::<usize>() as u64);
+    let short: usize = lengths.filter(|length| *length < 48).sum();
+    let max = znodes.options().cached_bytes_max.saturating_add(short as u64);
+    assert!(tree.cached_bytes() <= max, "{} of {max}", tree.cached_bytes());
+}
+
 /// A restore leaves what was there then, but for ephemeral znodes; or something ephemeral is in the way.
 async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
     let then = znodes.history().subtree("/", cut).unwrap();
-    let changes = then.changes_from(&znodes.tree());
+    let changes = then.changes_from(znodes);
     let changes = match changes {
         Ok(changes) => changes,
         Err(RestoreError::Ephemeral { path }) => {
@@ -552,17 +593,20 @@ async fn check_restore(znodes: &Znodes, cut: Cut, expected: &ZnodeDump) {
         });
         lasting.map(|(path, (_, data))| (path, data)).collect()
     };
-    assert_eq!(lasting(dump(&znodes.tree())), lasting(expected.clone()));
-    assert!(then.changes_from(&znodes.tree()).unwrap().is_empty(), "nothing is left to change");
+    assert_eq!(lasting(dump(znodes)), lasting(expected.clone()));
+    assert!(then.changes_from(znodes).unwrap().is_empty(), "nothing is left to change");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn transactions_on_their_way_together_are_as_if_one_came_after_the_other(steps in steps()) {
+    fn transactions_on_their_way_together_are_as_if_one_came_after_the_other(
+        steps in steps(),
+        cached_bytes_max in prop::sample::select(vec![0, 150, u64::MAX])
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(play(steps));
+        runtime.block_on(play(steps, cached_bytes_max));
     }
 }
 
@@ -627,7 +671,7 @@ async fn a_change_that_can_never_be_made_fails_behind_those_in_front_of_it() {
 #[tokio::test]
 async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
     let ephemeral = create_as("/e", ZnodeLifetime::Ephemeral, false);
@@ -668,7 +712,7 @@ async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
     assert!((10..=27).contains(&refused), "{refused} of 30 are gone; 27 are older than 3 ms");
     let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
     assert!(log.start() > Offset(5), "{:?}", log.start());
-    let fixture = crash(fixture);
+    let fixture = crash(fixture, u64::MAX);
     let znodes = fixture.engine.znodes();
     assert_eq!(check(znodes), refused);
     assert!(znodes.tree().session(session).is_some());
@@ -694,7 +738,7 @@ async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
 #[tokio::test]
 async fn what_is_gone_and_forgotten_takes_no_room() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
     let znodes = fixture.engine.znodes();
     let mut counts = Vec::new();
     for round in 0..120 {
@@ -717,7 +761,7 @@ async fn what_is_gone_and_forgotten_takes_no_room() {
 #[tokio::test]
 async fn a_pin_right_in_front_of_a_checkpoint_keeps_its_moment() {
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options());
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
     let znodes = fixture.engine.znodes();
     let session = begin_session(znodes).await;
     let data = Some(Bytes::from(vec![7; 10_000]));
@@ -773,7 +817,7 @@ async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
 async fn a_catalog_from_before_the_history_is_not_used() {
     let (home, copy) = (TestDirectory::new(), TestDirectory::new());
     let open = |disk: MemoryDisk, clock: &Arc<ManualClock>, catalog: &TestDirectory| {
-        let mut options = options();
+        let mut options = options(u64::MAX);
         options.core.catalog = Some(catalog.path().join("catalog"));
         EngineFixture::with(disk, Arc::clone(clock), options)
     };

@@ -416,6 +416,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.znodes.enforces_quotas = value.boolean()?;
         Ok(())
     }),
+    setting("zookeeper.cached-bytes-max", "1GiB", |config, value| {
+        config.engine.znodes.cached_bytes_max = value.bytes(0, TIB)? as u64;
+        Ok(())
+    }),
     setting("zookeeper.history-retention", "7d", |config, value| {
         config.engine.znodes.history_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())

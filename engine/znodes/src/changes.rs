@@ -10,11 +10,10 @@ use zk_wire::ZnodeStat;
 use crate::acl::Acl;
 use crate::entry::{ZnodeEntry, decode_entry};
 use crate::history::{ZnodeHistory, corrupt, replay_error};
-use crate::meta::ZnodeMeta;
 use crate::path::key_of;
 use crate::replay::{NewestVersions, TransactionReplay, ZnodeChange};
 use crate::request::{SessionId, ZnodeOp, ZnodeTransaction};
-use crate::versions::{key_path, subtree_prefix, version, version_key};
+use crate::versions::{ZnodeVersion, key_path, subtree_prefix, version, version_key};
 
 /// How many transactions, or znodes, are looked at for one page.
 const SCANNED_MAX: usize = 10_000;
@@ -219,7 +218,8 @@ impl ZnodeHistory {
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;
         if last.is_none() {
-            let (before, after) = (version(&catalog, path, from)?, version(&catalog, path, until)?);
+            let then = |cut| version(&catalog, path, cut);
+            let (before, after) = (then(from)?, then(until)?);
             page.differences.extend(difference(path, before, after));
         }
         let prefix = subtree_prefix(path);
@@ -268,7 +268,7 @@ impl ChangesPageBuilder<'_> {
         else {
             return Ok(());
         };
-        let state = (self.catalog, &NewestVersions::new());
+        let state = (self.catalog, &NewestVersions::default());
         let replay = TransactionReplay::run(state, (zxid, stamp), session, &transaction);
         let mut changes = replay.map_err(|error| replay_error(zxid, error))?.into_changes();
         changes.retain(|change| self.is_asked_for(&change.path));
@@ -314,17 +314,18 @@ fn is_below(path: &str, above: &str) -> bool {
 
 fn difference(
     path: &str,
-    before: Option<ZnodeMeta>,
-    after: Option<ZnodeMeta>,
+    before: Option<ZnodeVersion>,
+    after: Option<ZnodeVersion>,
 ) -> Option<ZnodeDifference> {
-    let own = |znode: &Option<ZnodeMeta>| {
-        znode.as_ref().map(|znode| (znode.czxid, znode.mzxid, znode.version, znode.aversion))
+    let own = |znode: &Option<ZnodeVersion>| {
+        let meta = znode.as_ref().map(|znode| &znode.meta);
+        meta.map(|meta| (meta.czxid, meta.mzxid, meta.version, meta.aversion))
     };
     if own(&before) == own(&after) {
         return None;
     }
-    let shown = |znode: Option<ZnodeMeta>| {
-        znode.map(|znode| ZnodeAtMoment { stat: znode.stat(), acl: znode.acl })
+    let shown = |znode: Option<ZnodeVersion>| {
+        znode.map(|ZnodeVersion { meta, .. }| ZnodeAtMoment { stat: meta.stat(), acl: meta.acl })
     };
     let path = if path.is_empty() { "/" } else { path };
     Some(ZnodeDifference { path: path.to_owned(), before: shown(before), after: shown(after) })

@@ -27,16 +27,16 @@ use crate::meta::{ZnodeMeta, ZnodeOwner};
 use crate::path::key_of;
 use crate::quota::{QuotaFigures, limits_path, path_of_stats};
 use crate::replay::{NewestVersions, ReplayError, TransactionReplay};
-use crate::request::{ZnodeLifetime, ZnodeTransaction};
+use crate::request::{DataSet, ZnodeLifetime, ZnodeTransaction};
 use crate::versions::{
-    PREFIX, VersionWriter, data_key, decode, encode, ephemeral_key, key_path, name_key,
-    put_session, sessions_prefix, subtree_prefix, version, version_key,
+    PREFIX, VersionWriter, ZnodeVersion, data_key, decode, encode, ephemeral_key, key_path,
+    name_key, put_session, sessions_prefix, stamped_version, subtree_prefix, version, version_key,
 };
 
 /// The key of the layout version of all of these.
 const LAYOUT: &[u8] = b"zv";
 /// Catalogs with another version are rebuilt.
-const LAYOUT_NOW: &[u8] = b"3";
+const LAYOUT_NOW: &[u8] = b"4";
 /// How many bytes of entries are read at once.
 const READ_BYTES: usize = 1 << 20;
 /// How many newest versions are kept beside a catalog while transactions are applied to it.
@@ -135,12 +135,15 @@ impl ZnodeHistory {
                 }
                 CheckpointPart::Znodes(znodes) => {
                     for CheckpointZnode { path, meta, data } in znodes {
-                        writer.next()?.put(&version_key(&path), stamp, Some(&encode(&meta)));
-                        writer.next()?.put(&data_key(&path), stamp, Some(&encode(&data)));
                         if let ZnodeOwner::Session(session) = meta.owner {
                             let key = ephemeral_key(session, &path);
                             writer.next()?.put_unversioned(&key, Some(b""));
                         }
+                        let version = ZnodeVersion::new(meta, data.as_ref());
+                        if let Some(data) = data.filter(|_| version.is_apart()) {
+                            writer.next()?.put(&data_key(&path), stamp, Some(&data));
+                        }
+                        writer.next()?.put(&version_key(&path), stamp, Some(&encode(&version)));
                     }
                 }
                 CheckpointPart::Seal(_) => {}
@@ -159,16 +162,14 @@ impl ZnodeHistory {
         let sessions = catalog.scan(&sessions_prefix(), cut)?;
         let sessions = sessions.iter().map(|(_, _, session)| decode(session));
         writer.sessions(sessions.collect::<Result<_, _>>()?)?;
-        let znode = |path: &str, meta: ZnodeMeta| -> Result<CheckpointZnode, EngineError> {
-            let data = match catalog.get(&data_key(path), cut)? {
-                Some((_, data)) => decode(&data)?,
-                None => Some(Bytes::new()),
-            };
+        let znode = |path: &str, version: ZnodeVersion| -> Result<CheckpointZnode, EngineError> {
+            let meta = version.meta.clone();
+            let data = version.data(&catalog, path, cut)?;
             Ok(CheckpointZnode { path: path.to_owned(), meta, data })
         };
         for path in ["", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"] {
-            let meta = version(&catalog, path, cut)?.expect("a built-in path");
-            writer.znode(znode(path, meta)?)?;
+            let version = version(&catalog, path, cut)?.expect("a built-in path");
+            writer.znode(znode(path, version)?)?;
         }
         catalog.visit(&subtree_prefix(""), cut, &mut |key, _, value| match key_path(key)
             .filter(|path| ZnodeMeta::built_in(path).is_none())
@@ -216,11 +217,9 @@ impl ZnodeHistory {
 
     fn get_kept(&self, path: &str, cut: Cut) -> Result<Option<PastZnode>, EngineError> {
         let ((catalog, _), path) = (self.caught_up()?, key_of(path));
-        let Some(znode) = version(&catalog, path, cut)? else { return Ok(None) };
-        let data = match catalog.get(&data_key(path), cut)? {
-            Some((_, data)) => decode(&data)?,
-            None => Some(Vec::new()),
-        };
+        let Some(version) = version(&catalog, path, cut)? else { return Ok(None) };
+        let znode = version.meta.clone();
+        let data = version.data(&catalog, path, cut)?.map(Vec::from);
         let (mut stat, lifetime) = (znode.stat(), znode.owner.lifetime());
         let data = match self.quota_usage(&catalog, path, cut)? {
             Some(usage) => {
@@ -231,6 +230,45 @@ impl ZnodeHistory {
             None => data,
         };
         Ok(Some(PastZnode { stat, lifetime, acl: znode.acl, data }))
+    }
+
+    /// The data that a znode has, which the transaction `mzxid` set last. It is read from that transaction,
+    /// and from the catalog where that does not say it, or is in front of the history. It may wait for
+    /// disks.
+    ///
+    /// # Errors
+    /// As [`ZnodeHistory::get`]; also if the znode has been changed since, and the history began anew.
+    pub fn data_since(&self, path: &str, mzxid: i64) -> Result<Option<Bytes>, EngineError> {
+        let (path, offset) = (key_of(path), Offset(mzxid.saturating_sub(1) as u64));
+        let piece = self.log.payload_at(offset)?.filter(|piece| piece.entry.base == offset);
+        let stamp = piece.as_ref().map(|piece| piece.entry.stamp);
+        if let Some(piece) = piece {
+            let entry = decode_entry(&piece.read()?).map_err(|why| corrupt(mzxid, &why))?;
+            match entry.transaction.map(|transaction| transaction.data_set(path)) {
+                Some(DataSet::To(data)) => return Ok(data),
+                Some(DataSet::Unclear) => {}
+                Some(DataSet::Not) | None => {
+                    return Err(corrupt(mzxid, &format!("it did not set the data of {path}")));
+                }
+            }
+        }
+        let catalog = {
+            let mut next = self.next.lock();
+            let catalog = self.catalog.get()?;
+            let missing = (offset.0 + 1).saturating_sub(next.0);
+            self.advance(&catalog, &mut next, missing as usize)?;
+            catalog
+        };
+        let cut = match stamp {
+            Some(stamp) => Cut::through(stamp),
+            None => Cut::below(earliest_bound(&self.log.horizon())),
+        };
+        let found = stamped_version(&catalog, path, cut)?;
+        let found = found.filter(|(found, version)| {
+            version.meta.mzxid == mzxid && stamp.is_none_or(|stamp| stamp == *found)
+        });
+        let (_, version) = found.ok_or_else(|| corrupt(mzxid, "the catalog lacks what it set"))?;
+        version.data(&catalog, path, cut)
     }
 
     /// What the server showed at `path` if that is where the usage of a quota is: no transaction says so.
@@ -246,11 +284,11 @@ impl ZnodeHistory {
         else {
             return Ok(None);
         };
-        let mut usage = QuotaFigures::new(1, top.data_length.into());
+        let mut usage = QuotaFigures::new(1, top.meta.data_length.into());
         catalog.visit(&subtree_prefix(of), cut, &mut |key, _, value| {
             let is_below = |path: String| path.strip_prefix(of).is_some_and(|s| s.starts_with('/'));
             if key_path(key).is_some_and(is_below) {
-                usage.add(1, decode::<ZnodeMeta>(value)?.data_length.into());
+                usage.add(1, decode::<ZnodeVersion>(value)?.meta.data_length.into());
             }
             Ok::<_, EngineError>(())
         })?;
@@ -386,7 +424,7 @@ struct CatalogFeed<'a> {
 
 impl<'a> CatalogFeed<'a> {
     fn new(catalog: &'a Catalog) -> CatalogFeed<'a> {
-        let (writer, newest) = (VersionWriter::new(catalog), NewestVersions::new());
+        let (writer, newest) = (VersionWriter::new(catalog), NewestVersions::default());
         CatalogFeed { catalog, writer, newest, applied: None }
     }
 

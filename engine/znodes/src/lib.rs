@@ -15,6 +15,7 @@
 pub mod acl;
 mod changes;
 mod checkpoint;
+mod children;
 mod entry;
 mod history;
 mod meta;
@@ -25,6 +26,7 @@ mod replay;
 mod request;
 mod restore;
 mod retention;
+mod table;
 mod tree;
 mod versions;
 mod znodes;
@@ -41,9 +43,10 @@ pub use request::{
 };
 pub use restore::{PastSubtree, RestoreError};
 pub use retention::ZnodeOptions;
+pub use table::ZnodeData;
 pub use tree::{ChangeVisitor, TreeChange, TreeChangeKind, ZkSession, ZnodeRef, ZnodeTree};
 pub use zk_wire::{ZkCode, ZnodeStat};
 pub use znodes::{
-    OnApplied, TransactionDraft, TransactionRequest, ZnodeCheckpoint, ZnodeLogSizes, ZnodeObserver,
-    Znodes,
+    FetchedData, OnApplied, TransactionDraft, TransactionRequest, ZnodeCheckpoint, ZnodeLogSizes,
+    ZnodeObserver, Znodes,
 };

@@ -54,8 +54,9 @@ impl ZnodeOwner {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ZnodeMeta {
+/// `A` is its list, or where that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZnodeMeta<A = Acl> {
     pub(crate) czxid: i64,
     pub(crate) mzxid: i64,
     pub(crate) pzxid: i64,
@@ -68,7 +69,7 @@ pub(crate) struct ZnodeMeta {
     pub(crate) children: i32,
     pub(crate) data_length: i32,
     pub(crate) owner: ZnodeOwner,
-    pub(crate) acl: Acl,
+    pub(crate) acl: A,
 }
 
 impl ZnodeMeta {
@@ -107,6 +108,26 @@ impl ZnodeMeta {
         let meta = ZnodeMeta::new(at, ZnodeOwner::None, acl::anyone(permissions), None);
         Some(ZnodeMeta { children, aversion, ..meta })
     }
+}
+
+impl<A> ZnodeMeta<A> {
+    /// The same with another list.
+    pub(crate) fn with_acl<B>(&self, acl: B) -> ZnodeMeta<B> {
+        ZnodeMeta {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            pzxid: self.pzxid,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            version: self.version,
+            creates: self.creates,
+            aversion: self.aversion,
+            children: self.children,
+            data_length: self.data_length,
+            owner: self.owner,
+            acl,
+        }
+    }
 
     pub(crate) fn create_child(&mut self, at: TransactionTime) {
         self.creates = self.creates.wrapping_add(1);
@@ -126,7 +147,7 @@ impl ZnodeMeta {
     }
 
     /// Sets the list; returns the one before.
-    pub(crate) fn set_acl(&mut self, acl: Acl) -> Acl {
+    pub(crate) fn set_acl(&mut self, acl: A) -> A {
         self.aversion = next_version(self.aversion);
         std::mem::replace(&mut self.acl, acl)
     }

@@ -6,6 +6,7 @@
 //! Invariant: what this says of a path is what the tree will say once all that waits is applied.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use zk_wire::ZkCode;
@@ -29,15 +30,15 @@ struct PendingZnode {
 #[derive(Debug)]
 struct PendingUndo {
     zxid: i64,
-    path: String,
+    path: Arc<str>,
     before: Option<PendingZnode>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingTree {
-    znodes: HashMap<String, PendingZnode>,
+    znodes: HashMap<Arc<str>, PendingZnode, ahash::RandomState>,
     /// The ephemeral ones of `znodes`, by session.
-    ephemerals: BTreeSet<(SessionId, String)>,
+    ephemerals: BTreeSet<(SessionId, Arc<str>)>,
     undo: VecDeque<PendingUndo>,
     /// The sessions whose end waits, and the transaction that ends them.
     closing: HashMap<SessionId, i64>,
@@ -200,11 +201,11 @@ impl PendingTree {
 
     /// Its ephemeral znodes are those of the tree, and those that wait.
     fn close_session(&mut self, tree: &ZnodeTree, at: TransactionTime, session: SessionId) {
-        let of_session = (session, String::new())..;
+        let of_session = (session, Arc::from(""))..;
         let waiting = self.ephemerals.range(of_session).take_while(|(owner, _)| *owner == session);
-        let mut paths: Vec<String> = waiting.map(|(_, path)| path.clone()).collect();
+        let mut paths: Vec<Arc<str>> = waiting.map(|(_, path)| Arc::clone(path)).collect();
         let applied = tree.session(session).into_iter().flat_map(|session| session.ephemerals());
-        paths.extend(applied.filter(|path| !self.znodes.contains_key(*path)).map(str::to_owned));
+        paths.extend(applied.filter(|path| !self.znodes.contains_key(*path)).map(Arc::from));
         for path in paths {
             let (parent, _) = split_path(&path).expect("a znode has a path");
             let Ok(above) = self.existing(tree, parent) else { continue };
@@ -222,27 +223,32 @@ impl PendingTree {
     fn existing(&self, tree: &ZnodeTree, path: &str) -> Result<ZnodeMeta, ZkCode> {
         match self.znodes.get(key_of(path)) {
             Some(pending) => pending.znode.clone(),
-            None => tree.meta(path).cloned(),
+            None => tree.meta(path),
         }
         .ok_or(ZkCode::NoNode)
     }
 
     fn set(&mut self, at: TransactionTime, path: &str, znode: Option<ZnodeMeta>) {
-        let (path, zxid) = (key_of(path).to_owned(), at.zxid);
+        let (path, zxid) = (key_of(path), at.zxid);
+        // Many changes in a row are of one parent.
+        let path = match self.znodes.get_key_value(path) {
+            Some((path, _)) => Arc::clone(path),
+            None => path.into(),
+        };
         let before = self.replace(&path, Some(PendingZnode { zxid, znode }));
         self.undo.push_back(PendingUndo { zxid, path, before });
     }
 
     /// Puts another value in place of what waits for a path; returns the one before.
-    fn replace(&mut self, path: &str, after: Option<PendingZnode>) -> Option<PendingZnode> {
+    fn replace(&mut self, path: &Arc<str>, after: Option<PendingZnode>) -> Option<PendingZnode> {
         let owner = |pending: &Option<PendingZnode>| match pending.as_ref()?.znode.as_ref()?.owner {
-            ZnodeOwner::Session(session) => Some((session, path.to_owned())),
+            ZnodeOwner::Session(session) => Some((session, Arc::clone(path))),
             ZnodeOwner::None | ZnodeOwner::Container | ZnodeOwner::Ttl(_) => None,
         };
         let owner_after = owner(&after);
         let before = match after {
-            Some(after) => self.znodes.insert(path.to_owned(), after),
-            None => self.znodes.remove(path),
+            Some(after) => self.znodes.insert(Arc::clone(path), after),
+            None => self.znodes.remove(&**path),
         };
         if let Some(ephemeral) = owner(&before) {
             self.ephemerals.remove(&ephemeral);

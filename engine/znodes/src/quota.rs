@@ -19,6 +19,11 @@ pub(crate) fn path_of_stats(path: &str) -> Option<&str> {
     quota_path(path, STATS)
 }
 
+/// Whether a znode with this name may be one of either kind.
+pub(crate) fn is_figures_name(name: &[u8]) -> bool {
+    [LIMITS, STATS].iter().any(|figures| figures.as_bytes() == name)
+}
+
 fn quota_path<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     let of = path.strip_prefix(QUOTAS)?.strip_suffix(name)?.strip_suffix('/')?;
     of.starts_with('/').then_some(of)

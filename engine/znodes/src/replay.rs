@@ -18,8 +18,8 @@ use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{key_of, sequential_path, split_path};
 use crate::request::{SessionId, ZnodeOp, ZnodeTransaction};
 use crate::versions::{
-    VersionWriter, data_key, decode, encode, ephemeral_key, put_session, session_end_key, version,
-    version_key,
+    VersionWriter, ZnodeVersion, data_key, decode, encode, ephemeral_key, put_session,
+    session_end_key, version, version_key,
 };
 
 /// What a transaction did to a znode.
@@ -67,7 +67,29 @@ impl From<EngineError> for ReplayError {
 
 /// The newest versions of some znodes: of those that were written to a catalog and may not be in it yet, and
 /// of others.
-pub(crate) type NewestVersions = HashMap<String, Option<ZnodeMeta>>;
+pub(crate) type NewestVersions = HashMap<String, Option<ZnodeVersion>, ahash::RandomState>;
+
+/// A znode in a replay.
+struct ReplayedZnode {
+    version: Option<ZnodeVersion>,
+    /// Whether its data was apart before.
+    was_apart: bool,
+    /// Data that is apart, and new.
+    apart: Option<Bytes>,
+}
+
+impl ReplayedZnode {
+    fn new(before: Option<ZnodeVersion>) -> ReplayedZnode {
+        let was_apart = before.as_ref().is_some_and(ZnodeVersion::is_apart);
+        ReplayedZnode { version: before, was_apart, apart: None }
+    }
+
+    fn set_data(&mut self, data: Option<&Bytes>) {
+        let Some(version) = &mut self.version else { return };
+        version.set_data(data);
+        self.apart = data.filter(|_| version.is_apart()).cloned();
+    }
+}
 
 /// One transaction over a catalog that has all before it, together with `newest`. Its later changes see its
 /// earlier ones.
@@ -78,7 +100,7 @@ pub(crate) struct TransactionReplay<'a> {
     at: TransactionTime,
     session: SessionId,
     changes: Vec<ZnodeChange>,
-    znodes: BTreeMap<String, Option<ZnodeMeta>>,
+    znodes: BTreeMap<String, ReplayedZnode>,
     ephemerals: BTreeMap<(SessionId, String), bool>,
     /// The session that begins.
     begun: Option<CheckpointSession>,
@@ -143,7 +165,7 @@ impl<'a> TransactionReplay<'a> {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
                 let owner = ZnodeOwner::of(*lifetime, self.session);
                 let (parent, _) = split(path)?;
-                let above = self.existing(parent)?;
+                let above = &mut self.existing(parent)?.meta;
                 let path = match is_sequential {
                     true => sequential_path(path, above.creates),
                     false => path.clone(),
@@ -154,17 +176,23 @@ impl<'a> TransactionReplay<'a> {
                     self.ephemerals.insert((session, path.clone()), true);
                 }
                 self.record(ZnodeChangeKind::Created, &path, &znode, data.clone());
-                self.znodes.insert(path, Some(znode));
+                let version = ZnodeVersion::new(znode, data.as_ref());
+                // It is not there, unless this transaction deleted it.
+                let absent = || ReplayedZnode::new(None);
+                let created = self.znodes.entry(path).or_insert_with(absent);
+                created.version = Some(version);
+                created.set_data(data.as_ref());
             }
             ZnodeOp::Delete { path, .. } => self.delete(path)?,
             ZnodeOp::SetData { path, data, .. } => {
-                let znode = self.existing(path)?;
+                let znode = &mut self.existing(path)?.meta;
                 znode.set_data(at, data.as_deref());
                 let znode = znode.clone();
+                self.look_up(key_of(path))?.set_data(data.as_ref());
                 self.record(ZnodeChangeKind::DataChanged, path, &znode, data.clone());
             }
             ZnodeOp::SetAcl { path, acl, .. } => {
-                let znode = self.existing(path)?;
+                let znode = &mut self.existing(path)?.meta;
                 znode.set_acl(Acl::clone(acl));
                 let znode = znode.clone();
                 self.record(ZnodeChangeKind::AclChanged, path, &znode, None);
@@ -177,13 +205,14 @@ impl<'a> TransactionReplay<'a> {
     fn delete(&mut self, path: &str) -> Result<(), ReplayError> {
         let (parent, _) = split(path)?;
         let at = self.at;
-        self.existing(parent)?.delete_child(at);
-        let deleted = self.existing(path)?.clone();
+        self.existing(parent)?.meta.delete_child(at);
+        let deleted = self.existing(path)?.meta.clone();
         if let ZnodeOwner::Session(session) = deleted.owner {
             self.ephemerals.insert((session, path.to_owned()), false);
         }
         self.record(ZnodeChangeKind::Deleted, path, &deleted, None);
-        self.znodes.insert(path.to_owned(), None);
+        let deleted = self.look_up(path)?;
+        (deleted.version, deleted.apart) = (None, None);
         Ok(())
     }
 
@@ -198,17 +227,22 @@ impl<'a> TransactionReplay<'a> {
         self.changes.push(ZnodeChange { kind, path, stat, acl, data });
     }
 
-    fn existing(&mut self, path: &str) -> Result<&mut ZnodeMeta, ReplayError> {
+    fn existing(&mut self, path: &str) -> Result<&mut ZnodeVersion, ReplayError> {
         let path = key_of(path);
+        let znode = self.look_up(path)?.version.as_mut();
+        znode.ok_or_else(|| ReplayError::Journal(format!("there is no {path}")))
+    }
+
+    /// A znode that may be there.
+    fn look_up(&mut self, path: &str) -> Result<&mut ReplayedZnode, ReplayError> {
         if !self.znodes.contains_key(path) {
             let before = match self.newest.get(path) {
                 Some(newest) => newest.clone(),
                 None => version(self.catalog, path, Cut::below(self.stamp))?,
             };
-            self.znodes.insert(path.to_owned(), before);
+            self.znodes.insert(path.to_owned(), ReplayedZnode::new(before));
         }
-        let znode = self.znodes.get_mut(path).expect("it was just put there");
-        znode.as_mut().ok_or_else(|| ReplayError::Journal(format!("there is no {path}")))
+        Ok(self.znodes.get_mut(path).expect("it was just put there"))
     }
 
     /// What it changed, in order.
@@ -222,7 +256,8 @@ impl<'a> TransactionReplay<'a> {
     pub(crate) fn write_versions(
         self,
         writer: &mut VersionWriter<'_>,
-    ) -> Result<impl IntoIterator<Item = (String, Option<ZnodeMeta>)> + use<>, CatalogError> {
+    ) -> Result<impl IntoIterator<Item = (String, Option<ZnodeVersion>)> + use<>, CatalogError>
+    {
         if let Some(begun) = &self.begun {
             put_session(writer.next()?, self.stamp, self.session, Some(begun));
         }
@@ -233,26 +268,19 @@ impl<'a> TransactionReplay<'a> {
             writer.next()?.put(&key, self.stamp.next(), None);
             put_session(writer.next()?, self.stamp, self.session, None);
         }
-        for (path, znode) in &self.znodes {
-            let value = znode.as_ref().map(encode);
+        for (path, ReplayedZnode { version, was_apart, apart }) in &self.znodes {
+            let value = version.as_ref().map(encode);
             writer.next()?.put(&version_key(path), self.stamp, value.as_deref());
-        }
-        for change in &self.changes {
-            let value = match change.kind {
-                ZnodeChangeKind::Created | ZnodeChangeKind::DataChanged => {
-                    Some(encode(&change.data))
-                }
-                ZnodeChangeKind::Deleted => None,
-                ZnodeChangeKind::AclChanged => continue,
-            };
-            let key = data_key(key_of(&change.path));
-            writer.next()?.put(&key, self.stamp, value.as_deref());
+            let ends = *was_apart && !version.as_ref().is_some_and(ZnodeVersion::is_apart);
+            if ends || apart.is_some() {
+                writer.next()?.put(&data_key(path), self.stamp, apart.as_deref());
+            }
         }
         for ((session, path), is_there) in &self.ephemerals {
             let value = is_there.then_some(&b""[..]);
             writer.next()?.put_unversioned(&ephemeral_key(*session, path), value);
         }
-        Ok(self.znodes)
+        Ok(self.znodes.into_iter().map(|(path, znode)| (path, znode.version)))
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use zk_wire::{ZkCode, ZnodeStat};
 
 use crate::acl::Acl;
+use crate::path::key_of;
 
 /// A session's id. No two sessions ever have the same one, and none is 0.
 #[derive(
@@ -79,6 +80,51 @@ pub enum ZnodeTransaction {
     Reaped { path: String },
 }
 
+/// What a transaction says of a znode's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DataSet {
+    To(Option<Bytes>),
+    Not,
+    /// Several sequential znodes of the transaction may be it: their numbers are not in it.
+    Unclear,
+}
+
+impl ZnodeTransaction {
+    /// To what the transaction set the data of a znode that is there after it.
+    pub(crate) fn data_set(&self, of: &str) -> DataSet {
+        let ZnodeTransaction::Ops(ops) = self else { return DataSet::Not };
+        let (mut by_name, mut by_number, mut numbers) = (DataSet::Not, DataSet::Not, 0);
+        for op in ops {
+            match op {
+                ZnodeOp::Create { path, data, is_sequential: true, .. } => {
+                    if is_numbered(of, path) {
+                        by_number = DataSet::To(data.clone());
+                        numbers += 1;
+                    }
+                }
+                ZnodeOp::Create { path, data, .. } | ZnodeOp::SetData { path, data, .. } => {
+                    if key_of(path) == key_of(of) {
+                        by_name = DataSet::To(data.clone());
+                    }
+                }
+                ZnodeOp::Delete { .. } | ZnodeOp::SetAcl { .. } | ZnodeOp::Check { .. } => {}
+            }
+        }
+        // What is set by its name was there before, so that no later change created it.
+        match (by_name, numbers) {
+            (DataSet::Not, 0 | 1) => by_number,
+            (DataSet::Not, _) => DataSet::Unclear,
+            (by_name, _) => by_name,
+        }
+    }
+}
+
+/// Whether a path is another one with a sequence number behind it.
+fn is_numbered(path: &str, prefix: &str) -> bool {
+    let number = path.strip_prefix(prefix).map(|number| number.trim_start_matches('-'));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// What becomes of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpOutcome {
@@ -106,4 +152,46 @@ pub struct TransactionOutcome {
     pub session: SessionId,
     /// What became of each change, or why none of them happened.
     pub result: Result<Vec<OpOutcome>, ZnodeRefusal>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::{ALL, anyone};
+
+    fn create(path: &str, data: &'static str, is_sequential: bool) -> ZnodeOp {
+        let (path, data) = (path.to_owned(), Some(Bytes::from_static(data.as_bytes())));
+        let lifetime = ZnodeLifetime::Persistent;
+        ZnodeOp::Create { path, data, acl: anyone(ALL), lifetime, is_sequential }
+    }
+
+    fn set(path: &str, data: &'static str) -> ZnodeOp {
+        let (path, data) = (path.to_owned(), Some(Bytes::from_static(data.as_bytes())));
+        ZnodeOp::SetData { path, data, version: -1 }
+    }
+
+    #[test]
+    fn a_transaction_says_what_data_it_set_unless_numbers_leave_it_open() {
+        let to = |data: &'static str| DataSet::To(Some(Bytes::from_static(data.as_bytes())));
+        for (ops, of, expected) in [
+            (vec![create("/a", "x", false)], "/a", to("x")),
+            (vec![create("/a", "x", false), set("/a", "y")], "/a", to("y")),
+            (vec![create("/a", "x", false)], "/b", DataSet::Not),
+            (vec![set("/", "x")], "", to("x")),
+            (vec![create("/n-", "x", true)], "/n-0000000007", to("x")),
+            (vec![create("/n-", "x", true)], "/n-", DataSet::Not),
+            (vec![create("/n-", "x", true)], "/n--2147483648", to("x")),
+            (
+                vec![create("/n-", "x", true), create("/n-", "y", true)],
+                "/n-0000000007",
+                DataSet::Unclear,
+            ),
+            (vec![create("/n-", "x", true), create("/m-", "y", true)], "/n-0000000007", to("x")),
+            (vec![set("/n-0000000001", "x"), create("/n-", "y", true)], "/n-0000000001", to("x")),
+        ] {
+            let found = ZnodeTransaction::Ops(ops.clone()).data_set(of);
+            assert_eq!(found, expected, "{of} in {ops:?}");
+        }
+        assert_eq!(ZnodeTransaction::SessionClosed.data_set("/a"), DataSet::Not);
+    }
 }

@@ -10,7 +10,9 @@ use crate::acl::Acl;
 use crate::history::{PastZnode, ZnodeHistory};
 use crate::path::key_of;
 use crate::request::{ZnodeLifetime, ZnodeOp};
+use crate::table::ZnodeData;
 use crate::tree::ZnodeTree;
+use crate::znodes::Znodes;
 
 /// How many bytes of data and paths a subtree may have that is put back.
 const BYTES_MAX: usize = 256 << 20;
@@ -69,27 +71,64 @@ impl ZnodeHistory {
     }
 }
 
+/// A change that sets data which is not in memory.
+struct UnsureChange<'a> {
+    /// Its place among all changes.
+    op: usize,
+    path: &'a str,
+    mzxid: i64,
+}
+
 impl PastSubtree {
     /// The lists of all its znodes.
     pub fn acls(&self) -> impl Iterator<Item = &Acl> {
         self.znodes.values().map(|znode| &znode.acl)
     }
 
-    /// The changes that put it back: each expects the version that `tree` has. Ephemeral znodes stay.
+    /// The changes that put it back: each expects the version that there is now. Ephemeral znodes stay. It may
+    /// wait for disks.
     ///
     /// # Errors
-    /// [`RestoreError::Ephemeral`].
-    pub fn changes_from(&self, tree: &ZnodeTree) -> Result<Vec<ZnodeOp>, RestoreError> {
+    /// [`RestoreError::Ephemeral`], or data that is not in memory cannot be read.
+    pub fn changes_from(&self, znodes: &Znodes) -> Result<Vec<ZnodeOp>, RestoreError> {
+        let (ops, unsure) = self.changes_from_tree(&znodes.tree())?;
+        let mut needless = BTreeSet::new();
+        for UnsureChange { op, path, mzxid } in unsure {
+            let now = znodes.history().data_since(path, mzxid).map_err(SeekError::from)?;
+            if now.as_deref() == self.znodes[path].data.as_deref() {
+                needless.insert(op);
+            }
+        }
+        let ops = ops.into_iter().enumerate().filter(|(place, _)| !needless.contains(place));
+        Ok(ops.map(|(_, op)| op).collect())
+    }
+
+    /// The changes, and which of them set data that may be there already.
+    fn changes_from_tree(
+        &self,
+        tree: &ZnodeTree,
+    ) -> Result<(Vec<ZnodeOp>, Vec<UnsureChange<'_>>), RestoreError> {
         let now = self.paths_now(tree);
-        let mut ops = Vec::new();
+        let (mut ops, mut unsure) = (Vec::new(), Vec::new());
         for (path, then) in &self.znodes {
             match tree.get(path) {
                 Some(znode) if znode.stat().ephemeral_owner != 0 => {
                     return Err(RestoreError::Ephemeral { path: path.clone() });
                 }
                 Some(znode) => {
-                    let (path, stat) = (shown(path), znode.stat());
-                    if znode.data() != then.data.as_deref() {
+                    let (key, path, stat) = (path, shown(path), znode.stat());
+                    let is_same = match znode.data() {
+                        ZnodeData::Here(data) => data == then.data.as_deref(),
+                        ZnodeData::Elsewhere => false,
+                    };
+                    if !is_same {
+                        if znode.data() == ZnodeData::Elsewhere {
+                            unsure.push(UnsureChange {
+                                op: ops.len(),
+                                path: key,
+                                mzxid: stat.mzxid,
+                            });
+                        }
                         let (path, data) = (path.clone(), data_of(then));
                         ops.push(ZnodeOp::SetData { path, data, version: stat.version });
                     }
@@ -120,7 +159,7 @@ impl PastSubtree {
                 return Err(RestoreError::Ephemeral { path: path.clone() });
             }
         }
-        Ok(ops)
+        Ok((ops, unsure))
     }
 
     fn paths_now(&self, tree: &ZnodeTree) -> BTreeSet<String> {

@@ -23,6 +23,8 @@ pub struct ZnodeOptions {
     pub history_retention: Duration,
     /// No checkpoint is written before so many bytes of transactions came.
     pub checkpoint_bytes_min: u64,
+    /// About how many bytes of data are in memory. Other data is read when it is asked for.
+    pub cached_bytes_max: u64,
     /// `enforceQuota`: whether a change that exceeds a hard limit is refused.
     pub enforces_quotas: bool,
 }
@@ -32,6 +34,7 @@ impl Default for ZnodeOptions {
         ZnodeOptions {
             history_retention: Duration::from_secs(7 * 24 * 60 * 60),
             checkpoint_bytes_min: 16 << 20,
+            cached_bytes_max: 1 << 30,
             enforces_quotas: false,
         }
     }

@@ -3,7 +3,7 @@
 //! Applying is deterministic: the same transactions give the same tree, also in a replay. What must
 //! hold for a transaction was checked before it was written ([`crate::pending`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use zk_wire::{ZkCode, ZnodeStat};
 
 use crate::acl::Acl;
@@ -12,19 +12,7 @@ use crate::meta::{TransactionTime, ZnodeMeta, ZnodeOwner};
 use crate::path::{sequential_path, split_path};
 use crate::quota::{QuotaFigures, limits_path, path_of_limits, path_of_stats, stats_path};
 use crate::request::{OpOutcome, SessionId, ZnodeLifetime, ZnodeOp, ZnodeTransaction};
-
-/// The place of a znode in the tree's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ZnodeSlot(u32);
-
-const ROOT: ZnodeSlot = ZnodeSlot(0);
-
-#[derive(Debug)]
-struct Znode {
-    meta: ZnodeMeta,
-    data: Option<Box<[u8]>>,
-    children: BTreeMap<Box<str>, ZnodeSlot>,
-}
+use crate::table::{ROOT, TableMeta, ZnodeData, ZnodeSlot, ZnodeTable};
 
 /// A session as its transactions made it.
 #[derive(Clone, Debug)]
@@ -90,9 +78,7 @@ pub type ChangeVisitor<'a> = &'a mut dyn FnMut(&TreeChange<'_>);
 /// The tree, and the sessions.
 #[derive(Debug)]
 pub struct ZnodeTree {
-    nodes: Vec<Option<Znode>>,
-    free: Vec<ZnodeSlot>,
-    acls: HashSet<Acl>,
+    table: ZnodeTable,
     sessions: HashMap<SessionId, ZkSession>,
     /// The paths of containers and of znodes with a time to live.
     reapable: BTreeSet<Box<str>>,
@@ -104,41 +90,28 @@ pub struct ZnodeTree {
     last_zxid: i64,
 }
 
-impl Default for ZnodeTree {
-    fn default() -> ZnodeTree {
-        ZnodeTree::new()
-    }
-}
-
 impl ZnodeTree {
-    /// The tree before the first transaction: the root, and `/zookeeper` with what belongs to it.
-    pub fn new() -> ZnodeTree {
-        let mut tree = ZnodeTree {
-            nodes: Vec::new(),
-            free: Vec::new(),
-            acls: HashSet::new(),
+    /// The tree before the first transaction: the root, and `/zookeeper` with what belongs to it. About
+    /// `cached_bytes_max` bytes of data are in memory, if there are more.
+    pub(crate) fn new(cached_bytes_max: u64) -> ZnodeTree {
+        let built_in = |path| ZnodeMeta::built_in(path).expect("a built-in path");
+        let mut table = ZnodeTable::new(&built_in(""), cached_bytes_max);
+        let mut insert = |parent, name, path| {
+            table.insert(parent, name, &built_in(path), Some(&[])).expect("names differ")
+        };
+        let zookeeper = insert(ROOT, "zookeeper", "/zookeeper");
+        insert(zookeeper, "quota", "/zookeeper/quota");
+        insert(zookeeper, "config", "/zookeeper/config");
+        let paths = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
+        ZnodeTree {
+            table,
             sessions: HashMap::new(),
             reapable: BTreeSet::new(),
             quotas: BTreeSet::new(),
             data_bytes: 0,
-            path_bytes: 0,
+            path_bytes: paths.iter().map(|path| path.len() as u64).sum(),
             last_zxid: 0,
-        };
-        let mut insert = |path: &str| {
-            let mut meta = ZnodeMeta::built_in(path).expect("a built-in path");
-            meta.acl = tree.intern(&meta.acl);
-            tree.insert(Znode { meta, data: Some(Box::default()), children: BTreeMap::new() })
-        };
-        let [_, zookeeper, quota, config] =
-            ["", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"].map(&mut insert);
-        tree.node_mut(ROOT).children.insert("zookeeper".into(), zookeeper);
-        let below = [("quota".into(), quota), ("config".into(), config)];
-        tree.node_mut(zookeeper).children.extend(below);
-        tree.path_bytes = ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"]
-            .iter()
-            .map(|path| path.len() as u64)
-            .sum();
-        tree
+        }
     }
 
     /// The zxid of the last transaction applied.
@@ -148,7 +121,7 @@ impl ZnodeTree {
 
     /// How many znodes there are.
     pub fn len(&self) -> usize {
-        self.nodes.len() - self.free.len()
+        self.table.len()
     }
 
     /// As many as ZooKeeper shows for the same tree: it counts its root twice, as `/` and as the empty
@@ -165,6 +138,16 @@ impl ZnodeTree {
     /// How many bytes of data all znodes hold.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
+    }
+
+    /// How many bytes of it are in memory.
+    pub fn cached_bytes(&self) -> u64 {
+        self.table.cached_bytes()
+    }
+
+    /// Whether some znode's data is not in memory.
+    pub fn has_data_elsewhere(&self) -> bool {
+        self.table.elsewhere() > 0
     }
 
     /// How many bytes the paths of all znodes have.
@@ -184,7 +167,8 @@ impl ZnodeTree {
 
     /// A znode, to be read.
     pub fn get(&self, path: &str) -> Option<ZnodeRef<'_>> {
-        Some(ZnodeRef(self.node(self.find(path)?)))
+        let slot = self.find(path)?;
+        Some(ZnodeRef { table: &self.table, slot, meta: self.table.meta(slot) })
     }
 
     /// A znode as it was after the transaction `zxid`, if it is the same still: neither its data nor its
@@ -194,9 +178,9 @@ impl ZnodeTree {
         if zxid > self.last_zxid || path.starts_with("/zookeeper") {
             return None;
         }
-        let znode = self.node(self.find(path)?);
+        let znode = self.get(path)?;
         let ZnodeMeta { czxid, mzxid, pzxid, aversion, .. } = znode.meta;
-        (aversion == 0 && czxid.max(mzxid).max(pzxid) <= zxid).then_some(ZnodeRef(znode))
+        (aversion == 0 && czxid.max(mzxid).max(pzxid) <= zxid).then_some(znode)
     }
 
     /// How many znodes are below `path`.
@@ -204,9 +188,9 @@ impl ZnodeTree {
         let mut open = vec![self.find(path)?];
         let mut count = 0;
         while let Some(slot) = open.pop() {
-            let children = &self.node(slot).children;
+            let children = self.table.children(slot);
             count += children.len();
-            open.extend(children.values());
+            open.extend(children);
         }
         Some(count)
     }
@@ -229,7 +213,7 @@ impl ZnodeTree {
     /// [`ZkCode::QuotaExceeded`]
     pub(crate) fn check_quota(&self, path: &str, count: i64, bytes: i64) -> Result<(), ZkCode> {
         let Some(of) = self.quota_above(path) else { return Ok(()) };
-        let figures = |path: String| self.get(&path).map(|znode| QuotaFigures::parse(znode.data()));
+        let figures = |path: String| self.find(&path).map(|slot| self.figures(slot));
         let (limits, usage) = (figures(limits_path(of)), figures(stats_path(of)));
         let (Some(limits), Some(mut usage)) = (limits, usage) else { return Ok(()) };
         usage.add(count, bytes);
@@ -259,18 +243,22 @@ impl ZnodeTree {
         let Some(slot) = self.quota_above(path).and_then(|of| self.find(&stats_path(of))) else {
             return;
         };
-        let mut usage = QuotaFigures::parse(self.node(slot).data.as_deref());
+        let mut usage = self.figures(slot);
         usage.add(count, bytes);
         self.set_usage(slot, &usage);
     }
 
     fn set_usage(&mut self, slot: ZnodeSlot, usage: &QuotaFigures) {
         let data = usage.to_string().into_bytes();
-        let node = self.node_mut(slot);
-        let before = std::mem::replace(&mut node.meta.data_length, data.len() as i32);
-        node.data = Some(data.into());
-        let after = node.meta.data_length;
+        let meta = self.table.meta(slot);
+        let (before, after) = (meta.data_length, data.len() as i32);
+        self.table.set_data(slot, ZnodeMeta { data_length: after, ..meta }, Some(&data));
         self.data_bytes = self.data_bytes + after as u64 - before as u64;
+    }
+
+    /// The limits or the usage in a znode, whose data is always in memory.
+    fn figures(&self, slot: ZnodeSlot) -> QuotaFigures {
+        QuotaFigures::parse(self.table.data(slot).here().flatten())
     }
 
     /// Counts all of the znodes at and below a quota.
@@ -278,10 +266,9 @@ impl ZnodeTree {
         let (Some(top), Some(stats)) = (self.find(of), self.find(&stats_path(of))) else { return };
         let (mut open, mut count, mut bytes) = (vec![top], 0, 0);
         while let Some(slot) = open.pop() {
-            let Znode { meta, children, .. } = self.node(slot);
             count += 1;
-            bytes += i64::from(meta.data_length);
-            open.extend(children.values());
+            bytes += i64::from(self.table.meta(slot).data_length);
+            open.extend(self.table.children(slot));
         }
         self.set_usage(stats, &QuotaFigures::new(count, bytes));
     }
@@ -293,8 +280,18 @@ impl ZnodeTree {
         }
     }
 
-    pub(crate) fn meta(&self, path: &str) -> Option<&ZnodeMeta> {
-        Some(&self.node(self.find(path)?).meta)
+    pub(crate) fn meta(&self, path: &str) -> Option<ZnodeMeta> {
+        let meta = self.table.meta(self.find(path)?);
+        Some(meta.with_acl(Acl::clone(self.table.acl(meta.acl))))
+    }
+
+    /// Keeps the data that a znode had after the transaction `mzxid` in memory, if it has that still.
+    pub(crate) fn keep(&mut self, path: &str, mzxid: i64, data: Option<&[u8]>) {
+        let Some(slot) = self.find(path) else { return };
+        let meta = self.table.meta(slot);
+        if meta.mzxid == mzxid && self.table.data(slot) == ZnodeData::Elsewhere {
+            self.table.set_data(slot, meta, data);
+        }
     }
 
     /// Takes over a part of a checkpoint, in order.
@@ -317,26 +314,24 @@ impl ZnodeTree {
     }
 
     fn load_znode(&mut self, znode: CheckpointZnode) -> Result<(), String> {
-        let CheckpointZnode { path, mut meta, data } = znode;
-        meta.acl = self.intern(&meta.acl);
-        let data: Option<Box<[u8]>> = data.as_deref().map(Box::from);
+        let CheckpointZnode { path, meta, data } = znode;
         self.data_bytes += meta.data_length as u64;
         if let Some(slot) = self.find(&path) {
             // A built-in one, which has no data before.
-            let node = self.node_mut(slot);
-            (node.meta, node.data) = (meta, data);
+            self.table.set_acl(slot, &meta.acl);
+            let meta = meta.with_acl(self.table.meta(slot).acl);
+            self.table.set_data(slot, meta, data.as_deref());
             return Ok(());
         }
         let (parent, name) = split_path(&path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
-        let owner = meta.owner;
         self.path_bytes += path.len() as u64;
-        let slot = self.insert(Znode { meta, data, children: BTreeMap::new() });
-        self.node_mut(parent).children.insert(name.into(), slot);
+        let inserted = self.table.insert(parent, name, &meta, data.as_deref());
+        inserted.ok_or_else(|| format!("{path} is there twice"))?;
         if let Some(of) = path_of_limits(&path) {
             self.quotas.insert(of.into());
         }
-        self.own(&path, owner)
+        self.own(&path, meta.owner)
     }
 
     /// Applies a transaction of `session` that was not refused.
@@ -391,24 +386,22 @@ impl ZnodeTree {
     ) -> Result<OpOutcome, String> {
         match op {
             ZnodeOp::Create { path, data, acl, lifetime, is_sequential } => {
-                let owner = ZnodeOwner::of(*lifetime, session);
-                let meta = ZnodeMeta::new(at, owner, self.intern(acl), data.as_deref());
-                let data = data.as_deref().map(Box::from);
-                let created = Znode { meta, data, children: BTreeMap::new() };
-                self.create(at, path, *is_sequential, created, visit)
+                let (owner, data) = (ZnodeOwner::of(*lifetime, session), data.as_deref());
+                let meta = ZnodeMeta::new(at, owner, Acl::clone(acl), data);
+                self.create(at, (path, *is_sequential), &meta, data, visit)
             }
             ZnodeOp::Delete { path, .. } => {
                 self.delete(at, path, visit)?;
                 Ok(OpOutcome::Deleted)
             }
             ZnodeOp::SetData { path, data, .. } => {
-                let slot = self.existing(path)?;
-                let node = self.node_mut(slot);
-                let before = node.meta.data_length;
-                node.meta.set_data(at, data.as_deref());
-                node.data = data.as_deref().map(Box::from);
-                let ZnodeMeta { data_length, .. } = node.meta;
-                let (stat, acl) = (node.meta.stat(), Acl::clone(&node.meta.acl));
+                let (slot, data) = (self.existing(path)?, data.as_deref());
+                let mut meta = self.table.meta(slot);
+                let before = meta.data_length;
+                meta.set_data(at, data);
+                self.table.set_data(slot, meta, data);
+                let (stat, data_length) = (meta.stat(), meta.data_length);
+                let acl = Acl::clone(self.table.acl(meta.acl));
                 self.data_bytes = self.data_bytes + data_length as u64 - before as u64;
                 self.charge(path, 0, i64::from(data_length) - i64::from(before));
                 let kind = TreeChangeKind::DataChanged;
@@ -417,11 +410,8 @@ impl ZnodeTree {
             }
             ZnodeOp::SetAcl { path, acl, .. } => {
                 let slot = self.existing(path)?;
-                let acl = self.intern(acl);
-                let meta = &mut self.node_mut(slot).meta;
-                let before = meta.set_acl(acl);
-                let stat = meta.stat();
-                self.release(before);
+                self.table.set_acl(slot, acl);
+                let stat = self.table.update(slot, |meta| _ = meta.set_acl(meta.acl)).stat();
                 Ok(OpOutcome::AclSet(stat))
             }
             ZnodeOp::Check { .. } => Ok(OpOutcome::Checked),
@@ -431,29 +421,25 @@ impl ZnodeTree {
     fn create(
         &mut self,
         at: TransactionTime,
-        path: &str,
-        is_sequential: bool,
-        created: Znode,
+        (path, is_sequential): (&str, bool),
+        created: &ZnodeMeta,
+        data: Option<&[u8]>,
         visit: ChangeVisitor<'_>,
     ) -> Result<OpOutcome, String> {
-        let ZnodeMeta { owner, data_length, .. } = created.meta;
-        let (acl, stat) = (Acl::clone(&created.meta.acl), created.meta.stat());
+        let ZnodeMeta { owner, data_length, ref acl, .. } = *created;
         let (parent, _) = split_path(path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
         let path = match is_sequential {
-            true => sequential_path(path, self.node(parent).meta.creates),
+            true => sequential_path(path, self.table.meta(parent).creates),
             false => path.to_owned(),
         };
         let (_, name) = split_path(&path).expect("as before");
         self.data_bytes += data_length as u64;
         self.path_bytes += path.len() as u64;
-        let slot = self.insert(created);
-        let node = self.node_mut(parent);
-        node.meta.create_child(at);
-        if node.children.insert(name.into(), slot).is_some() {
-            return Err(format!("{path} was created twice"));
-        }
-        let parent_acl = Acl::clone(&node.meta.acl);
+        let inserted = self.table.insert(parent, name, created, data);
+        inserted.ok_or_else(|| format!("{path} was created twice"))?;
+        let parent = self.table.update(parent, |meta| meta.create_child(at));
+        let parent_acl = Acl::clone(self.table.acl(parent.acl));
         self.own(&path, owner)?;
         if let Some(of) = path_of_limits(&path) {
             self.quotas.insert(of.into());
@@ -463,8 +449,8 @@ impl ZnodeTree {
         }
         self.charge(&path, 1, data_length.into());
         let (kind, zxid) = (TreeChangeKind::Created, at.zxid);
-        visit(&TreeChange { kind, path: &path, acl: &acl, parent_acl: &parent_acl, zxid });
-        Ok(OpOutcome::Created(path, stat))
+        visit(&TreeChange { kind, path: &path, acl, parent_acl: &parent_acl, zxid });
+        Ok(OpOutcome::Created(path, created.stat()))
     }
 
     /// Notes a new znode where its owner is looked up.
@@ -492,18 +478,13 @@ impl ZnodeTree {
     ) -> Result<(), String> {
         let (parent, name) = split_path(path).map_err(|_| format!("{path} has no parent"))?;
         let parent = self.existing(parent)?;
-        let node = self.node_mut(parent);
-        let slot = node.children.remove(name).ok_or_else(|| format!("there is no {path}"))?;
-        node.meta.delete_child(at);
-        let parent_acl = Acl::clone(&node.meta.acl);
-        let deleted = self.nodes[slot.0 as usize].take().expect("a child is in the table");
-        self.free.push(slot);
-        if !deleted.children.is_empty() {
-            return Err(format!("{path} has children"));
-        }
-        self.data_bytes -= deleted.meta.data_length as u64;
+        let deleted = self.table.remove(parent, name);
+        let deleted = deleted.ok_or_else(|| format!("there is no {path} without children"))?;
+        let parent = self.table.update(parent, |meta| meta.delete_child(at));
+        let parent_acl = Acl::clone(self.table.acl(parent.acl));
+        self.data_bytes -= deleted.data_length as u64;
         self.path_bytes -= path.len() as u64;
-        match deleted.meta.owner {
+        match deleted.owner {
             ZnodeOwner::None => {}
             ZnodeOwner::Session(owner) => {
                 if let Some(session) = self.sessions.get_mut(&owner) {
@@ -517,10 +498,9 @@ impl ZnodeTree {
         if let Some(of) = path_of_limits(path) {
             self.quotas.remove(of);
         }
-        self.charge(path, -1, -i64::from(deleted.meta.data_length));
-        let (kind, acl) = (TreeChangeKind::Deleted, &deleted.meta.acl);
+        self.charge(path, -1, -i64::from(deleted.data_length));
+        let (kind, acl) = (TreeChangeKind::Deleted, &deleted.acl);
         visit(&TreeChange { kind, path, acl, parent_acl: &parent_acl, zxid: at.zxid });
-        self.release(deleted.meta.acl);
         Ok(())
     }
 
@@ -530,76 +510,41 @@ impl ZnodeTree {
             "" | "/" => return Some(ROOT),
             _ => path.strip_prefix('/')?,
         };
-        names.split('/').try_fold(ROOT, |at, name| self.node(at).children.get(name).copied())
+        names.split('/').try_fold(ROOT, |at, name| self.table.child(at, name))
     }
 
     fn existing(&self, path: &str) -> Result<ZnodeSlot, String> {
         self.find(path).ok_or_else(|| format!("there is no {path}"))
     }
-
-    fn node(&self, slot: ZnodeSlot) -> &Znode {
-        self.nodes[slot.0 as usize].as_ref().expect("a slot in use")
-    }
-
-    fn node_mut(&mut self, slot: ZnodeSlot) -> &mut Znode {
-        self.nodes[slot.0 as usize].as_mut().expect("a slot in use")
-    }
-
-    fn insert(&mut self, node: Znode) -> ZnodeSlot {
-        match self.free.pop() {
-            Some(slot) => {
-                self.nodes[slot.0 as usize] = Some(node);
-                slot
-            }
-            None => {
-                let slot = u32::try_from(self.nodes.len()).expect("fewer znodes than 2^32");
-                self.nodes.push(Some(node));
-                ZnodeSlot(slot)
-            }
-        }
-    }
-
-    fn intern(&mut self, acl: &Acl) -> Acl {
-        if let Some(shared) = self.acls.get(acl) {
-            return Acl::clone(shared);
-        }
-        self.acls.insert(Acl::clone(acl));
-        Acl::clone(acl)
-    }
-
-    /// Forgets a list that no znode has any more.
-    fn release(&mut self, acl: Acl) {
-        const THE_TABLE_AND_ACL: usize = 2;
-        if Acl::strong_count(&acl) == THE_TABLE_AND_ACL {
-            self.acls.remove(&acl);
-        }
-    }
 }
 
 /// A znode in a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct ZnodeRef<'a>(&'a Znode);
+pub struct ZnodeRef<'a> {
+    table: &'a ZnodeTable,
+    slot: ZnodeSlot,
+    meta: TableMeta,
+}
 
 impl<'a> ZnodeRef<'a> {
     pub fn stat(self) -> ZnodeStat {
-        self.0.meta.stat()
+        self.meta.stat()
     }
 
     pub fn lifetime(self) -> ZnodeLifetime {
-        self.0.meta.owner.lifetime()
+        self.meta.owner.lifetime()
     }
 
-    /// Its data. None differs from empty.
-    pub fn data(self) -> Option<&'a [u8]> {
-        self.0.data.as_deref()
+    pub fn data(self) -> ZnodeData<'a> {
+        self.table.data(self.slot)
     }
 
     pub fn acl(self) -> &'a Acl {
-        &self.0.meta.acl
+        self.table.acl(self.meta.acl)
     }
 
     /// The names of its children, in byte order.
     pub fn children(self) -> impl ExactSizeIterator<Item = &'a str> {
-        self.0.children.keys().map(|name| &**name)
+        self.table.children(self.slot).map(|slot| self.table.name(slot))
     }
 }

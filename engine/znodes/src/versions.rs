@@ -1,10 +1,11 @@
 //! The versions of znodes in the catalog: keys and values.
 
+use bytes::Bytes;
 use engine_core::EngineError;
 use engine_core::numbering::ZNODES_LOG;
 use hlc::{Cut, Hlc};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use storage::catalog::{AppliedOffset, Catalog, CatalogError, CatalogWriteBatch, escape, unescape};
 
 use crate::checkpoint::CheckpointSession;
@@ -16,11 +17,11 @@ const PUTS_PER_BATCH: usize = 100;
 
 /// The key prefix of znodes. Groups and files use other letters.
 pub(crate) const PREFIX: u8 = b'z';
-/// A name in its parent: everything about a znode but its data.
+/// A name in its parent: everything about a znode but data that is long.
 const NAME: u8 = b'n';
 /// The root, which has no name.
 const ROOT: u8 = b'r';
-/// The data of a znode. Apart, because a znode has a new version whenever a child comes or goes.
+/// The data of a znode, if it is long.
 const DATA: u8 = b'd';
 /// The ephemeral znodes of a session, now.
 const EPHEMERAL: u8 = b'e';
@@ -30,6 +31,64 @@ const SESSION_END: u8 = b'x';
 const SESSION: u8 = b's';
 /// Between a parent's path and a name. [`escape`] never writes it.
 const SEPARATOR: &[u8] = &[1, 3];
+/// Longer data is apart from the rest, because a znode has a new version whenever a child comes or goes.
+const DATA_BYTES_MAX: usize = 256;
+
+/// A znode as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ZnodeVersion {
+    pub(crate) meta: ZnodeMeta,
+    data: VersionData,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum VersionData {
+    Here(Option<Bytes>),
+    Apart,
+}
+
+impl ZnodeVersion {
+    pub(crate) fn new(meta: ZnodeMeta, data: Option<&Bytes>) -> ZnodeVersion {
+        let mut version = ZnodeVersion { meta, data: VersionData::Apart };
+        version.set_data(data);
+        version
+    }
+
+    fn built_in(path: &str) -> Option<ZnodeVersion> {
+        Some(ZnodeVersion::new(ZnodeMeta::built_in(path)?, Some(&Bytes::new())))
+    }
+
+    pub(crate) fn set_data(&mut self, data: Option<&Bytes>) {
+        self.data = match data.is_some_and(|data| data.len() > DATA_BYTES_MAX) {
+            true => VersionData::Apart,
+            false => VersionData::Here(data.cloned()),
+        };
+    }
+
+    /// Whether its data is apart.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.data == VersionData::Apart
+    }
+
+    /// Its data. It is the version in `cut`.
+    pub(crate) fn data(
+        self,
+        catalog: &Catalog,
+        path: &str,
+        cut: Cut,
+    ) -> Result<Option<Bytes>, EngineError> {
+        match self.data {
+            VersionData::Here(data) => Ok(data),
+            VersionData::Apart => match catalog.get(&data_key(path), cut)? {
+                Some((_, data)) => Ok(Some(Bytes::from(data))),
+                None => Err(EngineError::Corrupt(format!(
+                    "the catalog lacks the data of a znode. path={path:?}"
+                ))),
+            },
+        }
+    }
+}
+
 /// Writes versions in batches of bounded size: one of a single transaction costs the catalog as much as one of
 /// many, and a very large one far more memory.
 pub(crate) struct VersionWriter<'a> {
@@ -75,10 +134,19 @@ pub(crate) fn version(
     catalog: &Catalog,
     path: &str,
     cut: Cut,
-) -> Result<Option<ZnodeMeta>, EngineError> {
+) -> Result<Option<ZnodeVersion>, EngineError> {
+    Ok(stamped_version(catalog, path, cut)?.map(|(_, version)| version))
+}
+
+/// The same, and when it began.
+pub(crate) fn stamped_version(
+    catalog: &Catalog,
+    path: &str,
+    cut: Cut,
+) -> Result<Option<(Hlc, ZnodeVersion)>, EngineError> {
     match catalog.get(&version_key(path), cut)? {
-        Some((_, value)) => decode(&value).map(Some),
-        None => Ok(ZnodeMeta::built_in(path)),
+        Some((stamp, value)) => Ok(Some((stamp, decode(&value)?))),
+        None => Ok(ZnodeVersion::built_in(path).map(|version| (Hlc::default(), version))),
     }
 }
 

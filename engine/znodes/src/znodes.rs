@@ -1,8 +1,10 @@
 //! The handle: submits transactions, applies them, and lets the tree be read.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use engine_core::event_reader::EventReader;
 use engine_core::numbering::{KIND_ZNODES, ZNODE_CHECKPOINTS_LOG, ZNODES_LOG};
 use engine_core::projection::ReaderProjection;
@@ -21,6 +23,7 @@ use crate::meta::TransactionTime;
 use crate::pending::PendingTree;
 use crate::request::{SessionId, TransactionOutcome, ZnodeOp, ZnodeRefusal, ZnodeTransaction};
 use crate::retention::ZnodeOptions;
+use crate::table::ZnodeData;
 use crate::tree::{TreeChange, ZnodeTree};
 
 /// How many transactions are applied before what waits in front of them is forgotten.
@@ -122,11 +125,20 @@ struct WrittenTransaction {
 
 struct ZnodesShared {
     tree: RwLock<ZnodeTree>,
+    has_data_elsewhere: AtomicBool,
     /// Locked before `tree`, never after it.
     pending: Mutex<PendingTree>,
     observer: OnceLock<Arc<dyn ZnodeObserver>>,
     /// The zxid of the last transaction applied.
     applied: watch::Sender<i64>,
+}
+
+/// Data that was not in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchedData {
+    /// The transaction that set it last.
+    pub mzxid: i64,
+    pub data: Option<Bytes>,
 }
 
 /// How many bytes the logs of znodes have.
@@ -183,11 +195,12 @@ impl Znodes {
         history: Arc<ZnodeHistory>,
         options: ZnodeOptions,
     ) -> Result<Znodes, EngineError> {
-        let tree = load(&core)?;
+        let tree = load(&core, options.cached_bytes_max)?;
         let mut pending = PendingTree::new(options.enforces_quotas);
         pending.forget_applied(tree.last_zxid());
         let shared = Arc::new(ZnodesShared {
             applied: watch::Sender::new(tree.last_zxid()),
+            has_data_elsewhere: AtomicBool::new(tree.has_data_elsewhere()),
             tree: RwLock::new(tree),
             pending: Mutex::new(pending),
             observer: OnceLock::new(),
@@ -226,6 +239,32 @@ impl Znodes {
         self.shared.tree.read()
     }
 
+    /// Whether the data of some znode may not be in memory.
+    pub fn has_data_elsewhere(&self) -> bool {
+        self.shared.has_data_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Brings the data of a znode into memory, if it is elsewhere, and returns it then. It may wait for disks.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn fetch(&self, path: &str) -> Result<Option<FetchedData>, EngineError> {
+        let elsewhere = |tree: &ZnodeTree| {
+            let znode = tree.get(path)?;
+            (znode.data() == ZnodeData::Elsewhere).then_some(znode.stat().mzxid)
+        };
+        let Some(mzxid) = elsewhere(&self.tree()) else { return Ok(None) };
+        match self.history.data_since(path, mzxid) {
+            Ok(data) => {
+                self.shared.tree.write().keep(path, mzxid, data.as_deref());
+                Ok(Some(FetchedData { mzxid, data }))
+            }
+            // Changed meanwhile.
+            Err(_) if elsewhere(&self.tree()) != Some(mzxid) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The zxid of the last transaction applied, as it rises.
     pub fn applied(&self) -> watch::Receiver<i64> {
         self.shared.applied.subscribe()
@@ -236,7 +275,7 @@ impl Znodes {
         &self.history
     }
 
-    pub(crate) fn options(&self) -> &ZnodeOptions {
+    pub fn options(&self) -> &ZnodeOptions {
         &self.options
     }
 
@@ -378,6 +417,7 @@ impl ZnodesShared {
             Ok(_) => {
                 let mut tree = self.tree.write();
                 let outcome = self.apply_decided(&mut tree, &transaction);
+                self.has_data_elsewhere.store(tree.has_data_elsewhere(), Ordering::Relaxed);
                 (RwLockWriteGuard::downgrade(tree), Ok(outcome))
             }
             Err(error) => (self.tree.read(), Err(error)),
@@ -415,11 +455,11 @@ impl ZnodesShared {
 }
 
 /// The tree: the newest checkpoint, and what came since.
-fn load(core: &EngineCore) -> Result<ZnodeTree, EngineError> {
+fn load(core: &EngineCore, cached_bytes_max: u64) -> Result<ZnodeTree, EngineError> {
     const HELP: &str = "Restore the data directory from a backup, or report this as a bug";
     let (log, checkpoints) =
         (core.store().log(ZNODES_LOG)?, core.store().log(ZNODE_CHECKPOINTS_LOG)?);
-    let mut tree = ZnodeTree::new();
+    let mut tree = ZnodeTree::new(cached_bytes_max);
     let mut next = Offset(0);
     if let Some(seal) = seals(&checkpoints).next().transpose()? {
         let mismatch = |why| {

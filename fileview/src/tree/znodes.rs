@@ -9,7 +9,7 @@ use bytes::Bytes;
 use engine::blocking::block_in_place;
 use engine::files::FileTime;
 use engine::znodes::acl::{self, Acl, check_permission};
-use engine::znodes::{PastZnode, ZnodeStat};
+use engine::znodes::{PastZnode, ZnodeData, ZnodeStat};
 use hlc::{Cut, Hlc, SysTime};
 
 use super::names::{DecodedKey, decode, encode, escaped};
@@ -72,11 +72,22 @@ impl ViewTree {
     fn znode(&self, node: &ZnodeNode, with_data: bool) -> Result<SeenZnode, TreeError> {
         match node.cut {
             None => {
-                let tree = self.engine.znodes().tree();
-                let znode = tree.get(&node.path).ok_or_else(|| node.not_found())?;
-                node.check_readable(znode.acl())?;
-                let data = znode.data().filter(|_| with_data).map(Bytes::copy_from_slice);
-                Ok(SeenZnode { stat: znode.stat(), data })
+                let stat = {
+                    let tree = self.engine.znodes().tree();
+                    let znode = tree.get(&node.path).ok_or_else(|| node.not_found())?;
+                    node.check_readable(znode.acl())?;
+                    if !with_data {
+                        return Ok(SeenZnode { stat: znode.stat(), data: None });
+                    }
+                    if let ZnodeData::Here(data) = znode.data() {
+                        let data = data.map(Bytes::copy_from_slice);
+                        return Ok(SeenZnode { stat: znode.stat(), data });
+                    }
+                    znode.stat()
+                };
+                let history = self.engine.znodes().history();
+                let data = block_in_place(|| history.data_since(&node.path, stat.mzxid))?;
+                Ok(SeenZnode { stat, data })
             }
             Some(cut) => {
                 let history = self.engine.znodes().history();

@@ -57,6 +57,10 @@ pub(crate) struct ZookeeperWork {
     /// Only this load; may be given more than once
     #[arg(long, value_enum)]
     only: Vec<ZnodeLoad>,
+
+    /// Measures no load, but creates so many thousand znodes, and says how much memory the servers have
+    #[arg(long, value_name = "THOUSANDS")]
+    fill: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -129,6 +133,9 @@ impl ZookeeperWork {
             let process = broker_behind(resolve(server)?, None);
             let process = process.context("the server runs on this machine")?;
             println!("{server}: {} MiB resident before", process.resident_bytes()? >> 20);
+        }
+        if let Some(thousands) = self.fill {
+            return servers.iter().try_for_each(|server| fill(server, thousands));
         }
         let is_wanted = |load: &&ZnodeLoad| self.only.is_empty() || self.only.contains(load);
         for load in ZnodeLoad::value_variants().iter().filter(is_wanted).copied() {
@@ -210,6 +217,38 @@ impl ZookeeperWork {
         }
         figures(process, &latencies, begun.elapsed(), before)
     }
+}
+
+/// Creates znodes in transactions of a thousand, and prints the server's memory now and then.
+fn fill(server: &str, thousands: usize) -> Result<()> {
+    let process =
+        broker_behind(resolve(server)?, None).context("the server runs on this machine")?;
+    let mut session = ZnodeSession::begin(server)?;
+    let run = format!("/fill-{}", std::process::id());
+    session.create(&run)?;
+    let (before, begun) = (process.cpu()?, Instant::now());
+    for thousand in 1..=thousands {
+        session.ask(MULTI, |out| {
+            let root = format!("{run}/{thousand}");
+            for path in
+                std::iter::once(root.clone()).chain((1..1000).map(|n| format!("{root}/{n}")))
+            {
+                put_multi_header(out, CREATE, false);
+                put_create(out, &path);
+            }
+            put_multi_header(out, -1, true);
+        });
+        session.flush()?;
+        session.reply()?;
+        if thousand.is_power_of_two() || thousand == thousands {
+            let resident = process.resident_bytes()? >> 20;
+            println!("{server}: {thousand} thousand more znodes, {resident} MiB resident");
+        }
+    }
+    let cpu = process.cpu()?.since(before).total().as_secs_f64() * 1e3 / thousands as f64;
+    let wall = begun.elapsed().as_secs_f64();
+    println!("{server}: {wall:.1} s, {cpu:.1} us of CPU for each");
+    Ok(())
 }
 
 fn figures(
@@ -305,16 +344,12 @@ impl ZnodeSession {
             }),
             ZnodeLoad::Multi => self.ask(MULTI, |out| {
                 for _ in 0..MULTI_OPS {
-                    out.int(SET_DATA);
-                    out.bool(false);
-                    out.int(-1);
+                    put_multi_header(out, SET_DATA, false);
                     out.string(Some(&root));
                     out.buffer(Some(&DATA));
                     out.int(-1);
                 }
-                out.int(-1);
-                out.bool(true);
-                out.int(-1);
+                put_multi_header(out, -1, true);
             }),
             ZnodeLoad::Connect | ZnodeLoad::Watch => unreachable!("they run by themselves"),
             ZnodeLoad::Get | ZnodeLoad::GetThen => self.ask(GET_DATA, |out| {
@@ -433,6 +468,12 @@ fn connect_again_and_again(server: &str, end: Instant) -> Result<Histogram> {
 fn wall_ms() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.expect("it is later").as_millis()
+}
+
+fn put_multi_header(out: &mut BytesMut, opcode: i32, is_end: bool) {
+    out.int(opcode);
+    out.bool(is_end);
+    out.int(-1);
 }
 
 fn put_create(out: &mut BytesMut, path: &str) {

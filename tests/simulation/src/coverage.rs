@@ -64,6 +64,8 @@ pub enum CoveragePoint {
     SegmentsMerged,
     /// Znodes were read as of a moment at which they were different.
     ZnodesInPast,
+    /// The data of a znode was not in memory.
+    ZnodeDataElsewhere,
     /// History of znodes was removed.
     ZnodesRemoved,
     /// Old committed offsets were removed from the log.
@@ -103,7 +105,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 49] = [
+pub const ALL: [CoveragePoint; 50] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -130,6 +132,7 @@ pub const ALL: [CoveragePoint; 49] = [
     CoveragePoint::ManySegments,
     CoveragePoint::SegmentsMerged,
     CoveragePoint::ZnodesInPast,
+    CoveragePoint::ZnodeDataElsewhere,
     CoveragePoint::ZnodesRemoved,
     CoveragePoint::OffsetsLogStartAdvanced,
     CoveragePoint::OffsetsExpired,

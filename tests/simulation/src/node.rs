@@ -95,6 +95,8 @@ fn engine_options(shape: WorldShape, catalog: PathBuf) -> EngineOptions {
         znodes: ZnodeOptions {
             history_retention: ZNODES_RETENTION,
             checkpoint_bytes_min: 1 << 10,
+            // Less than there is.
+            cached_bytes_max: 100,
             enforces_quotas: false,
         },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },

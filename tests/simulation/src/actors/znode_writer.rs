@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::znodes::{
-    SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeLifetime,
-    ZnodeOp, ZnodeTree, acl,
+    SessionId, TransactionDraft, TransactionOutcome, TransactionRequest, ZkCode, ZnodeData,
+    ZnodeLifetime, ZnodeOp, ZnodeTree, acl,
 };
 use engine::{Engine, EngineError, SeekError};
 use hlc::{Cut, Hlc, SysTime};
@@ -163,8 +163,18 @@ impl ZnodeWriter {
 
     /// Takes over what the tree has, which has to be what is known.
     fn take_over(&mut self, engine: &Engine) {
+        let found = match present(engine) {
+            Ok(found) => found,
+            Err(EngineError::Loading(_)) => return,
+            Err(_) if !self.world.has_disk() || engine.stop_reason().is_some() => return,
+            Err(error) => {
+                return self.world.fail(WHO, &format!("data cannot be read: {error}"));
+            }
+        };
         let tree = engine.znodes().tree();
-        let found = present(&tree);
+        if tree.has_data_elsewhere() {
+            self.world.cover(CoveragePoint::ZnodeDataElsewhere);
+        }
         if tree.last_zxid() < self.acknowledged {
             let (last, acknowledged) = (tree.last_zxid(), self.acknowledged);
             self.world.fail(WHO, &format!("{acknowledged} was acknowledged, and {last} is last"));
@@ -261,7 +271,12 @@ impl ZnodeWriter {
     fn random_op(&mut self) -> ZnodeOp {
         self.next += 1;
         let path = (*self.rng.pick(&PATHS)).to_owned();
-        let data = Some(Bytes::from(self.next.to_string()));
+        // Some of it is long enough to be left out of memory.
+        let data = match self.rng.one_in(2) {
+            true => self.next.to_string(),
+            false => format!("{:.<50}", self.next),
+        };
+        let data = Some(Bytes::from(data));
         match self.rng.below(6) {
             0..3 => {
                 let lifetime = match self.rng.one_in(3) {
@@ -355,19 +370,28 @@ fn model_znode(version: i32, owner: i64, data: Option<&[u8]>) -> ModelZnode {
     ModelZnode { version, data, owner }
 }
 
-/// All znodes of the tree.
-fn present(tree: &ZnodeTree) -> ModelZnodes {
-    let (mut found, mut open) = (BTreeMap::new(), vec![String::new()]);
+/// All znodes of the tree, in which nothing changes meanwhile.
+fn present(engine: &Engine) -> Result<ModelZnodes, EngineError> {
+    let (znodes, mut found, mut open) = (engine.znodes(), BTreeMap::new(), vec![String::new()]);
+    let tree = znodes.tree();
     while let Some(path) = open.pop() {
         let Some(znode) = tree.get(&path) else { continue };
         let below = znode.children().map(|name| format!("{path}/{name}"));
         open.extend(below.filter(|path| path != "/zookeeper"));
         if !path.is_empty() {
             let stat = znode.stat();
-            found.insert(path, model_znode(stat.version, stat.ephemeral_owner, znode.data()));
+            let read;
+            let data = match znode.data() {
+                ZnodeData::Here(data) => data,
+                ZnodeData::Elsewhere => {
+                    read = znodes.history().data_since(&path, stat.mzxid)?;
+                    read.as_deref()
+                }
+            };
+            found.insert(path, model_znode(stat.version, stat.ephemeral_owner, data));
         }
     }
-    ModelZnodes(found)
+    Ok(ModelZnodes(found))
 }
 
 /// All znodes as of a moment.
