@@ -29,7 +29,7 @@ mod watches;
 mod writes;
 
 pub use auth::digest_of;
-pub use listener::{ListenerSecurity, serve};
+pub use listener::{ListenerSecurity, serve, serve_stream};
 pub use monitor::{MonitorEntry, MonitorValue};
 pub use options::ZkOptions;
 pub use sasl::SaslUsers;

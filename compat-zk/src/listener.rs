@@ -1,10 +1,12 @@
 //! Accepts connections, in the open or over TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tls::{TlsServer, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -48,7 +50,7 @@ pub async fn serve(
                 let Some(connection) = server.admit(peer) else { continue };
                 let (server, security) = (Arc::clone(&server), security.clone());
                 connections.spawn(async move {
-                    serve_stream(&server, &connection, stream, &security).await;
+                    serve_socket(&server, &connection, stream, &security).await;
                     server.dismiss(&connection);
                 });
             }
@@ -63,7 +65,18 @@ pub async fn serve(
     connections.shutdown().await;
 }
 
-async fn serve_stream(
+/// Serves a client on a stream in the open, until either side ends it.
+pub async fn serve_stream(
+    server: &Arc<ZkServer>,
+    stream: impl AsyncRead + AsyncWrite,
+    peer: SocketAddr,
+) {
+    let Some(connection) = server.admit(peer) else { return };
+    server.serve(&connection, stream).await;
+    server.dismiss(&connection);
+}
+
+async fn serve_socket(
     server: &Arc<ZkServer>,
     connection: &Arc<Connection>,
     stream: TcpStream,

@@ -20,6 +20,8 @@ pub struct ZkOptions {
     pub secure_client_port: Option<u16>,
     /// `dataDir`: only shown.
     pub data_dir: PathBuf,
+    /// A number that is new whenever it is asked for, and that nobody can guess.
+    pub new_id: fn() -> [u8; 16],
     /// `tickTime`, in milliseconds: how often sessions are checked for their end.
     pub tick_ms: u32,
     /// `minSessionTimeout`, in milliseconds; 2 ticks by default.
@@ -75,6 +77,7 @@ impl Default for ZkOptions {
             client_port: 0,
             secure_client_port: None,
             data_dir: PathBuf::new(),
+            new_id: || uuid::Uuid::new_v4().into_bytes(),
             tick_ms: TICK_MS,
             session_timeout_ms_min: None,
             session_timeout_ms_max: None,

@@ -216,6 +216,7 @@ impl ConnectionOutput {
                 continue;
             }
             tokio::select! {
+                biased;
                 written = write_all(stream, &bytes) => match written {
                     Ok(()) => self.drained.notify_one(),
                     Err(_) => return,

@@ -92,6 +92,7 @@ pub(crate) async fn serve_connection(
         std::future::pending::<()>().await;
     };
     tokio::select! {
+        biased;
         () = reading => {}
         () = connection.output.write_to(&mut write) => {}
     }

@@ -186,6 +186,7 @@ impl ZkServer {
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 _ = tick.tick() => {
                     self.expire_sessions();
                     self.catch_up_history().await;
@@ -197,10 +198,12 @@ impl ZkServer {
 
     fn expire_sessions(self: &Arc<ZkServer>) {
         let now_ms = self.now_ms();
-        let expired: Vec<SessionId> = {
+        let expired = {
             let mut sessions = self.sessions.lock();
             let ended = sessions.extract_if(|_, session| session.has_expired(now_ms));
-            ended.map(|(id, _)| id).collect()
+            let mut expired: Vec<_> = ended.map(|(id, _)| id).collect();
+            expired.sort();
+            expired
         };
         for id in expired {
             tracing::info!(session = %id, "a ZooKeeper session expires");
@@ -316,12 +319,12 @@ impl ZkServer {
     }
 
     pub(crate) fn new_password(&self) -> [u8; 16] {
-        uuid::Uuid::new_v4().into_bytes()
+        (self.options.new_id)()
     }
 
     /// A number that nobody can guess, and that comes once.
     pub(crate) fn new_nonce(&self) -> String {
-        uuid::Uuid::new_v4().simple().to_string()
+        uuid::Uuid::from_bytes((self.options.new_id)()).simple().to_string()
     }
 
     pub(crate) fn connection_list(&self) -> Vec<Arc<Connection>> {

@@ -66,6 +66,9 @@ pub enum CoveragePoint {
     ZnodesInPast,
     /// The data of a znode was not in memory.
     ZnodeDataElsewhere,
+    ZkSessionExpired,
+    /// A watch fired.
+    ZkEvent,
     /// History of znodes was removed.
     ZnodesRemoved,
     /// Old committed offsets were removed from the log.
@@ -105,7 +108,7 @@ pub enum CoveragePoint {
 }
 
 /// All of them.
-pub const ALL: [CoveragePoint; 50] = [
+pub const ALL: [CoveragePoint; 52] = [
     CoveragePoint::IdempotentBatch,
     CoveragePoint::RetriedBatch,
     CoveragePoint::LeaderAck,
@@ -133,6 +136,8 @@ pub const ALL: [CoveragePoint; 50] = [
     CoveragePoint::SegmentsMerged,
     CoveragePoint::ZnodesInPast,
     CoveragePoint::ZnodeDataElsewhere,
+    CoveragePoint::ZkSessionExpired,
+    CoveragePoint::ZkEvent,
     CoveragePoint::ZnodesRemoved,
     CoveragePoint::OffsetsLogStartAdvanced,
     CoveragePoint::OffsetsExpired,

@@ -14,6 +14,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use compat_kafka::ByteStream;
 use parking_lot::Mutex;
 use testkit::rng::SeededRng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -135,6 +136,38 @@ impl SharedLane {
         let done = act(&mut self.lane.lock());
         self.changed.notify_waiters();
         done
+    }
+}
+
+/// Moves bytes between a socket and a stream, until either ends.
+pub(crate) async fn pump(socket: &SimSocket, stream: DuplexStream) {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let inbound = async {
+        let mut buffer = [0; 4096];
+        loop {
+            match socket.try_read(&mut buffer) {
+                Ok(0) => return io::Result::Ok(()),
+                Ok(count) => write.write_all(&buffer[..count]).await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    socket.readable().await?
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let outbound = async {
+        let mut buffer = [0; 4096];
+        loop {
+            match read.read(&mut buffer).await? {
+                0 => return io::Result::Ok(()),
+                count => socket.send(&buffer[..count]).await?,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = inbound => {}
+        _ = outbound => {}
     }
 }
 

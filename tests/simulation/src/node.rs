@@ -1,4 +1,4 @@
-//! One incarnation of a node: the engine and the Kafka server, on a simulated disk and clock.
+//! One incarnation of a node: the engine and both servers, on a simulated disk and clock.
 
 use std::cell::Cell;
 use std::io;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::{KafkaFormat, KafkaOptions, KafkaServer, TransferLimits};
+use compat_zk::{ZkOptions, ZkServer};
 use engine::files::FileOptions;
 use engine::groups::GroupOptions;
 use engine::znodes::ZnodeOptions;
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::SimClock;
 use crate::disk::SimDisk;
-use crate::network::{SimSocket, socket_pair};
+use crate::network::{SimSocket, pump, socket_pair};
 
 /// How long a group may gather before it is written: the disk's time.
 const STEP_MS_MAX: u64 = 4;
@@ -58,6 +59,8 @@ impl WorldShape {
 
 /// How long a client may pause in a request or a response.
 pub(crate) const STALL_MAX: Duration = Duration::from_millis(1500);
+/// How many bytes are between the network and a connection of ZooKeeper.
+const DUPLEX_BYTES: usize = 4 << 10;
 /// The most bytes of batches on their way to the disk: some batches.
 const IN_FLIGHT_BYTES: usize = 8 << 10;
 
@@ -120,6 +123,10 @@ fn new_id() -> [u8; 16] {
     ID_COUNTER.get().wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_le_bytes()
 }
 
+fn zookeeper_options() -> ZkOptions {
+    ZkOptions { tick_ms: 50, connections_per_address_max: 0, new_id, ..ZkOptions::default() }
+}
+
 fn kafka_options() -> KafkaOptions {
     let mut options = KafkaOptions {
         auto_create_topics: false,
@@ -137,6 +144,7 @@ pub(crate) struct SimNode {
     pub(crate) disk: SimDisk,
     pub(crate) engine: Arc<Engine>,
     pub(crate) kafka: Arc<KafkaServer>,
+    zookeeper: Arc<ZkServer>,
     catalog_faults: CatalogFaults,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -169,9 +177,28 @@ impl SimNode {
             rng.fork(),
             NotifyOnPanic(Arc::clone(panicked)),
         ));
+        let zookeeper = ZkServer::new(Arc::clone(engine.znodes()), zookeeper_options());
+        let sessions = tokio::spawn(Arc::clone(&zookeeper).run_maintenance());
         let (stop, _) = watch::channel(false);
-        let (tasks, rng) = (Mutex::new(vec![turns]), Mutex::new(rng));
-        Ok(SimNode { disk, engine, kafka, catalog_faults, stop, tasks, rng })
+        let (tasks, rng) = (Mutex::new(vec![turns, sessions]), Mutex::new(rng));
+        Ok(SimNode { disk, engine, kafka, zookeeper, catalog_faults, stop, tasks, rng })
+    }
+
+    /// The same for a client of ZooKeeper.
+    pub(crate) fn connect_zookeeper(&self) -> Option<SimSocket> {
+        if self.is_stopping() {
+            return None;
+        }
+        let (client, socket) = socket_pair(&mut self.rng.lock());
+        let (near, far) = tokio::io::duplex(DUPLEX_BYTES);
+        let zookeeper = Arc::clone(&self.zookeeper);
+        let serving = async move {
+            let anywhere = SocketAddr::from(([127, 0, 0, 1], 2181));
+            // Either ends the other: what was written before the end still moves.
+            tokio::join!(compat_zk::serve_stream(&zookeeper, near, anywhere), pump(&socket, far));
+        };
+        self.tasks.lock().push(tokio::spawn(serving));
+        Some(client)
     }
 
     /// A client's end of a new connection, unless the node is stopping.

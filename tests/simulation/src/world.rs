@@ -121,6 +121,11 @@ impl SimWorld {
         self.node.borrow().as_ref().and_then(SimNode::connect)
     }
 
+    /// The same for a client of ZooKeeper.
+    pub(crate) fn connect_zookeeper(&self) -> Option<SimSocket> {
+        self.node.borrow().as_ref().and_then(SimNode::connect_zookeeper)
+    }
+
     pub(crate) fn note(&self, who: &str, what: &str) {
         self.trace.borrow_mut().note(self.started.elapsed(), who, what);
     }

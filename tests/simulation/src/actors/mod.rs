@@ -12,6 +12,7 @@ mod requests;
 mod slow_client;
 mod small_file_writer;
 mod topic_admin;
+mod znode_client;
 mod znode_writer;
 
 use std::rc::Rc;
@@ -116,5 +117,7 @@ pub(crate) fn spawn_all(world: &Rc<SimWorld>, rng: &mut SeededRng) -> Vec<JoinHa
     actors.push(tokio::task::spawn_local(history_reader::run(Rc::clone(world), rng.fork())));
     let znode_writer = znode_writer::ZnodeWriter::new(world, rng.fork());
     actors.push(tokio::task::spawn_local(znode_writer.run()));
+    let znode_client = znode_client::ZnodeClient::new(world, rng.fork());
+    actors.push(tokio::task::spawn_local(znode_client.run()));
     actors
 }

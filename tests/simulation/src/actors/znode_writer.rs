@@ -1,4 +1,4 @@
-//! The only actor that changes znodes, so it knows the present and the past ones. Several of its
+//! The only actor that changes znodes but for those of [`super::znode_client`], so it knows the present and the past ones. Several of its
 //! transactions are on their way at a time, and each has to end as a model of one after the other says.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use hlc::{Cut, Hlc, SysTime};
 use testkit::rng::SeededRng;
 use tokio::sync::oneshot;
 
+use super::znode_client::CLIENT_ROOT;
 use super::{pause, unless_node_exits};
 use crate::coverage::CoveragePoint;
 use crate::facts::{AsOfAnswer, SimFact};
@@ -195,8 +196,9 @@ impl ZnodeWriter {
         let session = match self.session {
             Some(session) => session,
             None => {
-                let begun =
-                    TransactionRequest::CreateSession { timeout_ms: 4000, password: [7; 16] };
+                // The server, which hears nothing of it, does not end it.
+                let timeout_ms = u32::MAX;
+                let begun = TransactionRequest::CreateSession { timeout_ms, password: [7; 16] };
                 let answer = submit(engine, SessionId(0), begun);
                 let Some(Ok(outcome)) = self.wait_for(engine, life, answer).await else { return };
                 self.acknowledged = outcome.zxid;
@@ -310,12 +312,12 @@ impl ZnodeWriter {
         }
     }
 
-    /// Reads all znodes as of the frontier, where nothing is on its way.
+    /// Reads all znodes as of the frontier, where nothing of this actor is on its way.
     fn read_present(&mut self, engine: &Engine) {
         let frontier = engine.frontier();
         let at = frontier.next();
         let history = engine.znodes().history();
-        let is_all = history.zxid_at(Cut::below(at)).is_ok_and(|last| last == self.acknowledged);
+        let is_all = history.zxid_at(Cut::below(at)).is_ok_and(|last| last >= self.acknowledged);
         let expected = self.model.as_ref().filter(|_| is_all).map(ModelZnodes::describe);
         self.read(engine, at, frontier, expected);
     }
@@ -377,7 +379,7 @@ fn present(engine: &Engine) -> Result<ModelZnodes, EngineError> {
     while let Some(path) = open.pop() {
         let Some(znode) = tree.get(&path) else { continue };
         let below = znode.children().map(|name| format!("{path}/{name}"));
-        open.extend(below.filter(|path| path != "/zookeeper"));
+        open.extend(below.filter(|path| path != "/zookeeper" && path != CLIENT_ROOT));
         if !path.is_empty() {
             let stat = znode.stat();
             let read;
@@ -402,7 +404,7 @@ fn past(engine: &Engine, cut: Cut) -> Result<ModelZnodes, SeekError> {
         let Some(znode) = history.get(&path, cut)? else { continue };
         let names = history.children(&path, cut)?;
         let below = names.iter().map(|name| format!("{path}/{name}"));
-        open.extend(below.filter(|path| path != "/zookeeper"));
+        open.extend(below.filter(|path| path != "/zookeeper" && path != CLIENT_ROOT));
         if !path.is_empty() {
             let stat = znode.stat;
             let data = znode.data.as_deref();
