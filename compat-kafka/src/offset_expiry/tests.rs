@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use engine::groups::OffsetCommit;
 use hlc::ManualClock;
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -192,8 +193,20 @@ async fn commit_for(api: &TestKafkaApi, partition: i32, retention_ms: i64) {
         .with_group_id(group_id("g"))
         .with_retention_time_ms(retention_ms)
         .with_topics(vec![topic]);
-    let answer = api.ask(2, request).await;
-    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+    // Between its creation and the commit, the group may have been idle for so long that it is just being
+    // deleted. Clients retry then, and so does this.
+    let retried = async {
+        loop {
+            match api.ask(2, request.clone()).await.topics[0].partitions[0].error_code {
+                code if code == ResponseError::CoordinatorNotAvailable.code() => {
+                    tokio::task::yield_now().await;
+                }
+                code => return code,
+            }
+        }
+    };
+    let code = tokio::time::timeout(Duration::from_secs(30), retried).await;
+    assert_eq!(code.expect("it ends"), 0);
 }
 
 /// As clients before KIP-211 request it.
