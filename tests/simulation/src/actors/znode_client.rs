@@ -437,11 +437,8 @@ fn read_server_frame(frame: Bytes) -> io::Result<ServerFrame> {
 /// The last transaction that set the data, the version, and the session of an ephemeral znode.
 fn read_stat(body: &mut JuteReader) -> io::Result<(i64, i32, i64)> {
     let mut read = || {
-        body.long()?;
-        let mzxid = body.long()?;
-        (body.long()?, body.long()?);
-        let version = body.int()?;
-        (body.int()?, body.int()?);
+        let [_, mzxid, ..] = [body.long()?, body.long()?, body.long()?, body.long()?];
+        let [version, ..] = [body.int()?, body.int()?, body.int()?];
         Ok::<_, zk_wire::JuteError>((mzxid, version, body.long()?))
     };
     read().map_err(io::Error::other)
