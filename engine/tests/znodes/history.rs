@@ -1,0 +1,200 @@
+//! The history: how far back it is kept, and what is the same since then.
+
+use super::*;
+
+/// What is older than the retention is gone with its disk space; what is kept reads as before, also after
+/// a crash; and a pin keeps what it shows.
+#[tokio::test]
+async fn history_that_is_old_enough_is_removed_and_the_rest_stays() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let ephemeral = create_as("/e", ZnodeLifetime::Ephemeral, false);
+    submit(znodes, session, ops([create("/a"), ephemeral])).await.unwrap().unwrap();
+    let mut moments = Vec::new();
+    for version in 0..30 {
+        moments.push((fixture.now(), version));
+        fixture.advance_clock(1);
+        submit(znodes, session, ops([set("/a", version)])).await.unwrap().unwrap();
+        znodes.apply_retention().await.unwrap();
+    }
+    let check = |znodes: &Znodes| {
+        let mut refused = 0;
+        for (cut, version) in &moments {
+            match znodes.history().get("/a", *cut) {
+                Ok(znode) => assert_eq!(znode.unwrap().stat.version, *version),
+                Err(SeekError::BeforeZnodes { earliest }) => {
+                    assert!(cut.bound() < earliest);
+                    refused += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let first = ChangesQuery {
+            path: "/a",
+            recursive: false,
+            after: Some(0),
+            until: i64::MAX,
+            limit: 9,
+        };
+        let refused_changes = znodes.history().changes(first);
+        assert!(matches!(refused_changes, Err(SeekError::BeforeZnodes { .. })));
+        let kept = znodes.history().changes(ChangesQuery { after: None, ..first }).unwrap();
+        assert_eq!(kept.transactions.last().unwrap().changes[0].stat.version, 30);
+        refused
+    };
+    let refused = check(znodes);
+    assert!((10..=27).contains(&refused), "{refused} of 30 are gone; 27 are older than 3 ms");
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    assert!(log.start() > Offset(5), "{:?}", log.start());
+    let fixture = crash(fixture, u64::MAX);
+    let znodes = fixture.engine.znodes();
+    assert_eq!(check(znodes), refused);
+    assert!(znodes.tree().session(session).is_some());
+    submit(znodes, session, TransactionRequest::CloseSession).await.unwrap().unwrap();
+    assert!(znodes.tree().get("/e").is_none(), "it went with its session");
+    let kept = fixture.now();
+    let when = WaitPolicy::Wait(Duration::from_secs(1));
+    fixture.advance_clock(1);
+    let (pins, expires) = (fixture.engine.pins(), SysTime(START + 1_000_000));
+    let late = pins.set("late", moments[0].0, when, expires, None).await;
+    assert!(matches!(late, Err(PinError::Seek(SeekError::BeforeZnodes { .. }))), "{late:?}");
+    pins.set("p", kept, when, expires, None).await.unwrap();
+    for _ in 0..30 {
+        fixture.advance_clock(1);
+        znodes.apply_retention().await.unwrap();
+        let session = begin_session(znodes).await;
+        submit(znodes, session, ops([set("/a", -1)])).await.unwrap().unwrap();
+    }
+    assert_eq!(znodes.history().get("/a", kept).unwrap().unwrap().stat.version, 30);
+}
+
+/// Neither sessions that ended nor znodes that were deleted leave anything behind for ever.
+#[tokio::test]
+async fn what_is_gone_and_forgotten_takes_no_room() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
+    let znodes = fixture.engine.znodes();
+    let mut counts = Vec::new();
+    for round in 0..120 {
+        let session = begin_session(znodes).await;
+        let ephemeral = create_as("/e-", ZnodeLifetime::Ephemeral, true);
+        let lasting = create(&format!("/n{round}"));
+        submit(znodes, session, ops([ephemeral, lasting])).await.unwrap().unwrap();
+        submit(znodes, session, ops([delete(&format!("/n{round}"))])).await.unwrap().unwrap();
+        submit(znodes, session, TransactionRequest::CloseSession).await.unwrap().unwrap();
+        fixture.advance_clock(1);
+        znodes.apply_retention().await.unwrap();
+        counts.push(fixture.engine.catalog().get().unwrap().version_count());
+    }
+    let most = |counts: &[usize]| *counts.iter().max().unwrap();
+    let (early, late) = (most(&counts[20..60]), most(&counts[80..]));
+    assert!(late <= early + early / 4, "versions grow from {early} to {late}");
+}
+
+/// The last transaction of a checkpoint is the one that a pinned moment just does not admit.
+#[tokio::test]
+async fn a_pin_right_in_front_of_a_checkpoint_keeps_its_moment() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = EngineFixture::with(MemoryDisk::new(), clock, options(u64::MAX));
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let data = Some(Bytes::from(vec![7; 10_000]));
+    let (acl, lifetime) = (open_acl(), ZnodeLifetime::Persistent);
+    let path = "/large".to_owned();
+    let large = ZnodeOp::Create { path, data, acl, lifetime, is_sequential: false };
+    submit(znodes, session, ops([large])).await.unwrap().unwrap();
+    submit(znodes, session, ops([delete("/large")])).await.unwrap().unwrap();
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    let last = log.entry_at(Offset(log.end().0 - 1)).unwrap().unwrap();
+    let (kept, when) = (Cut::below(last.stamp), WaitPolicy::Wait(Duration::from_secs(1)));
+    fixture.advance_clock(10);
+    let expires = SysTime(START + 1_000_000);
+    fixture.engine.pins().set("p", kept, when, expires, None).await.unwrap();
+    assert!(znodes.apply_retention().await.unwrap(), "a checkpoint is due");
+    fixture.advance_clock(10);
+    znodes.apply_retention().await.unwrap();
+    let znode = znodes.history().get("/large", kept).unwrap();
+    assert_eq!(znode.unwrap().stat.data_length, 10_000);
+}
+
+#[tokio::test]
+async fn a_znode_is_known_to_be_the_same_until_something_of_it_changes() {
+    let fixture = EngineFixture::new();
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    let (path, acl, version) = ("/list".to_owned(), open_acl(), -1);
+    let mut zxids = Vec::new();
+    for op in [
+        create("/a"),
+        create("/b"),
+        create("/list"),
+        create("/b/c"),
+        set("/a", -1),
+        ZnodeOp::SetAcl { path, acl, version },
+    ] {
+        let done = submit(znodes, session, ops([op])).await.unwrap().unwrap();
+        done.result.unwrap();
+        zxids.push(done.zxid);
+    }
+    let tree = znodes.tree();
+    let is_same = |path, nth: usize| tree.unchanged_since(path, zxids[nth]).is_some();
+    assert!(!is_same("/a", 3) && is_same("/a", 4) && is_same("/a", 5));
+    assert!(!is_same("/b", 2) && is_same("/b", 3), "a child is a change");
+    assert!(!is_same("/list", 5), "a list that was ever changed says nothing");
+    assert!(tree.unchanged_since("/a", zxids[5] + 1).is_none(), "that is not applied yet");
+    assert!(!is_same("/zookeeper", 5) && !is_same("/none", 5));
+}
+
+/// A catalog that an earlier start left knows znodes that were deleted in transactions which are removed
+/// since: nothing of it may be seen.
+#[tokio::test]
+async fn a_catalog_from_before_the_history_is_not_used() {
+    let (home, copy) = (TestDirectory::new(), TestDirectory::new());
+    let open = |disk: MemoryDisk, clock: &Arc<ManualClock>, catalog: &TestDirectory| {
+        let mut options = options(u64::MAX);
+        options.core.catalog = Some(catalog.path().join("catalog"));
+        EngineFixture::with(disk, Arc::clone(clock), options)
+    };
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let fixture = open(MemoryDisk::new(), &clock, &home);
+    let znodes = fixture.engine.znodes();
+    let session = begin_session(znodes).await;
+    for op in [create("/gone"), create("/stays")] {
+        submit(znodes, session, ops([op])).await.unwrap().unwrap().result.unwrap();
+    }
+    assert!(znodes.history().get("/gone", Cut::ALL).unwrap().is_some(), "the catalog has it");
+    fixture.engine.close();
+    let disk = fixture.disk.clone();
+    drop(fixture);
+    copy_directory(&home.path().join("catalog"), &copy.path().join("catalog"));
+    let fixture = open(disk, &clock, &home);
+    let znodes = fixture.engine.znodes();
+    submit(znodes, session, ops([delete("/gone")])).await.unwrap().unwrap().result.unwrap();
+    for _ in 0..20 {
+        fixture.advance_clock(1);
+        submit(znodes, session, ops([set("/stays", -1)])).await.unwrap().unwrap();
+        znodes.apply_retention().await.unwrap();
+    }
+    let log = fixture.engine.store().log(ZNODES_LOG).unwrap();
+    assert!(log.start() > Offset(4), "the deletion is removed: {:?}", log.start());
+    fixture.engine.close();
+    let disk = fixture.disk.clone();
+    drop((log, fixture));
+    let fixture = open(disk, &clock, &copy);
+    let history = fixture.engine.znodes().history();
+    assert!(history.get("/gone", Cut::ALL).unwrap().is_none());
+    assert!(history.get("/stays", Cut::ALL).unwrap().is_some());
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        match path.is_dir() {
+            true => copy_directory(&path, &to.join(name)),
+            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        }
+    }
+}
