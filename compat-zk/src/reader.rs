@@ -42,6 +42,9 @@ use crate::writes::{WriteReply, put_multi_end, reply_to_write, transaction_of};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PASSWORD_BYTES: usize = 16;
 
+/// A session and its password.
+type GrantedSession = (Arc<LiveSession>, [u8; PASSWORD_BYTES]);
+
 /// A write on its way, and the reads behind it; `None` once it is answered.
 struct WriteTurn(Mutex<Option<Vec<PendingRead>>>);
 
@@ -142,7 +145,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
                 return Err(ConnectionEnd::Refused("there are too many sessions"));
             }
             0 => self.create_session(timeout_ms).await,
-            id => self.resume_session(SessionId(id), request.password.as_deref(), timeout_ms),
+            id => self.resume_session(SessionId(id), request.password.as_deref(), timeout_ms)?,
         };
         let gone = ([0; PASSWORD_BYTES], 0, SessionId(0));
         let (password, timeout_ms, id) = match &session {
@@ -162,10 +165,7 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         Ok(session.map(|(session, _)| session))
     }
 
-    async fn create_session(
-        &self,
-        timeout_ms: u32,
-    ) -> Option<(Arc<LiveSession>, [u8; PASSWORD_BYTES])> {
+    async fn create_session(&self, timeout_ms: u32) -> Option<GrantedSession> {
         let password = self.server.new_password();
         let (sender, receiver) = oneshot::channel();
         let (server, connection) = (Arc::clone(self.server), Arc::clone(self.connection));
@@ -188,17 +188,20 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
     }
 
+    /// Goes on with a session; `None` if there is none, or it is another client's. A client is told that its
+    /// session is over only once that is on stable storage: until then it has to come again.
     fn resume_session(
         &self,
         id: SessionId,
         password: Option<&[u8]>,
         timeout_ms: u32,
-    ) -> Option<(Arc<LiveSession>, [u8; PASSWORD_BYTES])> {
-        let kept = self.server.znodes.tree().session(id)?.password;
-        if password != Some(&kept[..]) {
-            return None;
+    ) -> Result<Option<GrantedSession>, ConnectionEnd> {
+        let kept = self.server.znodes.tree().session(id).map(|session| session.password);
+        let Some(kept) = kept.filter(|kept| password == Some(&kept[..])) else { return Ok(None) };
+        match self.server.resume(id, timeout_ms, self.connection) {
+            Some(session) => Ok(Some((session, kept))),
+            None => Err(ConnectionEnd::Refused("the session is being ended")),
         }
-        Some((self.server.resume(id, timeout_ms, self.connection)?, kept))
     }
 
     async fn take_request(

@@ -272,7 +272,8 @@ impl ZkServer {
         session
     }
 
-    /// A session goes on at another connection; the one that it had is cut.
+    /// A session goes on at another connection; the one that it had is cut. `None` if it has expired, and
+    /// its end is on its way.
     pub(crate) fn resume(
         &self,
         id: SessionId,

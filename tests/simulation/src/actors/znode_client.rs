@@ -203,6 +203,7 @@ impl ZnodeClient {
             if header.err == ZkCode::SystemError.number() {
                 // What was on its way behind it depends on it.
                 self.is_lost = true;
+                return Err(io::Error::other("the store refuses a change"));
             }
             self.check_reply(request, &header, body);
         }
@@ -373,9 +374,6 @@ impl ZnodeClient {
     }
 
     fn check_reply(&mut self, request: &ClientRequest, header: &ReplyHeader, mut body: JuteReader) {
-        if self.is_lost {
-            return;
-        }
         let path = request.path();
         let expected = request.apply(&mut self.znodes);
         if header.err != expected {
