@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use compat_zk::{ListenerSecurity, ZkOptions, ZkServer};
 use engine::znodes::Znodes;
-use tls::{ClientAuthentication, TlsError, TlsServer};
+use tls::{TlsError, TlsServer};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Config;
@@ -65,7 +65,10 @@ impl ZookeeperPorts {
         let server = ZkServer::new(Arc::clone(znodes), options);
         let open = |port: Option<BoundPort>, security: ListenerSecurity| {
             let Some(port) = port else { return anyhow::Ok(None) };
-            let listener = port.listen().context("listen for ZooKeeper's clients")?;
+            let address = port.address()?;
+            let listener = port
+                .listen()
+                .with_context(|| format!("listen for ZooKeeper's clients on {address}"))?;
             let server = Arc::clone(&server);
             Listener::open(listener, |listener, stop| {
                 compat_zk::serve(server, listener, security, stop)
@@ -90,12 +93,10 @@ impl ZookeeperPorts {
 }
 
 fn open_tls(config: &Config) -> anyhow::Result<TlsServer> {
-    let options = config.zookeeper_tls_options.clone();
-    let is_asked = options.client_authentication != ClientAuthentication::None;
-    TlsServer::new(options).map_err(|error| {
+    TlsServer::new(config.zookeeper_tls_options.clone()).map_err(|error| {
         let help = match &error {
             TlsError::NoKey => "; name it with zookeeper.ssl.keyStore.location",
-            TlsError::NoTrust if is_asked => {
+            TlsError::NoTrust => {
                 "; name it with zookeeper.ssl.trustStore.location, or set zookeeper.ssl.clientAuth to none"
             }
             _ => "",

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;
+use crate::reader::serve_connection;
 use crate::server::ZkServer;
 
 /// How long to wait after a connection could not be accepted: mostly, descriptors have run out.
@@ -72,7 +73,7 @@ pub async fn serve_stream(
     peer: SocketAddr,
 ) {
     let Some(connection) = server.admit(peer) else { return };
-    server.serve(&connection, stream).await;
+    serve_connection(server, &connection, stream).await;
     server.dismiss(&connection);
 }
 
@@ -96,9 +97,9 @@ async fn serve_socket(
             }
         }
     };
-    let Some(tls) = tls else { return server.serve(connection, stream).await };
+    let Some(tls) = tls else { return serve_connection(server, connection, stream).await };
     match tokio::time::timeout(HANDSHAKE_MAX, shake_hands(connection, stream, tls)).await {
-        Ok(Ok(stream)) => server.serve(connection, stream).await,
+        Ok(Ok(stream)) => serve_connection(server, connection, stream).await,
         Ok(Err(error)) => server.count_failed_handshake(connection.peer, &error),
         Err(slow) => server.count_failed_handshake(connection.peer, &slow.into()),
     }

@@ -188,8 +188,9 @@ impl<R: AsyncRead + Unpin> ConnectionReader<'_, R> {
         }
     }
 
-    /// Goes on with a session; `None` if there is none, or it is another client's. A client is told that its
-    /// session is over only once that is on stable storage: until then it has to come again.
+    /// Attaches the connection to an open session. Returns `None` if the session has ended or its password is
+    /// another one. A client is told that its session has ended only once that is on stable storage: until then
+    /// it has to come again.
     fn resume_session(
         &self,
         id: SessionId,

@@ -13,13 +13,11 @@ use engine_znodes::{
 };
 use parking_lot::Mutex;
 use storage::LogThrottle;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::connection::Connection;
 use crate::options::ZkOptions;
 use crate::past::PastReader;
-use crate::reader::serve_connection;
 use crate::reads::ReadSources;
 use crate::traffic::{ServerTraffic, reset_of_server};
 use crate::watches::Watches;
@@ -119,15 +117,6 @@ impl ZkServer {
             traffic_before: Mutex::default(),
             start: Instant::now(),
         })
-    }
-
-    /// Serves a connection until it ends.
-    pub(crate) async fn serve(
-        self: &Arc<ZkServer>,
-        connection: &Arc<Connection>,
-        stream: impl AsyncRead + AsyncWrite,
-    ) {
-        serve_connection(self, connection, stream).await;
     }
 
     /// Forgets a connection that has ended.

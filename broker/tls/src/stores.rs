@@ -50,7 +50,7 @@ impl fmt::Debug for Password {
 /// A file with keys or certificates. What it is is found by its content.
 #[derive(Clone, Debug, Default)]
 pub struct StoreFile {
-    /// Empty if there is none.
+    /// Its path. An empty path stands for no file.
     pub path: PathBuf,
     /// Of a PKCS#12 file, or of an encrypted key in a PEM file.
     pub password: Password,

@@ -237,7 +237,8 @@ impl ZnodeHistory {
     /// disks.
     ///
     /// # Errors
-    /// As [`ZnodeHistory::get`]; also if the znode has been changed since, and the history began anew.
+    /// As [`ZnodeHistory::get`]; also if the transaction that set the data is not in the history any
+    /// more, because the znode was changed later and its history was cut behind that.
     pub fn data_since(&self, path: &str, mzxid: i64) -> Result<Option<Bytes>, EngineError> {
         let (path, offset) = (key_of(path), Offset(mzxid.saturating_sub(1) as u64));
         let piece = self.log.payload_at(offset)?.filter(|piece| piece.entry.base == offset);

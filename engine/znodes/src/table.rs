@@ -403,7 +403,8 @@ impl ZnodeTable {
         Some(slot)
     }
 
-    /// Removes a znode, and returns what was known of it; `None` if there is none, or it has children.
+    /// Removes a znode and returns its stat. Returns `None`, and removes nothing, if the znode does not exist or
+    /// has children.
     pub(crate) fn remove(&mut self, parent: ZnodeSlot, name: &str) -> Option<ZnodeMeta> {
         let slot = self.child(parent, name)?;
         if self.child_count(slot) > 0 {
