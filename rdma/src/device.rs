@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::gid::PortGid;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaDevice {
     /// The kernel's name for it, such as `mlx5_0`.
@@ -36,6 +38,8 @@ pub struct RdmaPort {
     pub state: PortState,
     /// The type of its network.
     pub link_layer: LinkLayer,
+    /// Its addresses.
+    pub gids: Vec<PortGid>,
 }
 
 /// The state of a port. The numbers are those of `enum ib_port_state`.
@@ -130,7 +134,12 @@ mod tests {
 
     #[test]
     fn a_device_is_active_when_one_port_is() {
-        let port = |number, state| RdmaPort { number, state, link_layer: LinkLayer::Ethernet };
+        let port = |number, state| RdmaPort {
+            number,
+            state,
+            link_layer: LinkLayer::Ethernet,
+            gids: Vec::new(),
+        };
         let mut device = RdmaDevice {
             name: "mlx5_0".to_owned(),
             node_guid: "0:0:0:1".to_owned(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
+use crate::gid::{GidAddress, GidKind, PortGid};
 
 /// Where the kernel lists its RDMA devices.
 const CLASS: &str = "/sys/class/infiniband";
@@ -87,7 +88,31 @@ fn port_in(directory: &Path, number: u32) -> Result<RdmaPort, DiscoverError> {
         return Err(DiscoverError::Unexpected { path, text, expected: "a state, as 4: ACTIVE" });
     };
     let link_layer = LinkLayer::parse(&text_of(&directory.join("link_layer"))?);
-    Ok(RdmaPort { number, state, link_layer })
+    Ok(RdmaPort { number, state, link_layer, gids: gids_in(directory)? })
+}
+
+/// The entries of the port's table of GIDs that are in use, in order.
+fn gids_in(directory: &Path) -> Result<Vec<PortGid>, DiscoverError> {
+    let table = directory.join("gids");
+    if !table.exists() {
+        return Ok(Vec::new());
+    }
+    let mut gids = Vec::new();
+    for name in names_in(&table)? {
+        let Ok(index) = name.parse() else { continue };
+        // The type of an entry that is not in use cannot be read.
+        let Ok(kind) = text_of(&directory.join("gid_attrs/types").join(&name)) else { continue };
+        let path = table.join(&name);
+        let text = text_of(&path)?;
+        let Some(address) = GidAddress::parse(&text) else {
+            return Err(DiscoverError::Unexpected { path, text, expected: "a GID" });
+        };
+        if let Some(kind) = GidKind::parse(&kind).filter(|_| address.0 != [0; 16]) {
+            gids.push(PortGid { index, address, kind });
+        }
+    }
+    gids.sort_by_key(|gid| gid.index);
+    Ok(gids)
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, DiscoverError> {
@@ -134,6 +159,14 @@ mod tests {
             self.file(&format!("{device}/ports/{number}/state"), state);
             self.file(&format!("{device}/ports/{number}/link_layer"), link_layer);
         }
+
+        fn gid(&self, device: &str, number: u32, index: u8, address: &str, kind: Option<&str>) {
+            let port = format!("{device}/ports/{number}");
+            self.file(&format!("{port}/gids/{index}"), address);
+            if let Some(kind) = kind {
+                self.file(&format!("{port}/gid_attrs/types/{index}"), kind);
+            }
+        }
     }
 
     impl Drop for SysfsFixture {
@@ -163,7 +196,10 @@ mod tests {
         let found = devices_in(&sysfs.0).unwrap();
         let names: Vec<&str> = found.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["mlx5_0", "mlx5_1"]);
-        let port = |number, state, link_layer| RdmaPort { number, state, link_layer };
+        let port = |number, state, link_layer| {
+            let gids = Vec::new();
+            RdmaPort { number, state, link_layer, gids }
+        };
         assert_eq!(
             found[0].ports,
             [
@@ -173,6 +209,24 @@ mod tests {
         );
         assert_eq!(found[1].ports, [port(1, PortState::Down, LinkLayer::InfiniBand)]);
         assert_eq!(found[1].node_guid, "0c42:a103:0065:f2aa");
+    }
+
+    #[test]
+    fn the_gids_of_a_port_are_those_in_use() {
+        let sysfs = SysfsFixture::new("gids");
+        sysfs.port("rxe0", 1, "4: ACTIVE\n", "Ethernet\n");
+        let mapped = "0000:0000:0000:0000:0000:ffff:0a0a:0001\n";
+        sysfs.gid("rxe0", 1, 10, mapped, Some("RoCE v2\n"));
+        sysfs.gid("rxe0", 1, 1, mapped, Some("IB/RoCE v1\n"));
+        sysfs.gid("rxe0", 1, 2, "0000:0000:0000:0000:0000:0000:0000:0000\n", Some("RoCE v2\n"));
+        sysfs.gid("rxe0", 1, 3, "0000:0000:0000:0000:0000:0000:0000:0000\n", None);
+        sysfs.gid("rxe0", 1, 4, mapped, Some("RoCE v9\n"));
+        let found = devices_in(&sysfs.0).unwrap();
+        let gids: Vec<_> = found[0].ports[0].gids.iter().map(|gid| (gid.index, gid.kind)).collect();
+        assert_eq!(gids, [(1, GidKind::InfiniBandOrRoceV1), (10, GidKind::RoceV2)]);
+        assert_eq!(found[0].ports[0].gids[0].address.to_string(), "10.10.0.1");
+        sysfs.gid("rxe0", 1, 5, "what\n", Some("RoCE v2\n"));
+        assert!(devices_in(&sysfs.0).unwrap_err().to_string().contains("gids/5"));
     }
 
     #[test]

@@ -1,13 +1,33 @@
-//! The RDMA devices of this machine, and their state.
+//! How payloads move between the memory of a server and that of its client: one-sided, started by
+//! the server (F25 of the papers).
 //!
-//! This crate knows how Linux lists such devices ([`devices`]), and no more. It moves no bytes: it
-//! opens no device, registers no memory and uses no verbs. Data between two processes goes over
-//! TCP, whatever is found here.
+//! - [`devices`] lists the RDMA devices of the machine, from `/sys/class/infiniband`, where the
+//!   kernel shows InfiniBand, RoCE and iWARP devices alike. It needs neither a library nor a
+//!   privilege.
+//! - [`Link`] is what a server moves bytes with, and [`VerbsLink`] does it over RDMA. The client
+//!   exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and takes no part in a
+//!   transfer.
+//! - [`MemoryArena`] is the server's memory for payloads, which its devices may use.
 //!
-//! The list is read from `/sys/class/infiniband`, where the kernel shows InfiniBand, RoCE and iWARP
-//! devices alike. It needs neither a library nor a privilege.
+//! libibverbs is opened when it is first needed: a program with this crate starts on a machine
+//! without it. How both sides learn each other's [`LinkAddress`] and [`RemoteRegion`] is not the
+//! business of this crate.
+
+mod address;
+mod choice;
 mod device;
 mod discover;
+mod gid;
+mod link;
+mod verbs;
 
+pub use address::{LINK_ADDRESS_BYTES, LinkAddress};
+pub use choice::{DeviceChoice, usable_ports};
 pub use device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 pub use discover::{DiscoverError, devices};
+pub use gid::{GidAddress, GidKind, PortGid};
+pub use link::{Link, LinkError, RemoteRegion};
+pub use verbs::{
+    ArenaBuffer, CompletionMode, ExposedMemory, LinkTraffic, MemoryArena, PIECES_MAX, PeerEnd,
+    RdmaResources, VerbsDevice, VerbsError, VerbsLink, resources,
+};

@@ -1,0 +1,435 @@
+//! The server's memory for payloads, which its devices may use: an arena at a fixed address.
+//!
+//! It is one range of addresses, reserved at the start and touched as needed. Buffers are runs of
+//! chunks of 64 KiB, and small buffers share a chunk. Segments of 2 MiB are registered with every
+//! device when their first chunk is taken, and some stay registered when they are free: pinning
+//! memory takes longer than moving bytes through it. No peer may access any of it: the devices of
+//! this process move the bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::device::{VerbsDevice, VerbsError};
+use super::ffi::{ACCESS_LOCAL_WRITE, IbvSge};
+use super::memory::{AnonymousMapping, MemoryRegistration};
+
+/// The unit of what is taken.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The unit of what is registered.
+const SEGMENT_BYTES: usize = 2 << 20;
+const SEGMENT_CHUNKS: usize = SEGMENT_BYTES / CHUNK_BYTES;
+/// Buffers up to this size share a chunk.
+const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
+/// Buffers in a shared chunk begin at multiples of this.
+const SHARED_ALIGNMENT: usize = 64;
+/// How many free segments stay registered.
+const FREE_SEGMENTS_MAX: usize = 16;
+
+/// The arena. Clones are the same one.
+#[derive(Clone)]
+pub struct MemoryArena(Arc<ArenaHandle>);
+
+/// What the last clone of an arena drops. Buffers go on with the memory.
+struct ArenaHandle {
+    memory: Arc<ArenaMemory>,
+    /// The chunk that small buffers share now, and how much of it is used.
+    shared: Mutex<Option<(Arc<ChunkRun>, usize)>>,
+}
+
+struct ArenaMemory {
+    state: Mutex<ArenaState>,
+    /// The keys of each segment, by device. They are valid while a chunk of the segment is taken.
+    keys: Box<[AtomicU32]>,
+    devices: Vec<VerbsDevice>,
+    /// Behind `state`, because registrations end before the mapping does.
+    mapping: AnonymousMapping,
+}
+
+struct ArenaState {
+    chunks: ChunkMap,
+    segments: Vec<ArenaSegment>,
+    /// How many segments are registered and have no chunk that is taken.
+    free_segments: usize,
+}
+
+#[derive(Default)]
+struct ArenaSegment {
+    chunks_taken: usize,
+    /// One for each device, if it is registered.
+    registrations: Option<Vec<MemoryRegistration>>,
+}
+
+/// Which chunks are taken.
+struct ChunkMap {
+    is_taken: Vec<bool>,
+    /// Where the search for free chunks begins.
+    next: usize,
+}
+
+impl ChunkMap {
+    fn new(chunks: usize) -> ChunkMap {
+        ChunkMap { is_taken: vec![false; chunks], next: 0 }
+    }
+
+    /// Takes `count` chunks in a row.
+    fn take(&mut self, count: usize) -> Option<Range<usize>> {
+        let (next, end) = (self.next, self.is_taken.len());
+        let run =
+            self.find(next..end, count).or_else(|| self.find(0..end.min(next + count), count))?;
+        self.is_taken[run.clone()].fill(true);
+        self.next = run.end;
+        Some(run)
+    }
+
+    fn find(&self, within: Range<usize>, count: usize) -> Option<Range<usize>> {
+        let mut start = within.start;
+        while start + count <= within.end {
+            match self.is_taken[start..start + count].iter().rposition(|taken| *taken) {
+                Some(taken) => start += taken + 1,
+                None => return Some(start..start + count),
+            }
+        }
+        None
+    }
+
+    fn free(&mut self, run: Range<usize>) {
+        // Mostly the oldest is freed first: the search stays near what was used last.
+        self.next = self.next.min(run.start);
+        self.is_taken[run].fill(false);
+    }
+}
+
+impl MemoryArena {
+    /// Reserves the addresses of an arena of at most `bytes_max`, and registers one segment of it,
+    /// so that a limit that is too low shows at once.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError`].
+    pub fn new(devices: Vec<VerbsDevice>, bytes_max: usize) -> Result<MemoryArena, VerbsError> {
+        let segments = bytes_max.div_ceil(SEGMENT_BYTES).max(1);
+        let mapping = AnonymousMapping::new(segments * SEGMENT_BYTES)
+            .map_err(|source| VerbsError::Call { call: "mmap", source })?;
+        let state = ArenaState {
+            chunks: ChunkMap::new(segments * SEGMENT_CHUNKS),
+            segments: (0..segments).map(|_| ArenaSegment::default()).collect(),
+            free_segments: 0,
+        };
+        let keys = (0..segments * devices.len()).map(|_| AtomicU32::new(0)).collect();
+        let arena = ArenaMemory { state: Mutex::new(state), keys, devices, mapping };
+        arena.register(&mut arena.state.lock(), 0)?;
+        arena.state.lock().free_segments = 1;
+        let shared = Mutex::new(None);
+        Ok(MemoryArena(Arc::new(ArenaHandle { memory: Arc::new(arena), shared })))
+    }
+
+    /// A buffer of `length` bytes, with any content. `None` if there is no room, or no more memory
+    /// may be locked.
+    pub fn take(&self, length: usize) -> Option<ArenaBuffer> {
+        if length > SHARED_BYTES_MAX {
+            let run = self.0.memory.take_run(length.div_ceil(CHUNK_BYTES))?;
+            return Some(ArenaBuffer { at: run.start(), length, run: Arc::new(run) });
+        }
+        let mut shared = self.0.shared.lock();
+        if shared.as_ref().is_none_or(|(_, used)| used + length > CHUNK_BYTES) {
+            *shared = Some((Arc::new(self.0.memory.take_run(1)?), 0));
+        }
+        let (run, used) = shared.as_mut()?;
+        let at = run.start() + *used;
+        *used += length.next_multiple_of(SHARED_ALIGNMENT);
+        Some(ArenaBuffer { run: Arc::clone(run), at, length })
+    }
+
+    /// A copy of `bytes`; `None` as for [`MemoryArena::take`].
+    pub fn copy(&self, bytes: &[u8]) -> Option<Bytes> {
+        let mut buffer = self.take(bytes.len())?;
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        Some(buffer.into_bytes())
+    }
+
+    /// Whether all of `bytes` is in the arena.
+    pub fn has(&self, bytes: &[u8]) -> bool {
+        self.0.memory.mapping.position(bytes).is_some()
+    }
+
+    /// Adds the pieces of `bytes` for a work request of the `nth` device to `pieces`: one for each
+    /// segment. Returns false, and adds nothing, if `bytes` is elsewhere.
+    ///
+    /// The caller keeps `bytes` until the device is done.
+    pub(super) fn pieces_of(&self, device: usize, bytes: &[u8], pieces: &mut Vec<IbvSge>) -> bool {
+        let Some(mut at) = self.0.memory.mapping.position(bytes) else { return false };
+        let (start, end) = (self.0.memory.mapping.as_ptr() as u64, at + bytes.len());
+        while at < end {
+            let segment = at / SEGMENT_BYTES;
+            let next = end.min((segment + 1) * SEGMENT_BYTES);
+            let lkey = self.0.memory.keys[segment * self.0.memory.devices.len() + device]
+                .load(Ordering::Acquire);
+            pieces.push(IbvSge { addr: start + at as u64, length: (next - at) as u32, lkey });
+            at = next;
+        }
+        true
+    }
+
+    /// The devices that may use it.
+    pub fn devices(&self) -> &[VerbsDevice] {
+        &self.0.memory.devices
+    }
+}
+
+fn segments_of(chunks: &Range<usize>) -> Range<usize> {
+    chunks.start / SEGMENT_CHUNKS..chunks.end.div_ceil(SEGMENT_CHUNKS)
+}
+
+/// How many of `chunks` are in `segment`.
+fn chunks_in(segment: usize, chunks: &Range<usize>) -> usize {
+    let first = chunks.start.max(segment * SEGMENT_CHUNKS);
+    chunks.end.min((segment + 1) * SEGMENT_CHUNKS) - first
+}
+
+impl ArenaMemory {
+    /// Takes `count` chunks in a row; `None` as for [`MemoryArena::take`].
+    fn take_run(self: &Arc<ArenaMemory>, count: usize) -> Option<ChunkRun> {
+        let mut state = self.state.lock();
+        let chunks = state.chunks.take(count)?;
+        let segments = segments_of(&chunks);
+        for segment in segments.clone() {
+            if let Err(error) = self.take_segment(&mut state, segment, &chunks) {
+                tracing::warn!(%error, "memory for RDMA cannot be registered");
+                for taken in segments.start..segment {
+                    self.free_segment(&mut state, taken, &chunks);
+                }
+                state.chunks.free(chunks);
+                return None;
+            }
+        }
+        Some(ChunkRun { memory: Arc::clone(self), chunks })
+    }
+
+    fn register(&self, state: &mut ArenaState, segment: usize) -> Result<(), VerbsError> {
+        let range = (segment * SEGMENT_BYTES, SEGMENT_BYTES);
+        let mut registrations = Vec::with_capacity(self.devices.len());
+        for device in &self.devices {
+            // SAFETY: registrations are dropped with `state`, before the mapping is.
+            let registration = unsafe {
+                MemoryRegistration::new(device, &self.mapping, range, ACCESS_LOCAL_WRITE)?
+            };
+            registrations.push(registration);
+        }
+        for (nth, registration) in registrations.iter().enumerate() {
+            let key = &self.keys[segment * self.devices.len() + nth];
+            key.store(registration.local_key(), Ordering::Release);
+        }
+        state.segments[segment].registrations = Some(registrations);
+        Ok(())
+    }
+
+    /// Counts `chunks` in `segment` as taken, and registers it if it is not.
+    fn take_segment(
+        &self,
+        state: &mut ArenaState,
+        segment: usize,
+        chunks: &Range<usize>,
+    ) -> Result<(), VerbsError> {
+        if state.segments[segment].chunks_taken == 0 {
+            match state.segments[segment].registrations {
+                None => self.register(state, segment)?,
+                Some(_) => state.free_segments -= 1,
+            }
+        }
+        state.segments[segment].chunks_taken += chunks_in(segment, chunks);
+        Ok(())
+    }
+
+    /// Counts `chunks` in `segment` as free. A segment of which none is taken stays registered if
+    /// there are few such.
+    fn free_segment(&self, state: &mut ArenaState, segment: usize, chunks: &Range<usize>) {
+        let freed = &mut state.segments[segment];
+        freed.chunks_taken -= chunks_in(segment, chunks);
+        if freed.chunks_taken > 0 {
+            return;
+        }
+        if state.free_segments < FREE_SEGMENTS_MAX {
+            state.free_segments += 1;
+            return;
+        }
+        freed.registrations = None;
+        // SAFETY: no buffer of the segment exists, and its registrations have just ended.
+        unsafe { self.mapping.give_back(segment * SEGMENT_BYTES, SEGMENT_BYTES) };
+    }
+}
+
+impl std::fmt::Debug for MemoryArena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryArena")
+            .field("devices", &self.0.memory.devices)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chunks that are taken, until this is dropped.
+struct ChunkRun {
+    memory: Arc<ArenaMemory>,
+    chunks: Range<usize>,
+}
+
+impl ChunkRun {
+    /// The position of its first byte in the mapping.
+    fn start(&self) -> usize {
+        self.chunks.start * CHUNK_BYTES
+    }
+}
+
+impl Drop for ChunkRun {
+    fn drop(&mut self) {
+        let mut state = self.memory.state.lock();
+        for segment in segments_of(&self.chunks) {
+            self.memory.free_segment(&mut state, segment, &self.chunks);
+        }
+        state.chunks.free(self.chunks.clone());
+    }
+}
+
+/// A buffer in an arena. Nobody else has its bytes.
+pub struct ArenaBuffer {
+    run: Arc<ChunkRun>,
+    /// Where in the mapping it begins.
+    at: usize,
+    length: usize,
+}
+
+impl ArenaBuffer {
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let start = self.run.memory.mapping.as_ptr();
+        // SAFETY: the range is inside of the run, which is taken as long as `self` is, and was
+        // handed out to `self` alone. Mapped memory is initialised.
+        unsafe { std::slice::from_raw_parts_mut(start.add(self.at), self.length) }
+    }
+
+    /// Its bytes, to be shared. The memory is free again once the last share is dropped.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for ArenaBuffer {
+    fn as_ref(&self) -> &[u8] {
+        let start = self.run.memory.mapping.as_ptr();
+        // SAFETY: as for `as_mut_slice`.
+        unsafe { std::slice::from_raw_parts(start.add(self.at), self.length) }
+    }
+}
+
+impl std::fmt::Debug for ArenaBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArenaBuffer({} bytes)", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An arena for no device, which needs no library.
+    fn arena(bytes: usize) -> MemoryArena {
+        MemoryArena::new(Vec::new(), bytes).unwrap()
+    }
+
+    #[test]
+    fn chunks_in_a_row_are_found_wherever_they_are() {
+        let mut map = ChunkMap::new(8);
+        assert_eq!(map.take(3), Some(0..3));
+        assert_eq!(map.take(3), Some(3..6));
+        assert_eq!(map.take(3), None);
+        map.free(0..3);
+        assert_eq!(map.take(2), Some(0..2));
+        assert_eq!(map.take(2), Some(6..8));
+        assert_eq!(map.take(2), None, "one is free, and not two in a row");
+        assert_eq!(map.take(1), Some(2..3));
+        map.free(2..3);
+        map.free(3..6);
+        assert_eq!(map.take(4), Some(2..6), "runs that were freed apart are one");
+    }
+
+    #[test]
+    fn buffers_do_not_overlap_and_come_back() {
+        let arena = arena(4 << 20);
+        let mut buffers = Vec::new();
+        for (nth, length) in
+            [100, 64 << 10, 16 << 10, 1, 3 << 20, 5000, 0, 16 << 10].into_iter().enumerate()
+        {
+            let mut buffer = arena.take(length).unwrap();
+            buffer.as_mut_slice().fill(nth as u8);
+            buffers.push(buffer.into_bytes());
+        }
+        for (nth, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.iter().all(|byte| *byte == nth as u8), "{nth}");
+            assert!(arena.has(buffer));
+        }
+        assert!(arena.take(2 << 20).is_none(), "it is full");
+        let part = buffers[4].slice(10..20);
+        buffers.remove(4);
+        assert!(arena.take(2 << 20).is_none(), "a share of the long buffer is in use");
+        drop(part);
+        assert!(arena.take(2 << 20).is_some());
+        buffers.clear();
+        // The chunk that small buffers share stays.
+        assert!(arena.take((4 << 20) - CHUNK_BYTES).is_some());
+    }
+
+    #[test]
+    fn segments_that_are_free_are_given_back_but_for_a_few() {
+        let arena = arena(64 << 20);
+        let registered = || {
+            let state = arena.0.memory.state.lock();
+            (state.free_segments, state.segments.iter().filter(|s| s.chunks_taken > 0).count())
+        };
+        assert_eq!(registered(), (1, 0));
+        let mut buffer = arena.take(64 << 20).unwrap();
+        buffer.as_mut_slice()[(64 << 20) - 1] = 7;
+        assert_eq!(registered().1, 32);
+        drop(buffer);
+        assert_eq!(registered(), (FREE_SEGMENTS_MAX, 0));
+        let buffer = arena.take(64 << 20).unwrap();
+        assert_eq!(buffer.as_ref()[(64 << 20) - 1], 0, "the kernel had it meanwhile");
+    }
+
+    #[test]
+    fn what_is_elsewhere_has_no_pieces() {
+        let arena = arena(1);
+        let mut pieces = Vec::new();
+        assert!(!arena.pieces_of(0, &[1, 2, 3], &mut pieces));
+        assert!(!arena.has(&[0; 10]));
+        assert!(pieces.is_empty());
+    }
+
+    proptest::proptest! {
+        /// What is taken is whole and alone, whatever the order of takes and drops.
+        #[test]
+        fn takes_and_drops_in_any_order(steps in proptest::collection::vec((0_usize..200_000, 0_usize..8), 1..200)) {
+            let arena = arena(2 << 20);
+            let mut held: Vec<(u8, ArenaBuffer)> = Vec::new();
+            for (nth, (length, dropped)) in steps.into_iter().enumerate() {
+                if let Some(mut buffer) = arena.take(length) {
+                    buffer.as_mut_slice().fill(nth as u8);
+                    held.push((nth as u8, buffer));
+                }
+                if dropped < held.len() {
+                    let (value, buffer) = held.swap_remove(dropped);
+                    proptest::prop_assert!(buffer.as_ref().iter().all(|byte| *byte == value));
+                }
+            }
+            for (value, buffer) in &held {
+                proptest::prop_assert!(buffer.as_ref().iter().all(|byte| byte == value));
+            }
+            held.clear();
+            let shared = usize::from(arena.0.shared.lock().is_some());
+            let state = arena.0.memory.state.lock();
+            let taken = state.chunks.is_taken.iter().filter(|taken| **taken).count();
+            proptest::prop_assert_eq!(taken, shared);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The server's end of a link over RDMA.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::arena::{ArenaBuffer, MemoryArena};
+use super::device::{VerbsDevice, VerbsError};
+use super::ffi::{IbvSge, WR_RDMA_READ, WR_RDMA_WRITE};
+use super::queue_pair::{PeerAccess, QueuePair, WorkRequest, status_text};
+use crate::address::LinkAddress;
+use crate::link::{Link, LinkError, RemoteRegion};
+
+/// The most pieces of memory that one work request gathers, as in the papers (F25).
+pub const PIECES_MAX: usize = 16;
+/// The most bytes that one work request moves.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// The most work requests that are under way.
+const REQUESTS_MAX: usize = 128;
+/// How many work requests the device gets at once. The completion of the last one is reported.
+const CHAIN_REQUESTS_MAX: usize = 16;
+/// In latency mode, how long to look for completions before waiting for a message.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+
+/// How a link waits for its device (F23).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompletionMode {
+    /// It sleeps until the device reports a completion. Costs a wake-up, and no processor.
+    #[default]
+    Sleep,
+    /// It looks again and again for a while first. Saves the wake-up, and keeps a processor busy.
+    Spin,
+}
+
+/// What a link has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Bytes written to the peer.
+    pub written_bytes: u64,
+    /// Bytes read from the peer.
+    pub read_bytes: u64,
+    /// Of those written, bytes that were not in the arena and had to be copied into it.
+    pub copied_bytes: u64,
+    /// Work requests.
+    pub requests: u64,
+}
+
+/// The server's end of a link over RDMA.
+#[derive(Debug)]
+pub struct VerbsLink {
+    /// Dropped before what its work requests use.
+    pair: QueuePair,
+    /// The target of a read that is under way.
+    reading: Option<ArenaBuffer>,
+    /// What writes use, each with the number of the last work request of its write.
+    held: VecDeque<(u64, Bytes)>,
+    arena: MemoryArena,
+    /// The place of the device among those of the arena.
+    nth_device: usize,
+    /// How many work requests the device has got.
+    posted: u64,
+    /// How many of them are done.
+    completed: u64,
+    requests_max: usize,
+    pieces_max: usize,
+    request_bytes_max: usize,
+    mode: CompletionMode,
+    traffic: LinkTraffic,
+    broken: Option<LinkError>,
+}
+
+impl VerbsLink {
+    /// Creates the server's end on the `nth` device of the arena. It must be called within a
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError`].
+    pub fn new(
+        arena: &MemoryArena,
+        nth_device: usize,
+        mode: CompletionMode,
+    ) -> Result<VerbsLink, VerbsError> {
+        let device = &arena.devices()[nth_device];
+        let limits = device.limits();
+        let requests_max = limits.requests_max.min(REQUESTS_MAX);
+        let pieces_max = limits.pieces_max.min(PIECES_MAX);
+        let pair = QueuePair::new(device, (requests_max, pieces_max), PeerAccess::None)?;
+        Ok(VerbsLink {
+            pair,
+            reading: None,
+            held: VecDeque::new(),
+            arena: arena.clone(),
+            nth_device,
+            posted: 0,
+            completed: 0,
+            requests_max,
+            pieces_max,
+            request_bytes_max: limits.bytes_max.min(REQUEST_BYTES_MAX),
+            mode,
+            traffic: LinkTraffic::default(),
+            broken: None,
+        })
+    }
+
+    /// What the client must know to connect with it.
+    pub fn address(&self) -> LinkAddress {
+        self.pair.address()
+    }
+
+    /// Connects it with the client's end.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError`].
+    pub fn connect(&mut self, client: &LinkAddress) -> Result<(), VerbsError> {
+        self.pair.connect(client)
+    }
+
+    /// What it has moved.
+    pub fn traffic(&self) -> LinkTraffic {
+        self.traffic
+    }
+
+    /// Gathers at most this many pieces in a work request. For measurements.
+    pub fn set_pieces_max(&mut self, pieces: usize) {
+        self.pieces_max = pieces.clamp(1, self.pieces_max);
+    }
+
+    fn device(&self) -> &VerbsDevice {
+        &self.arena.devices()[self.nth_device]
+    }
+
+    /// Prepares for a transfer: after a call that was dropped, its memory must not be used again
+    /// before the device is done with it.
+    async fn begin(&mut self) -> Result<(), LinkError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        if self.device().is_lost() {
+            return Err(self.fail("the device is gone".to_owned()));
+        }
+        if self.reading.is_some() {
+            self.drain().await?;
+            self.reading = None;
+        }
+        if self.completed == self.posted {
+            self.held.clear();
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, why: String) -> LinkError {
+        let error = LinkError::Broken(why);
+        self.broken = Some(error.clone());
+        error
+    }
+
+    /// Waits until nothing is under way.
+    async fn drain(&mut self) -> Result<(), LinkError> {
+        while self.completed < self.posted {
+            self.progress().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives work requests to the device, as it has room for them.
+    ///
+    /// # Safety
+    ///
+    /// `self.held` or `self.reading` keeps the memory of all pieces, from before this is called
+    /// until they are done.
+    async unsafe fn post(&mut self, mut requests: Vec<WorkRequest>) -> Result<(), LinkError> {
+        self.traffic.requests += requests.len() as u64;
+        let chain_max = CHAIN_REQUESTS_MAX.min(self.requests_max);
+        for chain in requests.chunks_mut(chain_max) {
+            while (self.posted - self.completed) as usize + chain.len() > self.requests_max {
+                self.progress().await?;
+            }
+            if let Some(last) = chain.last_mut() {
+                last.is_signalled = true;
+            }
+            // SAFETY: the caller says so, and the queue pair is dropped before that memory.
+            let posted = unsafe { self.pair.post(chain, self.posted) };
+            // If only some were taken, waiting for the others ends when the link is dropped.
+            self.posted += chain.len() as u64;
+            posted.map_err(|error| self.fail(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until at least one more work request is done.
+    async fn progress(&mut self) -> Result<(), LinkError> {
+        if self.mode == CompletionMode::Spin {
+            let begun = Instant::now();
+            while begun.elapsed() < SPIN_MAX {
+                if self.take_completions()? {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        loop {
+            if self.take_completions()? {
+                return Ok(());
+            }
+            self.pair.arm().map_err(|error| self.fail(error.to_string()))?;
+            // What came before the request for a message is announced by none.
+            if self.take_completions()? {
+                return Ok(());
+            }
+            let device = self.device().clone();
+            let waited = tokio::select! {
+                waited = self.pair.wait() => waited.map_err(|error| error.to_string()),
+                () = device.lost() => Err("the device is gone".to_owned()),
+            };
+            waited.map_err(|why| self.fail(why))?;
+        }
+    }
+
+    /// Takes the completions that have come. Returns whether there were any.
+    fn take_completions(&mut self) -> Result<bool, LinkError> {
+        let completions = self.pair.poll().map_err(|error| self.fail(error.to_string()))?;
+        let before = self.completed;
+        for completion in completions {
+            if let Some(status) = completion.failure {
+                let why = status_text(self.device(), status);
+                return Err(self.fail(why));
+            }
+            self.completed = self.completed.max(completion.number + 1);
+        }
+        while self.held.front().is_some_and(|(last, _)| *last < self.completed) {
+            self.held.pop_front();
+        }
+        Ok(self.completed > before)
+    }
+
+    /// Work requests that write `pieces` from `address` on.
+    fn write_requests(&self, pieces: &[IbvSge], address: u64, key: u32) -> Vec<WorkRequest> {
+        let mut requests: Vec<WorkRequest> = Vec::new();
+        let (mut room, mut at) = (0, address);
+        for piece in pieces {
+            let mut piece = *piece;
+            while piece.length > 0 {
+                let is_full = |request: &WorkRequest| request.pieces.len() >= self.pieces_max;
+                if room == 0 || requests.last().is_none_or(is_full) {
+                    requests.push(request(WR_RDMA_WRITE, at, key));
+                    room = self.request_bytes_max;
+                }
+                let length = piece.length.min(room as u32);
+                if let Some(request) = requests.last_mut() {
+                    request.pieces.push(IbvSge { length, ..piece });
+                }
+                piece.addr += u64::from(length);
+                piece.length -= length;
+                room -= length as usize;
+                at += u64::from(length);
+            }
+        }
+        requests
+    }
+}
+
+fn request(opcode: i32, remote_address: u64, remote_key: u32) -> WorkRequest {
+    WorkRequest { opcode, pieces: Vec::new(), remote_address, remote_key, is_signalled: false }
+}
+
+impl Link for VerbsLink {
+    async fn write(
+        &mut self,
+        region: &RemoteRegion,
+        at: u64,
+        pieces: &[Bytes],
+    ) -> Result<(), LinkError> {
+        let length = pieces.iter().map(Bytes::len).sum::<usize>();
+        region.check(at, length as u64)?;
+        self.begin().await?;
+        let (mut ranges, mut kept) = (Vec::with_capacity(pieces.len()), Vec::new());
+        for piece in pieces {
+            let mut piece = piece.clone();
+            if !self.arena.has(&piece) {
+                self.traffic.copied_bytes += piece.len() as u64;
+                piece = self.arena.copy(&piece).ok_or(LinkError::NoMemory(piece.len()))?;
+            }
+            self.arena.pieces_of(self.nth_device, &piece, &mut ranges);
+            kept.push(piece);
+        }
+        let requests = self.write_requests(&ranges, region.address + at, region.key);
+        let last = self.posted + requests.len() as u64;
+        if requests.is_empty() {
+            return Ok(());
+        }
+        self.held.extend(kept.into_iter().map(|piece| (last - 1, piece)));
+        self.traffic.written_bytes += length as u64;
+        // SAFETY: all pieces are in `held`, under the number of the last request.
+        unsafe { self.post(requests).await }
+    }
+
+    async fn flush(&mut self) -> Result<(), LinkError> {
+        self.begin().await?;
+        self.drain().await
+    }
+
+    async fn read(
+        &mut self,
+        region: &RemoteRegion,
+        at: u64,
+        length: usize,
+    ) -> Result<Bytes, LinkError> {
+        region.check(at, length as u64)?;
+        self.begin().await?;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let buffer = self.arena.take(length).ok_or(LinkError::NoMemory(length))?;
+        let mut ranges = Vec::new();
+        self.arena.pieces_of(self.nth_device, buffer.as_ref(), &mut ranges);
+        let (mut requests, mut from) = (Vec::new(), region.address + at);
+        for range in ranges {
+            let mut range = range;
+            while range.length > 0 {
+                let length = range.length.min(self.request_bytes_max as u32);
+                let mut read = request(WR_RDMA_READ, from, region.key);
+                read.pieces.push(IbvSge { length, ..range });
+                requests.push(read);
+                range.addr += u64::from(length);
+                range.length -= length;
+                from += u64::from(length);
+            }
+        }
+        self.reading = Some(buffer);
+        self.traffic.read_bytes += length as u64;
+        // SAFETY: the target is in `reading`, and nobody else has it.
+        unsafe { self.post(requests).await? };
+        self.drain().await?;
+        Ok(self.reading.take().map_or_else(Bytes::new, ArenaBuffer::into_bytes))
+    }
+}
