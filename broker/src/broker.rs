@@ -22,6 +22,7 @@ use crate::admin;
 use crate::config::Config;
 use crate::control::{ControlContext, ControlSocket};
 use crate::http_hosts::HttpHosts;
+use crate::links::open_links;
 use crate::listen::{Listener, bind_port};
 use crate::maintenance::MaintenanceTasks;
 use crate::status::{ServerParts, ServerStatus};
@@ -87,6 +88,9 @@ impl Broker {
             }
             None => None,
         };
+        let storage = &engine.core.storage;
+        let payload_bytes_max = storage.tail_bytes_max + kafka_options.requests_bytes_max;
+        kafka_options.links = open_links(&config.links, payload_bytes_max)?;
         kafka_options.decompressed_bytes_max = kafka_options.decompressed_bytes_max.max(1);
         let format = KafkaFormat { decompressed_bytes_max: kafka_options.decompressed_bytes_max };
         let data = data_dir.clone();

@@ -39,6 +39,8 @@ use own::OwnSetting;
 use sources::{SourceValue, VARIABLE_PREFIX};
 use value::SettingValue;
 
+use crate::links::LinkOptions;
+
 /// A variable this near to a known one is refused as a typing error.
 const VARIABLE_TYPO_DISTANCE: usize = 2;
 
@@ -67,6 +69,8 @@ pub struct Config {
     pub engine: EngineOptions,
     /// The options of the Kafka protocol server. The cluster id comes from the data directory.
     pub kafka_server: KafkaOptions,
+    /// The RDMA devices.
+    pub links: LinkOptions,
     /// Settings that were accepted but may not do what the user expects.
     pub warnings: Vec<String>,
 }
@@ -151,6 +155,7 @@ fn empty_config() -> Config {
         mounts: Vec::new(),
         engine: EngineOptions::default(),
         kafka_server: KafkaOptions::default(),
+        links: LinkOptions::default(),
         warnings: Vec::new(),
     }
 }

@@ -13,6 +13,7 @@ pub mod control;
 mod descriptors;
 mod http_hosts;
 mod http_response;
+mod links;
 mod listen;
 pub mod logging;
 mod maintenance;

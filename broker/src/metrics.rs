@@ -77,10 +77,24 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
             "Batches read from disk whose checksum did not match",
             &metrics.corrupt_reads,
         ),
+        (
+            "link_written_bytes",
+            "Bytes written into clients' memory by RDMA",
+            &metrics.link_bytes_written,
+        ),
+        ("link_read_bytes", "Bytes read from clients' memory by RDMA", &metrics.link_bytes_read),
+        (
+            "link_copied_bytes",
+            "Of those written, bytes of batches that had to be copied first",
+            &metrics.link_bytes_copied,
+        ),
     ];
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
+    page.gauge("freezeframe_links", "RDMA links that are open", now(&metrics.links))?;
+    let pinned = rdma::resources().pinned_bytes;
+    page.gauge("freezeframe_rdma_pinned_bytes", "Memory that RDMA devices may use", pinned)?;
     for (name, held, ended) in parts.kafka.budgets() {
         page.gauge(&format!("freezeframe_{name}_bytes"), "Bytes held of this budget", held)?;
         page.counter(

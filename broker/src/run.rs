@@ -28,7 +28,6 @@ pub fn run(
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    log_devices();
     let connections = &mut config.kafka_server.connections_max;
     *connections = descriptors::connections_max(descriptors::raise_limit(), *connections);
     let runtime = runtime().context("start the runtime")?;
@@ -45,19 +44,6 @@ fn runtime() -> std::io::Result<Runtime> {
         .thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE)
         .enable_all()
         .build()
-}
-
-fn log_devices() {
-    match rdma::devices() {
-        Ok(devices) if devices.is_empty() => {
-            tracing::info!("rdma devices: none; data moves over tcp");
-        }
-        Ok(devices) => {
-            let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
-            tracing::info!("rdma devices: {}; data moves over tcp", names.join("; "));
-        }
-        Err(error) => tracing::warn!("rdma devices: {error}; data moves over tcp"),
-    }
 }
 
 async fn serve(

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, clock, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins,
-    plugins, produce, serve, stat, topics, zk,
+    cat, check, clock, completions, consume, cut, demo, diff, doctor, groups, inspect, ls, mount,
+    pins, plugins, produce, serve, stat, topics, zk,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -91,6 +91,8 @@ pub(crate) enum CliCommand {
     Stat(stat::StatArgs),
     /// Show where every partition ends at one moment.
     Cut(cut::CutArgs),
+    /// Show whether records move by RDMA between this machine and the server, and why or why not.
+    Doctor(doctor::DoctorArgs),
     /// Show the differences between two moments.
     Diff(diff::DiffArgs),
     /// List, set and remove pins: moments that retention keeps readable.

@@ -8,16 +8,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::fetch_request::FetchTopic;
 use kafka_protocol::messages::{
-    FindCoordinatorRequest, MetadataRequest, MetadataResponse, TopicName,
+    FetchRequest, FindCoordinatorRequest, MetadataRequest, MetadataResponse, TopicName,
     metadata_request::MetadataRequestTopic,
 };
 use kafka_protocol::protocol::StrBytes;
 
 use crate::api::ClientApi;
 use crate::connection::ServerConnection;
-use crate::{ClientError, bootstrap};
+use crate::{ClientError, LinkChoice, bootstrap};
 
+const PROBE_TOPIC: &str = "a-topic-that-is-in-a-request-only-to-make-it-long.";
+/// With so many topics, a request is longer than what is sent without a link.
+const PROBE_TOPICS: usize = 100;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 
 /// Options of a client.
@@ -32,6 +36,8 @@ pub struct Options {
     pub response_patience: Duration,
     /// How long a request is retried while the server refuses it with a retriable error.
     pub retry_patience: Duration,
+    /// How records move.
+    pub link: LinkChoice,
 }
 
 impl Default for Options {
@@ -41,6 +47,7 @@ impl Default for Options {
             connect_patience: Duration::from_secs(5),
             response_patience: Duration::from_secs(30),
             retry_patience: Duration::from_secs(15),
+            link: LinkChoice::Auto,
         }
     }
 }
@@ -111,6 +118,47 @@ impl Client {
         self.return_connection(address, connection, answer)
     }
 
+    /// [`Client::call`] for a request that moves records, whose response has up to `room` bytes.
+    pub(crate) async fn call_for_records<R: ClientApi>(
+        &mut self,
+        address: &str,
+        request: &R,
+        room: usize,
+        server_wait: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let mut connection = self.take_connection(address).await?;
+        let patience = self.options.response_patience + server_wait;
+        let answer = connection.call_for_records(request, room, patience).await;
+        self.return_connection(address, connection, answer)
+    }
+
+    /// How records move between this process and the server that it is connected to: the name of
+    /// the RDMA device here, or why it is over TCP.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub async fn link(&mut self) -> Result<Result<String, String>, ClientError> {
+        let address = self.any_server().await?;
+        let mut connection = self.take_connection(&address).await?;
+        let answer = connection.describe_link(self.options.response_patience).await;
+        self.return_connection(&address, connection, answer)
+    }
+
+    /// Moves a request without records through the link: the server reads it from the memory of
+    /// this process.
+    ///
+    /// # Errors
+    /// [`ClientError::NoLink`], and those of any request.
+    pub async fn probe_link(&mut self) -> Result<(), ClientError> {
+        // A topic that nobody has; its name makes the request long enough to be read by the server.
+        let topics = (0..PROBE_TOPICS).map(|nth| {
+            FetchTopic::default().with_topic(topic_name(&format!("{PROBE_TOPIC}{nth}")))
+        });
+        let request = FetchRequest::default().with_topics(topics.collect());
+        let address = self.any_server().await?;
+        self.call_for_records(&address, &request, 0, Duration::ZERO).await.map(drop)
+    }
+
     pub(crate) async fn send_without_response<R: ClientApi>(
         &mut self,
         address: &str,
@@ -148,7 +196,11 @@ impl Client {
         connection: ServerConnection,
         answer: Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        if matches!(answer, Ok(_) | Err(ClientError::Unsupported { .. })) {
+        let is_whole = matches!(
+            answer,
+            Ok(_) | Err(ClientError::Unsupported { .. } | ClientError::NoLink { .. })
+        );
+        if is_whole {
             self.connections.insert(address.to_owned(), connection);
         }
         answer

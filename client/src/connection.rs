@@ -15,12 +15,14 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{
     Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange,
 };
+use rdma::protocol::{LINK_API_KEY, LinkAnswer, LinkRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::api::{ClientApi, negotiated_version};
 use crate::frame::{ClientFrameError, read_frame};
+use crate::link::{ClientLink, LinkChoice, LinkExchange, LinkFailure, LinkState};
 use crate::{ClientError, Options};
 
 pub(crate) struct ServerConnection {
@@ -29,6 +31,8 @@ pub(crate) struct ServerConnection {
     client_id: StrBytes,
     supported: HashMap<i16, VersionRange>,
     correlation_id: i32,
+    link_choice: LinkChoice,
+    link: LinkState,
 }
 
 /// The fields of a request header.
@@ -57,6 +61,8 @@ impl ServerConnection {
             client_id: StrBytes::from_string(options.client_id.clone()),
             supported: HashMap::new(),
             correlation_id: 0,
+            link_choice: options.link,
+            link: LinkState::default(),
         };
         connection.negotiate_versions(options.connect_patience).await?;
         tracing::debug!(address, apis = connection.supported.len(), "connected");
@@ -124,6 +130,108 @@ impl ServerConnection {
         let response_header = R::Response::header_version(version);
         let mut body = self.exchange(&head, frame, response_header, patience).await?;
         R::Response::decode(&mut body, version).map_err(|error| self.malformed(error))
+    }
+
+    /// Sends a request that moves records, whose response has up to `room` bytes: by RDMA if both
+    /// sides can, and the options allow it.
+    pub(crate) async fn call_for_records<R: ClientApi>(
+        &mut self,
+        request: &R,
+        room: usize,
+        patience: Duration,
+    ) -> Result<R::Response, ClientError> {
+        if self.link_choice == LinkChoice::Tcp {
+            return self.call(request, patience).await;
+        }
+        let mut link = self.take_link(patience).await?;
+        let LinkState::Open(open) = &mut link else {
+            self.link = link;
+            return self.call(request, patience).await;
+        };
+        let version = self.version_of::<R>()?;
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).map_err(|error| {
+            self.malformed(format!("{} cannot be put into its words: {error}", R::NAME))
+        })?;
+        let mut channel = LinkChannel { connection: self, patience, name: R::NAME };
+        let called = open.call(&mut channel, (R::KEY, version), &body, room).await;
+        let why = match called {
+            Ok(mut response) => {
+                self.link = link;
+                let header = R::Response::header_version(version);
+                return ResponseHeader::decode(&mut response, header)
+                    .and_then(|_| R::Response::decode(&mut response, version))
+                    .map_err(|error| self.malformed(error));
+            }
+            Err(LinkFailure::Connection(error)) => return Err(error),
+            Err(LinkFailure::Refused(why)) => {
+                self.link = link;
+                why
+            }
+            Err(LinkFailure::Lost(why)) => {
+                self.link = LinkState::Unavailable(why.clone());
+                why
+            }
+        };
+        tracing::debug!(why, "records go over TCP this time");
+        match self.link_choice {
+            LinkChoice::Rdma => Err(self.no_link(why)),
+            LinkChoice::Auto | LinkChoice::Tcp => self.call(request, patience).await,
+        }
+    }
+
+    /// The connection's link, which is opened if it was not tried before. The caller gives it back.
+    async fn take_link(&mut self, patience: Duration) -> Result<LinkState, ClientError> {
+        let link = match std::mem::take(&mut self.link) {
+            LinkState::Untried => self.open_link(patience).await?,
+            link => link,
+        };
+        match (&link, self.link_choice) {
+            (LinkState::Unavailable(why), LinkChoice::Rdma) => {
+                let error = self.no_link(why.clone());
+                self.link = link;
+                Err(error)
+            }
+            _ => Ok(link),
+        }
+    }
+
+    async fn open_link(&mut self, patience: Duration) -> Result<LinkState, ClientError> {
+        if !self.supported.contains_key(&LINK_API_KEY) {
+            return Ok(LinkState::Unavailable("the server offers none".to_owned()));
+        }
+        let local = match self.stream.local_addr() {
+            Ok(local) => local.ip(),
+            Err(error) => return Ok(LinkState::Unavailable(error.to_string())),
+        };
+        let mut channel = LinkChannel { connection: self, patience, name: "a link" };
+        match ClientLink::open(&mut channel, local).await {
+            Ok(link) => Ok(LinkState::Open(Box::new(link))),
+            Err(LinkFailure::Connection(error)) => Err(error),
+            Err(LinkFailure::Refused(why) | LinkFailure::Lost(why)) => {
+                tracing::debug!(why, "records go over TCP");
+                Ok(LinkState::Unavailable(why))
+            }
+        }
+    }
+
+    /// How records move: the device, or why it is over TCP.
+    pub(crate) async fn describe_link(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Result<String, String>, ClientError> {
+        if let LinkState::Untried = self.link {
+            self.link = self.open_link(patience).await?;
+        }
+        Ok(match &self.link {
+            LinkState::Open(link) => Ok(link.describe()),
+            LinkState::Unavailable(why) => Err(why.clone()),
+            LinkState::Untried => Err("it was not tried".to_owned()),
+        })
+    }
+
+    fn no_link(&self, why: String) -> ClientError {
+        ClientError::NoLink { address: self.address.clone(), why }
     }
 
     /// Sends a request that has no response: Produce with acks 0.
@@ -233,6 +341,34 @@ impl ServerConnection {
 
     fn malformed(&self, what: impl ToString) -> ClientError {
         ClientError::Malformed { address: self.address.clone(), what: what.to_string() }
+    }
+}
+
+/// The messages of a link, on the link's own connection.
+struct LinkChannel<'a> {
+    connection: &'a mut ServerConnection,
+    patience: Duration,
+    /// The request in progress, for messages.
+    name: &'static str,
+}
+
+impl LinkExchange for LinkChannel<'_> {
+    type Error = ClientError;
+
+    async fn exchange(&mut self, request: &LinkRequest) -> Result<LinkAnswer, ClientError> {
+        let connection = &mut *self.connection;
+        let head = RequestHeaderFields {
+            api_key: LINK_API_KEY,
+            version: 0,
+            header_version: 1,
+            name: self.name,
+        };
+        let frame = connection.frame(&head, |buffer| {
+            request.encode(buffer);
+            Ok::<_, io::Error>(())
+        })?;
+        let answer = connection.exchange(&head, frame, 0, self.patience).await?;
+        LinkAnswer::decode(answer).map_err(|error| connection.malformed(error))
     }
 }
 

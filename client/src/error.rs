@@ -109,6 +109,14 @@ pub enum ClientError {
         /// The server.
         address: String,
     },
+    /// Records cannot move by RDMA, and the options allow nothing else.
+    #[error("records cannot move by RDMA between here and {address}: {why}")]
+    NoLink {
+        /// The server.
+        address: String,
+        /// What is missing, or what failed.
+        why: String,
+    },
     /// The server understood a request of the extension API, and refused it.
     #[error("{0}")]
     History(ServerRefusal),

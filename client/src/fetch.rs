@@ -10,6 +10,9 @@ use crate::ClientError;
 use crate::cluster::{Client, topic_name};
 use crate::topics::check_error_code;
 
+/// What a response has besides the batches that were asked for, or a first batch that is longer.
+const ENVELOPE_BYTES_MAX: usize = 1 << 20;
+
 /// How much to fetch, and how long the server may wait for data.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchOptions {
@@ -69,7 +72,8 @@ impl Client {
         let mut fetched = Vec::with_capacity(from.len());
         for (leader, from) in self.by_leader(topic, from.iter().copied()).await? {
             let request = request(topic, &from, options);
-            let answer = self.call(&leader, &request, options.wait_max).await?;
+            let room = usize::try_from(options.bytes_max).unwrap_or(0) + ENVELOPE_BYTES_MAX;
+            let answer = self.call_for_records(&leader, &request, room, options.wait_max).await?;
             check_error_code(|| format!("fetch from {topic}"), answer.error_code, None)?;
             for partition in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
                 let doing = || format!("fetch from {topic}/{}", partition.partition_index);

@@ -31,6 +31,7 @@ mod fetch;
 mod frame;
 mod groups;
 pub mod history;
+mod link;
 mod offsets;
 mod partitioner;
 pub mod plugins;
@@ -47,6 +48,7 @@ pub use groups::{
     ConsumerGroupDescription, GroupCommittedOffset, GroupListing, GroupMemberDescription,
 };
 pub use kafka_protocol::ResponseError;
+pub use link::LinkChoice;
 pub use offsets::OffsetSpec;
 pub use partitioner::partition_of_key;
 pub use produce::{ProducedBatch, RequiredAcks};

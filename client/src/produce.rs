@@ -76,7 +76,7 @@ impl Client {
                 led.iter().for_each(|(partition, _)| drop(batches.remove(partition)));
                 continue;
             }
-            let answer = self.call(&leader, &request, SERVER_WAIT).await?;
+            let answer = self.call_for_records(&leader, &request, 0, SERVER_WAIT).await?;
             for result in answer.responses.into_iter().flat_map(|topic| topic.partition_responses) {
                 match check_result(topic, &result) {
                     Ok(()) => {

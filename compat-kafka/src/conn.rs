@@ -23,21 +23,22 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
 use parking_lot::Mutex;
+use rdma::protocol::LINK_API_KEY;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
-use crate::frame_reader::{RequestFrame, RequestFrameReader, RequestQuotas};
-use crate::memory_budget::{ConnectionQuota, MemoryBudgetError};
+use crate::frame_reader::{RequestFrame, RequestFrameReader};
+use crate::memory_budget::{MemoryBudgetError, RequestQuotas};
 use crate::metrics::add;
-use crate::request::{BadRequest, RequestContext, ResponseFuture, ResponseResult};
+use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes::{header, route};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
-use crate::{apis, extension};
+use crate::{apis, extension, link};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
@@ -219,9 +220,7 @@ struct KafkaConnection<S> {
     stream: S,
     peer: SocketAddr,
     local: SocketAddr,
-    produce_lock: Arc<tokio::sync::Mutex<()>>,
-    request_quotas: Arc<RequestQuotas>,
-    response_quota: Arc<ConnectionQuota>,
+    state: Arc<ConnectionState>,
 }
 
 /// The requests in flight, and the responses that wait for their turn on the socket.
@@ -270,24 +269,18 @@ impl<S: ByteStream> KafkaConnection<S> {
             pipelined: kafka.pipelined_request_budget.quota(peer.ip(), handle.clone()),
         });
         let answers = kafka.response_budget.quota(peer.ip(), handle);
-        let gate = Arc::default();
-        let connection = KafkaConnection {
-            kafka,
-            stream,
-            peer,
-            local,
-            produce_lock: gate,
-            request_quotas: requests,
-            response_quota: answers,
-        };
+        let state = ConnectionState::new(requests, answers);
+        let connection = KafkaConnection { kafka, stream, peer, local, state };
         let serving = Abortable::new(connection.serve(stop), registration);
         serving.await.unwrap_or(Err(ConnectionError::Evicted))
     }
 
     async fn serve(self, mut stop: watch::Receiver<bool>) -> Result<(), ConnectionError> {
         let connection = &self;
-        let mut reader =
-            RequestFrameReader::new(&connection.kafka, Arc::clone(&connection.request_quotas));
+        let mut reader = RequestFrameReader::new(
+            &connection.kafka,
+            Arc::clone(&connection.state.request_quotas),
+        );
         let mut in_flight = RequestPipeline::default();
         let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
         // If only produce requests are in flight, another one may join them.
@@ -302,7 +295,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     if produce {
                         reader.clear_stalled();
                     } else {
-                        connection.request_quotas.mark_all_stalled();
+                        connection.state.request_quotas.mark_all_stalled();
                     }
                     let serving =
                         connection.start_request(context, frame, body, in_flight.is_empty())?;
@@ -322,7 +315,8 @@ impl<S: ByteStream> KafkaConnection<S> {
                 (false, false) => LONG_POLL_DRAIN_MAX,
             };
             let busy = !in_flight.is_empty();
-            let reads = waiting.is_none() && !(busy && connection.request_quotas.are_exhausted());
+            let reads =
+                waiting.is_none() && !(busy && connection.state.request_quotas.are_exhausted());
             if !reads {
                 reader.pause();
             }
@@ -381,8 +375,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
             peer: self.peer,
             local: self.local,
-            produce_lock: Arc::clone(&self.produce_lock),
-            response_quota: Arc::clone(&self.response_quota),
+            connection: Arc::clone(&self.state),
         };
         Ok((context, frame, body))
     }
@@ -400,7 +393,7 @@ impl<S: ByteStream> KafkaConnection<S> {
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
         let serving = self.route(context, body)?;
-        let answers = Arc::clone(&self.response_quota);
+        let answers = Arc::clone(&self.state.response_quota);
         Ok(Box::pin(async move {
             let mut served = serving.await;
             drop(share);
@@ -427,12 +420,13 @@ impl<S: ByteStream> KafkaConnection<S> {
         if api == extension::API_KEY {
             return Ok(Box::pin(async move { extension::handle(&kafka, &context, body).await }));
         }
+        if api == LINK_API_KEY {
+            return Ok(Box::pin(link::handle(kafka, context, body)));
+        }
         if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED_VERSIONS.max {
             return Ok(Box::pin(async move { apis::api_versions::unsupported_version(&context) }));
         }
-        let row =
-            route(api).filter(|row| row.versions.min <= version && version <= row.versions.max);
-        let Some(row) = row else {
+        let Some(row) = route(api).filter(|row| row.serves(version)) else {
             add(&kafka.metrics().bad_frames, 1);
             let reason = "this API is not served in this version".to_owned();
             return Err(BadRequest { api, version, reason });
@@ -466,7 +460,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                 Err(LoadError::Storage(error)) => return Err(ConnectionError::Storage(error)),
             }
         }
-        self.response_quota.clear_stalled();
+        self.state.response_quota.clear_stalled();
         Ok(())
     }
 
@@ -479,7 +473,9 @@ impl<S: ByteStream> KafkaConnection<S> {
         let mut slices = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
             match chunk {
-                ResponseChunk::Bytes(bytes) => slices.push(io::IoSlice::new(bytes)),
+                ResponseChunk::Encoded(bytes) | ResponseChunk::Payload(bytes) => {
+                    slices.push(io::IoSlice::new(bytes));
+                }
                 ResponseChunk::Loaded(loaded) => {
                     slices.extend(loaded.slices().map(io::IoSlice::new))
                 }
@@ -512,7 +508,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     io::IoSlice::advance_slices(&mut left, written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.response_quota.mark_all_stalled();
+                    self.state.response_quota.mark_all_stalled();
                     let deadline = pace.wait(Instant::now());
                     match tokio::time::timeout_at(deadline, self.stream.writable()).await {
                         Ok(ready) => ready?,

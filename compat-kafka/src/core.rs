@@ -22,6 +22,7 @@ use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
 use crate::groups::{GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
+use crate::link_devices::LinkDevices;
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
@@ -83,6 +84,8 @@ pub struct KafkaOptions {
     /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
     pub groups: GroupOptions,
+    /// The devices for links; `None` if there are none, or none are to be used.
+    pub links: Option<LinkDevices>,
     /// Makes the ids of new topics and group members, each unique. A simulation derives them from
     /// its seed.
     pub new_id: fn() -> [u8; 16],
@@ -112,6 +115,7 @@ impl Default for KafkaOptions {
             broker_configs: Vec::new(),
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
+            links: None,
             new_id: || Uuid::new_v4().into_bytes(),
         }
     }
@@ -243,7 +247,9 @@ impl KafkaServer {
             ),
             response_budget: budget(options.responses_bytes_max, 0),
             loader,
-            frame_buffers: FrameBufferPool::default(),
+            frame_buffers: FrameBufferPool::new(
+                options.links.as_ref().map(|devices| devices.arena.clone()),
+            ),
             // Half of the cores stay free for clients that send small batches.
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),

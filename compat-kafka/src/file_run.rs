@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::{
     DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock, LoadBuffer,
     StorageError, block_of,
@@ -98,6 +99,15 @@ enum RunBytes {
     Buffer(LoadBuffer),
 }
 
+impl AsRef<[u8]> for RunBytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            RunBytes::Block(block) => block.bytes(),
+            RunBytes::Buffer(buffer) => buffer.bytes(),
+        }
+    }
+}
+
 /// The bytes of a run, and the ranges in them that are wanted.
 #[derive(Debug)]
 struct LoadedRun {
@@ -110,13 +120,18 @@ struct LoadedRun {
 pub(crate) struct LoadedRuns(Vec<LoadedRun>);
 
 impl LoadedRuns {
+    /// The wanted ranges, each of which keeps the memory of its run.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = Bytes> {
+        self.0.into_iter().flat_map(|run| {
+            let bytes = Bytes::from_owner(run.bytes);
+            run.ranges.into_iter().map(move |part| bytes.slice(part))
+        })
+    }
+
     /// The wanted ranges.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().flat_map(|run| {
-            let bytes = match &run.bytes {
-                RunBytes::Block(block) => block.bytes(),
-                RunBytes::Buffer(buffer) => buffer.bytes(),
-            };
+            let bytes = run.bytes.as_ref();
             run.ranges.iter().map(|part| &bytes[part.clone()])
         })
     }

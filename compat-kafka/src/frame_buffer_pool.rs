@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rdma::{ArenaBuffer, MemoryArena};
 
 /// Buffers from this size on come from the pool.
 pub(crate) const LARGE_BYTES_MIN: usize = 128 << 10;
@@ -23,12 +24,29 @@ struct FrameBufferPoolState {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct FrameBufferPool(Arc<Mutex<FrameBufferPoolState>>);
+pub(crate) struct FrameBufferPool {
+    state: Arc<Mutex<FrameBufferPoolState>>,
+    /// Where memory comes from first: what is in it can be sent by RDMA without a copy.
+    arena: Option<MemoryArena>,
+}
 
 impl FrameBufferPool {
+    pub(crate) fn new(arena: Option<MemoryArena>) -> FrameBufferPool {
+        FrameBufferPool { state: Arc::default(), arena }
+    }
+
+    /// A copy of `bytes`, which keeps no other memory.
+    pub(crate) fn copy(&self, bytes: &[u8]) -> Bytes {
+        let in_arena = self.arena.as_ref().and_then(|arena| arena.copy(bytes));
+        in_arena.unwrap_or_else(|| Bytes::copy_from_slice(bytes))
+    }
+
     /// Returns a buffer of at least `length` bytes, with any content.
     pub(crate) fn take(&self, length: usize) -> FrameBuffer {
-        let mut kept = self.0.lock();
+        if let Some(buffer) = self.arena.as_ref().and_then(|arena| arena.take(length)) {
+            return FrameBuffer { memory: FrameMemory::Arena(buffer), pool: Weak::new() };
+        }
+        let mut kept = self.state.lock();
         // Mostly all buffers have one size, and the newest is the warmest. One that is far too long
         // is not used: a payload in it would keep all of it allocated.
         let fit = length..=length.max(LARGE_BYTES_MIN) / 2 * 3;
@@ -45,20 +63,28 @@ impl FrameBufferPool {
                 vec![0; length.next_multiple_of(64 << 10)]
             }
         };
-        FrameBuffer { bytes, pool: Arc::downgrade(&self.0) }
+        FrameBuffer { memory: FrameMemory::Heap(bytes), pool: Arc::downgrade(&self.state) }
     }
+}
+
+enum FrameMemory {
+    Heap(Vec<u8>),
+    Arena(ArenaBuffer),
 }
 
 /// A buffer that returns to the pool when it is dropped.
 pub(crate) struct FrameBuffer {
-    bytes: Vec<u8>,
+    memory: FrameMemory,
     pool: Weak<Mutex<FrameBufferPoolState>>,
 }
 
 impl FrameBuffer {
     /// The whole buffer, to be filled.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        match &mut self.memory {
+            FrameMemory::Heap(bytes) => bytes,
+            FrameMemory::Arena(buffer) => buffer.as_mut_slice(),
+        }
     }
 
     /// The first `length` bytes, to be shared. The buffer returns to the pool when the last share
@@ -70,18 +96,22 @@ impl FrameBuffer {
 
 impl AsRef<[u8]> for FrameBuffer {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        match &self.memory {
+            FrameMemory::Heap(bytes) => bytes,
+            FrameMemory::Arena(buffer) => buffer.as_ref(),
+        }
     }
 }
 
 impl Drop for FrameBuffer {
     fn drop(&mut self) {
         let Some(home) = self.pool.upgrade() else { return };
+        let FrameMemory::Heap(bytes) = &mut self.memory else { return };
         let mut kept = home.lock();
-        let length = self.bytes.len();
+        let length = bytes.len();
         if length <= POOLED_BUFFER_BYTES_MAX && kept.bytes + length <= POOL_BYTES_MAX {
             kept.bytes += length;
-            kept.buffers.push(std::mem::take(&mut self.bytes));
+            kept.buffers.push(std::mem::take(bytes));
         }
     }
 }
@@ -98,21 +128,21 @@ mod tests {
         let bytes = buffer.into_bytes(10);
         let part = bytes.slice(..1);
         drop(bytes);
-        assert_eq!(memory.0.lock().bytes, 0, "a part is still in use");
+        assert_eq!(memory.state.lock().bytes, 0, "a part is still in use");
         assert_eq!(part[0], 7);
         drop(part);
-        assert_eq!(memory.0.lock().bytes, LARGE_BYTES_MIN);
-        assert_eq!(memory.take(LARGE_BYTES_MIN).bytes[0], 7, "it is the same one");
+        assert_eq!(memory.state.lock().bytes, LARGE_BYTES_MIN);
+        assert_eq!(memory.take(LARGE_BYTES_MIN).as_ref()[0], 7, "it is the same one");
     }
 
     #[test]
     fn a_short_frame_does_not_take_a_long_buffer() {
         let memory = FrameBufferPool::default();
         drop(memory.take(2 << 20));
-        assert_eq!(memory.take(LARGE_BYTES_MIN).bytes.len(), LARGE_BYTES_MIN);
-        assert_ne!(memory.take((1 << 20) + 1).bytes.len(), 2 << 20, "twice as long is too long");
+        assert_eq!(memory.take(LARGE_BYTES_MIN).as_ref().len(), LARGE_BYTES_MIN);
+        assert_ne!(memory.take((1 << 20) + 1).as_ref().len(), 2 << 20, "twice as long is too long");
         drop(memory.take(2 << 20));
-        assert_eq!(memory.take(1500 << 10).bytes.len(), 2 << 20, "half as long again is not");
+        assert_eq!(memory.take(1500 << 10).as_ref().len(), 2 << 20, "half as long again is not");
     }
 
     #[test]
@@ -121,7 +151,7 @@ mod tests {
         let buffers: Vec<FrameBuffer> = (0..64).map(|_| memory.take(1 << 20)).collect();
         drop(buffers);
         drop(memory.take(3 << 20));
-        let kept = memory.0.lock();
+        let kept = memory.state.lock();
         assert_eq!(kept.bytes, POOL_BYTES_MAX);
         assert!(kept.buffers.iter().all(|buffer| buffer.len() <= POOLED_BUFFER_BYTES_MAX));
     }

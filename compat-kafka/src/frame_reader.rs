@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::conn::ConnectionError;
 use crate::core::KafkaServer;
 use crate::frame_buffer_pool::{FrameBuffer, LARGE_BYTES_MIN};
-use crate::memory_budget::{ConnectionQuota, QuotaPermit, units};
+use crate::memory_budget::{QuotaPermit, RequestQuotas, units};
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
 
@@ -31,27 +31,6 @@ const PREALLOCATED_BYTES_MAX: usize = 2 << 20;
 pub(crate) struct RequestFrame {
     pub(crate) bytes: Bytes,
     pub(crate) permit: Option<QuotaPermit>,
-}
-
-/// What a connection holds of the budgets for requests.
-pub(crate) struct RequestQuotas {
-    pub(crate) large: Arc<ConnectionQuota>,
-    /// For small requests that were sent ahead.
-    pub(crate) pipelined: Arc<ConnectionQuota>,
-}
-
-impl RequestQuotas {
-    /// From now on, requests wait for their client or for news.
-    pub(crate) fn mark_all_stalled(&self) {
-        self.large.mark_all_stalled();
-        self.pipelined.mark_all_stalled();
-    }
-
-    /// Whether the connection holds the most that a connection may hold when it begins something
-    /// new.
-    pub(crate) fn are_exhausted(&self) -> bool {
-        self.large.is_exhausted() || self.pipelined.is_exhausted()
-    }
 }
 
 /// Takes frames from a socket. Every await is cancel-safe: it can be dropped and repeated.

@@ -424,5 +424,27 @@ impl Drop for BudgetOverdraft<'_> {
     }
 }
 
+/// What a connection holds of the budgets for requests.
+#[derive(Debug)]
+pub(crate) struct RequestQuotas {
+    pub(crate) large: Arc<ConnectionQuota>,
+    /// For small requests that were sent ahead.
+    pub(crate) pipelined: Arc<ConnectionQuota>,
+}
+
+impl RequestQuotas {
+    /// From now on, requests wait for their client or for news.
+    pub(crate) fn mark_all_stalled(&self) {
+        self.large.mark_all_stalled();
+        self.pipelined.mark_all_stalled();
+    }
+
+    /// Whether the connection holds the most that a connection may hold when it begins something
+    /// new.
+    pub(crate) fn are_exhausted(&self) -> bool {
+        self.large.is_exhausted() || self.pipelined.is_exhausted()
+    }
+}
+
 #[cfg(test)]
 mod tests;

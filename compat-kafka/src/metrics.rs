@@ -28,6 +28,14 @@ pub struct KafkaMetrics {
     pub bytes_fetched: AtomicU64,
     /// Reads of batches whose bytes differ from those that were written.
     pub corrupt_reads: AtomicU64,
+    /// Links that are open.
+    pub links: AtomicU64,
+    /// Bytes that links wrote into clients' memory.
+    pub link_bytes_written: AtomicU64,
+    /// Bytes that links read from clients' memory.
+    pub link_bytes_read: AtomicU64,
+    /// Of those written, bytes of payloads that had to be copied first.
+    pub link_bytes_copied: AtomicU64,
     requests: [AtomicU64; KEYS],
 }
 
@@ -45,12 +53,20 @@ impl Default for KafkaMetrics {
             bytes_produced: AtomicU64::default(),
             bytes_fetched: AtomicU64::default(),
             corrupt_reads: AtomicU64::default(),
+            links: AtomicU64::default(),
+            link_bytes_written: AtomicU64::default(),
+            link_bytes_read: AtomicU64::default(),
+            link_bytes_copied: AtomicU64::default(),
             requests: [const { AtomicU64::new(0) }; KEYS],
         }
     }
 }
 
 impl KafkaMetrics {
+    pub(crate) fn subtract(gauge: &AtomicU64, less: u64) {
+        gauge.fetch_sub(less, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_request(&self, api_key: i16, bytes: usize) {
         add(&self.bytes_in, bytes as u64);
         if let Some(requests) = usize::try_from(api_key).ok().and_then(|key| self.requests.get(key))

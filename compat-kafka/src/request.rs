@@ -10,7 +10,8 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, Request, VersionRange};
 
 use crate::core::KafkaServer;
 use crate::guard;
-use crate::memory_budget::ConnectionQuota;
+use crate::link_session::LinkSession;
+use crate::memory_budget::{ConnectionQuota, RequestQuotas};
 use crate::response::KafkaResponse;
 
 /// What a handler knows of a request besides its body.
@@ -24,10 +25,36 @@ pub(crate) struct RequestContext {
     pub(crate) peer: SocketAddr,
     /// The address of the server that the client connected to.
     pub(crate) local: SocketAddr,
-    /// A produce request of the connection holds it until it has its place in the journal's queue.
-    pub(crate) produce_lock: Arc<tokio::sync::Mutex<()>>,
-    /// The memory that the connection's responses hold.
+    pub(crate) connection: Arc<ConnectionState>,
+}
+
+/// What the requests of one connection share.
+#[derive(Debug)]
+pub(crate) struct ConnectionState {
+    /// A produce request holds it until it has its place in the journal's queue.
+    pub(crate) produce_lock: tokio::sync::Mutex<()>,
+    /// The memory that requests hold.
+    pub(crate) request_quotas: Arc<RequestQuotas>,
+    /// The memory that responses hold.
     pub(crate) response_quota: Arc<ConnectionQuota>,
+    pub(crate) link: tokio::sync::Mutex<LinkSession>,
+}
+
+impl ConnectionState {
+    pub(crate) fn new(
+        request_quotas: Arc<RequestQuotas>,
+        response_quota: Arc<ConnectionQuota>,
+    ) -> Arc<ConnectionState> {
+        let (produce_lock, link) = Default::default();
+        Arc::new(ConnectionState { produce_lock, request_quotas, response_quota, link })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Arc<ConnectionState> {
+        let quota = ConnectionQuota::for_test;
+        let requests = RequestQuotas { large: quota(), pipelined: quota() };
+        ConnectionState::new(Arc::new(requests), quota())
+    }
 }
 
 /// A request that is decoded into a message, and answered by one.

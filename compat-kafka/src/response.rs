@@ -18,8 +18,10 @@ pub(crate) const UNBUDGETED_BYTES_MAX: usize = 16 << 10;
 /// A run of bytes of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseChunk {
-    /// In memory.
-    Bytes(Bytes),
+    /// Encoded for this response.
+    Encoded(Bytes),
+    /// A payload, in the memory that it arrived in.
+    Payload(Bytes),
     /// In a file of the journal.
     File {
         file: Arc<DataFile>,
@@ -64,7 +66,7 @@ impl KafkaResponse {
             PayloadLocation::Memory(payload) => {
                 self.tail.extend_from_slice(payload.header.as_slice());
                 self.flush_tail();
-                self.chunks.push_back(ResponseChunk::Bytes(payload.rest));
+                self.chunks.push_back(ResponseChunk::Payload(payload.rest));
             }
             PayloadLocation::File { file, at } => {
                 self.flush_tail();
@@ -77,7 +79,7 @@ impl KafkaResponse {
 
     fn flush_tail(&mut self) {
         if !self.tail.is_empty() {
-            self.chunks.push_back(ResponseChunk::Bytes(self.tail.split().freeze()));
+            self.chunks.push_back(ResponseChunk::Encoded(self.tail.split().freeze()));
         }
     }
 
@@ -129,11 +131,26 @@ impl KafkaResponse {
         Ok(())
     }
 
-    /// The chunks, after the length field of the frame.
-    pub(crate) fn into_frame(mut self) -> VecDeque<ResponseChunk> {
+    /// Adds all of another response, and its room in the budget.
+    pub(crate) fn append(&mut self, mut other: KafkaResponse) {
+        self.length += other.length;
         self.flush_tail();
-        let length = Bytes::copy_from_slice(&(self.length as u32).to_be_bytes());
-        self.chunks.push_front(ResponseChunk::Bytes(length));
+        other.flush_tail();
+        self.chunks.append(&mut other.chunks);
+        self.permit = other.permit.take();
+    }
+
+    /// The chunks.
+    pub(crate) fn into_chunks(mut self) -> VecDeque<ResponseChunk> {
+        self.flush_tail();
         self.chunks
+    }
+
+    /// The chunks, after the length field of the frame.
+    pub(crate) fn into_frame(self) -> VecDeque<ResponseChunk> {
+        let length = Bytes::copy_from_slice(&(self.length as u32).to_be_bytes());
+        let mut chunks = self.into_chunks();
+        chunks.push_front(ResponseChunk::Encoded(length));
+        chunks
     }
 }

@@ -41,6 +41,10 @@ impl ApiRoute {
         }
     }
 
+    pub(crate) fn serves(&self, version: i16) -> bool {
+        self.versions.min <= version && version <= self.versions.max
+    }
+
     pub(crate) fn call(
         &self,
         kafka: Arc<KafkaServer>,
@@ -80,8 +84,8 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
             key: ApiKey::ApiVersions as i16,
             versions: apis::api_versions::SERVED_VERSIONS,
             advertised: apis::api_versions::SERVED_VERSIONS,
-            call: |_, context, body| {
-                Box::pin(async move { apis::api_versions::handle(&context, body) })
+            call: |kafka, context, body| {
+                Box::pin(async move { apis::api_versions::handle(&kafka, &context, body) })
             },
         },
         ApiRoute::of::<ListOffsetsRequest>(),

@@ -9,9 +9,11 @@
 //!   transfer.
 //! - [`MemoryArena`] is the server's memory for payloads, which its devices may use.
 //!
+//! - [`protocol`] has the messages by which both sides learn each other's [`LinkAddress`] and
+//!   [`RemoteRegion`]. Who sends them is not the business of this crate.
+//!
 //! libibverbs is opened when it is first needed: a program with this crate starts on a machine
-//! without it. How both sides learn each other's [`LinkAddress`] and [`RemoteRegion`] is not the
-//! business of this crate.
+//! without it.
 
 mod address;
 mod choice;
@@ -19,6 +21,7 @@ mod device;
 mod discover;
 mod gid;
 mod link;
+pub mod protocol;
 mod verbs;
 
 pub use address::{LINK_ADDRESS_BYTES, LinkAddress};
@@ -29,5 +32,5 @@ pub use gid::{GidAddress, GidKind, PortGid};
 pub use link::{Link, LinkError, RemoteRegion};
 pub use verbs::{
     ArenaBuffer, CompletionMode, ExposedMemory, LinkTraffic, MemoryArena, PIECES_MAX, PeerEnd,
-    RdmaResources, VerbsDevice, VerbsError, VerbsLink, resources,
+    RdmaResources, VerbsDevice, VerbsError, VerbsLink, find_library, resources,
 };

@@ -4,6 +4,8 @@
 //!
 //! Run it in one thread: the tests count what the process has of its devices.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,7 +34,7 @@ impl Pair {
     }
 
     fn connect_with(mode: CompletionMode) -> Option<Pair> {
-        let ports = usable_ports(&devices().unwrap(), None);
+        let ports = usable_ports(&devices().expect("list the devices"), None);
         let [of_server, of_client] = match &ports[..] {
             [] => {
                 assert!(std::env::var_os("FREEZEFRAME_NEEDS_RDMA").is_none(), "no RDMA device");

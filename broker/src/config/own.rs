@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_zk::SaslUsers;
+use rdma::CompletionMode;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
 use tls::{ClientAuthentication, Password, StoreFile, TlsVersion, all_cipher_suites};
 
 use super::value::{ExpectedForm, SettingValue};
 use super::{Config, memory};
+use crate::links::DeviceSelection;
 
 /// One of our own settings.
 pub(super) struct OwnSetting {
@@ -117,6 +119,35 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.core.storage.durability = match value.word(&["fsync", "os"])? {
             "os" => Durability::Written,
             _ => Durability::Synced,
+        };
+        Ok(())
+    }),
+    setting("rdma.devices", "auto", |config, value| {
+        config.links.devices = match value.text() {
+            "auto" => DeviceSelection::Auto,
+            "off" => DeviceSelection::Off,
+            names if names.split(',').all(|name| !name.trim().is_empty()) => {
+                DeviceSelection::Named(
+                    names.split(',').map(|name| name.trim().to_owned()).collect(),
+                )
+            }
+            _ => return Err("auto, off, or names of devices with commas between".to_owned()),
+        };
+        Ok(())
+    }),
+    setting("rdma.memory-max", "auto", |config, value| {
+        config.links.memory_bytes_max = match value.text() {
+            "auto" => None,
+            _ => {
+                Some(value.bytes(4 * MIB, TIB).map_err(|expected| expected + ", or auto")? as usize)
+            }
+        };
+        Ok(())
+    }),
+    setting("rdma.completions", "sleep", |config, value| {
+        config.links.completion_mode = match value.word(&["sleep", "spin"])? {
+            "spin" => CompletionMode::Spin,
+            _ => CompletionMode::Sleep,
         };
         Ok(())
     }),

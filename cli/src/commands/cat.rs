@@ -5,7 +5,7 @@ use client::tree::TreeKeysFormat;
 use fileview::{RecordSelection, RenderError, ViewFormat};
 use hlc::MomentSelector;
 
-use super::ServerAddress;
+use super::{LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
@@ -53,6 +53,8 @@ pub(crate) struct CatArgs {
     /// Only the newest record of each key.
     #[arg(long)]
     keys: bool,
+    #[command(flatten)]
+    link: LinkArgs,
     /// Print binary data to a terminal too.
     #[arg(long)]
     force: bool,
@@ -104,7 +106,7 @@ pub(crate) async fn run(args: CatArgs, server: &ServerAddress) -> anyhow::Result
     if is_user && matches!(args.format, FormatArg::Raw) {
         return Err(UsageError(RenderError::RawOfUserTime.to_string()).into());
     }
-    let mut client = server.connect().await?;
+    let mut client = server.connect_with(args.link.options()).await?;
     // The topic's settings say what user time is, so only the server can tell.
     if let Some(at) = path.at.as_ref().filter(|_| is_user)
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?

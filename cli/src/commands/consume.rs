@@ -7,7 +7,7 @@ use client::{Client, ClientError};
 use fileview::{RecordLine, RecordSelection, ViewFormat};
 use hlc::MomentSelector;
 
-use super::ServerAddress;
+use super::{LinkArgs, ServerAddress};
 use crate::completion;
 use crate::moments::{MomentArg, TypedPath};
 use crate::output::{StandardOutput, UsageError};
@@ -51,6 +51,8 @@ pub(crate) struct ConsumeArgs {
     /// The output format.
     #[arg(long, short, value_enum, default_value = "values")]
     format: RecordFormat,
+    #[command(flatten)]
+    link: LinkArgs,
     /// Print binary data to a terminal too.
     #[arg(long)]
     force: bool,
@@ -72,7 +74,7 @@ pub(crate) async fn run(args: ConsumeArgs, server: &ServerAddress) -> anyhow::Re
             "the past has a beginning and an end: leave --from-beginning and --follow out";
         return Err(UsageError(message.to_owned()).into());
     }
-    let mut client = server.connect().await?;
+    let mut client = server.connect_with(args.link.options()).await?;
     // The topic's settings say what user time is, so only the server can tell.
     if let Some(at) = path.at.as_ref().filter(|at| RecordSelection::user_times(&at.ask).is_some())
         && let Some(pinned) = fix_user_moment(&mut client, &path.topic, at).await?

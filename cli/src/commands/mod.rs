@@ -1,7 +1,7 @@
 //! The commands: one module each, with its arguments and its `run`.
 
 use anyhow::Context;
-use client::{Client, Options};
+use client::{Client, LinkChoice, Options};
 
 use crate::args::{Cli, CliCommand};
 use crate::suggestion::with_suggestion;
@@ -14,6 +14,7 @@ pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod demo;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod groups;
 pub(crate) mod inspect;
 pub(crate) mod ls;
@@ -46,6 +47,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         CliCommand::Cat(args) => run_with_server(&server, cat::run(args, &server)),
         CliCommand::Stat(args) => run_with_server(&server, stat::run(args, &server)),
         CliCommand::Cut(args) => run_with_server(&server, cut::run(args, &server)),
+        CliCommand::Doctor(args) => run_with_server(&server, doctor::run(args, &server)),
         CliCommand::Diff(args) => run_with_server(&server, diff::run(args, &server)),
         CliCommand::Pins(args) => run_with_server(&server, pins::run(args, &server)),
         CliCommand::Plugins(args) => run_with_server(&server, plugins::run(args, &server)),
@@ -78,6 +80,36 @@ fn run_with_server(
     })
 }
 
+/// How records move.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct LinkArgs {
+    /// How records move between this machine and the server
+    #[arg(long, value_enum, default_value = "auto", value_name = "LINK")]
+    link: LinkArg,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LinkArg {
+    /// By RDMA where both sides have a device for it, else over TCP.
+    Auto,
+    /// Over TCP.
+    Tcp,
+    /// By RDMA; it is an error if that is not possible.
+    Rdma,
+}
+
+impl LinkArgs {
+    /// The options of a client whose records move so.
+    pub(crate) fn options(self) -> Options {
+        let link = match self.link {
+            LinkArg::Auto => LinkChoice::Auto,
+            LinkArg::Tcp => LinkChoice::Tcp,
+            LinkArg::Rdma => LinkChoice::Rdma,
+        };
+        Options { link, ..Options::default() }
+    }
+}
+
 /// The address of the server.
 pub(crate) struct ServerAddress {
     bootstrap: String,
@@ -86,6 +118,11 @@ pub(crate) struct ServerAddress {
 impl ServerAddress {
     /// Connects to the server.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.bootstrap, Options::default()).await?)
+        self.connect_with(Options::default()).await
+    }
+
+    /// [`ServerAddress::connect`] with options.
+    pub(crate) async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.bootstrap, options).await?)
     }
 }

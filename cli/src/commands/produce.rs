@@ -18,7 +18,7 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use kafka_records::{BatchBuilder, CompressionType};
 use tokio::sync::mpsc;
 
-use super::ServerAddress;
+use super::{LinkArgs, ServerAddress};
 use crate::completion;
 use crate::output::counted;
 
@@ -58,6 +58,8 @@ pub(crate) struct ProduceArgs {
     /// The compression of batches.
     #[arg(long, value_enum, default_value = "none")]
     compression: CodecArg,
+    #[command(flatten)]
+    link: LinkArgs,
     /// Write every record to this partition.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
@@ -94,7 +96,7 @@ fn parse_separator(text: &str) -> Result<String, String> {
 
 /// Runs `produce`.
 pub(crate) async fn run(args: ProduceArgs, server: &ServerAddress) -> anyhow::Result<()> {
-    let mut client = server.connect().await?;
+    let mut client = server.connect_with(args.link.options()).await?;
     let topic = match client.topic(&args.topic).await {
         // A mistyped name would otherwise create a topic.
         Err(error @ ClientError::UnknownTopic(_)) => {

@@ -432,8 +432,7 @@ pub(super) mod tests {
             client_id: "test".to_owned(),
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
-            produce_lock: Arc::default(),
-            response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+            connection: crate::request::ConnectionState::for_test(),
         };
         let mut bytes = BytesMut::new();
         request.handle(kafka, &context).await.encode(&mut bytes, version).unwrap();

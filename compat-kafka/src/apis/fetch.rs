@@ -188,7 +188,7 @@ fn read(
     request: &FetchRequest,
     asked: &[ResolvedFetchTopic],
 ) -> Vec<Vec<FetchPartitionResult>> {
-    let share = context.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
+    let share = context.connection.response_quota.share_bytes().max(GUARANTEED_BYTES_MAX);
     let most = share.min(kafka.options.fetch_bytes_max);
     let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
     let mut taken = 0;
@@ -378,17 +378,17 @@ async fn acquire_permit(
         if bytes <= UNBUDGETED_BYTES_MAX {
             return Ok((fetched, None));
         }
-        let units = units(bytes).min(context.response_quota.units_max());
+        let units = units(bytes).min(context.connection.response_quota.units_max());
         if let Some(mut room) = room.take_if(|room| room.units() >= units) {
             room.shrink_to(units);
             return Ok((fetched, Some(room)));
         }
         drop(room.take());
-        if let Some(taken) = context.response_quota.try_take(units) {
+        if let Some(taken) = context.connection.response_quota.try_take(units) {
             return Ok((fetched, Some(taken)));
         }
         drop(fetched);
-        let taken = context.response_quota.take(units).await;
+        let taken = context.connection.response_quota.take(units).await;
         room = Some(taken.map_err(|error| BadRequest {
             api: context.api_key,
             version: context.version,
@@ -546,14 +546,15 @@ mod tests {
                 client_id: String::new(),
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
-                produce_lock: Arc::default(),
-                response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+                connection: crate::request::ConnectionState::for_test(),
             };
             let answer = write(&context, None, vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {
-                let crate::response::ResponseChunk::Bytes(chunk) = chunk else {
+                let (crate::response::ResponseChunk::Encoded(chunk)
+                | crate::response::ResponseChunk::Payload(chunk)) = chunk
+                else {
                     panic!("no files here")
                 };
                 bytes.put_slice(&chunk);

@@ -28,7 +28,7 @@ use kafka_records::{
 use crate::core::KafkaServer;
 use crate::error_code::{batch_error, engine_error};
 use crate::format::producer_note;
-use crate::frame_buffer_pool::LARGE_BYTES_MIN;
+use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 
@@ -128,7 +128,7 @@ pub(crate) async fn handle(
         }
     };
     // Taken before any wait: a later request of the connection must not overtake this one.
-    let gate = context.produce_lock.lock().await;
+    let gate = context.connection.produce_lock.lock().await;
     let prepared = prepare(&kafka, context.version, request, frame_bytes).await;
     let PreparedProduce { mut responses, batches, pending } = prepared;
     if !batches.is_empty() {
@@ -394,7 +394,7 @@ fn validate_batch(
     let batch = RecordBatch {
         payload: Payload {
             header: PayloadHeader::new(&records[..HEADER_BYTES]),
-            rest: copy_if_small(records.slice(HEADER_BYTES..), frame_bytes),
+            rest: copy_if_small(&kafka.frame_buffers, records.slice(HEADER_BYTES..), frame_bytes),
         },
         count: header.record_count as u32,
         times,
@@ -451,9 +451,9 @@ fn validate_attributes(
 /// A copy of `part` if it is less than half of the memory that it lies in. As the newest part of
 /// its log it outlives the request, and would keep all of that memory, uncounted. Small frames
 /// share blocks that may be several times longer.
-fn copy_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
+fn copy_if_small(buffers: &FrameBufferPool, part: Bytes, frame_bytes: usize) -> Bytes {
     if frame_bytes < LARGE_BYTES_MIN || part.len() < frame_bytes / 2 {
-        return Bytes::copy_from_slice(&part);
+        return buffers.copy(&part);
     }
     part
 }

@@ -76,6 +76,15 @@ impl VerbsError {
     }
 }
 
+/// Opens libibverbs, if that was not done yet.
+///
+/// # Errors
+///
+/// [`VerbsError::NoLibrary`].
+pub fn find_library() -> Result<(), VerbsError> {
+    library().map(drop).map_err(VerbsError::NoLibrary)
+}
+
 /// The limits of a device that matter here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceLimits {

@@ -105,7 +105,7 @@ impl TestKafkaApi {
         let served = route.call(Arc::clone(&self.kafka), context::<R>(version), body.freeze());
         let mut answer = BytesMut::new();
         for chunk in served.await.unwrap().unwrap().into_frame().into_iter().skip(1) {
-            let ResponseChunk::Bytes(bytes) = chunk else { panic!("no files here") };
+            let ResponseChunk::Encoded(bytes) = chunk else { panic!("no files here") };
             answer.extend_from_slice(&bytes);
         }
         let mut answer = answer.freeze();
@@ -160,8 +160,7 @@ fn context<R: Request>(version: i16) -> RequestContext {
         client_id: "test".to_owned(),
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
-        produce_lock: Arc::default(),
-        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+        connection: crate::request::ConnectionState::for_test(),
     }
 }
 

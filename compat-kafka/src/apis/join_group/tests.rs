@@ -86,8 +86,7 @@ fn the_first_version_has_no_rebalance_timeout_but_the_sessions() {
         client_id: "c".to_owned(),
         peer: "[::ffff:10.1.2.3]:4".parse().unwrap(),
         local: "127.0.0.1:1".parse().unwrap(),
-        produce_lock: Arc::default(),
-        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+        connection: crate::request::ConnectionState::for_test(),
     };
     let old = to_join_request(join_request("g", 0), &context(0));
     assert_eq!(old.rebalance_timeout, Duration::from_secs(10));

@@ -50,15 +50,14 @@ async fn produce(
         client_id: "test".to_owned(),
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
-        produce_lock: Arc::default(),
-        response_quota: crate::memory_budget::ConnectionQuota::for_test(),
+        connection: crate::request::ConnectionState::for_test(),
     };
     let mut body = BytesMut::new();
     request.encode(&mut body, version).unwrap();
     let answer = handle(Arc::clone(kafka), context, body.freeze()).await.unwrap().unwrap();
     let mut frame = BytesMut::new();
     for chunk in answer.into_frame() {
-        let ResponseChunk::Bytes(bytes) = chunk else { panic!("no file is in the answer") };
+        let ResponseChunk::Encoded(bytes) = chunk else { panic!("no file is in the answer") };
         frame.extend_from_slice(&bytes);
     }
     let mut frame = frame.freeze().slice(4..);
@@ -177,7 +176,7 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
     ] {
         let frame = Bytes::from(vec![7; frame_bytes]);
         let part = frame.slice(frame_bytes - part_bytes..);
-        let own = copy_if_small(part.clone(), frame_bytes);
+        let own = copy_if_small(&FrameBufferPool::default(), part.clone(), frame_bytes);
         assert_eq!(own, part);
         assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
     }

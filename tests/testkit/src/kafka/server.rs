@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,17 @@ impl TestKafkaServer {
         options: KafkaOptions,
         tail_bytes_max: usize,
     ) -> TestKafkaServer {
+        TestKafkaServer::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), disk, options, tail_bytes_max)
+            .await
+    }
+
+    /// [`TestKafkaServer::start`], on another address of this machine.
+    pub async fn start_at(
+        address: IpAddr,
+        disk: Arc<dyn Disk>,
+        options: KafkaOptions,
+        tail_bytes_max: usize,
+    ) -> TestKafkaServer {
         let clock = Arc::new(ManualClock::at(SysTime(START)));
         let storage = storage::Options { tail_bytes_max, ..storage::Options::default() };
         let format = KafkaFormat { decompressed_bytes_max: options.decompressed_bytes_max };
@@ -53,7 +64,7 @@ impl TestKafkaServer {
         );
         let engine = Arc::new(engine.unwrap());
         let kafka = KafkaServer::new(Arc::clone(&engine), options).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(compat_kafka::serve(Arc::clone(&kafka), listener, stopped));

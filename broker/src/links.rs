@@ -1,0 +1,96 @@
+//! The RDMA devices of the server, opened for links.
+
+use anyhow::Context;
+use compat_kafka::LinkDevices;
+use rdma::{CompletionMode, DeviceChoice, MemoryArena, VerbsDevice, devices, usable_ports};
+
+/// Which devices the server uses (`rdma.devices`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeviceSelection {
+    /// All that work. If none does, data moves over TCP.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// These. The server does not start if one of them does not work.
+    Named(Vec<String>),
+}
+
+/// The settings of links.
+#[derive(Clone, Debug, Default)]
+pub struct LinkOptions {
+    pub devices: DeviceSelection,
+    /// The most memory for payloads that devices may use (`rdma.memory-max`); `None` for as much as
+    /// the budgets of payloads allow.
+    pub memory_bytes_max: Option<usize>,
+    /// How links wait for their device (`rdma.completions`).
+    pub completion_mode: CompletionMode,
+}
+
+/// Opens the devices. It must be called within a runtime. `payload_bytes_max` is what payloads may
+/// take in memory.
+///
+/// # Errors
+///
+/// A device that the configuration names cannot be used.
+pub(crate) fn open_links(
+    options: &LinkOptions,
+    payload_bytes_max: usize,
+) -> anyhow::Result<Option<LinkDevices>> {
+    let found = match &options.devices {
+        DeviceSelection::Off => return Ok(None),
+        DeviceSelection::Auto => match devices() {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!("rdma devices: {error}; data moves over tcp");
+                return Ok(None);
+            }
+        },
+        DeviceSelection::Named(_) => devices().context("list the RDMA devices")?,
+    };
+    let mut ports = usable_ports(&found, None);
+    if let DeviceSelection::Named(names) = &options.devices {
+        let missing = |name: &&String| !ports.iter().any(|port| port.device == **name);
+        if let Some(name) = names.iter().find(missing) {
+            let known: Vec<String> = found.iter().map(ToString::to_string).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join("; ") };
+            anyhow::bail!(
+                "rdma.devices: {name} has no active port with an address. The machine's devices: {known}"
+            );
+        }
+        ports.retain(|port| names.contains(&port.device));
+    }
+    let opened = open_ports(ports, options, payload_bytes_max);
+    match (&options.devices, opened) {
+        (DeviceSelection::Named(_), opened) => opened.context("open the RDMA devices"),
+        (_, Ok(opened)) => Ok(opened),
+        (_, Err(error)) => {
+            tracing::warn!("rdma devices: {error:#}; data moves over tcp");
+            Ok(None)
+        }
+    }
+}
+
+fn open_ports(
+    ports: Vec<DeviceChoice>,
+    options: &LinkOptions,
+    payload_bytes_max: usize,
+) -> anyhow::Result<Option<LinkDevices>> {
+    if ports.is_empty() {
+        tracing::info!("rdma devices: none; data moves over tcp");
+        return Ok(None);
+    }
+    let names: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    let mut opened = Vec::new();
+    for port in ports {
+        let name = port.to_string();
+        opened.push(VerbsDevice::open(port).with_context(|| format!("open {name}"))?);
+    }
+    let bytes_max = options.memory_bytes_max.unwrap_or(payload_bytes_max);
+    let arena = MemoryArena::new(opened, bytes_max).context("register memory")?;
+    for device in arena.devices() {
+        tokio::spawn(device.clone().watch());
+    }
+    tracing::info!("rdma devices: {}", names.join("; "));
+    Ok(Some(LinkDevices { arena, completion_mode: options.completion_mode }))
+}

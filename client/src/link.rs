@@ -1,0 +1,278 @@
+//! The client's end of a link: where both sides have an RDMA device, records move through it.
+//!
+//! A link belongs to a connection, and is opened when the connection first moves records. The
+//! server reads the body of a request from memory that this process exposes, and writes the
+//! response there. Whatever the server refuses is sent again on the connection itself: it refuses
+//! before a request takes effect.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use rdma::protocol::{
+    CallBody, INLINE_BYTES_MAX, LinkAnswer, LinkCall, LinkRefusal, LinkRequest, RefusalCode,
+    RegionToken, ResponsePlace,
+};
+use rdma::{ExposedMemory, LinkAddress, PeerEnd, VerbsDevice, devices, usable_ports};
+use tokio::task::AbortHandle;
+
+/// Regions have a multiple of this length.
+const REGION_STEP_BYTES: usize = 1 << 20;
+/// How many responses may be in use, each in a region of its own, while another one is fetched.
+const RESPONSE_REGIONS_MAX: usize = 4;
+
+/// How records move between this process and a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkChoice {
+    /// By RDMA where both sides have a device for it, else over TCP.
+    #[default]
+    Auto,
+    /// Over TCP.
+    Tcp,
+    /// By RDMA. Where that is not possible, a call fails.
+    Rdma,
+}
+
+/// What became of a connection's link.
+#[derive(Debug, Default)]
+pub(crate) enum LinkState {
+    /// It was not needed yet.
+    #[default]
+    Untried,
+    Open(Box<ClientLink>),
+    /// It cannot be had, for this reason.
+    Unavailable(String),
+}
+
+/// The client's end of an open link.
+#[derive(Debug)]
+pub(crate) struct ClientLink {
+    /// Dropped first, so that the server reaches none of the regions any more.
+    _end: PeerEnd,
+    request: Option<NamedMemory>,
+    responses: Vec<NamedMemory>,
+    device: VerbsDevice,
+    /// The task that learns of the removal of the device.
+    watch: AbortHandle,
+}
+
+/// Exposed memory that the server knows by a token.
+#[derive(Debug)]
+struct NamedMemory {
+    memory: ExposedMemory,
+    token: RegionToken,
+}
+
+/// How one message to the server is answered. The connection implements it.
+pub(crate) trait LinkExchange {
+    /// Why there is no answer.
+    type Error;
+
+    fn exchange(
+        &mut self,
+        request: &LinkRequest,
+    ) -> impl Future<Output = Result<LinkAnswer, Self::Error>> + Send;
+}
+
+/// Why a link did not move a request.
+#[derive(Debug)]
+pub(crate) enum LinkFailure<E> {
+    /// The connection failed. The request may have taken effect.
+    Connection(E),
+    /// The request did not take effect. The link goes on.
+    Refused(String),
+    /// The request did not take effect. The link is of no further use.
+    Lost(String),
+}
+
+impl<E> From<LinkRefusal> for LinkFailure<E> {
+    fn from(refusal: LinkRefusal) -> LinkFailure<E> {
+        match refusal.code {
+            RefusalCode::NoDevice | RefusalCode::NoLink => LinkFailure::Lost(refusal.text),
+            RefusalCode::UnknownToken | RefusalCode::TooSmall | RefusalCode::NotNow => {
+                LinkFailure::Refused(refusal.text)
+            }
+        }
+    }
+}
+
+/// The device for a connection from the address `local`.
+fn open_device(local: IpAddr) -> Result<VerbsDevice, String> {
+    let found = devices().map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        return Err("this machine has no RDMA device".to_owned());
+    }
+    let Some(port) = usable_ports(&found, Some(local)).into_iter().next() else {
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        return Err(format!(
+            "no RDMA device has an active port with an address: {}",
+            found.join("; ")
+        ));
+    };
+    VerbsDevice::open(port).map_err(|error| error.to_string())
+}
+
+fn unexpected<E>(answer: &LinkAnswer) -> LinkFailure<E> {
+    LinkFailure::Lost(format!("the server gave an answer that fits no question: {answer:?}"))
+}
+
+impl ClientLink {
+    /// Opens the link of a connection from the address `local`.
+    pub(crate) async fn open<X: LinkExchange>(
+        connection: &mut X,
+        local: IpAddr,
+    ) -> Result<ClientLink, LinkFailure<X::Error>> {
+        let device = open_device(local).map_err(LinkFailure::Lost)?;
+        let mut end =
+            PeerEnd::new(&device).map_err(|error| LinkFailure::Lost(error.to_string()))?;
+        let server = open_server(connection, end.address()).await?;
+        end.connect(&server).map_err(|error| LinkFailure::Lost(error.to_string()))?;
+        let watch = tokio::spawn(device.clone().watch()).abort_handle();
+        tracing::debug!(device = %device.choice(), "records move by RDMA");
+        Ok(ClientLink { _end: end, request: None, responses: Vec::new(), device, watch })
+    }
+
+    /// The device, and its address.
+    pub(crate) fn describe(&self) -> String {
+        self.device.choice().to_string()
+    }
+
+    /// Sends a request with the given body, and returns the response with its header. A long body
+    /// is read by the server, which writes a long response of up to `room` bytes.
+    pub(crate) async fn call<X: LinkExchange>(
+        &mut self,
+        connection: &mut X,
+        (api_key, version): (i16, i16),
+        body: &[u8],
+        room: usize,
+    ) -> Result<Bytes, LinkFailure<X::Error>> {
+        if self.device.is_lost() {
+            return Err(LinkFailure::Lost("the RDMA device of this machine is gone".to_owned()));
+        }
+        let request = match body.len() > INLINE_BYTES_MAX {
+            true => self.place_request(connection, body).await?,
+            false => CallBody::Inline(Bytes::copy_from_slice(body)),
+        };
+        let nth = match room > INLINE_BYTES_MAX {
+            true => Some(self.response_region(connection, room).await?),
+            false => None,
+        };
+        let response = nth.map_or(ResponsePlace::Inline, |nth| {
+            let region = &self.responses[nth];
+            let room = region.memory.length() as u64;
+            ResponsePlace::Region { token: region.token, at: 0, room }
+        });
+        let call = LinkCall { api_key, version, request, response };
+        let answer = connection.exchange(&LinkRequest::Call(call)).await;
+        match (answer.map_err(LinkFailure::Connection)?, nth) {
+            (LinkAnswer::Inline(response), _) => Ok(response),
+            (LinkAnswer::Placed(length), Some(nth)) => {
+                let memory = &self.responses[nth].memory;
+                let length =
+                    usize::try_from(length).ok().filter(|length| *length <= memory.length());
+                let length = length.ok_or_else(|| {
+                    LinkFailure::Lost("the server placed more than there is room for".to_owned())
+                })?;
+                Ok(memory.slice(0..length))
+            }
+            (LinkAnswer::Refused(refusal), _) => {
+                if refusal.code == RefusalCode::UnknownToken {
+                    self.request = None;
+                    self.responses.clear();
+                }
+                Err(refusal.into())
+            }
+            (answer, _) => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Puts the body of a request where the server can read it.
+    async fn place_request<X: LinkExchange>(
+        &mut self,
+        connection: &mut X,
+        body: &[u8],
+    ) -> Result<CallBody, LinkFailure<X::Error>> {
+        let fits = |named: &NamedMemory| named.memory.length() >= body.len();
+        if !self.request.as_ref().is_some_and(fits) {
+            if let Some(before) = self.request.take() {
+                withdraw(connection, before).await?;
+            }
+            self.request = Some(self.name_memory(connection, body.len()).await?);
+        }
+        let named = self.request.as_mut();
+        let place = named.and_then(|named| Some((named.token, named.memory.as_mut_slice()?)));
+        let Some((token, memory)) = place else {
+            return Err(LinkFailure::Refused("the memory for requests is in use".to_owned()));
+        };
+        memory[..body.len()].copy_from_slice(body);
+        Ok(CallBody::Region { token, at: 0, length: body.len() as u32 })
+    }
+
+    /// A region of at least `room` bytes that nobody looks into.
+    async fn response_region<X: LinkExchange>(
+        &mut self,
+        connection: &mut X,
+        room: usize,
+    ) -> Result<usize, LinkFailure<X::Error>> {
+        let is_free = |named: &NamedMemory| !named.memory.is_shared();
+        let fits = |named: &NamedMemory| is_free(named) && named.memory.length() >= room;
+        if let Some(nth) = self.responses.iter().position(fits) {
+            return Ok(nth);
+        }
+        // One that is free is too short.
+        if let Some(nth) = self.responses.iter().position(is_free) {
+            let short = self.responses.swap_remove(nth);
+            withdraw(connection, short).await?;
+        }
+        if self.responses.len() >= RESPONSE_REGIONS_MAX {
+            let text = "earlier responses are all in use".to_owned();
+            return Err(LinkFailure::Refused(text));
+        }
+        let named = self.name_memory(connection, room).await?;
+        self.responses.push(named);
+        Ok(self.responses.len() - 1)
+    }
+
+    async fn name_memory<X: LinkExchange>(
+        &self,
+        connection: &mut X,
+        length: usize,
+    ) -> Result<NamedMemory, LinkFailure<X::Error>> {
+        let length = length.next_multiple_of(REGION_STEP_BYTES);
+        let memory = ExposedMemory::new(&self.device, length)
+            .map_err(|error| LinkFailure::Lost(error.to_string()))?;
+        let request = LinkRequest::Expose { region: memory.region() };
+        match connection.exchange(&request).await.map_err(LinkFailure::Connection)? {
+            LinkAnswer::Exposed { token, .. } => Ok(NamedMemory { memory, token }),
+            LinkAnswer::Refused(refusal) => Err(refusal.into()),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+}
+
+async fn open_server<X: LinkExchange>(
+    connection: &mut X,
+    client: LinkAddress,
+) -> Result<LinkAddress, LinkFailure<X::Error>> {
+    let answer = connection.exchange(&LinkRequest::Open { client }).await;
+    match answer.map_err(LinkFailure::Connection)? {
+        LinkAnswer::Opened { server } => Ok(server),
+        LinkAnswer::Refused(refusal) => Err(LinkFailure::Lost(refusal.text)),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+/// Takes memory back: the server does not use it any more when this returns.
+async fn withdraw<X: LinkExchange>(
+    connection: &mut X,
+    named: NamedMemory,
+) -> Result<(), LinkFailure<X::Error>> {
+    let request = LinkRequest::Withdraw { token: named.token };
+    connection.exchange(&request).await.map_err(LinkFailure::Connection)?;
+    Ok(())
+}
+
+impl Drop for ClientLink {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}

@@ -1,0 +1,256 @@
+//! Links: the records of produce and fetch requests move over RDMA, started by the server.
+//!
+//! A client opens the link on its ordinary connection and names regions of its memory. What it
+//! names belongs to that connection alone, and ends with it. Then it calls Produce and Fetch
+//! through [`rdma::protocol`]: the server reads the body of a request from the client's memory, and
+//! writes the response there, straight from where the payloads are. The handlers are those of every
+//! other client, and so are the checks, the budgets and the bytes.
+
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes};
+use kafka_protocol::messages::ApiKey;
+use rdma::protocol::{
+    CallBody, INLINE_BYTES_MAX, LinkAnswer, LinkCall, LinkRefusal, LinkRequest, RefusalCode,
+    RegionToken, ResponsePlace,
+};
+use rdma::{Link, LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
+
+use crate::core::KafkaServer;
+use crate::file_run::{LoadError, load_first};
+use crate::link_session::{OpenLink, refuse};
+use crate::memory_budget::{QuotaPermit, units};
+use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult};
+use crate::response::{KafkaResponse, ResponseChunk};
+use crate::routes::route;
+
+/// The most bytes from files that are under way to a client.
+const LOADED_BYTES_MAX: usize = 2 << 20;
+
+pub(crate) async fn handle(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> ResponseResult {
+    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
+    if context.version != 0 {
+        return Err(bad("the API for links is served in version 0".to_owned()));
+    }
+    let request = LinkRequest::decode(body).map_err(|error| bad(error.to_string()))?;
+    let connection = &context.connection;
+    let answer = match request {
+        LinkRequest::Open { client } => open(&kafka, &context, &client).await,
+        LinkRequest::Expose { region } => connection.link.lock().await.expose(region),
+        LinkRequest::Withdraw { token } => {
+            connection.link.lock().await.withdraw(token);
+            Ok(LinkAnswer::Withdrawn)
+        }
+        LinkRequest::Call(call) => return answer_call(kafka, context, call).await,
+    };
+    Ok(Some(answer_response(&context, answer)))
+}
+
+fn answer_response(
+    context: &RequestContext,
+    answer: Result<LinkAnswer, LinkRefusal>,
+) -> KafkaResponse {
+    let mut out = KafkaResponse::new();
+    out.write(|bytes| {
+        bytes.put_i32(context.correlation_id);
+        answer.unwrap_or_else(LinkAnswer::Refused).encode(bytes);
+    });
+    out
+}
+
+async fn open(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    client: &LinkAddress,
+) -> Result<LinkAnswer, LinkRefusal> {
+    let no_device = |why: &dyn std::fmt::Display| refuse(RefusalCode::NoDevice, why);
+    let devices = kafka.options.links.as_ref();
+    let devices = devices.ok_or_else(|| no_device(&"the server uses no RDMA device"))?;
+    let nth = devices.nth_device(context.local.ip());
+    let nth = nth.ok_or_else(|| no_device(&"the RDMA devices of the server are gone"))?;
+    let mut session = context.connection.link.lock().await;
+    session.link = None;
+    let connect = || {
+        let mut link = VerbsLink::new(&devices.arena, nth, devices.completion_mode)?;
+        link.connect(client)?;
+        Ok::<_, rdma::VerbsError>(link)
+    };
+    let link = connect().map_err(|error| no_device(&error))?;
+    let server = link.address();
+    let device = devices.arena.devices()[nth].clone();
+    tracing::debug!(peer = %context.peer, device = %device.choice(), "a link is open");
+    let watch = tokio::spawn(close_with_device(Arc::downgrade(&context.connection), device));
+    session.link = Some(OpenLink::new(kafka, link, watch.abort_handle()));
+    Ok(LinkAnswer::Opened { server })
+}
+
+/// Closes a connection's link when its device is removed: the kernel waits for that.
+async fn close_with_device(connection: Weak<ConnectionState>, device: VerbsDevice) {
+    device.lost().await;
+    if let Some(connection) = connection.upgrade() {
+        connection.link.lock().await.link = None;
+    }
+}
+
+async fn answer_call(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    call: LinkCall,
+) -> ResponseResult {
+    let (body, share) = match request_body(&kafka, &context, &call).await {
+        Ok(found) => found,
+        Err(refusal) => return Ok(Some(answer_response(&context, Err(refusal)))),
+    };
+    kafka.metrics().count_request(call.api_key, body.len());
+    let row = route(call.api_key).filter(|row| row.serves(call.version));
+    let row = row.ok_or_else(|| BadRequest {
+        api: call.api_key,
+        version: call.version,
+        reason: "this API is not served in this version".to_owned(),
+    })?;
+    let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
+    let response = row.call(Arc::clone(&kafka), inner, body).await?.unwrap_or_default();
+    drop(share);
+    match call.response {
+        ResponsePlace::Region { token, at, room } if response.len() > INLINE_BYTES_MAX => {
+            let placed = place(&kafka, &context, response, (token, at, room)).await;
+            Ok(Some(answer_response(&context, placed.map(LinkAnswer::Placed))))
+        }
+        ResponsePlace::Region { .. } | ResponsePlace::Inline => {
+            let mut out = KafkaResponse::new();
+            out.write(|bytes| {
+                bytes.put_i32(context.correlation_id);
+                LinkAnswer::begin_inline(bytes);
+            });
+            out.append(response);
+            Ok(Some(out))
+        }
+    }
+}
+
+/// The body of a call, and its share of the budget if the server read it.
+async fn request_body(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    call: &LinkCall,
+) -> Result<(Bytes, Option<QuotaPermit>), LinkRefusal> {
+    let is_served = [ApiKey::Produce as i16, ApiKey::Fetch as i16].contains(&call.api_key);
+    if !is_served {
+        let text = format!("only Produce and Fetch are called by a link. api={}", call.api_key);
+        return Err(refuse(RefusalCode::NotNow, text));
+    }
+    let (token, at, length) = match &call.request {
+        CallBody::Inline(body) => return Ok((body.clone(), None)),
+        CallBody::Region { token, at, length } => (*token, *at, *length as usize),
+    };
+    let most = kafka.options.request_bytes_max;
+    if length > most {
+        let text = format!("the request is longer than allowed. bytes={length}, most={most}");
+        return Err(refuse(RefusalCode::NotNow, text));
+    }
+    let quota = &context.connection.request_quotas.large;
+    let share = quota.take(units(length)).await;
+    let share = share.map_err(|error| refuse(RefusalCode::NotNow, error))?;
+    let mut session = context.connection.link.lock().await;
+    let (region, open) = session.region_and_link(token)?;
+    let read = open.link.read(&region, at, length).await;
+    open.count();
+    match read {
+        Ok(body) => Ok((body, Some(share))),
+        Err(error) => Err(session.after(error)),
+    }
+}
+
+/// Writes a response into a region, straight from where its payloads are. Returns its length.
+async fn place(
+    kafka: &KafkaServer,
+    context: &RequestContext,
+    mut response: KafkaResponse,
+    (token, at, room): (RegionToken, u64, u64),
+) -> Result<u64, LinkRefusal> {
+    let length = response.len() as u64;
+    if length > room {
+        let text = format!("the response does not fit. bytes={length}, room={room}");
+        return Err(refuse(RefusalCode::TooSmall, text));
+    }
+    let _room = response.take_permit();
+    let mut session = context.connection.link.lock().await;
+    let (region, open) = session.region_and_link(token)?;
+    let placed = write_chunks(kafka, open, &region, at, response).await;
+    open.count();
+    match placed {
+        Ok(()) => Ok(length),
+        Err(PlaceError::Link(error)) => Err(session.after(error)),
+        Err(PlaceError::Load(LoadError::Corrupt(corruption))) => {
+            kafka.record_corruption(&corruption);
+            Err(refuse(RefusalCode::NotNow, corruption))
+        }
+        Err(PlaceError::Load(error)) => Err(refuse(RefusalCode::NotNow, error)),
+    }
+}
+
+/// Why a response is not where it was to go.
+enum PlaceError {
+    Link(LinkError),
+    Load(LoadError),
+}
+
+impl From<LinkError> for PlaceError {
+    fn from(error: LinkError) -> PlaceError {
+        PlaceError::Link(error)
+    }
+}
+
+async fn write_chunks(
+    kafka: &KafkaServer,
+    open: &mut OpenLink,
+    region: &RemoteRegion,
+    mut at: u64,
+    response: KafkaResponse,
+) -> Result<(), PlaceError> {
+    let mut chunks = response.into_chunks();
+    // Bytes from files that are under way.
+    let mut loaded_bytes = 0;
+    while !chunks.is_empty() {
+        let loaded = load_first(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?;
+        let is_loaded = loaded.is_some();
+        let pieces: Vec<Bytes> = match loaded {
+            Some(loaded) => loaded.into_pieces().collect(),
+            None => std::iter::from_fn(|| take_in_memory(kafka, &mut chunks)).collect(),
+        };
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        open.link.write(region, at, &pieces).await?;
+        at += bytes as u64;
+        if is_loaded {
+            loaded_bytes += bytes;
+        }
+        if loaded_bytes >= LOADED_BYTES_MAX {
+            open.link.flush().await?;
+            loaded_bytes = 0;
+        }
+    }
+    Ok(open.link.flush().await?)
+}
+
+/// Takes the first chunk, if it is in memory. What was encoded for the response is moved to where
+/// devices may use it; payloads are there already, or the link counts them as copied.
+fn take_in_memory(
+    kafka: &KafkaServer,
+    chunks: &mut std::collections::VecDeque<ResponseChunk>,
+) -> Option<Bytes> {
+    let arena = kafka.options.links.as_ref().map(|devices| &devices.arena);
+    match chunks.pop_front()? {
+        ResponseChunk::Payload(bytes) => Some(bytes),
+        ResponseChunk::Encoded(bytes) => {
+            Some(arena.and_then(|arena| arena.copy(&bytes)).unwrap_or(bytes))
+        }
+        chunk @ (ResponseChunk::File { .. } | ResponseChunk::Loaded(_)) => {
+            chunks.push_front(chunk);
+            None
+        }
+    }
+}

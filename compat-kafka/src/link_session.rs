@@ -1,0 +1,120 @@
+//! A connection's link, and the regions that its client has named. What a client names belongs to
+//! its connection alone, and ends with it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma::protocol::{LinkAnswer, LinkRefusal, REGIONS_MAX, RefusalCode, RegionToken};
+use rdma::{LinkError, LinkTraffic, RemoteRegion, VerbsLink};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::core::KafkaServer;
+use crate::metrics::{KafkaMetrics, add};
+
+/// A region that was not used for so long is forgotten.
+const REGION_IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// A connection's link, and the regions that its client has named.
+#[derive(Debug, Default)]
+pub(crate) struct LinkSession {
+    pub(crate) link: Option<OpenLink>,
+    regions: HashMap<RegionToken, NamedRegion>,
+    /// How many regions were named.
+    named: u64,
+}
+
+#[derive(Debug)]
+struct NamedRegion {
+    region: RemoteRegion,
+    used: Instant,
+}
+
+/// A link that is open. What it moved is counted when it ends, and after each call.
+#[derive(Debug)]
+pub(crate) struct OpenLink {
+    pub(crate) link: VerbsLink,
+    counted: LinkTraffic,
+    kafka: Arc<KafkaServer>,
+    /// The task that closes the link if its device is removed.
+    watch: AbortHandle,
+}
+
+impl OpenLink {
+    pub(crate) fn new(kafka: &Arc<KafkaServer>, link: VerbsLink, watch: AbortHandle) -> OpenLink {
+        add(&kafka.metrics().links, 1);
+        OpenLink { link, counted: LinkTraffic::default(), kafka: Arc::clone(kafka), watch }
+    }
+
+    /// Counts what was moved since the last time.
+    pub(crate) fn count(&mut self) {
+        let (now, before, metrics) = (self.link.traffic(), self.counted, self.kafka.metrics());
+        add(&metrics.link_bytes_written, now.written_bytes - before.written_bytes);
+        add(&metrics.link_bytes_read, now.read_bytes - before.read_bytes);
+        add(&metrics.link_bytes_copied, now.copied_bytes - before.copied_bytes);
+        self.counted = now;
+    }
+}
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        self.count();
+        self.watch.abort();
+        KafkaMetrics::subtract(&self.kafka.metrics().links, 1);
+    }
+}
+
+pub(crate) fn refuse(code: RefusalCode, text: impl ToString) -> LinkRefusal {
+    LinkRefusal { code, text: text.to_string() }
+}
+
+impl LinkSession {
+    /// The region that `token` stands for, and the open link.
+    pub(crate) fn region_and_link(
+        &mut self,
+        token: RegionToken,
+    ) -> Result<(RemoteRegion, &mut OpenLink), LinkRefusal> {
+        let unknown = "no region of this connection has that token, or it was not used for long";
+        let unknown = || refuse(RefusalCode::UnknownToken, unknown);
+        let named = self.regions.get_mut(&token).ok_or_else(unknown)?;
+        if named.used.elapsed() > REGION_IDLE_MAX {
+            self.regions.remove(&token);
+            return Err(unknown());
+        }
+        named.used = Instant::now();
+        let link = self.link.as_mut();
+        let link = link.ok_or_else(|| refuse(RefusalCode::NoLink, "the link is not open"))?;
+        Ok((named.region, link))
+    }
+
+    pub(crate) fn expose(&mut self, region: RemoteRegion) -> Result<LinkAnswer, LinkRefusal> {
+        self.regions.retain(|_, named| named.used.elapsed() <= REGION_IDLE_MAX);
+        if self.regions.len() >= REGIONS_MAX {
+            let text = format!("a connection names at most {REGIONS_MAX} regions; withdraw some");
+            return Err(refuse(RefusalCode::NotNow, text));
+        }
+        self.named += 1;
+        self.regions.insert(self.named, NamedRegion { region, used: Instant::now() });
+        let idle_ms = REGION_IDLE_MAX.as_millis() as u32;
+        Ok(LinkAnswer::Exposed { token: self.named, idle_ms })
+    }
+
+    pub(crate) fn withdraw(&mut self, token: RegionToken) {
+        self.regions.remove(&token);
+    }
+
+    /// Closes the link if it is broken, and says what a client can do about `error`.
+    pub(crate) fn after(&mut self, error: LinkError) -> LinkRefusal {
+        let code = match error {
+            LinkError::OutOfRegion { .. } => RefusalCode::TooSmall,
+            LinkError::NoMemory(_) => RefusalCode::NotNow,
+            LinkError::Broken(_) => RefusalCode::NoLink,
+        };
+        if code == RefusalCode::NoLink {
+            tracing::warn!(%error, "a link to a client broke; it goes on without");
+            self.link = None;
+        }
+        refuse(code, error)
+    }
+}

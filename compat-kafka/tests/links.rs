@@ -1,0 +1,520 @@
+//! Records that move by a link (F25, F30), beside clients that have none. Each test runs over TCP
+//! everywhere, and by RDMA where the machine has a device; `rdma/vm/test` runs them where it has
+//! none. With FREEZEFRAME_NEEDS_RDMA set, a machine without a device is a failure.
+//!
+//! Run it in one thread: some tests count what the process has of its devices.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use client::{Client, ClientError, FetchOptions, LinkChoice, Options, RequiredAcks};
+use compat_kafka::{KafkaOptions, LinkDevices};
+use kafka_protocol::messages::{ApiKey, FetchRequest, ProduceRequest, RequestHeader};
+use kafka_protocol::protocol::{Encodable, StrBytes};
+use kafka_records::{BatchBuilder, BatchIterator, CompressionType, DecompressionLimit, records};
+use rdma::protocol::{
+    CallBody, LINK_API_KEY, LinkAnswer, LinkCall, LinkRequest, RefusalCode, RegionToken,
+    ResponsePlace,
+};
+use rdma::{
+    CompletionMode, ExposedMemory, MemoryArena, PeerEnd, RdmaResources, RemoteRegion, VerbsDevice,
+    devices, resources, usable_ports,
+};
+use storage::disk::MemoryDisk;
+use testkit::kafka::{START, TestKafkaConnection, TestKafkaServer};
+use testkit::requests::{fetch_request, produce_request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const MIB: usize = 1 << 20;
+const UNPACKED: DecompressionLimit = DecompressionLimit { decompressed_bytes_max: 64 * MIB };
+
+/// A server, with the machine's first RDMA device if it has one.
+struct LinkServer {
+    server: TestKafkaServer,
+    has_device: bool,
+}
+
+impl LinkServer {
+    async fn start() -> LinkServer {
+        let ports = usable_ports(&devices().unwrap(), None);
+        let Some(port) = ports.into_iter().next() else {
+            assert!(std::env::var_os("FREEZEFRAME_NEEDS_RDMA").is_none(), "no RDMA device");
+            eprintln!("only over TCP: this machine has no active RDMA port");
+            let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            return LinkServer::start_with(local, KafkaOptions::default(), false).await;
+        };
+        let address = port.gid.address.ip();
+        let arena = MemoryArena::new(vec![VerbsDevice::open(port).unwrap()], 256 * MIB).unwrap();
+        let links = Some(LinkDevices { arena, completion_mode: CompletionMode::Sleep });
+        LinkServer::start_with(address, KafkaOptions { links, ..KafkaOptions::default() }, true)
+            .await
+    }
+
+    async fn start_with(address: IpAddr, options: KafkaOptions, has_device: bool) -> LinkServer {
+        let disk = std::sync::Arc::new(MemoryDisk::new());
+        let server = TestKafkaServer::start_at(address, disk, options, 64 * MIB).await;
+        LinkServer { server, has_device }
+    }
+
+    /// The links that can be had here.
+    fn choices(&self) -> Vec<LinkChoice> {
+        match self.has_device {
+            true => vec![LinkChoice::Tcp, LinkChoice::Rdma],
+            false => vec![LinkChoice::Tcp, LinkChoice::Auto],
+        }
+    }
+
+    async fn client(&self, link: LinkChoice) -> Client {
+        let options = Options { link, ..Options::default() };
+        Client::connect(&self.server.address.to_string(), options).await.unwrap()
+    }
+
+    async fn topic(&self, name: &str, partitions: u32) {
+        let configs = BTreeMap::from([("max.message.bytes".to_owned(), (64 * MIB).to_string())]);
+        let mut id = [7; 16];
+        id[..name.len()].copy_from_slice(name.as_bytes());
+        self.server.engine.topics().create(name, partitions, configs, id, false).await.unwrap();
+    }
+
+    /// What links wrote, read, and had to copy, in bytes.
+    fn moved(&self) -> (u64, u64, u64) {
+        let metrics = self.server.kafka.metrics();
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        (
+            load(&metrics.link_bytes_written),
+            load(&metrics.link_bytes_read),
+            load(&metrics.link_bytes_copied),
+        )
+    }
+
+    fn open_links(&self) -> u64 {
+        self.server.kafka.metrics().links.load(Ordering::Relaxed)
+    }
+
+    /// Waits until no link is open.
+    async fn links_closed(&self) {
+        while self.open_links() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// A batch of `count` records of `length` bytes, which differ from those of other seeds.
+fn batch(seed: u64, count: usize, length: usize) -> Bytes {
+    let mut builder = BatchBuilder::new(CompressionType::None);
+    for nth in 0..count as u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ nth;
+        let mut value = Vec::with_capacity(length + 8);
+        while value.len() < length {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(nth | 1);
+            value.extend_from_slice(&state.to_le_bytes());
+        }
+        value.truncate(length);
+        builder.record(START as i64, None, Some(&value), &[]);
+    }
+    builder.build()
+}
+
+async fn produce(client: &mut Client, topic: &str, partition: i32, batch: &Bytes) -> i64 {
+    let batches = BTreeMap::from([(partition, batch.clone())]);
+    let placed = client.produce(topic, RequiredAcks::All, batches).await.unwrap();
+    placed[0].base_offset
+}
+
+/// Every value of a partition, in order.
+async fn values(client: &mut Client, topic: &str, partition: i32, end: i64) -> Vec<Bytes> {
+    let options = FetchOptions { wait_max: Duration::ZERO, ..FetchOptions::default() };
+    let (mut values, mut next) = (Vec::new(), 0);
+    while next < end {
+        let fetched = client.fetch(topic, &[(partition, next)], &options).await.unwrap();
+        let before = next;
+        for batch in BatchIterator::new(&fetched[0].batches) {
+            let Ok((header, bytes)) = batch else { break };
+            let bytes = Bytes::copy_from_slice(bytes);
+            let found = records(&bytes, UNPACKED).unwrap().map(Result::unwrap);
+            let fresh = found.filter(|record| record.offset >= next);
+            values.extend(fresh.map(|record| record.value.unwrap()));
+            next = header.last_offset() + 1;
+        }
+        assert!(next > before, "a fetch brings something");
+    }
+    values
+}
+
+fn run<F: Future<Output = ()>>(test: F) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { timeout(LIMIT, test).await }).expect("the test takes too long");
+}
+
+#[test]
+fn what_was_written_by_one_link_is_read_by_every_other() {
+    run(async {
+        let server = LinkServer::start().await;
+        for link in server.choices() {
+            let topic = format!("{link:?}");
+            server.topic(&topic, 1).await;
+            let mut client = server.client(link).await;
+            // Shorter than what is sent without a link, around the lengths of buffers, and longer.
+            let lengths = [(1, 10), (100, 40), (1, 100_000), (3, 300_000), (1, 5_000_000)];
+            let (mut expected, mut end) = (Vec::new(), 0);
+            for (seed, (count, length)) in lengths.into_iter().enumerate() {
+                let batch = batch(seed as u64, count, length);
+                assert_eq!(produce(&mut client, &topic, 0, &batch).await, end);
+                end += count as i64;
+                expected.extend(record_values(&batch));
+            }
+            for reader in server.choices() {
+                let mut client = server.client(reader).await;
+                assert!(
+                    values(&mut client, &topic, 0, end).await == expected,
+                    "{link:?} {reader:?}"
+                );
+            }
+        }
+    });
+}
+
+fn record_values(batch: &Bytes) -> Vec<Bytes> {
+    records(batch, UNPACKED).unwrap().map(|record| record.unwrap().value.unwrap()).collect()
+}
+
+/// Zero copies of payloads on the server, whichever way they came (F25).
+#[test]
+fn payloads_in_memory_are_not_copied_for_a_link() {
+    run(async {
+        let server = LinkServer::start().await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 2).await;
+        let (small, large) = (batch(1, 10, 100), batch(2, 1, 2_000_000));
+        for (partition, link) in [(0, LinkChoice::Tcp), (1, LinkChoice::Rdma)] {
+            let mut writer = server.client(link).await;
+            for batch in [&small, &large, &small] {
+                produce(&mut writer, "t", partition, batch).await;
+            }
+        }
+        let (_, read, _) = server.moved();
+        assert!(
+            read as usize > large.len(),
+            "the server read what the second client wrote: {read}"
+        );
+        let mut reader = server.client(LinkChoice::Rdma).await;
+        for partition in [0, 1] {
+            let expected = [&small, &large, &small].map(record_values).concat();
+            assert!(values(&mut reader, "t", partition, 21).await == expected);
+        }
+        let (written, _, copied) = server.moved();
+        assert!(written as usize > 2 * large.len(), "{written}");
+        assert_eq!(copied, 0);
+    });
+}
+
+#[test]
+fn a_million_records_are_the_same_byte_by_byte() {
+    run(async {
+        const BATCHES: u64 = 1000;
+        const RECORDS: usize = 1000;
+        let server = LinkServer::start().await;
+        for link in server.choices() {
+            let topic = format!("{link:?}");
+            server.topic(&topic, 1).await;
+            let mut client = server.client(link).await;
+            for seed in 0..BATCHES {
+                produce(&mut client, &topic, 0, &batch(seed, RECORDS, 20)).await;
+            }
+            let options = FetchOptions { wait_max: Duration::ZERO, ..FetchOptions::default() };
+            let (mut next, mut seed) = (0, 0);
+            while seed < BATCHES {
+                let fetched = client.fetch(&topic, &[(0, next)], &options).await.unwrap();
+                for found in BatchIterator::new(&fetched[0].batches) {
+                    let Ok((header, bytes)) = found else { break };
+                    assert_eq!(header.base_offset, seed as i64 * RECORDS as i64);
+                    let written = batch(seed, RECORDS, 20);
+                    // The server fills the offset and the epoch in; the rest is the client's.
+                    assert!(bytes[17..] == written[17..], "batch {seed}");
+                    (next, seed) = (header.last_offset() + 1, seed + 1);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn responses_that_are_in_use_are_not_written_over() {
+    run(async {
+        let server = LinkServer::start().await;
+        for link in server.choices() {
+            let topic = format!("{link:?}");
+            server.topic(&topic, 1).await;
+            let mut client = server.client(link).await;
+            for seed in 0..20 {
+                produce(&mut client, &topic, 0, &batch(seed, 1, 100_000)).await;
+            }
+            // More than a client has regions for. A client that must have a link is refused then,
+            // and any other one goes over TCP.
+            let options = FetchOptions { bytes_max: 1, ..FetchOptions::default() };
+            let mut kept = Vec::new();
+            for offset in 0..20 {
+                match client.fetch(&topic, &[(0, offset)], &options).await {
+                    Ok(fetched) => kept.push((offset, fetched[0].batches.clone())),
+                    Err(error) => {
+                        assert!(matches!(error, ClientError::NoLink { .. }), "{error}");
+                        assert_eq!(kept.len(), 4);
+                        break;
+                    }
+                }
+            }
+            for (offset, batches) in &kept {
+                assert!(batches[61..] == batch(*offset as u64, 1, 100_000)[61..], "{offset}");
+            }
+            kept.clear();
+            client.fetch(&topic, &[(0, 19)], &options).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_client_without_a_device_is_told_so_if_it_must_have_one() {
+    run(async {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let server = LinkServer::start_with(local, KafkaOptions::default(), false).await;
+        server.topic("t", 1).await;
+        let mut client = server.client(LinkChoice::Rdma).await;
+        let batches = BTreeMap::from([(0, batch(1, 1, 10))]);
+        let error = client.produce("t", RequiredAcks::All, batches.clone()).await.unwrap_err();
+        assert!(matches!(&error, ClientError::NoLink { .. }), "{error}");
+        assert!(error.to_string().contains("the server offers none"), "{error}");
+        let mut client = server.client(LinkChoice::Auto).await;
+        client.produce("t", RequiredAcks::All, batches).await.unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_left_of_the_links_of_clients_that_go_or_die() {
+    run(async {
+        let server = LinkServer::start().await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 1).await;
+        let batch = batch(1, 1, 4_000_000);
+        let mut client = server.client(LinkChoice::Rdma).await;
+        for _ in 0..5 {
+            produce(&mut client, "t", 0, &batch).await;
+        }
+        drop(client);
+        server.links_closed().await;
+        let before = resources();
+        for nth in 0..20 {
+            let mut client = server.client(LinkChoice::Rdma).await;
+            let options = FetchOptions::default();
+            // Dropped somewhere in a transfer.
+            let fetch = client.fetch("t", &[(0, 0)], &options);
+            let _ = timeout(Duration::from_millis(nth * 3), fetch).await;
+        }
+        server.links_closed().await;
+        let after = resources();
+        assert_eq!(
+            RdmaResources { registrations: 0, pinned_bytes: 0, ..after },
+            RdmaResources { registrations: 0, pinned_bytes: 0, ..before }
+        );
+        // A stock client finds everything as it was.
+        let mut stock = server.server.connect().await;
+        let (error, batches) = stock.fetch("t", 4).await.unwrap();
+        assert_eq!(error, 0);
+        assert!(batches[61..] == batch[61..]);
+    });
+}
+
+/// A connection whose client breaks the rules of links.
+struct RawLink {
+    connection: TestKafkaConnection,
+    device: VerbsDevice,
+    _end: PeerEnd,
+}
+
+impl RawLink {
+    async fn open(server: &LinkServer) -> RawLink {
+        let mut connection = server.server.connect().await;
+        let local = connection.0.local_addr().unwrap().ip();
+        let port = usable_ports(&devices().unwrap(), Some(local)).remove(0);
+        let device = VerbsDevice::open(port).unwrap();
+        let mut end = PeerEnd::new(&device).unwrap();
+        let answer = ask(&mut connection, &LinkRequest::Open { client: end.address() }).await;
+        let LinkAnswer::Opened { server } = answer.unwrap() else { panic!("it opens") };
+        end.connect(&server).unwrap();
+        RawLink { connection, device, _end: end }
+    }
+
+    async fn ask(&mut self, request: &LinkRequest) -> LinkAnswer {
+        ask(&mut self.connection, request).await.unwrap()
+    }
+
+    async fn expose(&mut self, region: RemoteRegion) -> RegionToken {
+        match self.ask(&LinkRequest::Expose { region }).await {
+            LinkAnswer::Exposed { token, .. } => token,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    fn memory(&self, length: usize) -> ExposedMemory {
+        ExposedMemory::new(&self.device, length).unwrap()
+    }
+
+    /// Fetches into a region.
+    async fn fetch_into(&mut self, token: RegionToken, at: u64, room: u64) -> LinkAnswer {
+        let response = ResponsePlace::Region { token, at, room };
+        let request =
+            CallBody::Inline(body::<FetchRequest>(&fetch_request("t", 0, 0, Duration::ZERO), 12));
+        let call = LinkCall { api_key: ApiKey::Fetch as i16, version: 12, request, response };
+        self.ask(&LinkRequest::Call(call)).await
+    }
+}
+
+async fn ask(
+    connection: &mut TestKafkaConnection,
+    request: &LinkRequest,
+) -> std::io::Result<LinkAnswer> {
+    let mut frame = BytesMut::zeroed(4);
+    RequestHeader::default()
+        .with_request_api_key(LINK_API_KEY)
+        .with_client_id(Some(StrBytes::from_static_str("raw")))
+        .encode(&mut frame, 1)
+        .unwrap();
+    request.encode(&mut frame);
+    let length = (frame.len() - 4) as u32;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    connection.0.write_all(&frame).await?;
+    let length = connection.0.read_u32().await?;
+    let mut answer = vec![0; length as usize];
+    connection.0.read_exact(&mut answer).await?;
+    Ok(LinkAnswer::decode(Bytes::from(answer).slice(4..)).unwrap())
+}
+
+fn body<M: Encodable>(message: &M, version: i16) -> Bytes {
+    let mut body = BytesMut::new();
+    message.encode(&mut body, version).unwrap();
+    body.freeze()
+}
+
+fn refusal(answer: LinkAnswer) -> RefusalCode {
+    match answer {
+        LinkAnswer::Refused(refusal) => refusal.code,
+        answer => panic!("it is refused: {answer:?}"),
+    }
+}
+
+#[test]
+fn rules_that_a_client_breaks_hurt_nobody_but_it() {
+    run(async {
+        let server = LinkServer::start().await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 1).await;
+        let large = batch(1, 1, 500_000);
+        let mut good = server.client(LinkChoice::Rdma).await;
+        produce(&mut good, "t", 0, &large).await;
+
+        let mut raw = RawLink::open(&server).await;
+        let memory = raw.memory(MIB);
+        let region = memory.region();
+        let token = raw.expose(region).await;
+        let is_untouched =
+            |memory: &ExposedMemory| memory.slice(0..MIB).iter().all(|byte| *byte == 0);
+        // A token of nobody, and one of another connection.
+        let mut other = RawLink::open(&server).await;
+        let foreign = other.expose(region).await;
+        assert_eq!(foreign, token, "tokens count for each connection");
+        assert_eq!(
+            refusal(raw.fetch_into(token + 1, 0, MIB as u64).await),
+            RefusalCode::UnknownToken
+        );
+        // Too small, by the client's word or by the region's length.
+        assert_eq!(refusal(raw.fetch_into(token, 0, 499_999).await), RefusalCode::TooSmall);
+        assert_eq!(
+            refusal(raw.fetch_into(token, 600_000, MIB as u64).await),
+            RefusalCode::TooSmall
+        );
+        assert_eq!(
+            refusal(raw.fetch_into(token, u64::MAX, MIB as u64).await),
+            RefusalCode::TooSmall
+        );
+        assert!(is_untouched(&memory));
+        // The link still works.
+        assert!(matches!(
+            raw.fetch_into(token, 100, MIB as u64 - 100).await,
+            LinkAnswer::Placed(_)
+        ));
+        assert!(!is_untouched(&memory));
+        // A token that was withdrawn.
+        assert_eq!(raw.ask(&LinkRequest::Withdraw { token }).await, LinkAnswer::Withdrawn);
+        assert_eq!(refusal(raw.fetch_into(token, 0, MIB as u64).await), RefusalCode::UnknownToken);
+        // APIs that are not called by a link, and a request that is far too long.
+        let call = |api: ApiKey, request| {
+            let response = ResponsePlace::Inline;
+            LinkRequest::Call(LinkCall { api_key: api as i16, version: 12, request, response })
+        };
+        let metadata = call(ApiKey::Metadata, CallBody::Inline(Bytes::new()));
+        assert_eq!(refusal(raw.ask(&metadata).await), RefusalCode::NotNow);
+        let huge = CallBody::Region { token, at: 0, length: u32::MAX };
+        assert_eq!(refusal(raw.ask(&call(ApiKey::Fetch, huge)).await), RefusalCode::NotNow);
+        // Memory that was taken back breaks the link. Nothing comes of the request.
+        let revoked = raw.memory(MIB);
+        let token = raw.expose(revoked.region()).await;
+        drop(revoked);
+        let request = CallBody::Region { token, at: 0, length: 500_000 };
+        assert_eq!(refusal(raw.ask(&call(ApiKey::Produce, request)).await), RefusalCode::NoLink);
+        assert_eq!(refusal(raw.fetch_into(token, 0, MIB as u64).await), RefusalCode::NoLink);
+        // A forged address, by a client whose key is right.
+        let forged = RemoteRegion { address: 4096, ..other.memory(MIB).region() };
+        let token = other.expose(forged).await;
+        assert_eq!(refusal(other.fetch_into(token, 0, MIB as u64).await), RefusalCode::NoLink);
+        // The connection of both still serves, and the other client noticed nothing.
+        assert_eq!(raw.connection.fetch("t", 0).await.unwrap().0, 0);
+        assert!(values(&mut good, "t", 0, 1).await == record_values(&large));
+        assert_eq!(server.open_links(), 1);
+    });
+}
+
+#[test]
+fn a_request_that_the_server_reads_is_checked_like_any_other() {
+    run(async {
+        let server = LinkServer::start().await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 1).await;
+        let mut raw = RawLink::open(&server).await;
+        let mut memory = raw.memory(MIB);
+        let mut batch = batch(1, 1, 100_000).to_vec();
+        batch[5000] ^= 1;
+        let request = body::<ProduceRequest>(&produce_request("t", 0, &batch.into()), 9);
+        memory.as_mut_slice().unwrap()[..request.len()].copy_from_slice(&request);
+        let token = raw.expose(memory.region()).await;
+        let place = CallBody::Region { token, at: 0, length: request.len() as u32 };
+        let call = |request| {
+            let response = ResponsePlace::Inline;
+            let api_key = ApiKey::Produce as i16;
+            LinkRequest::Call(LinkCall { api_key, version: 9, request, response })
+        };
+        let LinkAnswer::Inline(response) = raw.ask(&call(place)).await else { panic!() };
+        let corrupt = kafka_protocol::ResponseError::CorruptMessage.code().to_be_bytes();
+        assert!(response.windows(2).any(|bytes| bytes == corrupt), "{response:?}");
+        // Bytes that are no request end the connection, as on any other.
+        memory.as_mut_slice().unwrap().fill(0xff);
+        let place = CallBody::Region { token, at: 0, length: 1000 };
+        assert!(ask(&mut raw.connection, &call(place)).await.is_err());
+        server.links_closed().await;
+        assert_eq!(server.server.connect().await.fetch("t", 0).await.unwrap(), (0, Bytes::new()));
+    });
+}
