@@ -5,8 +5,11 @@
 //! the request, and a batch that is produced twice is worse than an error.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hlc::Hlc;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::FetchTopic;
 use kafka_protocol::messages::{
@@ -54,12 +57,14 @@ impl Default for Options {
 
 /// A client of one server, or of the servers of one cluster.
 pub struct Client {
-    bootstrap: Vec<String>,
+    pub(crate) bootstrap: Vec<String>,
     pub(crate) options: Options,
     connections: HashMap<String, ServerConnection>,
     brokers: BTreeMap<i32, String>,
     controller: Option<i32>,
     leaders: HashMap<String, BTreeMap<i32, i32>>,
+    /// The highest stamp that a server sent.
+    stamp: Arc<AtomicU64>,
 }
 
 impl Client {
@@ -75,9 +80,22 @@ impl Client {
             brokers: BTreeMap::new(),
             controller: None,
             leaders: HashMap::new(),
+            stamp: Arc::default(),
         };
         client.any_server().await?;
         Ok(client)
+    }
+
+    /// The highest stamp of all answers so far: all that this client knows of happened at or before
+    /// it. Each request carries it, so all that this client does happens after it, on every server.
+    pub fn stamp(&self) -> Hlc {
+        Hlc::from_bits(self.stamp.load(Ordering::Relaxed))
+    }
+
+    /// What this client does from now on happens after `stamp`: that of another client from which
+    /// this one learned something.
+    pub fn observe_stamp(&mut self, stamp: Hlc) {
+        self.stamp.fetch_max(stamp.bits(), Ordering::Relaxed);
     }
 
     /// The address of a connected server. Connects to one if there is none.
@@ -87,7 +105,7 @@ impl Client {
         }
         let mut last = None;
         for address in self.bootstrap.clone() {
-            match ServerConnection::open(&address, &self.options).await {
+            match ServerConnection::open(&address, &self.options, &self.stamp).await {
                 Ok(connection) => {
                     self.connections.insert(address.clone(), connection);
                     return Ok(address);
@@ -185,7 +203,7 @@ impl Client {
     async fn take_connection(&mut self, address: &str) -> Result<ServerConnection, ClientError> {
         match self.connections.remove(address) {
             Some(connection) => Ok(connection),
-            None => ServerConnection::open(address, &self.options).await,
+            None => ServerConnection::open(address, &self.options, &self.stamp).await,
         }
     }
 
@@ -198,7 +216,10 @@ impl Client {
     ) -> Result<T, ClientError> {
         let is_whole = matches!(
             answer,
-            Ok(_) | Err(ClientError::Unsupported { .. } | ClientError::NoLink { .. })
+            Ok(_)
+                | Err(ClientError::Unsupported { .. }
+                    | ClientError::NoLink { .. }
+                    | ClientError::Refused { .. })
         );
         if is_whole {
             self.connections.insert(address.to_owned(), connection);

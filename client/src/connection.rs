@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,7 +17,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{
     Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange,
 };
-use rdma::protocol::{LINK_API_KEY, LinkAnswer, LinkRequest};
+use rdma::protocol::{LINK_API_KEY, LinkAnswer, LinkCall, LinkRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -33,6 +35,7 @@ pub(crate) struct ServerConnection {
     correlation_id: i32,
     link_choice: LinkChoice,
     link: LinkState,
+    stamp: Arc<AtomicU64>,
 }
 
 /// The fields of a request header.
@@ -45,9 +48,11 @@ struct RequestHeaderFields {
 
 impl ServerConnection {
     /// Connects, and requests the API versions of the server.
+    /// All connections of a client share the highest `stamp` that one of them received.
     pub(crate) async fn open(
         address: &str,
         options: &Options,
+        stamp: &Arc<AtomicU64>,
     ) -> Result<ServerConnection, ClientError> {
         let unreachable = |cause| ClientError::Unreachable { address: address.to_owned(), cause };
         let stream = timeout(options.connect_patience, TcpStream::connect(address))
@@ -63,6 +68,7 @@ impl ServerConnection {
             correlation_id: 0,
             link_choice: options.link,
             link: LinkState::default(),
+            stamp: Arc::clone(stamp),
         };
         connection.negotiate_versions(options.connect_patience).await?;
         tracing::debug!(address, apis = connection.supported.len(), "connected");
@@ -100,7 +106,7 @@ impl ServerConnection {
             .with_client_software_name(StrBytes::from_static_str("freezeframe"))
             .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
         let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
-        let mut body = self.exchange(&head, frame, 0, patience).await?;
+        let mut body = self.exchange(head.name, frame, 0, patience).await?;
         // A server that does not support the version answers in version 0, with its ranges only.
         let refused = body.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
         let version = if refused { 0 } else { version };
@@ -126,9 +132,9 @@ impl ServerConnection {
     ) -> Result<R::Response, ClientError> {
         let version = self.version_of::<R>()?;
         let head = header_fields::<R>(version);
-        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
         let response_header = R::Response::header_version(version);
-        let mut body = self.exchange(&head, frame, response_header, patience).await?;
+        let encode = |buffer: &mut BytesMut| request.encode(buffer, version);
+        let mut body = self.exchange_stamped(&head, encode, response_header, patience).await?;
         R::Response::decode(&mut body, version).map_err(|error| self.malformed(error))
     }
 
@@ -164,6 +170,10 @@ impl ServerConnection {
                     .map_err(|error| self.malformed(error));
             }
             Err(LinkFailure::Connection(error)) => return Err(error),
+            Err(LinkFailure::Clock(why)) => {
+                self.link = link;
+                return Err(self.refused(R::NAME, why));
+            }
             Err(LinkFailure::Refused(why)) => {
                 self.link = link;
                 why
@@ -197,7 +207,7 @@ impl ServerConnection {
     }
 
     async fn open_link(&mut self, patience: Duration) -> Result<LinkState, ClientError> {
-        if !self.supported.contains_key(&LINK_API_KEY) {
+        if !self.is_stamped() {
             return Ok(LinkState::Unavailable("the server offers none".to_owned()));
         }
         let local = match self.stream.local_addr() {
@@ -208,6 +218,7 @@ impl ServerConnection {
         match ClientLink::open(&mut channel, local).await {
             Ok(link) => Ok(LinkState::Open(Box::new(link))),
             Err(LinkFailure::Connection(error)) => Err(error),
+            Err(LinkFailure::Clock(why)) => Err(self.refused("a link", why)),
             Err(LinkFailure::Refused(why) | LinkFailure::Lost(why)) => {
                 tracing::debug!(why, "records go over TCP");
                 Ok(LinkState::Unavailable(why))
@@ -242,7 +253,7 @@ impl ServerConnection {
     ) -> Result<(), ClientError> {
         let version = self.version_of::<R>()?;
         let head = header_fields::<R>(version);
-        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
+        let frame = self.stamped_frame(&head, |buffer| request.encode(buffer, version))?;
         match timeout(patience, Self::write(&mut self.stream, &frame)).await {
             Ok(written) => written.map_err(|error| self.connection_error(R::NAME, error)),
             Err(_) => Err(self.timed_out(R::NAME, patience)),
@@ -262,11 +273,67 @@ impl ServerConnection {
             header_version: 1,
             name: "a question about the past",
         };
-        let frame = self.frame(&head, |buffer| {
+        let encode = |buffer: &mut BytesMut| {
             buffer.put_slice(document);
             Ok::<_, io::Error>(())
-        })?;
-        self.exchange(&head, frame, 0, patience).await
+        };
+        self.exchange_stamped(&head, encode, 0, patience).await
+    }
+
+    /// Whether messages carry stamps: the server is of our kind.
+    fn is_stamped(&self) -> bool {
+        self.supported.contains_key(&LINK_API_KEY)
+    }
+
+    /// A request, with a stamp if the server can use it.
+    fn stamped_frame<E: std::fmt::Display>(
+        &mut self,
+        head: &RequestHeaderFields,
+        body: impl FnOnce(&mut BytesMut) -> Result<(), E>,
+    ) -> Result<BytesMut, ClientError> {
+        if !self.is_stamped() {
+            return self.frame(head, body);
+        }
+        let stamp = self.stamp.load(Ordering::Relaxed);
+        self.frame(&link_header_fields(head.name), |buffer| {
+            LinkCall::begin_inline(stamp, (head.api_key, head.version), buffer);
+            body(buffer)
+        })
+    }
+
+    /// Sends a request and waits for its response, both with a stamp if the server can use it.
+    async fn exchange_stamped<E: std::fmt::Display>(
+        &mut self,
+        head: &RequestHeaderFields,
+        body: impl FnOnce(&mut BytesMut) -> Result<(), E>,
+        response_header: i16,
+        patience: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let frame = self.stamped_frame(head, body)?;
+        if !self.is_stamped() {
+            return self.exchange(head.name, frame, response_header, patience).await;
+        }
+        let answer = self.exchange(head.name, frame, 0, patience).await?;
+        match self.link_answer(answer)? {
+            LinkAnswer::Inline(mut response) => {
+                ResponseHeader::decode(&mut response, response_header)
+                    .map_err(|error| self.malformed(error))?;
+                Ok(response)
+            }
+            LinkAnswer::Refused(refusal) => Err(self.refused(head.name, refusal.text)),
+            answer => Err(self.malformed(format!("an answer fits no question: {answer:?}"))),
+        }
+    }
+
+    /// Decodes an answer, and keeps its stamp if it is the highest.
+    fn link_answer(&self, body: Bytes) -> Result<LinkAnswer, ClientError> {
+        let (stamp, answer) = LinkAnswer::decode(body).map_err(|error| self.malformed(error))?;
+        self.stamp.fetch_max(stamp, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    fn refused(&self, during: &'static str, why: String) -> ClientError {
+        ClientError::Refused { address: self.address.clone(), during, why }
     }
 
     fn frame<E: std::fmt::Display>(
@@ -295,7 +362,7 @@ impl ServerConnection {
 
     async fn exchange(
         &mut self,
-        head: &RequestHeaderFields,
+        name: &'static str,
         frame: BytesMut,
         response_header: i16,
         patience: Duration,
@@ -306,8 +373,8 @@ impl ServerConnection {
             read_frame(stream).await
         };
         let mut body = match timeout(patience, exchange).await {
-            Ok(exchanged) => exchanged.map_err(|error| self.connection_error(head.name, error))?,
-            Err(_) => return Err(self.timed_out(head.name, patience)),
+            Ok(exchanged) => exchanged.map_err(|error| self.connection_error(name, error))?,
+            Err(_) => return Err(self.timed_out(name, patience)),
         };
         let header = ResponseHeader::decode(&mut body, response_header)
             .map_err(|error| self.malformed(error))?;
@@ -357,19 +424,18 @@ impl LinkExchange for LinkChannel<'_> {
 
     async fn exchange(&mut self, request: &LinkRequest) -> Result<LinkAnswer, ClientError> {
         let connection = &mut *self.connection;
-        let head = RequestHeaderFields {
-            api_key: LINK_API_KEY,
-            version: 0,
-            header_version: 1,
-            name: self.name,
-        };
-        let frame = connection.frame(&head, |buffer| {
-            request.encode(buffer);
+        let stamp = connection.stamp.load(Ordering::Relaxed);
+        let frame = connection.frame(&link_header_fields(self.name), |buffer| {
+            request.encode(stamp, buffer);
             Ok::<_, io::Error>(())
         })?;
-        let answer = connection.exchange(&head, frame, 0, self.patience).await?;
-        LinkAnswer::decode(answer).map_err(|error| connection.malformed(error))
+        let answer = connection.exchange(self.name, frame, 0, self.patience).await?;
+        connection.link_answer(answer)
     }
+}
+
+fn link_header_fields(name: &'static str) -> RequestHeaderFields {
+    RequestHeaderFields { api_key: LINK_API_KEY, version: 0, header_version: 1, name }
 }
 
 fn header_fields<R: ClientApi>(version: i16) -> RequestHeaderFields {

@@ -117,6 +117,16 @@ pub enum ClientError {
         /// What is missing, or what failed.
         why: String,
     },
+    /// The server did not begin with the request: a clock is wrong, for example.
+    #[error("{address} refused {during}: {why}")]
+    Refused {
+        /// The server.
+        address: String,
+        /// The request.
+        during: &'static str,
+        /// The server's words.
+        why: String,
+    },
     /// The server understood a request of the extension API, and refused it.
     #[error("{0}")]
     History(ServerRefusal),

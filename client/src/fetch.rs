@@ -49,6 +49,14 @@ pub struct FetchedPartition {
     pub batches: Bytes,
 }
 
+/// Where to fetch from.
+#[derive(Clone, Debug)]
+pub(crate) struct FetchPosition {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+}
+
 impl Client {
     /// Fetches from several partitions of one topic, each from its own offset.
     ///
@@ -71,37 +79,67 @@ impl Client {
     ) -> Result<Vec<FetchedPartition>, ClientError> {
         let mut fetched = Vec::with_capacity(from.len());
         for (leader, from) in self.by_leader(topic, from.iter().copied()).await? {
-            let request = request(topic, &from, options);
-            let room = usize::try_from(options.bytes_max).unwrap_or(0) + ENVELOPE_BYTES_MAX;
-            let answer = self.call_for_records(&leader, &request, room, options.wait_max).await?;
-            check_error_code(|| format!("fetch from {topic}"), answer.error_code, None)?;
-            for partition in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
-                let doing = || format!("fetch from {topic}/{}", partition.partition_index);
+            let position = |(partition, offset)| {
+                let topic = topic.to_owned();
+                FetchPosition { topic, partition, offset }
+            };
+            let positions: Vec<FetchPosition> = from.into_iter().map(position).collect();
+            let found = self.fetch_from(&leader, &positions, options).await?;
+            fetched.extend(found.into_iter().map(|(_, partition)| partition));
+        }
+        Ok(fetched)
+    }
+
+    /// Fetches from partitions of several topics that one server leads. Those of one topic stand
+    /// together.
+    pub(crate) async fn fetch_from(
+        &mut self,
+        leader: &str,
+        from: &[FetchPosition],
+        options: &FetchOptions,
+    ) -> Result<Vec<(String, FetchedPartition)>, ClientError> {
+        let request = request(from, options);
+        let room = usize::try_from(options.bytes_max).unwrap_or(0) + ENVELOPE_BYTES_MAX;
+        let answer = self.call_for_records(leader, &request, room, options.wait_max).await?;
+        let doing = || {
+            let topic = from.first().map_or("nothing", |position| &position.topic);
+            format!("fetch from {topic}")
+        };
+        check_error_code(doing, answer.error_code, None)?;
+        let mut fetched = Vec::with_capacity(from.len());
+        for topic in answer.responses {
+            for partition in topic.partitions {
+                let doing = || format!("fetch from {}/{}", *topic.topic, partition.partition_index);
                 check_error_code(doing, partition.error_code, None)?;
-                fetched.push(FetchedPartition {
-                    partition: partition.partition_index,
-                    start: partition.log_start_offset,
-                    end: partition.high_watermark,
-                    batches: partition.records.unwrap_or_default(),
-                });
+                fetched.push((
+                    topic.topic.to_string(),
+                    FetchedPartition {
+                        partition: partition.partition_index,
+                        start: partition.log_start_offset,
+                        end: partition.high_watermark,
+                        batches: partition.records.unwrap_or_default(),
+                    },
+                ));
             }
         }
         Ok(fetched)
     }
 }
 
-fn request(topic: &str, from: &[(i32, i64)], options: &FetchOptions) -> FetchRequest {
-    let partitions = from.iter().map(|(partition, offset)| {
-        FetchPartition::default()
-            .with_partition(*partition)
-            .with_fetch_offset(*offset)
-            .with_partition_max_bytes(options.partition_bytes_max)
+fn request(from: &[FetchPosition], options: &FetchOptions) -> FetchRequest {
+    let topics = from.chunk_by(|one, next| one.topic == next.topic).map(|of_topic| {
+        let partitions = of_topic.iter().map(|position| {
+            FetchPartition::default()
+                .with_partition(position.partition)
+                .with_fetch_offset(position.offset)
+                .with_partition_max_bytes(options.partition_bytes_max)
+        });
+        let name = topic_name(&of_topic[0].topic);
+        FetchTopic::default().with_topic(name).with_partitions(partitions.collect())
     });
-    let topic =
-        FetchTopic::default().with_topic(topic_name(topic)).with_partitions(partitions.collect());
     FetchRequest::default()
         .with_max_wait_ms(i32::try_from(options.wait_max.as_millis()).unwrap_or(i32::MAX))
         .with_min_bytes(1)
         .with_max_bytes(options.bytes_max)
-        .with_topics(vec![topic])
+        .with_topics(topics.collect())
 }

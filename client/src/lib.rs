@@ -2,8 +2,8 @@
 //! have.
 //!
 //! The library finds the leader of a partition, negotiates versions, and transfers batches of
-//! records as bytes. It does not know what is in a batch (`kafka-records` does), nor how anything
-//! looks on a terminal. With a stock Kafka everything works except [`history`], which reports that
+//! records as bytes. It does not know what is in a batch (`kafka-records` does), only which offsets
+//! it has, nor how anything looks on a terminal. With a stock Kafka everything works except [`history`], which reports that
 //! the server is not Freezeframe.
 //!
 //! These properties hold: every wait has a limit, and an announced length allocates no memory
@@ -26,6 +26,7 @@ mod api;
 mod bootstrap;
 mod cluster;
 mod connection;
+mod cut;
 mod error;
 mod fetch;
 mod frame;
@@ -41,6 +42,7 @@ pub mod tree;
 pub mod zookeeper;
 
 pub use cluster::{Client, Options};
+pub use cut::{CutPartitionRecords, CutRecords};
 pub use error::ClientError;
 pub use fetch::{FetchOptions, FetchedPartition};
 pub use frame::FRAME_BYTES_MAX;

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 /// Regions have a multiple of this length.
 const REGION_STEP_BYTES: usize = 1 << 20;
 /// How many responses may be in use, each in a region of its own, while another one is fetched.
-const RESPONSE_REGIONS_MAX: usize = 4;
+const RESPONSE_REGIONS_MAX: usize = 32;
 
 /// How records move between this process and a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +82,9 @@ pub(crate) enum LinkFailure<E> {
     Refused(String),
     /// The request did not take effect. The link is of no further use.
     Lost(String),
+    /// The request did not take effect, and would not without a link either: the server's clock
+    /// refuses it.
+    Clock(String),
 }
 
 impl<E> From<LinkRefusal> for LinkFailure<E> {
@@ -91,6 +94,7 @@ impl<E> From<LinkRefusal> for LinkFailure<E> {
             RefusalCode::UnknownToken | RefusalCode::TooSmall | RefusalCode::NotNow => {
                 LinkFailure::Refused(refusal.text)
             }
+            RefusalCode::Clock => LinkFailure::Clock(refusal.text),
         }
     }
 }
@@ -256,7 +260,7 @@ async fn open_server<X: LinkExchange>(
     let answer = connection.exchange(&LinkRequest::Open { client }).await;
     match answer.map_err(LinkFailure::Connection)? {
         LinkAnswer::Opened { server } => Ok(server),
-        LinkAnswer::Refused(refusal) => Err(LinkFailure::Lost(refusal.text)),
+        LinkAnswer::Refused(refusal) => Err(refusal.into()),
         answer => Err(unexpected(&answer)),
     }
 }

@@ -35,10 +35,10 @@ use crate::memory_budget::{MemoryBudgetError, RequestQuotas};
 use crate::metrics::add;
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseFuture, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::routes::{header, route};
+use crate::routes::header;
 use crate::stream::ByteStream;
 use crate::transfer_pace::TransferPace;
-use crate::{apis, extension, link};
+use crate::{link, routes};
 
 /// How many produce requests of one connection may wait for the disk.
 const PRODUCES_MAX: usize = 256;
@@ -392,7 +392,10 @@ impl<S: ByteStream> KafkaConnection<S> {
         let (kafka, share) = (Arc::clone(&self.kafka), frame.permit);
         drop(frame.bytes);
         let (api, version) = (context.api_key, context.version);
-        let serving = self.route(context, body)?;
+        let serving = match api == LINK_API_KEY {
+            true => Box::pin(link::handle(self.kafka.clone(), context, body)) as ResponseFuture,
+            false => routes::serve(self.kafka.clone(), context, body)?,
+        };
         let answers = Arc::clone(&self.state.response_quota);
         Ok(Box::pin(async move {
             let mut served = serving.await;
@@ -411,27 +414,6 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             served
         }))
-    }
-
-    /// Selects the code that serves a request.
-    fn route(&self, context: RequestContext, body: Bytes) -> Result<ResponseFuture, BadRequest> {
-        let kafka = Arc::clone(&self.kafka);
-        let (api, version) = (context.api_key, context.version);
-        if api == extension::API_KEY {
-            return Ok(Box::pin(async move { extension::handle(&kafka, &context, body).await }));
-        }
-        if api == LINK_API_KEY {
-            return Ok(Box::pin(link::handle(kafka, context, body)));
-        }
-        if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED_VERSIONS.max {
-            return Ok(Box::pin(async move { apis::api_versions::unsupported_version(&context) }));
-        }
-        let Some(row) = route(api).filter(|row| row.serves(version)) else {
-            add(&kafka.metrics().bad_frames, 1);
-            let reason = "this API is not served in this version".to_owned();
-            return Err(BadRequest { api, version, reason });
-        };
-        Ok(row.call(kafka, context, body))
     }
 
     async fn write_response(&self, answer: Option<KafkaResponse>) -> Result<(), ConnectionError> {

@@ -74,8 +74,7 @@ impl RequestFrameReader {
 
     /// No received request waits for its client or for news any more.
     pub(crate) fn clear_stalled(&self) {
-        self.quotas.pipelined.clear_stalled();
-        self.quotas.large.clear_stalled();
+        self.quotas.clear_stalled();
         if self.large.is_some() {
             self.mark_stalled();
         }

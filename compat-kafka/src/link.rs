@@ -1,14 +1,15 @@
 //! Links: the records of produce and fetch requests move over RDMA, started by the server.
 //!
 //! A client opens the link on its ordinary connection and names regions of its memory. What it
-//! names belongs to that connection alone, and ends with it. Then it calls Produce and Fetch
-//! through [`rdma::protocol`]: the server reads the body of a request from the client's memory, and
+//! names belongs to that connection alone, and ends with it. Then it calls other APIs through
+//! [`rdma::protocol`]: the server reads the body of a request from the client's memory, and
 //! writes the response there, straight from where the payloads are. The handlers are those of every
 //! other client, and so are the checks, the budgets and the bytes.
 
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes};
+use hlc::Hlc;
 use kafka_protocol::messages::ApiKey;
 use rdma::protocol::{
     CallBody, INLINE_BYTES_MAX, LinkAnswer, LinkCall, LinkRefusal, LinkRequest, RefusalCode,
@@ -22,7 +23,7 @@ use crate::link_session::{OpenLink, refuse};
 use crate::memory_budget::{QuotaPermit, units};
 use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult};
 use crate::response::{KafkaResponse, ResponseChunk};
-use crate::routes::route;
+use crate::routes;
 
 /// The most bytes from files that are under way to a client.
 const LOADED_BYTES_MAX: usize = 2 << 20;
@@ -36,7 +37,13 @@ pub(crate) async fn handle(
     if context.version != 0 {
         return Err(bad("the API for links is served in version 0".to_owned()));
     }
-    let request = LinkRequest::decode(body).map_err(|error| bad(error.to_string()))?;
+    let (stamp, request) = LinkRequest::decode(body).map_err(|error| bad(error.to_string()))?;
+    if let Err(error) = kafka.engine.receive_stamp(Hlc::from_bits(stamp)).await {
+        if !std::mem::replace(&mut context.connection.link.lock().await.is_reported, true) {
+            tracing::warn!(peer = %context.peer, %error, "a client's stamp is refused");
+        }
+        return Ok(Some(answer_response(&kafka, &context, Err(refuse(RefusalCode::Clock, error)))));
+    }
     let connection = &context.connection;
     let answer = match request {
         LinkRequest::Open { client } => open(&kafka, &context, &client).await,
@@ -47,17 +54,19 @@ pub(crate) async fn handle(
         }
         LinkRequest::Call(call) => return answer_call(kafka, context, call).await,
     };
-    Ok(Some(answer_response(&context, answer)))
+    Ok(Some(answer_response(&kafka, &context, answer)))
 }
 
 fn answer_response(
+    kafka: &KafkaServer,
     context: &RequestContext,
     answer: Result<LinkAnswer, LinkRefusal>,
 ) -> KafkaResponse {
     let mut out = KafkaResponse::new();
     out.write(|bytes| {
         bytes.put_i32(context.correlation_id);
-        answer.unwrap_or_else(LinkAnswer::Refused).encode(bytes);
+        let stamp = kafka.engine.last_stamp().bits();
+        answer.unwrap_or_else(LinkAnswer::Refused).encode(stamp, bytes);
     });
     out
 }
@@ -103,28 +112,28 @@ async fn answer_call(
 ) -> ResponseResult {
     let (body, share) = match request_body(&kafka, &context, &call).await {
         Ok(found) => found,
-        Err(refusal) => return Ok(Some(answer_response(&context, Err(refusal)))),
+        Err(refusal) => return Ok(Some(answer_response(&kafka, &context, Err(refusal)))),
     };
     kafka.metrics().count_request(call.api_key, body.len());
-    let row = route(call.api_key).filter(|row| row.serves(call.version));
-    let row = row.ok_or_else(|| BadRequest {
-        api: call.api_key,
-        version: call.version,
-        reason: "this API is not served in this version".to_owned(),
-    })?;
+    // It waits for the disk, which is no client's fault.
+    if call.api_key == ApiKey::Produce as i16 {
+        context.connection.request_quotas.clear_stalled();
+    }
     let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
-    let response = row.call(Arc::clone(&kafka), inner, body).await?.unwrap_or_default();
+    let response = routes::serve(Arc::clone(&kafka), inner, body)?.await?;
     drop(share);
+    // Kafka has no response to Produce with acks=0.
+    let Some(response) = response else { return Ok(None) };
     match call.response {
         ResponsePlace::Region { token, at, room } if response.len() > INLINE_BYTES_MAX => {
             let placed = place(&kafka, &context, response, (token, at, room)).await;
-            Ok(Some(answer_response(&context, placed.map(LinkAnswer::Placed))))
+            Ok(Some(answer_response(&kafka, &context, placed.map(LinkAnswer::Placed))))
         }
         ResponsePlace::Region { .. } | ResponsePlace::Inline => {
             let mut out = KafkaResponse::new();
             out.write(|bytes| {
                 bytes.put_i32(context.correlation_id);
-                LinkAnswer::begin_inline(bytes);
+                LinkAnswer::begin_inline(kafka.engine.last_stamp().bits(), bytes);
             });
             out.append(response);
             Ok(Some(out))
@@ -138,11 +147,6 @@ async fn request_body(
     context: &RequestContext,
     call: &LinkCall,
 ) -> Result<(Bytes, Option<QuotaPermit>), LinkRefusal> {
-    let is_served = [ApiKey::Produce as i16, ApiKey::Fetch as i16].contains(&call.api_key);
-    if !is_served {
-        let text = format!("only Produce and Fetch are called by a link. api={}", call.api_key);
-        return Err(refuse(RefusalCode::NotNow, text));
-    }
     let (token, at, length) = match &call.request {
         CallBody::Inline(body) => return Ok((body.clone(), None)),
         CallBody::Region { token, at, length } => (*token, *at, *length as usize),

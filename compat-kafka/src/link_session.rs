@@ -23,6 +23,8 @@ pub(crate) struct LinkSession {
     regions: HashMap<RegionToken, NamedRegion>,
     /// How many regions were named.
     named: u64,
+    /// Whether the log says that a stamp of the client was refused.
+    pub(crate) is_reported: bool,
 }
 
 #[derive(Debug)]
@@ -36,7 +38,8 @@ struct NamedRegion {
 pub(crate) struct OpenLink {
     pub(crate) link: VerbsLink,
     counted: LinkTraffic,
-    kafka: Arc<KafkaServer>,
+    /// Dropped after the link: what counts as closed has nothing open.
+    kafka: LinkCount,
     /// The task that closes the link if its device is removed.
     watch: AbortHandle,
 }
@@ -44,12 +47,13 @@ pub(crate) struct OpenLink {
 impl OpenLink {
     pub(crate) fn new(kafka: &Arc<KafkaServer>, link: VerbsLink, watch: AbortHandle) -> OpenLink {
         add(&kafka.metrics().links, 1);
-        OpenLink { link, counted: LinkTraffic::default(), kafka: Arc::clone(kafka), watch }
+        let kafka = LinkCount(Arc::clone(kafka));
+        OpenLink { link, counted: LinkTraffic::default(), kafka, watch }
     }
 
     /// Counts what was moved since the last time.
     pub(crate) fn count(&mut self) {
-        let (now, before, metrics) = (self.link.traffic(), self.counted, self.kafka.metrics());
+        let (now, before, metrics) = (self.link.traffic(), self.counted, self.kafka.0.metrics());
         add(&metrics.link_bytes_written, now.written_bytes - before.written_bytes);
         add(&metrics.link_bytes_read, now.read_bytes - before.read_bytes);
         add(&metrics.link_bytes_copied, now.copied_bytes - before.copied_bytes);
@@ -61,7 +65,16 @@ impl Drop for OpenLink {
     fn drop(&mut self) {
         self.count();
         self.watch.abort();
-        KafkaMetrics::subtract(&self.kafka.metrics().links, 1);
+    }
+}
+
+/// Counts an open link.
+#[derive(Debug)]
+struct LinkCount(Arc<KafkaServer>);
+
+impl Drop for LinkCount {
+    fn drop(&mut self) {
+        KafkaMetrics::subtract(&self.0.metrics().links, 1);
     }
 }
 

@@ -439,6 +439,12 @@ impl RequestQuotas {
         self.pipelined.mark_all_stalled();
     }
 
+    /// From now on, requests wait for neither.
+    pub(crate) fn clear_stalled(&self) {
+        self.large.clear_stalled();
+        self.pipelined.clear_stalled();
+    }
+
     /// Whether the connection holds the most that a connection may hold when it begins something
     /// new.
     pub(crate) fn are_exhausted(&self) -> bool {

@@ -16,10 +16,11 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, VersionRange};
 
 use crate::core::KafkaServer;
+use crate::metrics::add;
 use crate::request::{
     ApiHandler, BadRequest, RequestContext, ResponseFuture, ResponseResult, decode, encode,
 };
-use crate::{apis, guard};
+use crate::{apis, extension, guard};
 
 /// One row of the table.
 pub(crate) struct ApiRoute {
@@ -41,7 +42,7 @@ impl ApiRoute {
         }
     }
 
-    pub(crate) fn serves(&self, version: i16) -> bool {
+    fn serves(&self, version: i16) -> bool {
         self.versions.min <= version && version <= self.versions.max
     }
 
@@ -53,6 +54,30 @@ impl ApiRoute {
     ) -> ResponseFuture {
         (self.call)(kafka, context, body)
     }
+}
+
+/// Serves a request of any API but that of links.
+///
+/// # Errors
+/// The API is not served in this version.
+pub(crate) fn serve(
+    kafka: Arc<KafkaServer>,
+    context: RequestContext,
+    body: Bytes,
+) -> Result<ResponseFuture, BadRequest> {
+    let (api, version) = (context.api_key, context.version);
+    if api == extension::API_KEY {
+        return Ok(Box::pin(async move { extension::handle(&kafka, &context, body).await }));
+    }
+    if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED_VERSIONS.max {
+        return Ok(Box::pin(async move { apis::api_versions::unsupported_version(&context) }));
+    }
+    let Some(row) = route(api).filter(|row| row.serves(version)) else {
+        add(&kafka.metrics().bad_frames, 1);
+        let reason = "this API is not served in this version".to_owned();
+        return Err(BadRequest { api, version, reason });
+    };
+    Ok(row.call(kafka, context, body))
 }
 
 /// The route of an API. The rows are ordered by key.
@@ -84,8 +109,8 @@ static ROUTES: std::sync::LazyLock<Vec<ApiRoute>> = std::sync::LazyLock::new(|| 
             key: ApiKey::ApiVersions as i16,
             versions: apis::api_versions::SERVED_VERSIONS,
             advertised: apis::api_versions::SERVED_VERSIONS,
-            call: |kafka, context, body| {
-                Box::pin(async move { apis::api_versions::handle(&kafka, &context, body) })
+            call: |_, context, body| {
+                Box::pin(async move { apis::api_versions::handle(&context, body) })
             },
         },
         ApiRoute::of::<ListOffsetsRequest>(),

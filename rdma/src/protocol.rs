@@ -2,9 +2,13 @@
 //! connection, as bodies of one API of Kafka's protocol, so whatever guards that connection guards
 //! the memory too.
 //!
-//! A [`LinkRequest::Call`] is one of Kafka's own requests. Its body may be in the client's memory,
-//! from where the server reads it, and its response may go there. The bytes are the same as those
-//! on a connection without a link.
+//! A [`LinkRequest::Call`] is any other request of the connection. Its body may be in the client's
+//! memory, from where the server reads it, and its response may go there. The bytes are the same as
+//! those of a request by itself.
+//!
+//! Each message carries a stamp of the hybrid logical clock (64 bits, 0 for none): a client's is the
+//! highest that it received, and a server's is at or above that of all that the answer tells. So
+//! what a client does after it read something has a later stamp than what it read, on any server.
 //!
 //! Numbers are big-endian. A string has its length, of two bytes, in front of it.
 
@@ -121,6 +125,9 @@ pub enum RefusalCode {
     TooSmall,
     /// The server cannot do it now, or not by a link: go without.
     NotNow,
+    /// The stamp is too far ahead of the server's clock, or that clock cannot be trusted: find out
+    /// whose clock is wrong.
+    Clock,
 }
 
 impl RefusalCode {
@@ -131,6 +138,7 @@ impl RefusalCode {
             RefusalCode::UnknownToken => 3,
             RefusalCode::TooSmall => 4,
             RefusalCode::NotNow => 5,
+            RefusalCode::Clock => 6,
         }
     }
 
@@ -141,6 +149,7 @@ impl RefusalCode {
             2 => RefusalCode::NoLink,
             3 => RefusalCode::UnknownToken,
             4 => RefusalCode::TooSmall,
+            6 => RefusalCode::Clock,
             _ => RefusalCode::NotNow,
         }
     }
@@ -183,7 +192,9 @@ fn end(body: &Bytes) -> Result<(), BadMessage> {
 }
 
 impl LinkRequest {
-    pub fn encode(&self, out: &mut BytesMut) {
+    /// Encodes the request, with the highest stamp that the client received.
+    pub fn encode(&self, stamp: u64, out: &mut BytesMut) {
+        out.put_u64(stamp);
         match self {
             LinkRequest::Open { client } => {
                 out.put_u8(1);
@@ -206,10 +217,13 @@ impl LinkRequest {
         }
     }
 
+    /// The stamp, and the request.
+    ///
     /// # Errors
     ///
     /// [`BadMessage`].
-    pub fn decode(mut body: Bytes) -> Result<LinkRequest, BadMessage> {
+    pub fn decode(mut body: Bytes) -> Result<(u64, LinkRequest), BadMessage> {
+        let stamp = take_u64(&mut body)?;
         let request = match take_u8(&mut body)? {
             1 => LinkRequest::Open { client: take_address(&mut body)? },
             2 => {
@@ -218,15 +232,22 @@ impl LinkRequest {
                 LinkRequest::Expose { region }
             }
             3 => LinkRequest::Withdraw { token: take_u64(&mut body)? },
-            4 => return LinkCall::decode(body).map(LinkRequest::Call),
+            4 => return LinkCall::decode(body).map(|call| (stamp, LinkRequest::Call(call))),
             _ => return Err(BadMessage("no request begins so")),
         };
         end(&body)?;
-        Ok(request)
+        Ok((stamp, request))
     }
 }
 
 impl LinkCall {
+    /// Encodes what comes before the body of a call that is inline both ways.
+    pub fn begin_inline(stamp: u64, (api_key, version): (i16, i16), out: &mut BytesMut) {
+        let (request, response) = (CallBody::Inline(Bytes::new()), ResponsePlace::Inline);
+        let call = LinkCall { api_key, version, request, response };
+        LinkRequest::Call(call).encode(stamp, out);
+    }
+
     fn encode(&self, out: &mut BytesMut) {
         out.put_i16(self.api_key);
         out.put_i16(self.version);
@@ -277,7 +298,11 @@ impl LinkCall {
 }
 
 impl LinkAnswer {
-    pub fn encode(&self, out: &mut BytesMut) {
+    /// Encodes the answer, with a stamp that is at or above all that it tells.
+    pub fn encode(&self, stamp: u64, out: &mut BytesMut) {
+        if !matches!(self, LinkAnswer::Inline(_)) {
+            out.put_u64(stamp);
+        }
         match self {
             LinkAnswer::Opened { server } => {
                 out.put_u8(1);
@@ -290,7 +315,7 @@ impl LinkAnswer {
             }
             LinkAnswer::Withdrawn => out.put_u8(3),
             LinkAnswer::Inline(response) => {
-                LinkAnswer::begin_inline(out);
+                LinkAnswer::begin_inline(stamp, out);
                 out.put_slice(response);
             }
             LinkAnswer::Placed(length) => {
@@ -309,14 +334,18 @@ impl LinkAnswer {
     }
 
     /// Encodes what comes before the response of [`LinkAnswer::Inline`].
-    pub fn begin_inline(out: &mut BytesMut) {
+    pub fn begin_inline(stamp: u64, out: &mut BytesMut) {
+        out.put_u64(stamp);
         out.put_u8(4);
     }
 
+    /// The stamp, and the answer.
+    ///
     /// # Errors
     ///
     /// [`BadMessage`].
-    pub fn decode(mut body: Bytes) -> Result<LinkAnswer, BadMessage> {
+    pub fn decode(mut body: Bytes) -> Result<(u64, LinkAnswer), BadMessage> {
+        let stamp = take_u64(&mut body)?;
         let answer = match take_u8(&mut body)? {
             1 => LinkAnswer::Opened { server: take_address(&mut body)? },
             2 => {
@@ -336,7 +365,7 @@ impl LinkAnswer {
             _ => return Err(BadMessage("no answer begins so")),
         };
         end(&body)?;
-        Ok(answer)
+        Ok((stamp, answer))
     }
 }
 
@@ -388,6 +417,7 @@ mod tests {
             refused(RefusalCode::UnknownToken),
             refused(RefusalCode::TooSmall),
             refused(RefusalCode::NotNow),
+            refused(RefusalCode::Clock),
         ]
     }
 
@@ -395,9 +425,9 @@ mod tests {
     fn messages_come_back_from_their_bytes_and_from_no_others() {
         for request in requests() {
             let mut bytes = BytesMut::new();
-            request.encode(&mut bytes);
+            request.encode(99, &mut bytes);
             let bytes = bytes.freeze();
-            assert_eq!(LinkRequest::decode(bytes.clone()), Ok(request.clone()));
+            assert_eq!(LinkRequest::decode(bytes.clone()), Ok((99, request.clone())));
             let is_inline =
                 matches!(request, LinkRequest::Call(LinkCall { request: CallBody::Inline(_), .. }));
             let least = if is_inline { bytes.len() - 4 } else { bytes.len() };
@@ -412,9 +442,9 @@ mod tests {
         }
         for answer in answers() {
             let mut bytes = BytesMut::new();
-            answer.encode(&mut bytes);
+            answer.encode(99, &mut bytes);
             let bytes = bytes.freeze();
-            assert_eq!(LinkAnswer::decode(bytes.clone()), Ok(answer.clone()));
+            assert_eq!(LinkAnswer::decode(bytes.clone()), Ok((99, answer.clone())));
             let longer = Bytes::from([&bytes[..], b"x"].concat());
             let is_inline = matches!(answer, LinkAnswer::Inline(_));
             assert_eq!(LinkAnswer::decode(longer).is_ok(), is_inline, "{answer:?}");

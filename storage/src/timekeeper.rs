@@ -264,6 +264,31 @@ impl Timekeeper {
         }
     }
 
+    /// The last stamp that was given out, promised or received: at or above that of all that is visible.
+    /// It is what a message to a peer or a client carries.
+    pub fn last(&self) -> Hlc {
+        self.state.lock().clock.last()
+    }
+
+    /// Merges a stamp that came with a message: all that happens here from now on has a later one.
+    ///
+    /// # Errors
+    /// As [`Clock::receive`]. After [`ClockError::BoundReached`] a later bound is on its way to the disk;
+    /// try again when the frontier has advanced.
+    pub fn receive(&self, peer: Hlc) -> Result<(), ClockError> {
+        let mut state = self.state.lock();
+        // After the last promise of a store that closes, nothing happens in it.
+        if peer <= state.clock.last() || state.closing {
+            return Ok(());
+        }
+        let received = state.clock.receive(peer, self.wall.read());
+        state.report();
+        if matches!(received, Err(ClockError::BoundReached { .. })) || state.bound_due().is_some() {
+            self.want_renewal(&mut state);
+        }
+        received.map(drop)
+    }
+
     /// Ends the group: its appends are visible, or never will be.
     pub(crate) fn end_group(&self, synced_to: u64) {
         let mut state = self.state.lock();

@@ -7,7 +7,6 @@ use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::VersionRange;
 use rdma::protocol::LINK_API_KEY;
 
-use crate::core::KafkaServer;
 use crate::extension;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode, encode};
 use crate::response::KafkaResponse;
@@ -18,12 +17,11 @@ pub(crate) const SERVED_VERSIONS: VersionRange = VersionRange { min: 0, max: 4 }
 /// The name by which our own clients ask for the APIs that Kafka does not have.
 const OWN_CLIENT: &str = "freezeframe";
 
-pub(crate) fn handle(kafka: &KafkaServer, context: &RequestContext, body: Bytes) -> ResponseResult {
+pub(crate) fn handle(context: &RequestContext, body: Bytes) -> ResponseResult {
     let request = decode::<ApiVersionsRequest>(context, body)?;
     let mut response = listing();
     if *request.client_software_name == *OWN_CLIENT {
-        let link = kafka.options.links.is_some().then_some(LINK_API_KEY);
-        let own = [extension::API_KEY].into_iter().chain(link);
+        let own = [extension::API_KEY, LINK_API_KEY].into_iter();
         response.api_keys.extend(own.map(|key| ApiVersion::default().with_api_key(key)));
     }
     // KIP-511: a client's name must fit into metrics.

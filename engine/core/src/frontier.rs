@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hlc::{Cut, Hlc};
+use hlc::{ClockError, Cut, Hlc};
 
 use crate::engine_core::EngineCore;
 use crate::seek_error::SeekError;
@@ -46,6 +46,31 @@ impl EngineCore {
                 || tokio::time::timeout_at(deadline, advanced).await.is_err()
             {
                 return timekeeper.frontier();
+            }
+        }
+    }
+
+    /// A stamp at or above that of all that is visible. A message to a client carries it.
+    pub fn last_stamp(&self) -> Hlc {
+        self.store.timekeeper().last()
+    }
+
+    /// Merges a stamp that came with a message: all that happens here from now on has a later one.
+    ///
+    /// # Errors
+    /// The stamp is too far ahead, or the clock cannot be trusted.
+    pub async fn receive_stamp(&self, peer: Hlc) -> Result<(), ClockError> {
+        let timekeeper = self.store.timekeeper();
+        let deadline = tokio::time::Instant::now() + BOUND_RENEWAL_WAIT_MAX;
+        loop {
+            let advanced = self.shared.frontier_advanced.notified();
+            match timekeeper.receive(peer) {
+                Err(error @ ClockError::BoundReached { .. }) => {
+                    if tokio::time::timeout_at(deadline, advanced).await.is_err() {
+                        return Err(error);
+                    }
+                }
+                received => return received,
             }
         }
     }
