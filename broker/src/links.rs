@@ -88,9 +88,7 @@ fn open_ports(
     }
     let bytes_max = options.memory_bytes_max.unwrap_or(payload_bytes_max);
     let arena = MemoryArena::new(opened, bytes_max).context("register memory")?;
-    for device in arena.devices() {
-        tokio::spawn(device.clone().watch());
-    }
+    arena.watch_devices();
     tracing::info!("rdma devices: {}", names.join("; "));
     Ok(Some(LinkDevices { arena, completion_mode: options.completion_mode }))
 }

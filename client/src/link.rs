@@ -12,7 +12,7 @@ use rdma::protocol::{
     CallBody, INLINE_BYTES_MAX, LinkAnswer, LinkCall, LinkRefusal, LinkRequest, RefusalCode,
     RegionToken, ResponsePlace,
 };
-use rdma::{ExposedMemory, LinkAddress, PeerEnd, VerbsDevice, devices, usable_ports};
+use rdma::{ExposedMemory, LinkAddress, PeerEnd, VerbsDevice, WeakDevice, devices, usable_ports};
 use tokio::task::AbortHandle;
 
 /// Regions have a multiple of this length.
@@ -50,7 +50,9 @@ pub(crate) struct ClientLink {
     _end: PeerEnd,
     request: Option<NamedMemory>,
     responses: Vec<NamedMemory>,
-    device: VerbsDevice,
+    /// Not kept open: the kernel removes it only once nobody has it open.
+    device: WeakDevice,
+    name: String,
     /// The task that learns of the removal of the device.
     watch: AbortHandle,
 }
@@ -132,12 +134,18 @@ impl ClientLink {
         end.connect(&server).map_err(|error| LinkFailure::Lost(error.to_string()))?;
         let watch = tokio::spawn(device.clone().watch()).abort_handle();
         tracing::debug!(device = %device.choice(), "records move by RDMA");
-        Ok(ClientLink { _end: end, request: None, responses: Vec::new(), device, watch })
+        let (name, device) = (device.choice().to_string(), device.downgrade());
+        Ok(ClientLink { _end: end, request: None, responses: Vec::new(), device, name, watch })
     }
 
     /// The device, and its address.
     pub(crate) fn describe(&self) -> String {
-        self.device.choice().to_string()
+        self.name.clone()
+    }
+
+    fn device<E>(&self) -> Result<VerbsDevice, LinkFailure<E>> {
+        let gone = || LinkFailure::Lost("the RDMA device of this machine is gone".to_owned());
+        self.device.upgrade().ok_or_else(gone)
     }
 
     /// Sends a request with the given body, and returns the response with its header. A long body
@@ -149,9 +157,7 @@ impl ClientLink {
         body: &[u8],
         room: usize,
     ) -> Result<Bytes, LinkFailure<X::Error>> {
-        if self.device.is_lost() {
-            return Err(LinkFailure::Lost("the RDMA device of this machine is gone".to_owned()));
-        }
+        self.device()?;
         let request = match body.len() > INLINE_BYTES_MAX {
             true => self.place_request(connection, body).await?,
             false => CallBody::Inline(Bytes::copy_from_slice(body)),
@@ -242,7 +248,7 @@ impl ClientLink {
         length: usize,
     ) -> Result<NamedMemory, LinkFailure<X::Error>> {
         let length = length.next_multiple_of(REGION_STEP_BYTES);
-        let memory = ExposedMemory::new(&self.device, length)
+        let memory = ExposedMemory::new(&self.device()?, length)
             .map_err(|error| LinkFailure::Lost(error.to_string()))?;
         let request = LinkRequest::Expose { region: memory.region() };
         match connection.exchange(&request).await.map_err(LinkFailure::Connection)? {

@@ -79,18 +79,17 @@ async fn open(
     let no_device = |why: &dyn std::fmt::Display| refuse(RefusalCode::NoDevice, why);
     let devices = kafka.options.links.as_ref();
     let devices = devices.ok_or_else(|| no_device(&"the server uses no RDMA device"))?;
-    let nth = devices.nth_device(context.local.ip());
-    let nth = nth.ok_or_else(|| no_device(&"the RDMA devices of the server are gone"))?;
+    let device = devices.device_at(context.local.ip());
+    let device = device.ok_or_else(|| no_device(&"the RDMA devices of the server are gone"))?;
     let mut session = context.connection.link.lock().await;
     session.link = None;
     let connect = || {
-        let mut link = VerbsLink::new(&devices.arena, nth, devices.completion_mode)?;
+        let mut link = VerbsLink::new(&devices.arena, &device, devices.completion_mode)?;
         link.connect(client)?;
         Ok::<_, rdma::VerbsError>(link)
     };
     let link = connect().map_err(|error| no_device(&error))?;
     let server = link.address();
-    let device = devices.arena.devices()[nth].clone();
     tracing::debug!(peer = %context.peer, device = %device.choice(), "a link is open");
     let watch = tokio::spawn(close_with_device(Arc::downgrade(&context.connection), device));
     session.link = Some(OpenLink::new(kafka, link, watch.abort_handle()));

@@ -16,10 +16,10 @@ pub struct LinkDevices {
 impl LinkDevices {
     /// The device for a client that came to the address `local`: the one with that address, or else
     /// the first. `None` if all are gone.
-    pub(crate) fn nth_device(&self, local: IpAddr) -> Option<usize> {
-        let usable = || self.arena.devices().iter().enumerate().filter(|(_, of)| !of.is_lost());
-        let is_local = |of: &VerbsDevice| of.choice().gid.address.ip() == local;
-        let found = usable().find(|(_, of)| is_local(of)).or_else(|| usable().next());
-        found.map(|(nth, _)| nth)
+    pub(crate) fn device_at(&self, local: IpAddr) -> Option<VerbsDevice> {
+        let mut devices = self.arena.devices();
+        let is_local = |device: &VerbsDevice| device.choice().gid.address.ip() == local;
+        let nth = devices.iter().position(is_local).unwrap_or(0);
+        (nth < devices.len()).then(|| devices.swap_remove(nth))
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ const UNPACKED: DecompressionLimit = DecompressionLimit { decompressed_bytes_max
 struct LinkServer {
     server: TestKafkaServer,
     has_device: bool,
+    /// The device's name.
+    device: String,
+    arena: Option<MemoryArena>,
 }
 
 impl LinkServer {
@@ -52,17 +56,20 @@ impl LinkServer {
             let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
             return LinkServer::start_with(local, KafkaOptions::default(), false).await;
         };
-        let address = port.gid.address.ip();
+        let (address, device) = (port.gid.address.ip(), port.device.clone());
         let arena = MemoryArena::new(vec![VerbsDevice::open(port).unwrap()], 256 * MIB).unwrap();
-        let links = Some(LinkDevices { arena, completion_mode: CompletionMode::Sleep });
-        LinkServer::start_with(address, KafkaOptions { links, ..KafkaOptions::default() }, true)
-            .await
+        arena.watch_devices();
+        let links =
+            Some(LinkDevices { arena: arena.clone(), completion_mode: CompletionMode::Sleep });
+        let options = KafkaOptions { links, ..KafkaOptions::default() };
+        let started = LinkServer::start_with(address, options, true).await;
+        LinkServer { device, arena: Some(arena), ..started }
     }
 
     async fn start_with(address: IpAddr, options: KafkaOptions, has_device: bool) -> LinkServer {
         let disk = std::sync::Arc::new(MemoryDisk::new());
         let server = TestKafkaServer::start_at(address, disk, options, 64 * MIB).await;
-        LinkServer { server, has_device }
+        LinkServer { server, has_device, device: String::new(), arena: None }
     }
 
     /// The links that can be had here.
@@ -94,6 +101,12 @@ impl LinkServer {
             load(&metrics.link_bytes_read),
             load(&metrics.link_bytes_copied),
         )
+    }
+
+    /// What links have of devices: queue pairs, regions and open devices.
+    fn held_by_links(&self) -> (u64, u64, u64) {
+        let (all, arena) = (resources(), self.arena.as_ref().map_or(0, MemoryArena::registrations));
+        (all.queue_pairs, all.registrations - arena, all.devices)
     }
 
     fn open_links(&self) -> u64 {
@@ -313,10 +326,10 @@ fn nothing_is_left_of_the_links_of_clients_that_go_or_die() {
         for _ in 0..5 {
             produce(&mut client, "t", 0, &batch).await;
         }
-        client.fetch("t", &[(0, 0)], &FetchOptions::default()).await.unwrap();
         drop(client);
         server.links_closed().await;
-        let before = resources();
+        let before = server.held_by_links();
+        assert_eq!(before, (0, 0, 1));
         for nth in 0..20 {
             let mut client = server.client(LinkChoice::Rdma).await;
             let options = FetchOptions::default();
@@ -325,7 +338,7 @@ fn nothing_is_left_of_the_links_of_clients_that_go_or_die() {
             let _ = timeout(Duration::from_millis(nth * 3), fetch).await;
         }
         // The server may open a link after its client has gone, and close it then.
-        while resources() != before || server.open_links() > 0 {
+        while server.held_by_links() != before || server.open_links() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // A stock client finds everything as it was.
@@ -333,6 +346,78 @@ fn nothing_is_left_of_the_links_of_clients_that_go_or_die() {
         let (error, batches) = stock.fetch("t", 4).await.unwrap();
         assert_eq!(error, 0);
         assert!(batches[61..] == batch[61..]);
+    });
+}
+
+async fn rdma(arguments: String) {
+    let run = move || Command::new("rdma").args(arguments.split(' ')).status().unwrap();
+    assert!(tokio::task::spawn_blocking(run).await.unwrap().success());
+}
+
+/// Waits until the process has so many devices open.
+async fn devices_open(count: u64) {
+    while resources().devices != count {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Each side gives back all that it has of a device that is removed, even if it does nothing at the
+/// time, and goes on over TCP.
+#[test]
+fn a_device_that_is_removed_takes_nothing_with_it() {
+    // Only where the test owns the machine.
+    if std::env::var_os("FREEZEFRAME_RDMA_OWNED").is_none() {
+        eprintln!("not run: it removes devices, which only the virtual machine of rdma/vm lends");
+        return;
+    }
+    run(async {
+        let server = LinkServer::start().await;
+        server.topic("t", 1).await;
+        let large = batch(1, 1, 500_000);
+        let mut client = server.client(LinkChoice::Auto).await;
+        let mut idle = server.client(LinkChoice::Rdma).await;
+        for client in [&mut client, &mut idle] {
+            produce(client, "t", 0, &large).await;
+        }
+        let kept = client.fetch("t", &[(0, 0)], &FetchOptions::default()).await.unwrap();
+        assert_eq!((server.open_links(), resources().devices), (2, 3));
+        // The clients come from the other end of the wire.
+        let of_clients = if server.device == "rxe0" { "rxe1" } else { "rxe0" };
+        rdma(format!("link delete {of_clients}")).await;
+        devices_open(1).await;
+        let written = [&large, &large, &large].map(record_values).concat();
+        produce(&mut client, "t", 0, &large).await;
+        assert!(values(&mut client, "t", 0, 3).await == written);
+        let batches = BTreeMap::from([(0, large.clone())]);
+        let error = idle.produce("t", RequiredAcks::All, batches.clone()).await.unwrap_err();
+        assert!(matches!(error, ClientError::NoLink { .. }), "{error}");
+        assert!(kept[0].batches[61..].starts_with(&large[61..]));
+        drop((client, idle));
+        server.links_closed().await;
+
+        rdma(format!("link add {of_clients} type rxe netdev wire{}", &of_clients[3..])).await;
+        let mut client = server.client(LinkChoice::Auto).await;
+        let mut idle = server.client(LinkChoice::Rdma).await;
+        for client in [&mut client, &mut idle] {
+            assert!(values(client, "t", 0, 3).await == written);
+        }
+        assert_eq!((server.open_links(), resources().devices), (2, 3));
+        rdma(format!("link delete {}", server.device)).await;
+        server.links_closed().await;
+        devices_open(2).await;
+        assert!(values(&mut client, "t", 0, 3).await == written);
+        let error = idle.produce("t", RequiredAcks::All, batches).await.unwrap_err();
+        assert!(matches!(error, ClientError::NoLink { .. }), "{error}");
+        drop((client, idle));
+        // Those who come later are told, and what the server had of the device is given back.
+        let mut late = server.client(LinkChoice::Rdma).await;
+        let why = late.link().await.unwrap().unwrap_err();
+        assert!(why.contains("gone"), "{why}");
+        drop(late);
+        devices_open(0).await;
+        assert_eq!((resources().registrations, resources().pinned_bytes), (0, 0));
+        rdma(format!("link add {} type rxe netdev wire{}", server.device, &server.device[3..]))
+            .await;
     });
 }
 

@@ -32,5 +32,5 @@ pub use gid::{GidAddress, GidKind, PortGid};
 pub use link::{Link, LinkError, RemoteRegion};
 pub use verbs::{
     ArenaBuffer, CompletionMode, ExposedMemory, LinkTraffic, MemoryArena, PIECES_MAX, PeerEnd,
-    RdmaResources, VerbsDevice, VerbsError, VerbsLink, find_library, resources,
+    RdmaResources, VerbsDevice, VerbsError, VerbsLink, WeakDevice, find_library, resources,
 };

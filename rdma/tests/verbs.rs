@@ -47,7 +47,7 @@ impl Pair {
         let server = VerbsDevice::open(of_server).unwrap();
         let client = VerbsDevice::open(of_client).unwrap();
         let arena = MemoryArena::new(vec![server], 64 * MIB).unwrap();
-        let mut link = VerbsLink::new(&arena, 0, mode).unwrap();
+        let mut link = VerbsLink::new(&arena, &arena.devices()[0], mode).unwrap();
         let mut peer = PeerEnd::new(&client).unwrap();
         link.connect(&peer.address()).unwrap();
         peer.connect(&link.address()).unwrap();
@@ -306,7 +306,8 @@ fn an_address_that_nobody_has_breaks_the_link_in_bounded_time() {
     run(async {
         let Some(mut pair) = Pair::connect() else { return };
         let memory = pair.expose(4096);
-        let mut link = VerbsLink::new(&pair.arena, 0, CompletionMode::Sleep).unwrap();
+        let mut link =
+            VerbsLink::new(&pair.arena, &pair.arena.devices()[0], CompletionMode::Sleep).unwrap();
         let mut nobody = pair.peer.address();
         nobody.queue_pair ^= 0x00_5000;
         link.connect(&nobody).unwrap();

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -26,6 +27,8 @@ const SEGMENT_CHUNKS: usize = SEGMENT_BYTES / CHUNK_BYTES;
 const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
 /// Buffers in a shared chunk begin at multiples of this.
 const SHARED_ALIGNMENT: usize = 64;
+/// How long no memory is registered after that failed.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// How many free segments stay registered.
 const FREE_SEGMENTS_MAX: usize = 16;
 
@@ -44,7 +47,8 @@ struct ArenaMemory {
     state: Mutex<ArenaState>,
     /// The keys of each segment, by device. They are valid while a chunk of the segment is taken.
     keys: Box<[AtomicU32]>,
-    devices: Vec<VerbsDevice>,
+    /// How many devices there were at the start.
+    device_count: usize,
     /// Behind `state`, because registrations end before the mapping does.
     mapping: AnonymousMapping,
 }
@@ -54,13 +58,17 @@ struct ArenaState {
     segments: Vec<ArenaSegment>,
     /// How many segments are registered and have no chunk that is taken.
     free_segments: usize,
+    /// Those that are gone are `None`.
+    devices: Vec<Option<VerbsDevice>>,
+    /// When memory could not be registered: until some time after, none is.
+    failed: Option<Instant>,
 }
 
 #[derive(Default)]
 struct ArenaSegment {
     chunks_taken: usize,
-    /// One for each device, if it is registered.
-    registrations: Option<Vec<MemoryRegistration>>,
+    /// One for each device that is not gone, if it is registered.
+    registrations: Option<Vec<Option<MemoryRegistration>>>,
 }
 
 /// Which chunks are taken.
@@ -118,9 +126,12 @@ impl MemoryArena {
             chunks: ChunkMap::new(segments * SEGMENT_CHUNKS),
             segments: (0..segments).map(|_| ArenaSegment::default()).collect(),
             free_segments: 0,
+            devices: devices.into_iter().map(Some).collect(),
+            failed: None,
         };
-        let keys = (0..segments * devices.len()).map(|_| AtomicU32::new(0)).collect();
-        let arena = ArenaMemory { state: Mutex::new(state), keys, devices, mapping };
+        let device_count = state.devices.len();
+        let keys = (0..segments * device_count).map(|_| AtomicU32::new(0)).collect();
+        let arena = ArenaMemory { state: Mutex::new(state), keys, device_count, mapping };
         arena.register(&mut arena.state.lock(), 0)?;
         arena.state.lock().free_segments = 1;
         let shared = Mutex::new(None);
@@ -166,17 +177,48 @@ impl MemoryArena {
         while at < end {
             let segment = at / SEGMENT_BYTES;
             let next = end.min((segment + 1) * SEGMENT_BYTES);
-            let lkey = self.0.memory.keys[segment * self.0.memory.devices.len() + device]
-                .load(Ordering::Acquire);
+            let key = &self.0.memory.keys[segment * self.0.memory.device_count + device];
+            let lkey = key.load(Ordering::Acquire);
             pieces.push(IbvSge { addr: start + at as u64, length: (next - at) as u32, lkey });
             at = next;
         }
         true
     }
 
-    /// The devices that may use it.
-    pub fn devices(&self) -> &[VerbsDevice] {
-        &self.0.memory.devices
+    /// The devices that may use it and are not gone.
+    pub fn devices(&self) -> Vec<VerbsDevice> {
+        let state = self.0.memory.state.lock();
+        state.devices.iter().flatten().filter(|device| !device.is_lost()).cloned().collect()
+    }
+
+    /// The place of a device among those of the arena.
+    pub(super) fn position_of(&self, device: &VerbsDevice) -> Option<usize> {
+        let state = self.0.memory.state.lock();
+        state.devices.iter().position(|found| found.as_ref().is_some_and(|found| found == device))
+    }
+
+    /// Watches the devices, until the arena is dropped: what belongs to one that is gone is dropped
+    /// then, because the kernel waits for that. It must be called within a runtime.
+    pub fn watch_devices(&self) {
+        for device in self.devices() {
+            let memory = Arc::downgrade(&self.0.memory);
+            let watched = async move {
+                if let Err(error) = device.watch().await {
+                    tracing::warn!(%error, "an RDMA device cannot be watched, and is not used");
+                }
+                if let Some(memory) = memory.upgrade() {
+                    memory.forget_lost_devices();
+                }
+            };
+            tokio::spawn(watched);
+        }
+    }
+
+    /// How many registrations its memory has.
+    pub fn registrations(&self) -> u64 {
+        let state = self.0.memory.state.lock();
+        let segments = state.segments.iter().filter_map(|segment| segment.registrations.as_ref());
+        segments.flatten().flatten().count() as u64
     }
 }
 
@@ -191,6 +233,21 @@ fn chunks_in(segment: usize, chunks: &Range<usize>) -> usize {
 }
 
 impl ArenaMemory {
+    fn forget_lost_devices(&self) {
+        let mut state = self.state.lock();
+        for nth in 0..state.devices.len() {
+            if state.devices[nth].as_ref().is_none_or(|device| !device.is_lost()) {
+                continue;
+            }
+            for segment in &mut state.segments {
+                if let Some(registrations) = &mut segment.registrations {
+                    registrations[nth] = None;
+                }
+            }
+            state.devices[nth] = None;
+        }
+    }
+
     /// Takes `count` chunks in a row; `None` as for [`MemoryArena::take`].
     fn take_run(self: &Arc<ArenaMemory>, count: usize) -> Option<ChunkRun> {
         let mut state = self.state.lock();
@@ -198,7 +255,10 @@ impl ArenaMemory {
         let segments = segments_of(&chunks);
         for segment in segments.clone() {
             if let Err(error) = self.take_segment(&mut state, segment, &chunks) {
-                tracing::warn!(%error, "memory for RDMA cannot be registered");
+                if let Some(error) = error {
+                    tracing::warn!(%error, "memory for RDMA cannot be registered; payloads are copied");
+                    state.failed = Some(Instant::now());
+                }
                 for taken in segments.start..segment {
                     self.free_segment(&mut state, taken, &chunks);
                 }
@@ -211,32 +271,40 @@ impl ArenaMemory {
 
     fn register(&self, state: &mut ArenaState, segment: usize) -> Result<(), VerbsError> {
         let range = (segment * SEGMENT_BYTES, SEGMENT_BYTES);
-        let mut registrations = Vec::with_capacity(self.devices.len());
-        for device in &self.devices {
+        let mut registrations = Vec::with_capacity(self.device_count);
+        for device in &state.devices {
+            let Some(device) = device.as_ref().filter(|device| !device.is_lost()) else {
+                registrations.push(None);
+                continue;
+            };
             // SAFETY: registrations are dropped with `state`, before the mapping is.
             let registration = unsafe {
                 MemoryRegistration::new(device, &self.mapping, range, ACCESS_LOCAL_WRITE)?
             };
-            registrations.push(registration);
+            registrations.push(Some(registration));
         }
         for (nth, registration) in registrations.iter().enumerate() {
-            let key = &self.keys[segment * self.devices.len() + nth];
-            key.store(registration.local_key(), Ordering::Release);
+            let key = &self.keys[segment * self.device_count + nth];
+            key.store(registration.as_ref().map_or(0, |it| it.local_key()), Ordering::Release);
         }
         state.segments[segment].registrations = Some(registrations);
         Ok(())
     }
 
-    /// Counts `chunks` in `segment` as taken, and registers it if it is not.
+    /// Counts `chunks` in `segment` as taken, and registers it if it is not. An error without a
+    /// cause is one that was reported a short while ago.
     fn take_segment(
         &self,
         state: &mut ArenaState,
         segment: usize,
         chunks: &Range<usize>,
-    ) -> Result<(), VerbsError> {
+    ) -> Result<(), Option<VerbsError>> {
         if state.segments[segment].chunks_taken == 0 {
             match state.segments[segment].registrations {
-                None => self.register(state, segment)?,
+                None if state.failed.is_some_and(|at| at.elapsed() < RETRY_AFTER) => {
+                    return Err(None);
+                }
+                None => self.register(state, segment).map_err(Some)?,
                 Some(_) => state.free_segments -= 1,
             }
         }
@@ -264,9 +332,7 @@ impl ArenaMemory {
 
 impl std::fmt::Debug for MemoryArena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryArena")
-            .field("devices", &self.0.memory.devices)
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryArena").field("devices", &self.devices()).finish_non_exhaustive()
     }
 }
 

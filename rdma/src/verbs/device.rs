@@ -1,11 +1,15 @@
 //! An open device: one port of it, and one of the port's addresses.
 
 use std::ffi::CStr;
+use std::fs::DirEntry;
 use std::io;
+use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::descriptor::watch_descriptor;
@@ -16,6 +20,9 @@ use super::ffi::{
 use super::resources::{DEVICES, add, subtract};
 use crate::choice::DeviceChoice;
 use crate::gid::GidAddress;
+
+/// How often it is looked whether the kernel still shows a device.
+const CLASS_ENTRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +45,9 @@ pub enum VerbsError {
         /// The port's number.
         port: u8,
     },
+    /// The device was removed.
+    #[error("the device {0} is gone")]
+    Gone(String),
     /// A call of the library failed.
     #[error("{call} failed: {source}{}", help(.call, .source))]
     Call {
@@ -98,6 +108,17 @@ pub(crate) struct DeviceLimits {
     pub(crate) reads_max: (u8, u8),
 }
 
+/// What is given back when the device is gone, although somebody still has it.
+pub(super) trait DeviceResource: Send + Sync {
+    fn give_back(&self);
+}
+
+impl<T: Send> DeviceResource for Mutex<Option<T>> {
+    fn give_back(&self) {
+        *self.lock() = None;
+    }
+}
+
 /// A port of an open device, with its protection domain. Clones are the same one.
 #[derive(Clone)]
 pub struct VerbsDevice(Arc<DeviceState>);
@@ -112,6 +133,18 @@ struct DeviceState {
     mtu: i32,
     is_lost: AtomicBool,
     lost: watch::Sender<bool>,
+    resources: Mutex<Vec<Weak<dyn DeviceResource>>>,
+}
+
+/// A device that is not kept open.
+#[derive(Clone, Debug)]
+pub struct WeakDevice(Weak<DeviceState>);
+
+impl WeakDevice {
+    /// The device, unless it is gone, or nobody keeps it open.
+    pub fn upgrade(&self) -> Option<VerbsDevice> {
+        self.0.upgrade().map(VerbsDevice).filter(|device| !device.is_lost())
+    }
 }
 
 // SAFETY: libibverbs allows every function on a context, and on what belongs to it, from any thread
@@ -152,6 +185,7 @@ impl VerbsDevice {
             mtu: 0,
             is_lost: AtomicBool::new(false),
             lost: watch::Sender::new(false),
+            resources: Mutex::default(),
         };
         state.query()?;
         Ok(VerbsDevice(Arc::new(state)))
@@ -198,17 +232,40 @@ impl VerbsDevice {
     }
 
     /// Returns once the device is gone. Those who use it must drop everything that belongs to it
-    /// then: the kernel waits for that.
+    /// then, because the kernel waits for that; what clients expose is given back by itself.
     pub async fn lost(&self) {
         let mut lost = self.0.lost.subscribe();
         // The sender lives as long as `self`.
         let _ = lost.wait_for(|lost| *lost).await;
     }
 
+    /// The device, without keeping it open.
+    pub fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
+    }
+
+    /// Has `resource` given back when the device is gone.
+    pub(super) fn add_resource(&self, resource: &Arc<impl DeviceResource + 'static>) {
+        let mut resources = self.0.resources.lock();
+        if resources.len() == resources.capacity() {
+            resources.retain(|resource| resource.strong_count() > 0);
+        }
+        let weak = Arc::downgrade(resource);
+        resources.push(weak);
+        drop(resources);
+        if self.is_lost() {
+            resource.give_back();
+        }
+    }
+
     /// Declares the device gone.
     pub(super) fn set_lost(&self) {
         self.0.is_lost.store(true, Ordering::Release);
         self.0.lost.send_replace(true);
+        let resources = std::mem::take(&mut *self.0.resources.lock());
+        for resource in resources.iter().filter_map(Weak::upgrade) {
+            resource.give_back();
+        }
     }
 
     /// Takes the kernel's messages about the device until it is gone. Each open device needs one
@@ -216,24 +273,34 @@ impl VerbsDevice {
     ///
     /// # Errors
     ///
-    /// The messages cannot be waited for.
+    /// The messages cannot be waited for. The device counts as gone then.
     pub async fn watch(self) -> io::Result<()> {
+        let watched = self.take_events().await;
+        tracing::warn!(device = %self.0.choice.device, "the RDMA device is gone");
+        self.set_lost();
+        watched
+    }
+
+    /// Takes messages until one says that the device is gone. Some drivers, software RoCE among
+    /// them, say nothing: the kernel takes the device out of its class, and waits for its users.
+    async fn take_events(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open for as long as the context is, which `self` keeps open.
         let readable = unsafe { watch_descriptor((*self.context()).async_fd)? };
+        let class_entry = class_entry_of(&self.0.choice.device);
         loop {
-            let mut ready = readable.readable().await?;
-            match self.take_event() {
-                Ok(EVENT_DEVICE_FATAL) => {
-                    tracing::warn!(device = %self.0.choice.device, "the RDMA device is gone");
-                    self.set_lost();
+            let found = tokio::time::timeout(CLASS_ENTRY_INTERVAL, readable.readable()).await;
+            let Ok(ready) = found else {
+                if class_entry.as_ref().is_some_and(|entry| !entry.exists()) {
                     return Ok(());
                 }
+                continue;
+            };
+            let mut ready = ready?;
+            match self.take_event() {
+                Ok(EVENT_DEVICE_FATAL) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-                Err(error) => {
-                    self.set_lost();
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -252,6 +319,15 @@ impl VerbsDevice {
             Ok(event.assume_init().event_type)
         }
     }
+}
+
+/// What the kernel shows of a device to those who use it from outside of the kernel.
+fn class_entry_of(device: &str) -> Option<PathBuf> {
+    let mut entries = std::fs::read_dir("/sys/class/infiniband_verbs").ok()?.flatten();
+    let is_its = |entry: &DirEntry| {
+        std::fs::read_to_string(entry.path().join("ibdev")).is_ok_and(|name| name.trim() == device)
+    };
+    entries.find(is_its).map(|entry| entry.path())
 }
 
 fn open_context(
@@ -327,6 +403,12 @@ impl Drop for DeviceState {
             (self.verbs.close_device)(self.context.as_ptr());
         }
         subtract(&DEVICES, 1);
+    }
+}
+
+impl PartialEq for VerbsDevice {
+    fn eq(&self, other: &VerbsDevice) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::device::{VerbsDevice, VerbsError};
 use super::ffi::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
@@ -15,7 +16,12 @@ use crate::link::RemoteRegion;
 /// The client's end of a link. It lets the server work on [`ExposedMemory`] of the same device, and
 /// does nothing by itself. Once it is dropped, the server can reach none of it.
 #[derive(Debug)]
-pub struct PeerEnd(QueuePair);
+pub struct PeerEnd {
+    /// `None` if the device is gone.
+    pair: Arc<Mutex<Option<QueuePair>>>,
+    address: LinkAddress,
+    device: String,
+}
 
 impl PeerEnd {
     /// Creates the end. It must be called within a runtime.
@@ -24,12 +30,16 @@ impl PeerEnd {
     ///
     /// [`VerbsError`].
     pub fn new(device: &VerbsDevice) -> Result<PeerEnd, VerbsError> {
-        QueuePair::new(device, (1, 1), PeerAccess::ReadWrite).map(PeerEnd)
+        let pair = QueuePair::new(device, (1, 1), PeerAccess::ReadWrite)?;
+        let address = pair.address();
+        let pair = Arc::new(Mutex::new(Some(pair)));
+        device.add_resource(&pair);
+        Ok(PeerEnd { pair, address, device: device.choice().device.clone() })
     }
 
     /// What the server must know to connect with it.
     pub fn address(&self) -> LinkAddress {
-        self.0.address()
+        self.address
     }
 
     /// Connects it with the server's end.
@@ -38,7 +48,10 @@ impl PeerEnd {
     ///
     /// [`VerbsError`].
     pub fn connect(&mut self, server: &LinkAddress) -> Result<(), VerbsError> {
-        self.0.connect(server)
+        match &mut *self.pair.lock() {
+            Some(pair) => pair.connect(server),
+            None => Err(VerbsError::Gone(self.device.clone())),
+        }
     }
 }
 
@@ -53,8 +66,11 @@ impl PeerEnd {
 pub struct ExposedMemory(Arc<ExposedBytes>);
 
 struct ExposedBytes {
-    /// Before the mapping, so that no device uses memory that is not mapped.
-    registration: MemoryRegistration,
+    /// Before the mapping, so that no device uses memory that is not mapped. `None` if the device
+    /// is gone.
+    _registration: Arc<Mutex<Option<MemoryRegistration>>>,
+    /// The key of the registration.
+    key: u32,
     mapping: AnonymousMapping,
 }
 
@@ -71,7 +87,11 @@ impl ExposedMemory {
         // SAFETY: the registration is dropped before the mapping.
         let registration =
             unsafe { MemoryRegistration::new(device, &mapping, (0, length), access)? };
-        Ok(ExposedMemory(Arc::new(ExposedBytes { registration, mapping })))
+        let key = registration.remote_key();
+        let registration = Arc::new(Mutex::new(Some(registration)));
+        device.add_resource(&registration);
+        let exposed = ExposedBytes { _registration: registration, key, mapping };
+        Ok(ExposedMemory(Arc::new(exposed)))
     }
 
     /// How the server names it.
@@ -79,7 +99,7 @@ impl ExposedMemory {
         RemoteRegion {
             address: self.0.mapping.as_ptr() as u64,
             length: self.0.mapping.length() as u64,
-            key: self.0.registration.remote_key(),
+            key: self.0.key,
         }
     }
 

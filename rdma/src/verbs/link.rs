@@ -58,6 +58,7 @@ pub struct VerbsLink {
     arena: MemoryArena,
     /// The place of the device among those of the arena.
     nth_device: usize,
+    device: VerbsDevice,
     /// How many work requests the device has got.
     posted: u64,
     /// How many of them are done.
@@ -71,18 +72,18 @@ pub struct VerbsLink {
 }
 
 impl VerbsLink {
-    /// Creates the server's end on the `nth` device of the arena. It must be called within a
-    /// runtime.
+    /// Creates the server's end on a device of the arena. It must be called within a runtime.
     ///
     /// # Errors
     ///
     /// [`VerbsError`].
     pub fn new(
         arena: &MemoryArena,
-        nth_device: usize,
+        device: &VerbsDevice,
         mode: CompletionMode,
     ) -> Result<VerbsLink, VerbsError> {
-        let device = &arena.devices()[nth_device];
+        let gone = || VerbsError::Gone(device.choice().device.clone());
+        let nth_device = arena.position_of(device).ok_or_else(gone)?;
         let limits = device.limits();
         let requests_max = limits.requests_max.min(REQUESTS_MAX);
         let pieces_max = limits.pieces_max.min(PIECES_MAX);
@@ -93,6 +94,7 @@ impl VerbsLink {
             held: VecDeque::new(),
             arena: arena.clone(),
             nth_device,
+            device: device.clone(),
             posted: 0,
             completed: 0,
             requests_max,
@@ -128,17 +130,13 @@ impl VerbsLink {
         self.pieces_max = pieces.clamp(1, self.pieces_max);
     }
 
-    fn device(&self) -> &VerbsDevice {
-        &self.arena.devices()[self.nth_device]
-    }
-
     /// Prepares for a transfer: after a call that was dropped, its memory must not be used again
     /// before the device is done with it.
     async fn begin(&mut self) -> Result<(), LinkError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        if self.device().is_lost() {
+        if self.device.is_lost() {
             return Err(self.fail("the device is gone".to_owned()));
         }
         if self.reading.is_some() {
@@ -210,7 +208,7 @@ impl VerbsLink {
             if self.take_completions()? {
                 return Ok(());
             }
-            let device = self.device().clone();
+            let device = self.device.clone();
             let waited = tokio::select! {
                 waited = self.pair.wait() => waited.map_err(|error| error.to_string()),
                 () = device.lost() => Err("the device is gone".to_owned()),
@@ -225,7 +223,7 @@ impl VerbsLink {
         let before = self.completed;
         for completion in completions {
             if let Some(status) = completion.failure {
-                let why = status_text(self.device(), status);
+                let why = status_text(&self.device, status);
                 return Err(self.fail(why));
             }
             self.completed = self.completed.max(completion.number + 1);

@@ -11,7 +11,7 @@ mod queue_pair;
 mod resources;
 
 pub use arena::{ArenaBuffer, MemoryArena};
-pub use device::{VerbsDevice, VerbsError, find_library};
+pub use device::{VerbsDevice, VerbsError, WeakDevice, find_library};
 pub use exposed::{ExposedMemory, PeerEnd};
 pub use link::{CompletionMode, LinkTraffic, PIECES_MAX, VerbsLink};
 pub use resources::{RdmaResources, resources};
