@@ -428,9 +428,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                     self.write_chunks(vec![ResponseChunk::Loaded(loaded)], &mut pace).await?
                 }
                 Ok(None) => {
-                    let in_memory =
-                        |chunk: &&ResponseChunk| !matches!(chunk, ResponseChunk::File { .. });
-                    let count = chunks.iter().take_while(in_memory).count();
+                    let count = chunks.iter().take_while(|chunk| chunk.is_in_memory()).count();
                     self.write_chunks(chunks.drain(..count).collect(), &mut pace).await?;
                 }
                 Err(LoadError::Corrupt(corruption)) => {

@@ -22,7 +22,7 @@ use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
 use crate::groups::{GroupCoordinator, Options as GroupOptions};
 use crate::history_support::CachedMomentTopics;
-use crate::link_devices::LinkDevices;
+use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
@@ -232,6 +232,9 @@ impl KafkaServer {
         let moment_cache = Arc::new(MomentCache::default());
         let context = history_context(&engine, &groups, &moment_cache, &options);
         let history = Arc::new(HistoryApi::new(context, tree));
+        if let Some(devices) = &options.links {
+            engine.data_cache().set_memory_source(Arc::new(ArenaSource(devices.arena.clone())));
+        }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         let stall_max = options.transfer_limits.stall_max;
         let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);

@@ -34,7 +34,7 @@ impl FileLoader {
     }
 
     fn take_buffer(&self) -> LoadBuffer {
-        self.buffers.lock().pop().unwrap_or_default()
+        self.buffers.lock().pop().unwrap_or_else(|| self.blocks.new_buffer())
     }
 
     /// Takes back the buffer of a run that was sent.

@@ -216,44 +216,34 @@ async fn write_chunks(
     response: KafkaResponse,
 ) -> Result<(), PlaceError> {
     let mut chunks = response.into_chunks();
+    let arena = kafka.options.links.as_ref().map(|devices| &devices.arena);
     // Bytes from files that are under way.
     let mut loaded_bytes = 0;
     while !chunks.is_empty() {
-        let loaded = load_first(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?;
-        let is_loaded = loaded.is_some();
-        let pieces: Vec<Bytes> = match loaded {
-            Some(loaded) => loaded.into_pieces().collect(),
-            None => std::iter::from_fn(|| take_in_memory(kafka, &mut chunks)).collect(),
-        };
-        let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        open.link.write(region, at, &pieces).await?;
-        at += bytes as u64;
-        if is_loaded {
-            loaded_bytes += bytes;
+        let mut pieces = Vec::new();
+        if let Some(loaded) =
+            load_first(&mut chunks, &kafka.loader).await.map_err(PlaceError::Load)?
+        {
+            pieces.extend(loaded.into_pieces());
+            loaded_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
         }
+        while let Some(chunk) = chunks.pop_front_if(|chunk| chunk.is_in_memory()) {
+            match chunk {
+                ResponseChunk::Payload(bytes) => pieces.push(bytes),
+                // Devices may use payloads where they are, and this where it is copied to.
+                ResponseChunk::Encoded(bytes) => {
+                    pieces.push(arena.and_then(|arena| arena.copy(&bytes)).unwrap_or(bytes));
+                }
+                ResponseChunk::Loaded(loaded) => pieces.extend(loaded.into_pieces()),
+                ResponseChunk::File { .. } => unreachable!("a file is not in memory"),
+            }
+        }
+        open.link.write(region, at, &pieces).await?;
+        at += pieces.iter().map(Bytes::len).sum::<usize>() as u64;
         if loaded_bytes >= LOADED_BYTES_MAX {
             open.link.flush().await?;
             loaded_bytes = 0;
         }
     }
     Ok(open.link.flush().await?)
-}
-
-/// Takes the first chunk, if it is in memory. What was encoded for the response is moved to where
-/// devices may use it; payloads are there already, or the link counts them as copied.
-fn take_in_memory(
-    kafka: &KafkaServer,
-    chunks: &mut std::collections::VecDeque<ResponseChunk>,
-) -> Option<Bytes> {
-    let arena = kafka.options.links.as_ref().map(|devices| &devices.arena);
-    match chunks.pop_front()? {
-        ResponseChunk::Payload(bytes) => Some(bytes),
-        ResponseChunk::Encoded(bytes) => {
-            Some(arena.and_then(|arena| arena.copy(&bytes)).unwrap_or(bytes))
-        }
-        chunk @ (ResponseChunk::File { .. } | ResponseChunk::Loaded(_)) => {
-            chunks.push_front(chunk);
-            None
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use engine::{LoadMemory, LoadMemorySource};
 use rdma::{CompletionMode, MemoryArena, VerbsDevice};
 
 /// The devices of a server, and how links use them.
@@ -21,5 +22,14 @@ impl LinkDevices {
         let is_local = |device: &VerbsDevice| device.choice().gid.address.ip() == local;
         let nth = devices.iter().position(is_local).unwrap_or(0);
         (nth < devices.len()).then(|| devices.swap_remove(nth))
+    }
+}
+
+/// Memory for what is read from files: it can be sent by RDMA without a copy.
+pub(crate) struct ArenaSource(pub(crate) MemoryArena);
+
+impl LoadMemorySource for ArenaSource {
+    fn take(&self, length: usize) -> Option<Box<dyn LoadMemory>> {
+        Some(Box::new(self.0.take(length)?))
     }
 }

@@ -36,6 +36,12 @@ pub(crate) enum ResponseChunk {
     Loaded(LoadedRuns),
 }
 
+impl ResponseChunk {
+    pub(crate) fn is_in_memory(&self) -> bool {
+        !matches!(self, ResponseChunk::File { .. })
+    }
+}
+
 /// The response to a request, without its length field.
 #[derive(Debug, Default)]
 pub(crate) struct KafkaResponse {
@@ -122,8 +128,8 @@ impl KafkaResponse {
     ///
     /// The rest of the response cannot be sent.
     pub(crate) async fn load_first(&mut self, loader: &FileLoader) -> Result<(), LoadError> {
-        let in_file = |chunk: &ResponseChunk| matches!(chunk, ResponseChunk::File { .. });
-        let Some(first) = self.chunks.iter().position(in_file) else { return Ok(()) };
+        let first = self.chunks.iter().position(|chunk| !chunk.is_in_memory());
+        let Some(first) = first else { return Ok(()) };
         let mut rest = self.chunks.split_off(first);
         let loaded = load_first(&mut rest, loader).await?;
         self.chunks.extend(loaded.map(ResponseChunk::Loaded));

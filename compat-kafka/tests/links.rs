@@ -49,12 +49,18 @@ struct LinkServer {
 
 impl LinkServer {
     async fn start() -> LinkServer {
+        LinkServer::start_with_tail(64 * MIB).await
+    }
+
+    /// With so much memory for the newest payloads, and for what is read from files.
+    async fn start_with_tail(bytes_max: usize) -> LinkServer {
         let ports = usable_ports(&devices().unwrap(), None);
         let Some(port) = ports.into_iter().next() else {
             assert!(std::env::var_os("FREEZEFRAME_NEEDS_RDMA").is_none(), "no RDMA device");
             eprintln!("only over TCP: this machine has no active RDMA port");
             let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-            return LinkServer::start_with(local, KafkaOptions::default(), false).await;
+            let options = KafkaOptions::default();
+            return LinkServer::start_with(local, options, (false, bytes_max)).await;
         };
         let (address, device) = (port.gid.address.ip(), port.device.clone());
         let arena = MemoryArena::new(vec![VerbsDevice::open(port).unwrap()], 256 * MIB).unwrap();
@@ -62,13 +68,17 @@ impl LinkServer {
         let links =
             Some(LinkDevices { arena: arena.clone(), completion_mode: CompletionMode::Sleep });
         let options = KafkaOptions { links, ..KafkaOptions::default() };
-        let started = LinkServer::start_with(address, options, true).await;
+        let started = LinkServer::start_with(address, options, (true, bytes_max)).await;
         LinkServer { device, arena: Some(arena), ..started }
     }
 
-    async fn start_with(address: IpAddr, options: KafkaOptions, has_device: bool) -> LinkServer {
+    async fn start_with(
+        address: IpAddr,
+        options: KafkaOptions,
+        (has_device, tail_bytes_max): (bool, usize),
+    ) -> LinkServer {
         let disk = std::sync::Arc::new(MemoryDisk::new());
-        let server = TestKafkaServer::start_at(address, disk, options, 64 * MIB).await;
+        let server = TestKafkaServer::start_at(address, disk, options, tail_bytes_max).await;
         LinkServer { server, has_device, device: String::new(), arena: None }
     }
 
@@ -233,6 +243,33 @@ fn payloads_in_memory_are_not_copied_for_a_link() {
     });
 }
 
+/// Zero copies of what is read from files either: it is read to where the device sends from.
+#[test]
+fn payloads_in_files_are_not_copied_for_a_link() {
+    run(async {
+        // With room for blocks of files, and without.
+        for tail_bytes_max in [16 * MIB, MIB] {
+            let server = LinkServer::start_with_tail(tail_bytes_max).await;
+            server.topic("t", 1).await;
+            let lengths = [1_000_000, 5000, 40_000, 1_000_000, 2_500_000];
+            let mut writer = server.client(LinkChoice::Tcp).await;
+            let mut written = Vec::new();
+            for (seed, length) in lengths.into_iter().cycle().take(40).enumerate() {
+                let batch = batch(seed as u64, 1, length);
+                produce(&mut writer, "t", 0, &batch).await;
+                written.extend(record_values(&batch));
+            }
+            for link in server.choices() {
+                let mut reader = server.client(link).await;
+                assert!(values(&mut reader, "t", 0, 40).await == written, "{link:?}");
+            }
+            let (sent, _, copied) = server.moved();
+            assert_eq!(sent > 30_000_000, server.has_device, "{sent}");
+            assert_eq!(copied, 0);
+        }
+    });
+}
+
 #[test]
 fn a_million_records_are_the_same_byte_by_byte() {
     run(async {
@@ -301,7 +338,7 @@ fn responses_that_are_in_use_are_not_written_over() {
 fn a_client_without_a_device_is_told_so_if_it_must_have_one() {
     run(async {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let server = LinkServer::start_with(local, KafkaOptions::default(), false).await;
+        let server = LinkServer::start_with(local, KafkaOptions::default(), (false, MIB)).await;
         server.topic("t", 1).await;
         let mut client = server.client(LinkChoice::Rdma).await;
         let batches = BTreeMap::from([(0, batch(1, 1, 10))]);

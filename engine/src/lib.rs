@@ -36,6 +36,6 @@ pub use plugins::{PluginFilesError, PluginSummary, Plugins};
 pub use storage::log::LogWatcher;
 pub use storage::{
     AppendReceipt, DATA_BLOCK_BYTES, DIRECT_READ_BYTES_MIN, DataCache, DataFile, DataFileBlock,
-    Durability, Entry, EntryPayload, LoadBuffer, LogThrottle, Offset, Payload, PayloadHeader,
-    PayloadLocation, StorageError, block_of,
+    Durability, Entry, EntryPayload, LoadBuffer, LoadMemory, LoadMemorySource, LogThrottle, Offset,
+    Payload, PayloadHeader, PayloadLocation, StorageError, block_of,
 };

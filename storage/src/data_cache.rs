@@ -11,11 +11,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::data_file::{DataFile, LoadBuffer};
+use crate::data_file::{DataFile, LoadBuffer, LoadMemorySource};
 use crate::disk::BLOCK_BYTES;
 use crate::error::StorageError;
 
@@ -153,6 +153,7 @@ pub struct DataCache {
     tail_bytes: AtomicUsize,
     slots: Mutex<BlockSlots>,
     pool: Arc<BufferPool>,
+    memory_source: OnceLock<Arc<dyn LoadMemorySource>>,
     stats: DataCacheStats,
 }
 
@@ -170,8 +171,19 @@ impl DataCache {
             tail_bytes: AtomicUsize::new(0),
             slots: Mutex::default(),
             pool: Arc::default(),
+            memory_source: OnceLock::new(),
             stats: DataCacheStats::default(),
         }
+    }
+
+    /// From now on, what is read from files is read into memory of `source`. It can be set once.
+    pub fn set_memory_source(&self, source: Arc<dyn LoadMemorySource>) {
+        let _ = self.memory_source.set(source);
+    }
+
+    /// Memory to read into.
+    pub fn new_buffer(&self) -> LoadBuffer {
+        LoadBuffer::of(self.memory_source.get().cloned())
     }
 
     pub fn stats(&self) -> &DataCacheStats {
@@ -291,7 +303,7 @@ impl DataCache {
     }
 
     fn buffer(&self) -> LoadBuffer {
-        self.pool.lock().pop().unwrap_or_default()
+        self.pool.lock().pop().unwrap_or_else(|| self.new_buffer())
     }
 
     fn lookup_or_begin(&self, file: &DataFile, number: u64, length: usize) -> BlockLookup<'_> {

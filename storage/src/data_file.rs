@@ -6,6 +6,7 @@
 //! reads, for which the kernel reads ahead.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -18,39 +19,79 @@ use crate::storage_file::StorageFile;
 /// Reads shorter than this go through the page cache.
 pub const DIRECT_READ_BYTES_MIN: usize = 128 << 10;
 
+/// Memory of a source that is not shorter than this is asked for without room to align it.
+const ALIGNED_BYTES_MIN: usize = 64 << 10;
+
 /// The next file number of this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
+/// Memory from elsewhere to read into.
+pub trait LoadMemory: AsRef<[u8]> + AsMut<[u8]> + std::fmt::Debug + Send + Sync {}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]> + std::fmt::Debug + Send + Sync> LoadMemory for T {}
+
+/// Where memory to read into comes from: such that a device may send from it, for example.
+pub trait LoadMemorySource: Send + Sync {
+    /// At least `length` bytes, with any content; `None` for memory of the heap.
+    fn take(&self, length: usize) -> Option<Box<dyn LoadMemory>>;
+}
+
 /// Memory to read into.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct LoadBuffer {
-    memory: Vec<u8>,
-    from: usize,
+    memory: Option<Box<dyn LoadMemory>>,
+    source: Option<Arc<dyn LoadMemorySource>>,
     /// Where in the memory the requested bytes are.
     held: Range<usize>,
 }
 
+impl std::fmt::Debug for LoadBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LoadBuffer({} bytes)", self.held.len())
+    }
+}
+
 impl LoadBuffer {
+    /// Memory of `source`, or of the heap if that has none.
+    pub(crate) fn of(source: Option<Arc<dyn LoadMemorySource>>) -> LoadBuffer {
+        LoadBuffer { source, ..LoadBuffer::default() }
+    }
+
     /// The requested bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.memory[self.held.clone()]
+        let memory = self.memory.as_ref().map_or(&[][..], |memory| (**memory).as_ref());
+        &memory[self.held.clone()]
     }
 
     /// Makes room for `length` bytes after `lead`, and the rest of the block.
     fn prepare(&mut self, lead: usize, length: usize) -> &mut [u8] {
         let room = (lead + length).next_multiple_of(BLOCK_BYTES);
-        if self.memory.len() < room + BLOCK_BYTES {
-            self.memory = vec![0; room + BLOCK_BYTES];
+        if !self.memory.as_ref().is_some_and(|memory| has_room((**memory).as_ref(), room)) {
+            self.memory = None;
         }
-        self.from = self.memory.as_ptr().align_offset(BLOCK_BYTES);
-        self.held = self.from + lead..self.from + lead + length;
-        &mut self.memory[self.from..self.from + room]
+        let memory = self.memory.get_or_insert_with(|| {
+            // Long memory of a source begins at a block, as a rule.
+            let length = if room < ALIGNED_BYTES_MIN { room + BLOCK_BYTES } else { room };
+            let found = self.source.as_ref().and_then(|source| source.take(length));
+            found
+                .filter(|memory| has_room((**memory).as_ref(), room))
+                .unwrap_or_else(|| Box::new(vec![0; room + BLOCK_BYTES]))
+        });
+        let memory = (**memory).as_mut();
+        let from = memory.as_ptr().align_offset(BLOCK_BYTES);
+        self.held = from + lead..from + lead + length;
+        &mut memory[from..from + room]
     }
 
     /// Reduces the number of valid bytes to fewer than were prepared for.
     fn truncate(&mut self, length: usize) {
         self.held.end = self.held.end.min(self.held.start + length);
     }
+}
+
+/// Whether there are `room` bytes from the first block boundary on.
+fn has_room(memory: &[u8], room: usize) -> bool {
+    memory.len() >= room.saturating_add(memory.as_ptr().align_offset(BLOCK_BYTES))
 }
 
 /// A file of payloads.

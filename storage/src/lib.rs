@@ -42,7 +42,7 @@ pub mod timekeeper;
 
 pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock, block_of};
 pub use data_dir::{DataDirectory, DataDirectoryError, FORMAT_VERSION};
-pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer};
+pub use data_file::{DIRECT_READ_BYTES_MIN, DataFile, LoadBuffer, LoadMemory, LoadMemorySource};
 pub use entry::{Entry, LogId, Offset};
 pub use error::StorageError;
 pub use history::{

@@ -389,6 +389,12 @@ impl AsRef<[u8]> for ArenaBuffer {
     }
 }
 
+impl AsMut<[u8]> for ArenaBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
 impl std::fmt::Debug for ArenaBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ArenaBuffer({} bytes)", self.length)
