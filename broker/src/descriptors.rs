@@ -26,17 +26,17 @@ pub(crate) fn raise_limit() -> Option<u64> {
 }
 
 /// The number of client connections, at most `wanted`, of a process that may open `limit` files and
-/// sockets. Logs it.
-pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
+/// sockets, where each connection takes `each` of them. Logs it.
+pub(crate) fn connections_max(limit: Option<u64>, wanted: usize, each: u64) -> usize {
     let Some(limit) = limit else {
         tracing::info!(connections = wanted, "any number of files and sockets may be open at once");
         return wanted;
     };
     let kept = storage::disk::descriptors_max(Some(limit)) + RESERVED_DESCRIPTORS;
-    let rest = limit.saturating_sub(kept).max(CONNECTIONS_MIN);
+    let rest = (limit.saturating_sub(kept) / each).max(CONNECTIONS_MIN);
     let connections = usize::try_from(rest).unwrap_or(usize::MAX).min(wanted);
     if connections < wanted {
-        let enough = needed_for(wanted as u64);
+        let enough = needed_for(wanted as u64 * each);
         tracing::warn!(
             limit,
             connections,
@@ -48,7 +48,7 @@ pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
     connections
 }
 
-/// The limit that is enough for this many connections.
+/// The limit that is enough where connections take this many files and sockets.
 fn needed_for(connections: u64) -> u64 {
     let most = connections + RESERVED_DESCRIPTORS + storage::disk::descriptors_max(None);
     // Up to its maximum, the store takes a quarter.
@@ -80,14 +80,18 @@ mod tests {
 
     #[test]
     fn clients_are_left_what_the_store_does_not_need() {
-        assert_eq!(connections_max(None, 4096), 4096);
-        assert_eq!(connections_max(Some(1 << 20), 4096), 4096);
-        assert_eq!(connections_max(Some(1024), 4096), 1024 - 256 - 128);
-        assert_eq!(connections_max(Some(256), 4096), 64);
-        assert_eq!(connections_max(Some(256), 10), 10, "no more than are wanted");
-        assert_eq!(connections_max(Some(64), 4096), 8, "some, however low the limit is");
+        assert_eq!(connections_max(None, 4096, 1), 4096);
+        assert_eq!(connections_max(Some(1 << 20), 4096, 1), 4096);
+        assert_eq!(connections_max(Some(1024), 4096, 1), 1024 - 256 - 128);
+        assert_eq!(connections_max(Some(256), 4096, 1), 64);
+        assert_eq!(connections_max(Some(256), 10, 1), 10, "no more than are wanted");
+        assert_eq!(connections_max(Some(1024), 4096, 2), (1024 - 256 - 128) / 2);
+        assert_eq!(connections_max(Some(64), 4096, 1), 8, "some, however low the limit is");
         for wanted in [1, 64, 640, 2000, 4096, 100_000] {
-            assert_eq!(connections_max(Some(needed_for(wanted)), wanted as usize), wanted as usize);
+            assert_eq!(
+                connections_max(Some(needed_for(wanted)), wanted as usize, 1),
+                wanted as usize
+            );
         }
     }
 }

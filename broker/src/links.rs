@@ -27,6 +27,13 @@ pub struct LinkOptions {
     pub completion_mode: CompletionMode,
 }
 
+impl LinkOptions {
+    /// Whether clients may get links: the machine has devices, and they are to be used.
+    pub(crate) fn may_open(&self) -> bool {
+        self.devices != DeviceSelection::Off && devices().is_ok_and(|found| !found.is_empty())
+    }
+}
+
 /// Opens the devices. It must be called within a runtime. `payload_bytes_max` is what payloads may
 /// take in memory.
 ///

@@ -24,7 +24,9 @@ use crate::{ClientError, LinkChoice, bootstrap};
 
 const PROBE_TOPIC: &str = "a-topic-that-is-in-a-request-only-to-make-it-long.";
 /// With so many topics, a request is longer than what is sent without a link.
-const PROBE_TOPICS: usize = 100;
+const PROBE_TOPICS: usize = 1000;
+/// The most bytes of the response.
+const PROBE_ROOM: usize = 1 << 20;
 const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 
 /// Options of a client.
@@ -163,7 +165,7 @@ impl Client {
     }
 
     /// Moves a request without records through the link: the server reads it from the memory of
-    /// this process.
+    /// this process, and writes the response there.
     ///
     /// # Errors
     /// [`ClientError::NoLink`], and those of any request.
@@ -174,7 +176,7 @@ impl Client {
         });
         let request = FetchRequest::default().with_topics(topics.collect());
         let address = self.any_server().await?;
-        self.call_for_records(&address, &request, 0, Duration::ZERO).await.map(drop)
+        self.call_for_records(&address, &request, PROBE_ROOM, Duration::ZERO).await.map(drop)
     }
 
     pub(crate) async fn send_without_response<R: ClientApi>(

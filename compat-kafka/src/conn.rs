@@ -285,6 +285,8 @@ impl<S: ByteStream> KafkaConnection<S> {
         let mut waiting: Option<(RequestContext, RequestFrame, Bytes)> = None;
         // If only produce requests are in flight, another one may join them.
         let mut produces = true;
+        // If all that is in flight waits for the disk.
+        let mut writes = true;
         loop {
             if let Some((context, ..)) = &waiting {
                 let produce = context.api_key == ApiKey::Produce as i16;
@@ -292,6 +294,7 @@ impl<S: ByteStream> KafkaConnection<S> {
                 if in_flight.is_empty() || joins {
                     let (context, frame, body) = waiting.take().expect("it was just looked at");
                     produces = produce;
+                    writes = produce || link::is_produce(&context, &body);
                     if produce {
                         reader.clear_stalled();
                     } else {
@@ -309,7 +312,7 @@ impl<S: ByteStream> KafkaConnection<S> {
             }
             // Requests that wait for the disk may finish. Those that wait for news have a shorter
             // limit.
-            let grace = match (in_flight.is_empty() && waiting.is_none(), produces) {
+            let grace = match (in_flight.is_empty() && waiting.is_none(), writes) {
                 (true, _) => Duration::ZERO,
                 (false, true) => DRAIN_MAX,
                 (false, false) => LONG_POLL_DRAIN_MAX,

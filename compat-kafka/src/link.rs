@@ -12,10 +12,10 @@ use bytes::{BufMut, Bytes};
 use hlc::Hlc;
 use kafka_protocol::messages::ApiKey;
 use rdma::protocol::{
-    CallBody, INLINE_BYTES_MAX, LinkAnswer, LinkCall, LinkRefusal, LinkRequest, RefusalCode,
-    RegionToken, ResponsePlace,
+    CallBody, INLINE_BYTES_MAX, LINK_API_KEY, LinkAnswer, LinkCall, LinkRefusal, LinkRequest,
+    RefusalCode, RegionToken, ResponsePlace, called_api,
 };
-use rdma::{Link, LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
+use rdma::{LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
 
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
@@ -27,6 +27,11 @@ use crate::routes;
 
 /// The most bytes from files that are under way to a client.
 const LOADED_BYTES_MAX: usize = 2 << 20;
+
+/// Whether a request is a call of Produce.
+pub(crate) fn is_produce(context: &RequestContext, body: &[u8]) -> bool {
+    context.api_key == LINK_API_KEY && called_api(body) == Some(ApiKey::Produce as i16)
+}
 
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
@@ -109,6 +114,12 @@ async fn answer_call(
     context: RequestContext,
     call: LinkCall,
 ) -> ResponseResult {
+    if let (ResponsePlace::Region { .. }, true) =
+        (call.response, call.api_key != ApiKey::Fetch as i16)
+    {
+        let refusal = refuse(RefusalCode::NotNow, "only the response to a Fetch is placed");
+        return Ok(Some(answer_response(&kafka, &context, Err(refusal))));
+    }
     let (body, share) = match request_body(&kafka, &context, &call).await {
         Ok(found) => found,
         Err(refusal) => return Ok(Some(answer_response(&kafka, &context, Err(refusal)))),

@@ -23,7 +23,7 @@ pub(crate) struct LinkSession {
     regions: HashMap<RegionToken, NamedRegion>,
     /// How many regions were named.
     named: u64,
-    /// Whether the log says that a stamp of the client was refused.
+    /// Whether the log says that a stamp of the client was refused, or that its link broke.
     pub(crate) is_reported: bool,
 }
 
@@ -125,7 +125,9 @@ impl LinkSession {
             LinkError::Broken(_) => RefusalCode::NoLink,
         };
         if code == RefusalCode::NoLink {
-            tracing::warn!(%error, "a link to a client broke; it goes on without");
+            if !std::mem::replace(&mut self.is_reported, true) {
+                tracing::warn!(%error, "a link to a client broke; it goes on without");
+            }
             self.link = None;
         }
         refuse(code, error)

@@ -467,6 +467,11 @@ struct RawLink {
 
 impl RawLink {
     async fn open(server: &LinkServer) -> RawLink {
+        RawLink::open_and(server, true).await
+    }
+
+    /// Opens a link, and connects the client's end or leaves it.
+    async fn open_and(server: &LinkServer, connects: bool) -> RawLink {
         let mut connection = server.server.connect().await;
         let local = connection.0.local_addr().unwrap().ip();
         let port = usable_ports(&devices().unwrap(), Some(local)).remove(0);
@@ -474,7 +479,9 @@ impl RawLink {
         let mut end = PeerEnd::new(&device).unwrap();
         let answer = ask(&mut connection, &LinkRequest::Open { client: end.address() }).await;
         let LinkAnswer::Opened { server } = answer.unwrap() else { panic!("it opens") };
-        end.connect(&server).unwrap();
+        if connects {
+            end.connect(&server).unwrap();
+        }
         RawLink { connection, device, _end: end }
     }
 
@@ -589,6 +596,15 @@ fn rules_that_a_client_breaks_hurt_nobody_but_it() {
         };
         let huge = CallBody::Region { token, at: 0, length: u32::MAX };
         assert_eq!(refusal(raw.ask(&call(ApiKey::Fetch, huge)).await), RefusalCode::NotNow);
+        // A response that may not be lost.
+        let token = raw.expose(region).await;
+        let request = CallBody::Inline(body::<ProduceRequest>(&produce_request("t", 0, &large), 9));
+        let response = ResponsePlace::Region { token, at: 0, room: MIB as u64 };
+        let produces = LinkCall { api_key: ApiKey::Produce as i16, version: 9, request, response };
+        assert_eq!(refusal(raw.ask(&LinkRequest::Call(produces)).await), RefusalCode::NotNow);
+        let options = FetchOptions { wait_max: Duration::ZERO, ..FetchOptions::default() };
+        let fetched = good.fetch("t", &[(0, 1)], &options).await.unwrap();
+        assert_eq!(fetched[0].end, 1, "nothing was written");
         // Memory that was taken back breaks the link. Nothing comes of the request.
         let revoked = raw.memory(MIB);
         let token = raw.expose(revoked.region()).await;
@@ -604,6 +620,41 @@ fn rules_that_a_client_breaks_hurt_nobody_but_it() {
         assert_eq!(raw.connection.fetch("t", 0).await.unwrap().0, 0);
         assert!(values(&mut good, "t", 0, 1).await == record_values(&large));
         assert_eq!(server.open_links(), 1);
+    });
+}
+
+/// A client whose device answers nothing: its link ends, and others are served meanwhile.
+#[test]
+fn a_client_that_takes_nothing_holds_up_nobody() {
+    run(async {
+        let server = LinkServer::start().await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 1).await;
+        let large = batch(1, 1, 4_000_000);
+        let mut good = server.client(LinkChoice::Rdma).await;
+        produce(&mut good, "t", 0, &large).await;
+        let mut silent = RawLink::open_and(&server, false).await;
+        let token = silent.expose(silent.memory(8 * MIB).region()).await;
+        let mut refused = Box::pin(silent.fetch_into(token, 0, 8 * MIB as u64));
+        let mut served = 0;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut refused => break answer,
+                read = values(&mut good, "t", 0, 1) => {
+                    assert!(read == record_values(&large));
+                    served += 1;
+                }
+            }
+        };
+        assert_eq!(refusal(answer), RefusalCode::NoLink);
+        assert!(served > 0);
+        drop(refused);
+        assert_eq!(silent.connection.fetch("t", 0).await.unwrap().0, 0);
+        // The other client may have been interrupted, and connect again.
+        assert!(values(&mut good, "t", 0, 1).await == record_values(&large));
     });
 }
 

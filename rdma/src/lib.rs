@@ -4,9 +4,9 @@
 //! - [`devices`] lists the RDMA devices of the machine, from `/sys/class/infiniband`, where the
 //!   kernel shows InfiniBand, RoCE and iWARP devices alike. It needs neither a library nor a
 //!   privilege.
-//! - [`Link`] is what a server moves bytes with, and [`VerbsLink`] does it over RDMA. The client
-//!   exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and takes no part in a
-//!   transfer.
+//! - [`VerbsLink`] is the server's end of a link: it writes into its client's memory, and reads from
+//!   it. The client exposes memory ([`ExposedMemory`]) through its end ([`PeerEnd`]), and its
+//!   program takes no part in a transfer.
 //! - [`MemoryArena`] is the server's memory for payloads, which its devices may use.
 //!
 //! - [`protocol`] has the messages by which both sides learn each other's [`LinkAddress`] and
@@ -29,7 +29,7 @@ pub use choice::{DeviceChoice, usable_ports};
 pub use device::{LinkLayer, PortState, RdmaDevice, RdmaPort};
 pub use discover::{DiscoverError, devices};
 pub use gid::{GidAddress, GidKind, PortGid};
-pub use link::{Link, LinkError, RemoteRegion};
+pub use link::{LinkError, RemoteRegion};
 pub use verbs::{
     ArenaBuffer, CompletionMode, ExposedMemory, LinkTraffic, MemoryArena, PIECES_MAX, PeerEnd,
     RdmaResources, VerbsDevice, VerbsError, VerbsLink, WeakDevice, find_library, resources,

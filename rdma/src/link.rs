@@ -1,11 +1,4 @@
-//! A link: how a server moves bytes between its memory and its client's.
-//!
-//! A client names a region of its memory, and the server does the rest: it writes into the region,
-//! and reads from it. The program of the client takes no part. This is the transport of the
-//! Freeze-Frame File System (F25), where the server starts every transfer, so no client can write
-//! into the server's memory.
-
-use bytes::Bytes;
+//! What a client names to its server, and why bytes are not moved.
 
 /// A region of the peer's memory, as the peer described it. Nothing in it is trusted: the peer's
 /// own device refuses what lies outside of what was registered there.
@@ -55,43 +48,6 @@ pub enum LinkError {
     /// moved is unknown. The link is of no further use.
     #[error("the link is broken: {0}")]
     Broken(String),
-}
-
-/// The server's end of a link. One method call runs at a time. A call that is dropped before it
-/// ends leaves the link usable, and the memory of its transfer is kept until the device is done
-/// with it.
-pub trait Link: Send {
-    /// Writes `pieces`, one after the other, into the region from `at` on. Returns when all are
-    /// under way; [`Link::flush`] says when they have arrived.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError`], which may be that of an earlier write.
-    fn write(
-        &mut self,
-        region: &RemoteRegion,
-        at: u64,
-        pieces: &[Bytes],
-    ) -> impl Future<Output = Result<(), LinkError>> + Send;
-
-    /// Waits until everything that was written is in the peer's memory.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError::Broken`]: some of it may not be there.
-    fn flush(&mut self) -> impl Future<Output = Result<(), LinkError>> + Send;
-
-    /// Reads `length` bytes of the region from `at` on.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError`].
-    fn read(
-        &mut self,
-        region: &RemoteRegion,
-        at: u64,
-        length: usize,
-    ) -> impl Future<Output = Result<Bytes, LinkError>> + Send;
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ pub enum CallBody {
 pub enum ResponsePlace {
     /// Into the answer.
     Inline,
-    /// Into a region, unless it is short.
+    /// Into a region, unless it is short. Only a Fetch may ask for it: a response that does not
+    /// arrive is asked for again.
     Region {
         token: RegionToken,
         at: u64,
@@ -189,6 +190,14 @@ fn take_address(body: &mut Bytes) -> Result<LinkAddress, BadMessage> {
 
 fn end(body: &Bytes) -> Result<(), BadMessage> {
     if body.is_empty() { Ok(()) } else { Err(BadMessage("bytes follow its end")) }
+}
+
+/// The API that a message calls, if it is a call. Nothing else of it is looked at.
+pub fn called_api(message: &[u8]) -> Option<i16> {
+    match message.get(8..11) {
+        Some([4, high, low]) => Some(i16::from_be_bytes([*high, *low])),
+        _ => None,
+    }
 }
 
 impl LinkRequest {
@@ -428,6 +437,8 @@ mod tests {
             request.encode(99, &mut bytes);
             let bytes = bytes.freeze();
             assert_eq!(LinkRequest::decode(bytes.clone()), Ok((99, request.clone())));
+            let is_call = matches!(request, LinkRequest::Call(_));
+            assert_eq!(called_api(&bytes), is_call.then_some(1));
             let is_inline =
                 matches!(request, LinkRequest::Call(LinkCall { request: CallBody::Inline(_), .. }));
             let least = if is_inline { bytes.len() - 4 } else { bytes.len() };
@@ -455,6 +466,7 @@ mod tests {
         #[test]
         fn no_bytes_make_a_decoder_panic(bytes: Vec<u8>) {
             let bytes = Bytes::from(bytes);
+            let _ = called_api(&bytes);
             let _ = LinkRequest::decode(bytes.clone());
             let _ = LinkAnswer::decode(bytes);
         }

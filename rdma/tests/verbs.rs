@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdma::{
-    CompletionMode, ExposedMemory, Link, LinkError, MemoryArena, PeerEnd, RdmaResources,
-    RemoteRegion, VerbsDevice, VerbsLink, devices, resources, usable_ports,
+    CompletionMode, ExposedMemory, LinkError, MemoryArena, PeerEnd, RdmaResources, RemoteRegion,
+    VerbsDevice, VerbsLink, devices, resources, usable_ports,
 };
 use tokio::time::timeout;
 

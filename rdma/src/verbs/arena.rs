@@ -41,6 +41,8 @@ struct ArenaHandle {
     memory: Arc<ArenaMemory>,
     /// The chunk that small buffers share now, and how much of it is used.
     shared: Mutex<Option<(Arc<ChunkRun>, usize)>>,
+    /// A byte that links read into, and nobody looks at. Once there is one, it stays.
+    read_back: Mutex<Option<ArenaBuffer>>,
 }
 
 struct ArenaMemory {
@@ -134,8 +136,8 @@ impl MemoryArena {
         let arena = ArenaMemory { state: Mutex::new(state), keys, device_count, mapping };
         arena.register(&mut arena.state.lock(), 0)?;
         arena.state.lock().free_segments = 1;
-        let shared = Mutex::new(None);
-        Ok(MemoryArena(Arc::new(ArenaHandle { memory: Arc::new(arena), shared })))
+        let (memory, shared, read_back) = (Arc::new(arena), Mutex::default(), Mutex::default());
+        Ok(MemoryArena(Arc::new(ArenaHandle { memory, shared, read_back })))
     }
 
     /// A buffer of `length` bytes, with any content. `None` if there is no room, or no more memory
@@ -183,6 +185,18 @@ impl MemoryArena {
             at = next;
         }
         true
+    }
+
+    /// A byte that the `nth` device may write as long as the arena exists, and that nobody looks at;
+    /// `None` as for [`MemoryArena::take`].
+    pub(super) fn read_back_target(&self, device: usize) -> Option<IbvSge> {
+        let mut target = self.0.read_back.lock();
+        if target.is_none() {
+            *target = Some(self.take(1)?);
+        }
+        let mut pieces = Vec::new();
+        self.pieces_of(device, target.as_ref()?.as_ref(), &mut pieces);
+        pieces.pop()
     }
 
     /// The devices that may use it and are not gone.

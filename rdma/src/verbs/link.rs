@@ -1,6 +1,7 @@
 //! The server's end of a link over RDMA.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use super::device::{VerbsDevice, VerbsError};
 use super::ffi::{IbvSge, WR_RDMA_READ, WR_RDMA_WRITE};
 use super::queue_pair::{PeerAccess, QueuePair, WorkRequest, status_text};
 use crate::address::LinkAddress;
-use crate::link::{Link, LinkError, RemoteRegion};
+use crate::link::{LinkError, RemoteRegion};
 
 /// The most pieces of memory that one work request gathers, as in the papers (F25).
 pub const PIECES_MAX: usize = 16;
@@ -21,7 +22,7 @@ const REQUESTS_MAX: usize = 128;
 /// How many work requests the device gets at once. The completion of the last one is reported.
 const CHAIN_REQUESTS_MAX: usize = 16;
 /// In latency mode, how long to look for completions before waiting for a message.
-const SPIN_MAX: Duration = Duration::from_micros(200);
+const SPIN_MAX: Duration = Duration::from_micros(50);
 
 /// How a link waits for its device (F23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +47,22 @@ pub struct LinkTraffic {
     pub requests: u64,
 }
 
-/// The server's end of a link over RDMA.
+/// The server's end of a link: the transport of the Freeze-Frame File System (F25), where the server
+/// starts every transfer. A client names a region of its memory, and its program takes no part; it
+/// can write into no memory of the server.
+///
+/// A call that is dropped before it ends leaves the link usable, and the memory of its transfer is
+/// kept until the device is done with it.
 #[derive(Debug)]
 pub struct VerbsLink {
     /// Dropped before what its work requests use.
     pair: QueuePair,
     /// The target of a read that is under way.
     reading: Option<ArenaBuffer>,
+    /// The target of the read that follows writes, which nobody looks at. `arena` keeps it.
+    read_back: IbvSge,
+    /// The address of the last byte that was written since the last such read, and its key.
+    unflushed: Option<(u64, u32)>,
     /// What writes use, each with the number of the last work request of its write.
     held: VecDeque<(u64, Bytes)>,
     arena: MemoryArena,
@@ -87,10 +97,17 @@ impl VerbsLink {
         let limits = device.limits();
         let requests_max = limits.requests_max.min(REQUESTS_MAX);
         let pieces_max = limits.pieces_max.min(PIECES_MAX);
+        let no_memory = || VerbsError::Call {
+            call: "take memory that the device may use",
+            source: io::ErrorKind::OutOfMemory.into(),
+        };
+        let read_back = arena.read_back_target(nth_device).ok_or_else(no_memory)?;
         let pair = QueuePair::new(device, (requests_max, pieces_max), PeerAccess::None)?;
         Ok(VerbsLink {
             pair,
             reading: None,
+            read_back,
+            unflushed: None,
             held: VecDeque::new(),
             arena: arena.clone(),
             nth_device,
@@ -167,7 +184,7 @@ impl VerbsLink {
     ///
     /// # Safety
     ///
-    /// `self.held` or `self.reading` keeps the memory of all pieces, from before this is called
+    /// `self.held`, `self.reading` or the arena keeps the memory of all pieces, from before this is called
     /// until they are done.
     async unsafe fn post(&mut self, mut requests: Vec<WorkRequest>) -> Result<(), LinkError> {
         self.traffic.requests += requests.len() as u64;
@@ -258,14 +275,14 @@ impl VerbsLink {
         }
         requests
     }
-}
 
-fn request(opcode: i32, remote_address: u64, remote_key: u32) -> WorkRequest {
-    WorkRequest { opcode, pieces: Vec::new(), remote_address, remote_key, is_signalled: false }
-}
-
-impl Link for VerbsLink {
-    async fn write(
+    /// Writes `pieces`, one after the other, into the region from `at` on. Returns when all are
+    /// under way; [`VerbsLink::flush`] says when they have arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], which may be that of an earlier write.
+    pub async fn write(
         &mut self,
         region: &RemoteRegion,
         at: u64,
@@ -291,16 +308,36 @@ impl Link for VerbsLink {
         }
         self.held.extend(kept.into_iter().map(|piece| (last - 1, piece)));
         self.traffic.written_bytes += length as u64;
+        self.unflushed = Some((region.address + at + length as u64 - 1, region.key));
         // SAFETY: all pieces are in `held`, under the number of the last request.
         unsafe { self.post(requests).await }
     }
 
-    async fn flush(&mut self) -> Result<(), LinkError> {
+    /// Waits until everything that was written is in the peer's memory, where its program sees it.
+    ///
+    /// The acknowledgement of a write alone says that the bytes have reached the peer's device. So
+    /// the last byte is read back: the device does requests in order, and fetches it from memory.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Broken`]: some of it may not be there.
+    pub async fn flush(&mut self) -> Result<(), LinkError> {
         self.begin().await?;
+        if let Some((address, key)) = self.unflushed.take() {
+            let mut read = request(WR_RDMA_READ, address, key);
+            read.pieces.push(self.read_back);
+            // SAFETY: the arena keeps the target for as long as it exists, and nobody looks at it.
+            unsafe { self.post(vec![read]).await? };
+        }
         self.drain().await
     }
 
-    async fn read(
+    /// Reads `length` bytes of the region from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`].
+    pub async fn read(
         &mut self,
         region: &RemoteRegion,
         at: u64,
@@ -334,4 +371,8 @@ impl Link for VerbsLink {
         self.drain().await?;
         Ok(self.reading.take().map_or_else(Bytes::new, ArenaBuffer::into_bytes))
     }
+}
+
+fn request(opcode: i32, remote_address: u64, remote_key: u32) -> WorkRequest {
+    WorkRequest { opcode, pieces: Vec::new(), remote_address, remote_key, is_signalled: false }
 }

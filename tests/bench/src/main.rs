@@ -19,6 +19,7 @@ mod files;
 mod floor;
 mod histogram;
 mod latency;
+mod links;
 mod meter;
 mod pretouch;
 mod process;
@@ -46,6 +47,7 @@ use crate::{
     files::FilesWork,
     floor::FloorWork,
     latency::LatencyWork,
+    links::LinksWork,
     produce::ProduceWork,
     report::{BenchReport, ReportFormat, median_of, show, show_all},
     startup::StartupWork,
@@ -89,6 +91,9 @@ Examples:
     freezeframe-bench files all --mounted /mnt/frames/files --beside /tmp \\
         --read /mnt/frames/topics/orders/0.log --rounds 5
 
+  Records over RDMA and over TCP, on a machine with two RDMA ports:
+    freezeframe-bench links --bootstrap 10.10.0.1:9092
+
   Znodes, beside Apache ZooKeeper:
     freezeframe-bench zookeeper --ours 127.0.0.1:2181 --theirs 127.0.0.1:2281
 
@@ -124,6 +129,8 @@ enum BenchCommand {
     Compare(CompareWork),
     /// The least that a broker can do, as a broker of its own to compare with
     Floor(FloorWork),
+    /// Records over RDMA and over TCP, by size, beside bare one-sided transfers
+    Links(LinksWork),
     /// A mounted directory beside one of an ordinary file system
     Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
@@ -172,6 +179,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         }
         BenchCommand::Compare(work) => compare::run(&work, format),
         BenchCommand::Floor(work) => floor::run(&work),
+        BenchCommand::Links(work) => links::run(&work, format),
         BenchCommand::Files(work) => files::run(&work, format),
         BenchCommand::Storage(work) => store::run(&work, format),
         BenchCommand::Time(work) => time::run(&work, format),
@@ -221,6 +229,7 @@ mod tests {
             "wave --bootstrap a:1 --kafka b:2 --out docs/wave",
             "floor --listen 127.0.0.1:9192 --dir /tmp/floor --durability os",
             "files all --mounted /mnt/frames/files --beside /tmp --read /mnt/frames/topics/t/0.log",
+            "links --bootstrap a:1 --sizes 4KiB,1MiB --bytes 16MiB --rounds 3 --json",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));
