@@ -95,7 +95,7 @@ fn open_ports(
     }
     let bytes_max = options.memory_bytes_max.unwrap_or(payload_bytes_max);
     let arena = MemoryArena::new(opened, bytes_max).context("register memory")?;
-    arena.watch_devices();
+    arena.maintain();
     tracing::info!("rdma devices: {}", names.join("; "));
     Ok(Some(LinkDevices { arena, completion_mode: options.completion_mode }))
 }

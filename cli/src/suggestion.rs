@@ -1,4 +1,4 @@
-//! Suggestions for a mistyped topic or group.
+//! Suggestions for a mistyped topic or group, and for a link that cannot be had.
 
 use anyhow::anyhow;
 use broker::{distance, nearest};
@@ -7,8 +7,12 @@ use client::ClientError;
 use crate::commands::ServerAddress;
 use crate::output::error_chain;
 
-/// The same error, with the nearest existing name if one is near.
+/// The same error, with what may help.
 pub(crate) async fn with_suggestion(server: &ServerAddress, error: anyhow::Error) -> anyhow::Error {
+    if let Some(ClientError::NoLink { .. }) = error.downcast_ref() {
+        let help = "leave out --link to go over TCP; `freezeframe doctor` shows what is missing";
+        return anyhow!("{}; {help}", error_chain(&error));
+    }
     match nearest_name(server, &error).await {
         Some(near) => anyhow!("{}; did you mean {near}?", error_chain(&error)),
         None => error,

@@ -64,7 +64,7 @@ impl LinkServer {
         };
         let (address, device) = (port.gid.address.ip(), port.device.clone());
         let arena = MemoryArena::new(vec![VerbsDevice::open(port).unwrap()], 256 * MIB).unwrap();
-        arena.watch_devices();
+        arena.maintain();
         let links =
             Some(LinkDevices { arena: arena.clone(), completion_mode: CompletionMode::Sleep });
         let options = KafkaOptions { links, ..KafkaOptions::default() };

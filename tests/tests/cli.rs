@@ -648,3 +648,32 @@ fn a_shell_is_offered_the_names_that_the_server_has_and_nothing_is_said_without_
     let nobody = completions("127.0.0.1:1", &["freezeframe", "cat", "ord"]);
     assert_eq!((nobody.code, nobody.stdout(), nobody.stderr.as_str()), (Some(0), "", ""));
 }
+
+#[test]
+fn doctor_says_whether_there_is_a_link_and_commands_take_or_refuse_it_accordingly() {
+    let shell = CliShell::new();
+    let doctor = shell.stdout_of(&["doctor", "--json"]);
+    let found = json(&doctor);
+    let of = |what: &str| found.as_array().expect("a list").iter().find(|of| of["what"] == what);
+    assert_eq!(of("server").expect("a line")["is_good"], true);
+    let link = of("link").expect("a line");
+    let has_link = link["is_good"].as_bool().expect("yes or no");
+    let why = link["found"].as_str().expect("a text");
+    assert!(why.contains(if has_link { "by RDMA" } else { "over TCP" }), "{why}");
+    shell.stdout_of(&["topics", "create", "t"]);
+    for way in ["auto", "tcp"] {
+        shell.run_with_input(&["produce", "t", "--link", way], "a\n");
+        shell.run_with_input(&["cat", "t", "--link", way], "a\n");
+    }
+    let demanded = ["cat", "t", "--link", "rdma"];
+    match has_link {
+        true => assert_eq!(shell.stdout_of(&demanded), "a\na\n"),
+        false => shell.assert_fails(&demanded, 1, &["RDMA", "--link"]),
+    }
+    shell.assert_fails(&["cat", "t", "--link", "carrier-pigeon"], 2, &["auto", "tcp", "rdma"]);
+    // Without a server, what this machine has is shown all the same.
+    let alone = run(&["--bootstrap", "127.0.0.1:1", "doctor"], "");
+    assert_eq!(alone.code, Some(0));
+    assert!(alone.stdout().contains("server\tno\t"), "{}", alone.stdout());
+    assert!(alone.stdout().lines().any(|line| line.starts_with("locked memory\t")));
+}

@@ -2,9 +2,9 @@
 //!
 //! It is one range of addresses, reserved at the start and touched as needed. Buffers are runs of
 //! chunks of 64 KiB, and small buffers share a chunk. Segments of 2 MiB are registered with every
-//! device when their first chunk is taken, and some stay registered when they are free: pinning
-//! memory takes longer than moving bytes through it. No peer may access any of it: the devices of
-//! this process move the bytes.
+//! device when their first chunk is taken, and stay registered until they were free for a while:
+//! touching and pinning memory takes longer than moving bytes through it. No peer may access any of
+//! it: the devices of this process move the bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
 const SHARED_ALIGNMENT: usize = 64;
 /// How long no memory is registered after that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How many free segments stay registered.
-const FREE_SEGMENTS_MAX: usize = 16;
+/// A segment that was free for so long is given back to the system.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How often that is looked for.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The arena. Clones are the same one.
 #[derive(Clone)]
@@ -58,8 +60,6 @@ struct ArenaMemory {
 struct ArenaState {
     chunks: ChunkMap,
     segments: Vec<ArenaSegment>,
-    /// How many segments are registered and have no chunk that is taken.
-    free_segments: usize,
     /// Those that are gone are `None`.
     devices: Vec<Option<VerbsDevice>>,
     /// When memory could not be registered: until some time after, none is.
@@ -69,6 +69,8 @@ struct ArenaState {
 #[derive(Default)]
 struct ArenaSegment {
     chunks_taken: usize,
+    /// When its last chunk was freed; `None` if none ever was, or it was given back since.
+    free_since: Option<Instant>,
     /// One for each device that is not gone, if it is registered.
     registrations: Option<Vec<Option<MemoryRegistration>>>,
 }
@@ -127,7 +129,6 @@ impl MemoryArena {
         let state = ArenaState {
             chunks: ChunkMap::new(segments * SEGMENT_CHUNKS),
             segments: (0..segments).map(|_| ArenaSegment::default()).collect(),
-            free_segments: 0,
             devices: devices.into_iter().map(Some).collect(),
             failed: None,
         };
@@ -135,7 +136,6 @@ impl MemoryArena {
         let keys = (0..segments * device_count).map(|_| AtomicU32::new(0)).collect();
         let arena = ArenaMemory { state: Mutex::new(state), keys, device_count, mapping };
         arena.register(&mut arena.state.lock(), 0)?;
-        arena.state.lock().free_segments = 1;
         let (memory, shared, read_back) = (Arc::new(arena), Mutex::default(), Mutex::default());
         Ok(MemoryArena(Arc::new(ArenaHandle { memory, shared, read_back })))
     }
@@ -211,9 +211,19 @@ impl MemoryArena {
         state.devices.iter().position(|found| found.as_ref().is_some_and(|found| found == device))
     }
 
-    /// Watches the devices, until the arena is dropped: what belongs to one that is gone is dropped
-    /// then, because the kernel waits for that. It must be called within a runtime.
-    pub fn watch_devices(&self) {
+    /// Gives memory back that is free for a while, and drops what belongs to a device once that is
+    /// gone, because the kernel waits for it: until the arena is dropped. It must be called within a
+    /// runtime.
+    pub fn maintain(&self) {
+        let memory = Arc::downgrade(&self.0.memory);
+        let maintained = async move {
+            loop {
+                tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
+                let Some(memory) = memory.upgrade() else { return };
+                memory.give_back_idle(IDLE_MAX);
+            }
+        };
+        tokio::spawn(maintained);
         for device in self.devices() {
             let memory = Arc::downgrade(&self.0.memory);
             let watched = async move {
@@ -274,7 +284,7 @@ impl ArenaMemory {
                     state.failed = Some(Instant::now());
                 }
                 for taken in segments.start..segment {
-                    self.free_segment(&mut state, taken, &chunks);
+                    state.free_segment(taken, &chunks);
                 }
                 state.chunks.free(chunks);
                 return None;
@@ -319,28 +329,34 @@ impl ArenaMemory {
                     return Err(None);
                 }
                 None => self.register(state, segment).map_err(Some)?,
-                Some(_) => state.free_segments -= 1,
+                Some(_) => {}
             }
         }
         state.segments[segment].chunks_taken += chunks_in(segment, chunks);
         Ok(())
     }
 
-    /// Counts `chunks` in `segment` as free. A segment of which none is taken stays registered if
-    /// there are few such.
-    fn free_segment(&self, state: &mut ArenaState, segment: usize, chunks: &Range<usize>) {
-        let freed = &mut state.segments[segment];
+    /// Gives segments back to the system that were free for `idle` or longer.
+    fn give_back_idle(&self, idle: Duration) {
+        let mut state = self.state.lock();
+        for (nth, segment) in state.segments.iter_mut().enumerate() {
+            let is_idle = segment.free_since.is_some_and(|since| since.elapsed() >= idle);
+            if segment.chunks_taken > 0 || !is_idle {
+                continue;
+            }
+            (segment.registrations, segment.free_since) = (None, None);
+            // SAFETY: no buffer of the segment exists, and its registrations have just ended.
+            unsafe { self.mapping.give_back(nth * SEGMENT_BYTES, SEGMENT_BYTES) };
+        }
+    }
+}
+
+impl ArenaState {
+    /// Counts `chunks` in `segment` as free.
+    fn free_segment(&mut self, segment: usize, chunks: &Range<usize>) {
+        let freed = &mut self.segments[segment];
         freed.chunks_taken -= chunks_in(segment, chunks);
-        if freed.chunks_taken > 0 {
-            return;
-        }
-        if state.free_segments < FREE_SEGMENTS_MAX {
-            state.free_segments += 1;
-            return;
-        }
-        freed.registrations = None;
-        // SAFETY: no buffer of the segment exists, and its registrations have just ended.
-        unsafe { self.mapping.give_back(segment * SEGMENT_BYTES, SEGMENT_BYTES) };
+        freed.free_since = Some(Instant::now());
     }
 }
 
@@ -367,7 +383,7 @@ impl Drop for ChunkRun {
     fn drop(&mut self) {
         let mut state = self.memory.state.lock();
         for segment in segments_of(&self.chunks) {
-            self.memory.free_segment(&mut state, segment, &self.chunks);
+            state.free_segment(segment, &self.chunks);
         }
         state.chunks.free(self.chunks.clone());
     }
@@ -467,20 +483,28 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_free_are_given_back_but_for_a_few() {
+    fn segments_are_given_back_once_they_were_free_for_a_while() {
         let arena = arena(64 << 20);
-        let registered = || {
+        let give_back = |idle| {
+            arena.0.memory.give_back_idle(idle);
             let state = arena.0.memory.state.lock();
-            (state.free_segments, state.segments.iter().filter(|s| s.chunks_taken > 0).count())
+            state.segments.iter().filter(|segment| segment.registrations.is_some()).count()
         };
-        assert_eq!(registered(), (1, 0));
+        let last = (64 << 20) - 1;
+        assert_eq!(give_back(Duration::ZERO), 1, "the first was never used");
         let mut buffer = arena.take(64 << 20).unwrap();
-        buffer.as_mut_slice()[(64 << 20) - 1] = 7;
-        assert_eq!(registered().1, 32);
+        buffer.as_mut_slice()[last] = 7;
+        assert_eq!(give_back(Duration::ZERO), 32, "they are in use");
         drop(buffer);
-        assert_eq!(registered(), (FREE_SEGMENTS_MAX, 0));
+        assert_eq!(give_back(Duration::from_secs(3600)), 32, "they were in use a while ago");
         let buffer = arena.take(64 << 20).unwrap();
-        assert_eq!(buffer.as_ref()[(64 << 20) - 1], 0, "the kernel had it meanwhile");
+        assert_eq!(buffer.as_ref()[last], 7, "it is the same memory");
+        drop(buffer);
+        let first = arena.take(1 << 20).unwrap();
+        assert_eq!(give_back(Duration::ZERO), 1, "one is in use");
+        drop(first);
+        let buffer = arena.take(64 << 20).unwrap();
+        assert_eq!(buffer.as_ref()[last], 0, "the system had it meanwhile");
     }
 
     #[test]

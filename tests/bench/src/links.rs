@@ -50,30 +50,31 @@ pub(crate) struct LinksWork {
     rounds: usize,
 }
 
-/// What is measured of one size, in the order of the table.
+/// What is measured of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// The server's writes alone.
     BareWrite,
+    /// The same, each complete before the next one begins: as a client with one request has them.
+    BareWriteAlone,
     Read(LinkChoice),
     /// The server's reads alone.
     BareRead,
     Write(LinkChoice),
 }
 
-const WAYS: [Way; 6] = [
-    Way::BareWrite,
-    Way::Read(LinkChoice::Rdma),
-    Way::Read(LinkChoice::Tcp),
-    Way::BareRead,
-    Way::Write(LinkChoice::Rdma),
-    Way::Write(LinkChoice::Tcp),
+/// In the order of the table. All of a line take turns. Reads come first: what is read stays in memory
+/// until more is written than fits.
+const WAYS: [&[Way]; 2] = [
+    &[Way::BareWrite, Way::BareWriteAlone, Way::Read(LinkChoice::Rdma), Way::Read(LinkChoice::Tcp)],
+    &[Way::BareRead, Way::Write(LinkChoice::Rdma), Way::Write(LinkChoice::Tcp)],
 ];
 
 impl Way {
     fn name(self) -> &'static str {
         match self {
             Way::BareWrite => "bare RDMA WRITE",
+            Way::BareWriteAlone => "bare RDMA WRITE, one at a time",
             Way::BareRead => "bare RDMA READ",
             Way::Read(LinkChoice::Tcp) => "fetch, TCP",
             Way::Read(_) => "fetch, RDMA",
@@ -91,6 +92,7 @@ impl Way {
         match self {
             Way::Read(_) => Some(Way::BareWrite),
             Way::Write(_) => Some(Way::BareRead),
+            Way::BareWriteAlone => Some(Way::BareWrite),
             Way::BareWrite | Way::BareRead => None,
         }
     }
@@ -150,8 +152,9 @@ async fn measure_size(
 ) -> Result<Vec<Row>> {
     let count = (work.bytes.0 / size).clamp(*TRANSFERS.start(), *TRANSFERS.end());
     let bench = SizeBench::prepare(target, size, count).await?;
-    let ways: Vec<Way> =
-        WAYS.into_iter().filter(|way| bare.is_some() || !way.needs_device()).collect();
+    let is_possible = |way: &&Way| bare.is_some() || !way.needs_device();
+    let groups = WAYS.map(|ways| ways.iter().filter(is_possible).copied().collect::<Vec<Way>>());
+    let ways = groups.concat();
     let mut clients = BTreeMap::new();
     for way in &ways {
         if let Way::Read(link) | Way::Write(link) = way {
@@ -162,10 +165,16 @@ async fn measure_size(
     }
     let mut found: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
     // The first round warms up.
-    for round in 0..=work.rounds {
-        for way in &ways {
+    let turns = groups.iter().flat_map(|group| (0..=work.rounds).map(move |round| (round, group)));
+    for (round, group) in turns {
+        for way in group {
             let cost = match (way, &mut bare) {
-                (Way::BareWrite, Some(bare)) => bare_cost(bare.write(size, count).await?, size),
+                (Way::BareWrite, Some(bare)) => {
+                    bare_cost(bare.write(size, count, false).await?, size)
+                }
+                (Way::BareWriteAlone, Some(bare)) => {
+                    bare_cost(bare.write(size, count, true).await?, size)
+                }
                 (Way::BareRead, Some(bare)) => bare_cost(bare.read(size, count).await?, size),
                 (Way::Read(_), _) => {
                     bench.read(clients.get_mut(way.name()).context("a client")?).await?
@@ -268,21 +277,21 @@ impl SizeBench {
         bench.end(self, &times)
     }
 
-    fn begin(&self) -> Result<Begun> {
+    fn begin(&self) -> Result<UsageStart> {
         let server = self.server.map(Process::cpu).transpose()?.unwrap_or_default();
         let client = Process::this().cpu()?;
-        Ok(Begun { server, client, at: Instant::now() })
+        Ok(UsageStart { server, client, at: Instant::now() })
     }
 }
 
 /// The readings before a measurement.
-struct Begun {
+struct UsageStart {
     server: crate::process::CpuTime,
     client: crate::process::CpuTime,
     at: Instant,
 }
 
-impl Begun {
+impl UsageStart {
     fn end(self, bench: &SizeBench, times: &Histogram) -> Result<Cost> {
         let time = self.at.elapsed();
         let bytes = (bench.count * bench.batch.len() as u64) as f64;
@@ -317,9 +326,9 @@ fn show(rows: &[Row], format: ReportFormat) {
             .into(),
     );
     for Row { size, way, cost, share } in rows {
-        let unless_bare = |value: f64| match way.bare() {
-            Some(_) => number(value),
-            None => String::new(),
+        let unless_bare = |value: f64| match way {
+            Way::Read(_) | Way::Write(_) => number(value),
+            Way::BareWrite | Way::BareWriteAlone | Way::BareRead => String::new(),
         };
         shown.add_row([
             ByteSize(*size).to_string(),

@@ -43,8 +43,14 @@ impl BareLink {
         Ok(Some(BareLink { arena, device, memory, link, _peer: peer, client }))
     }
 
-    /// Writes `count` times `size` bytes of one buffer.
-    pub(super) async fn write(&mut self, size: u64, count: u64) -> Result<(Duration, u64)> {
+    /// Writes `count` times `size` bytes of one buffer: all at once, or each once the one before it is
+    /// there.
+    pub(super) async fn write(
+        &mut self,
+        size: u64,
+        count: u64,
+        one_at_a_time: bool,
+    ) -> Result<(Duration, u64)> {
         let buffer = self.buffer(size as usize)?;
         let region = self.memory.region();
         let slots = MEMORY_BYTES as u64 / size;
@@ -52,6 +58,9 @@ impl BareLink {
         for nth in 0..count {
             let at = nth % slots * size;
             self.link.write(&region, at, std::slice::from_ref(&buffer)).await?;
+            if one_at_a_time {
+                self.link.flush().await?;
+            }
         }
         self.link.flush().await?;
         Ok((begun.elapsed(), count))
