@@ -92,6 +92,18 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }
+    let sessions = parts.kafka.fetch_session_counts();
+    page.gauge("freezeframe_fetch_sessions", "Fetch sessions", sessions.sessions)?;
+    page.gauge(
+        "freezeframe_fetch_session_partitions",
+        "Partitions of fetch sessions",
+        sessions.partitions,
+    )?;
+    page.counter(
+        "freezeframe_fetch_sessions_evicted",
+        "Fetch sessions that made room for others",
+        sessions.evicted,
+    )?;
     page.gauge("freezeframe_links", "RDMA links that are open", now(&metrics.links))?;
     let pinned = rdma::resources().pinned_bytes;
     page.gauge("freezeframe_rdma_pinned_bytes", "Memory that RDMA devices may use", pinned)?;

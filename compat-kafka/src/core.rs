@@ -6,16 +6,15 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use engine::{Engine, PartitionView, SeekError, Topic, TopicId, TopicView, WaitPolicy};
+use engine::{Engine, TopicId, WaitPolicy};
 use fileview::tree::{TreeOptions, ViewTree};
 use history_api::{HistoryApi, HistoryContext};
 use hlc::split_moment_topic;
-use kafka_protocol::ResponseError;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::corruption::{Corruption, CorruptionCache};
-use crate::error_code::seek_error;
+use crate::fetch_sessions::{FetchSessionCounts, FetchSessions};
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
 use crate::frame_buffer_pool::{FrameBufferPool, LARGE_BYTES_MIN};
@@ -26,6 +25,7 @@ use crate::link_devices::{ArenaSource, LinkDevices};
 use crate::memory_budget::MemoryBudget;
 use crate::metrics::{KafkaMetrics, add};
 use crate::moment_cache::{MomentCache, MomentRowQuota, MomentTopicError};
+use crate::readable_topic::ReadableTopic;
 use crate::transfer_pace::TransferLimits;
 
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.
@@ -81,6 +81,8 @@ pub struct KafkaOptions {
     pub decompressed_bytes_max: usize,
     /// The broker's settings, as DescribeConfigs lists them: name and value.
     pub broker_configs: Vec<(String, String)>,
+    /// How many fetch sessions there may be (`max.incremental.fetch.session.cache.slots`).
+    pub fetch_sessions_max: usize,
     /// The default values of Kafka's settings, by name.
     pub broker_defaults: BTreeMap<String, String>,
     pub groups: GroupOptions,
@@ -113,6 +115,7 @@ impl Default for KafkaOptions {
             moment_patience: Duration::from_secs(5),
             decompressed_bytes_max: 128 << 20,
             broker_configs: Vec::new(),
+            fetch_sessions_max: 1000,
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
             links: None,
@@ -137,6 +140,8 @@ pub struct KafkaServer {
     pub(crate) loader: FileLoader,
     /// Buffers for large requests.
     pub(crate) frame_buffers: FrameBufferPool,
+    /// The fetch sessions of all clients.
+    pub(crate) fetch_sessions: FetchSessions,
     /// Permits to decompress large batches that are produced.
     pub(crate) decompression_permits: Semaphore,
     /// The payloads that are known to be corrupt.
@@ -144,50 +149,6 @@ pub struct KafkaServer {
     bound_address: OnceLock<SocketAddr>,
     metrics: KafkaMetrics,
     history: Arc<HistoryApi>,
-}
-
-/// A topic that a reader named: the present one, or a moment of it.
-#[derive(Clone, Debug)]
-pub(crate) enum ReadableTopic {
-    Present(Arc<Topic>),
-    Past(Arc<TopicView>),
-}
-
-impl ReadableTopic {
-    pub(crate) fn topic(&self) -> &Arc<Topic> {
-        match self {
-            ReadableTopic::Present(topic) => topic,
-            ReadableTopic::Past(view) => &view.topic,
-        }
-    }
-
-    /// Checks that all of the topic is still there. A reader calls this after its reads. Otherwise
-    /// records that retention or compaction removed meanwhile would be missing from the response
-    /// without an error.
-    pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
-        match self {
-            ReadableTopic::Present(_) => Ok(()),
-            ReadableTopic::Past(view) => view.check_retained(),
-        }
-    }
-
-    /// [`ReadableTopic::check_kept`] for one partition: a topic may have many.
-    pub(crate) fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
-        let ReadableTopic::Past(view) = self else { return Ok(()) };
-        let Ok(index) = usize::try_from(index) else { return Ok(()) };
-        view.check_partition_retained(index).map_err(|error| seek_error(&error))
-    }
-
-    /// The readable part of partition `index`.
-    pub(crate) fn view(&self, index: i32) -> Option<PartitionView> {
-        let index = usize::try_from(index).ok()?;
-        match self {
-            ReadableTopic::Present(topic) => {
-                topic.partitions.get(index).map(PartitionView::present)
-            }
-            ReadableTopic::Past(view) => view.partitions.get(index).cloned(),
-        }
-    }
 }
 
 impl KafkaServer {
@@ -254,6 +215,7 @@ impl KafkaServer {
                 options.links.as_ref().map(|devices| devices.arena.clone()),
             ),
             // Half of the cores stay free for clients that send small batches.
+            fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
             ),
@@ -278,6 +240,11 @@ impl KafkaServer {
             row("pipelined_requests", &self.pipelined_request_budget),
             row("responses", &self.response_budget),
         ]
+    }
+
+    /// How many fetch sessions there are.
+    pub fn fetch_session_counts(&self) -> FetchSessionCounts {
+        self.fetch_sessions.counts()
     }
 
     /// The history API, which is served over HTTP too.

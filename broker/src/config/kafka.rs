@@ -150,6 +150,14 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "max.incremental.fetch.session.cache.slots",
+        "1000",
+        Broker(|config, value| {
+            config.kafka_server.fetch_sessions_max = value.whole(0, 1_000_000)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
         "offset.metadata.max.bytes",
         "4096",
         Broker(|config, value| {
@@ -378,7 +386,6 @@ pub(super) const NO_EFFECT: &[(&str, &[&str])] = &[
             "connections.max.reauth.ms",
             "max.connections.per.ip.overrides",
             "max.connection.creation.rate",
-            "max.incremental.fetch.session.cache.slots",
             "request.timeout.ms",
             "fetch.purgatory.purge.interval.requests",
             "producer.purgatory.purge.interval.requests",

@@ -12,7 +12,8 @@ use uuid::Uuid;
 use super::create_topics::{
     KafkaApiError, duplicates, error_fields, find_changeable_topic, refuse_moment,
 };
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for DeleteTopicsRequest {

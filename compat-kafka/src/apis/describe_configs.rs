@@ -13,8 +13,9 @@ use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{KafkaApiError, error_fields};
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError};
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// Kafka's numbers of resource types.

@@ -15,8 +15,9 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::moment_cache::moment_topic_id;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The most partitions in one response (`max.request.partition.size.limit`).

@@ -1,8 +1,9 @@
 //! Fetch (1): the same bytes that were produced, from memory or from the journal's files, without
 //! copying them together.
 //!
-//! The response is encoded manually, because the codec would copy the records into it. Fetch
-//! sessions (KIP-227) are refused, as the KIP allows: every response has session 0.
+//! The response is encoded manually, because the codec would copy the records into it. In a fetch
+//! session (KIP-227) only the partitions that are due are read, and a response has those alone of
+//! which the client learns something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +17,16 @@ use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::error_code::{engine_error, storage_error};
+use crate::fetch_session::{FetchOutcome, FetchSession, ResolvedFetchTopic};
 use crate::file_run::LoadError;
 use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{BadRequest, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, UNBUDGETED_BYTES_MAX};
 use crate::trim::trim;
@@ -90,11 +94,12 @@ impl FetchPartitionResult {
     }
 }
 
-/// A topic of the request, looked up once.
-struct ResolvedFetchTopic {
-    topic: FetchTopic,
-    readable: Result<ReadableTopic, ResponseError>,
-}
+/// The epoch of a request that closes its session, or has none.
+const CLOSING_EPOCH: i32 = -1;
+/// The epoch of a request that opens a session.
+const OPENING_EPOCH: i32 = 0;
+/// The id of no session.
+const NO_SESSION: i32 = 0;
 
 pub(crate) async fn handle(
     kafka: Arc<KafkaServer>,
@@ -102,29 +107,125 @@ pub(crate) async fn handle(
     body: Bytes,
 ) -> ResponseResult {
     let mut request = decode::<FetchRequest>(&context, body)?;
-    let session = session_error(&request);
-    if session.is_some() {
-        return write(&context, session, Vec::new()).map(Some);
+    let (id, epoch) = (request.session_id, request.session_epoch);
+    if epoch != CLOSING_EPOCH && epoch != OPENING_EPOCH {
+        return continue_session(&kafka, &context, request).await;
     }
-    let mut asked = Vec::with_capacity(request.topics.len());
-    for topic in std::mem::take(&mut request.topics) {
-        let found = find_topic(&kafka, &context, &topic).await;
-        asked.push(ResolvedFetchTopic { topic, readable: found });
+    if id != NO_SESSION {
+        kafka.fetch_sessions.close(id);
     }
+    if epoch == OPENING_EPOCH && request.topics.iter().any(|topic| !topic.partitions.is_empty()) {
+        let mut session = FetchSession::new(context.version >= BY_ID);
+        session.update(request.topics.clone(), &[]);
+        let [a, b, c, d, ..] = (kafka.options.new_id)();
+        let random = u32::from_be_bytes([a, b, c, d]);
+        if let Some((id, session)) = kafka.fetch_sessions.open(session, random) {
+            let session = session.lock_owned().await;
+            return fetch_in_session(&kafka, &context, &request, (id, session)).await;
+        }
+    }
+    let topics = std::mem::take(&mut request.topics);
+    fetch_all(&kafka, &context, &request, topics).await
+}
+
+/// Serves a request of a session that is open.
+async fn continue_session(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    mut request: FetchRequest,
+) -> ResponseResult {
+    let refuse = |error| write(context, (Some(error), NO_SESSION), Vec::new()).map(Some);
+    let id = request.session_id;
+    let Some(shared) = kafka.fetch_sessions.find(id) else {
+        return refuse(ResponseError::FetchSessionIdNotFound);
+    };
+    let mut session = Arc::clone(&shared).lock_owned().await;
+    if let Err(error) = session.begin(request.session_epoch, context.version >= BY_ID) {
+        return refuse(error);
+    }
+    let topics = std::mem::take(&mut request.topics);
+    session.update(topics, &request.forgotten_topics_data);
+    let partitions = session.partition_count();
+    if partitions == 0 {
+        kafka.fetch_sessions.close(id);
+    }
+    // A client that is told of no session opens another one.
+    let id = match partitions > 0 && kafka.fetch_sessions.touch(id, &shared, partitions) {
+        true => id,
+        false => NO_SESSION,
+    };
+    fetch_in_session(kafka, context, &request, (id, session)).await
+}
+
+/// How much a request wants, and until when it waits for that.
+fn wanted(kafka: &KafkaServer, request: &FetchRequest) -> (usize, Option<Instant>) {
     let most = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
     let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(most);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
-    let deadline = Instant::now() + wait;
+    (min_bytes, (!wait.is_zero()).then(|| Instant::now() + wait))
+}
+
+/// Whether what was found is enough to respond at once.
+fn is_enough(fetched: &[Vec<FetchPartitionResult>], min_bytes: usize) -> bool {
+    let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
+    bytes >= min_bytes || fetched.iter().flatten().any(|fetched| fetched.error.is_some())
+}
+
+async fn fetch_in_session(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    request: &FetchRequest,
+    (id, mut session): (i32, OwnedMutexGuard<FetchSession>),
+) -> ResponseResult {
+    for number in session.topic_numbers() {
+        let Some(topic) = session.topic(number).cloned() else { continue };
+        let found = find_topic(kafka, context, &topic).await;
+        session.refresh(number, found);
+    }
+    let (min_bytes, deadline) = wanted(kafka, request);
+    let mut is_over = deadline.is_none();
+    loop {
+        let asked = session.take_due();
+        let fetched = read(kafka, context, request, &asked);
+        if is_over || is_enough(&fetched, min_bytes) {
+            let scope = Some((id, &*session));
+            let (answer, outcomes) =
+                respond(kafka, context, request, asked, fetched, scope).await?;
+            session.tell(&outcomes);
+            return Ok(Some(answer));
+        }
+        session.settle(&outcomes(&asked, &fetched));
+        // Not to be kept in memory during the wait: it is out of date by then.
+        drop(fetched);
+        if let Some(deadline) = deadline {
+            is_over = tokio::time::timeout_at(deadline, session.grown()).await.is_err();
+        }
+    }
+}
+
+/// Serves a request outside of sessions.
+async fn fetch_all(
+    kafka: &Arc<KafkaServer>,
+    context: &RequestContext,
+    request: &FetchRequest,
+    topics: Vec<FetchTopic>,
+) -> ResponseResult {
+    let mut asked = Vec::with_capacity(topics.len());
+    for topic in topics {
+        let readable = find_topic(kafka, context, &topic).await;
+        asked.push(ResolvedFetchTopic { number: 0, topic, readable });
+    }
+    let (min_bytes, deadline) = wanted(kafka, request);
     let watch = Arc::new(AppendWatch::default());
     let mut watching = false;
     loop {
-        let fetched = read(&kafka, &context, &request, &asked);
-        let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
-        let failed = fetched.iter().flatten().any(|fetched| fetched.error.is_some());
+        let fetched = read(kafka, context, request, &asked);
         let nothing_asked = fetched.iter().all(Vec::is_empty);
-        if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
-            return respond(&kafka, &context, &request, asked, fetched).await;
-        }
+        let Some(deadline) = deadline.filter(|_| !nothing_asked && !is_enough(&fetched, min_bytes))
+        else {
+            let answered = respond(kafka, context, request, asked, fetched, None).await?;
+            return Ok(Some(answered.0));
+        };
         // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if !watching {
@@ -135,21 +236,11 @@ pub(crate) async fn handle(
             continue;
         }
         if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
-            let fetched = read(&kafka, &context, &request, &asked);
-            return respond(&kafka, &context, &request, asked, fetched).await;
+            let fetched = read(kafka, context, request, &asked);
+            let answered = respond(kafka, context, request, asked, fetched, None).await?;
+            return Ok(Some(answered.0));
         }
         watching = false;
-    }
-}
-
-/// The error for a client that continues a session, because the server never opens one.
-fn session_error(request: &FetchRequest) -> Option<ResponseError> {
-    match (request.session_id, request.session_epoch) {
-        (0, -1 | 0) => None,
-        // Closes a session, and asks for everything.
-        (_, -1) => None,
-        (0, _) => Some(ResponseError::InvalidFetchSessionEpoch),
-        _ => Some(ResponseError::FetchSessionIdNotFound),
     }
 }
 
@@ -323,33 +414,43 @@ fn trim_last(
 }
 
 /// Encodes the response, and loads its first file run. If that run is corrupt, reads again without
-/// the corrupt batch.
+/// the corrupt batch. Returns with it what was found in each partition.
 async fn respond(
     kafka: &KafkaServer,
     context: &RequestContext,
     request: &FetchRequest,
     asked: Vec<ResolvedFetchTopic>,
     mut fetched: Vec<Vec<FetchPartitionResult>>,
-) -> ResponseResult {
+    session: Option<(i32, &FetchSession)>,
+) -> Result<(KafkaResponse, Vec<FetchOutcome>), BadRequest> {
+    let encode = |fetched: Vec<Vec<FetchPartitionResult>>| {
+        let found = outcomes(&asked, &fetched);
+        let id = session.map_or(NO_SESSION, |(id, _)| id);
+        let topics = match session {
+            Some((_, session)) => zip_news(&asked, fetched, &found, session),
+            None => asked.iter().map(|asked| &asked.topic).zip(fetched).collect(),
+        };
+        write(context, (None, id), topics).map(|answer| (answer, found))
+    };
     let mut room = None;
     for _ in 0..CORRUPT_BATCHES_MAX {
         (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
         let bytes: usize = fetched.iter().flatten().map(FetchPartitionResult::bytes).sum();
-        let mut answer = write(context, None, zip(&asked, fetched))?;
+        let (mut answer, found) = encode(fetched)?;
         match answer.load_first(&kafka.loader).await {
             Ok(()) => {
                 answer.set_permit(room);
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
-                return Ok(Some(answer));
+                return Ok((answer, found));
             }
             Err(LoadError::Corrupt(corruption)) => kafka.record_corruption(&corruption),
             Err(LoadError::Storage(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers get a retriable error");
                 let mut fetched = read(kafka, context, request, &asked);
                 fetched.iter_mut().flatten().for_each(FetchPartitionResult::remove_file_pieces);
-                let mut answer = write(context, None, zip(&asked, fetched))?;
+                let (mut answer, found) = encode(fetched)?;
                 answer.set_permit(room);
-                return Ok(Some(answer));
+                return Ok((answer, found));
             }
         }
         fetched = read(kafka, context, request, &asked);
@@ -357,9 +458,53 @@ async fn respond(
     // Sending it finds the error again, and ends the connection.
     fetched = read(kafka, context, request, &asked);
     (fetched, room) = acquire_permit(kafka, context, request, &asked, (fetched, room)).await?;
-    let mut answer = write(context, None, zip(&asked, fetched))?;
+    let (mut answer, found) = encode(fetched)?;
     answer.set_permit(room);
-    Ok(Some(answer))
+    Ok((answer, found))
+}
+
+/// What was found in each partition, in the order of `asked`.
+fn outcomes(
+    asked: &[ResolvedFetchTopic],
+    fetched: &[Vec<FetchPartitionResult>],
+) -> Vec<FetchOutcome> {
+    let of_topic = |(asked, fetched): (&ResolvedFetchTopic, &Vec<FetchPartitionResult>)| {
+        let topic = asked.number;
+        let of_partition = |(asked, fetched): (&FetchPartition, &FetchPartitionResult)| {
+            let has_records = fetched.bytes() > 0;
+            FetchOutcome {
+                topic,
+                partition: asked.partition,
+                fetch_offset: asked.fetch_offset,
+                high_watermark: fetched.high_watermark,
+                log_start: fetched.log_start,
+                has_records,
+                is_error: fetched.error.is_some(),
+            }
+        };
+        asked.topic.partitions.iter().zip(fetched).map(of_partition).collect::<Vec<_>>()
+    };
+    asked.iter().zip(fetched).flat_map(of_topic).collect()
+}
+
+/// The results of which a session's client learns something.
+fn zip_news<'a>(
+    asked: &'a [ResolvedFetchTopic],
+    fetched: Vec<Vec<FetchPartitionResult>>,
+    found: &[FetchOutcome],
+    session: &FetchSession,
+) -> Vec<(&'a FetchTopic, Vec<FetchPartitionResult>)> {
+    let mut found = found.iter();
+    let mut topics = Vec::new();
+    for (asked, fetched) in asked.iter().zip(fetched) {
+        let is_news =
+            |_: &FetchPartitionResult| found.next().is_some_and(|found| session.is_news(found));
+        let news: Vec<FetchPartitionResult> = fetched.into_iter().filter(is_news).collect();
+        if !news.is_empty() {
+            topics.push((&asked.topic, news));
+        }
+    }
+    topics
 }
 
 /// Takes room for what was read. If it must wait for room, it releases what was read and reads
@@ -398,16 +543,9 @@ async fn acquire_permit(
     }
 }
 
-fn zip(
-    asked: &[ResolvedFetchTopic],
-    fetched: Vec<Vec<FetchPartitionResult>>,
-) -> Vec<(&FetchTopic, Vec<FetchPartitionResult>)> {
-    asked.iter().map(|asked| &asked.topic).zip(fetched).collect()
-}
-
 fn write(
     context: &RequestContext,
-    error: Option<ResponseError>,
+    (error, session_id): (Option<ResponseError>, i32),
     topics: Vec<(&FetchTopic, Vec<FetchPartitionResult>)>,
 ) -> Result<KafkaResponse, BadRequest> {
     let version = context.version;
@@ -420,7 +558,7 @@ fn write(
         out.put_i32(0); // throttle time
         if version >= 7 {
             out.put_i16(error.map_or(0, |error| error.code()));
-            out.put_i32(0); // session id
+            out.put_i32(session_id);
         }
         put_count(out, version, topics.len());
     });
@@ -548,7 +686,7 @@ mod tests {
                 local: "127.0.0.1:2".parse().unwrap(),
                 connection: crate::request::ConnectionState::for_test(),
             };
-            let answer = write(&context, None, vec![(&topic, vec![good, bad])]).unwrap();
+            let answer = write(&context, (None, 5), vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {
@@ -565,22 +703,12 @@ mod tests {
             assert_eq!(ResponseHeader::decode(&mut bytes, header).unwrap().correlation_id, 9);
             let read = FetchResponse::decode(&mut bytes, version).unwrap();
             assert!(bytes.is_empty(), "version {version} leaves {} bytes", bytes.len());
+            assert_eq!(read.session_id, if version >= 7 { 5 } else { 0 });
             let partitions = &read.responses[0].partitions;
             assert_eq!(partitions[0].high_watermark, 40);
             assert_eq!(partitions[0].last_stable_offset, 40);
             assert_eq!(partitions[0].records.as_ref().unwrap().len(), 300);
             assert_eq!(partitions[1].error_code, 1);
         }
-    }
-
-    #[test]
-    fn a_session_is_never_opened_and_one_that_was_not_is_refused() {
-        let ask = |id, epoch| {
-            session_error(&FetchRequest::default().with_session_id(id).with_session_epoch(epoch))
-        };
-        assert_eq!(ask(0, 0), None);
-        assert_eq!(ask(0, -1), None);
-        assert_eq!(ask(5, 3), Some(ResponseError::FetchSessionIdNotFound));
-        assert_eq!(ask(0, 3), Some(ResponseError::InvalidFetchSessionEpoch));
     }
 }

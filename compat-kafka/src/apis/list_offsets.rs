@@ -14,8 +14,9 @@ use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::create_topics::duplicates;
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::error_code::engine_error;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 const LATEST: i64 = -1;

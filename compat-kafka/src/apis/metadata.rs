@@ -15,9 +15,10 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
 use super::create_topics::new_topic_id;
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::error_code::engine_error;
 use crate::moment_cache::{MomentRowQuota, MomentTopicError, moment_topic_id};
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 /// The operations on a topic or the cluster that anybody may do when there is no authorization.

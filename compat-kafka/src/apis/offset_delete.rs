@@ -11,9 +11,10 @@ use kafka_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use super::offset_commit::coordinator_error;
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
 use crate::error_code::group_error;
 use crate::groups::{GroupError, GroupSubscriptions};
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetDeleteRequest {

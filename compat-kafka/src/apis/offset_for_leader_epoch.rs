@@ -10,7 +10,8 @@ use kafka_protocol::messages::offset_for_leader_epoch_response::{
 use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 use kafka_protocol::protocol::VersionRange;
 
-use crate::core::{KafkaServer, ReadableTopic};
+use crate::core::KafkaServer;
+use crate::readable_topic::ReadableTopic;
 use crate::request::{ApiHandler, RequestContext};
 
 impl ApiHandler for OffsetForLeaderEpochRequest {

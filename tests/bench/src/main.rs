@@ -24,6 +24,7 @@ mod meter;
 mod pretouch;
 mod process;
 mod produce;
+mod quiet;
 mod report;
 mod sender;
 mod size;
@@ -49,6 +50,7 @@ use crate::{
     latency::LatencyWork,
     links::LinksWork,
     produce::ProduceWork,
+    quiet::QuietWork,
     report::{BenchReport, ReportFormat, median_of, show, show_all},
     startup::StartupWork,
     store::{ChildWork, StorageWork},
@@ -131,6 +133,8 @@ enum BenchCommand {
     Floor(FloorWork),
     /// Records over RDMA and over TCP, by size, beside bare one-sided transfers
     Links(LinksWork),
+    /// A consumer of many partitions in which nothing happens, with and without a fetch session
+    Quiet(QuietWork),
     /// A mounted directory beside one of an ordinary file system
     Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
@@ -180,6 +184,7 @@ fn run(arguments: BenchArguments) -> Result<()> {
         BenchCommand::Compare(work) => compare::run(&work, format),
         BenchCommand::Floor(work) => floor::run(&work),
         BenchCommand::Links(work) => links::run(&work, format),
+        BenchCommand::Quiet(work) => quiet::run(&work, format),
         BenchCommand::Files(work) => files::run(&work, format),
         BenchCommand::Storage(work) => store::run(&work, format),
         BenchCommand::Time(work) => time::run(&work, format),
@@ -230,6 +235,7 @@ mod tests {
             "floor --listen 127.0.0.1:9192 --dir /tmp/floor --durability os",
             "files all --mounted /mnt/frames/files --beside /tmp --read /mnt/frames/topics/t/0.log",
             "links --bootstrap a:1 --sizes 4KiB,1MiB --bytes 16MiB --rounds 3 --json",
+            "quiet --bootstrap a:1 --partitions 100 --fetches 10 --rounds 1 --json",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));

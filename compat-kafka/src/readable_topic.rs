@@ -1,0 +1,52 @@
+//! What a reader named: a topic, or a moment of it.
+
+use std::sync::Arc;
+
+use engine::{PartitionView, SeekError, Topic, TopicView};
+use kafka_protocol::ResponseError;
+
+use crate::error_code::seek_error;
+
+/// A topic that a reader named: the present one, or a moment of it.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadableTopic {
+    Present(Arc<Topic>),
+    Past(Arc<TopicView>),
+}
+
+impl ReadableTopic {
+    pub(crate) fn topic(&self) -> &Arc<Topic> {
+        match self {
+            ReadableTopic::Present(topic) => topic,
+            ReadableTopic::Past(view) => &view.topic,
+        }
+    }
+
+    /// Checks that all of the topic is still there. A reader calls this after its reads. Otherwise
+    /// records that retention or compaction removed meanwhile would be missing from the response
+    /// without an error.
+    pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
+        match self {
+            ReadableTopic::Present(_) => Ok(()),
+            ReadableTopic::Past(view) => view.check_retained(),
+        }
+    }
+
+    /// [`ReadableTopic::check_kept`] for one partition: a topic may have many.
+    pub(crate) fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
+        let ReadableTopic::Past(view) = self else { return Ok(()) };
+        let Ok(index) = usize::try_from(index) else { return Ok(()) };
+        view.check_partition_retained(index).map_err(|error| seek_error(&error))
+    }
+
+    /// The readable part of partition `index`.
+    pub(crate) fn view(&self, index: i32) -> Option<PartitionView> {
+        let index = usize::try_from(index).ok()?;
+        match self {
+            ReadableTopic::Present(topic) => {
+                topic.partitions.get(index).map(PartitionView::present)
+            }
+            ReadableTopic::Past(view) => view.partitions.get(index).cloned(),
+        }
+    }
+}
