@@ -193,7 +193,8 @@ mod tests {
             let session = sessions.find(id).unwrap();
             assert!(sessions.touch(id, &session, partitions));
         };
-        (touch(1, 10), touch(2, 20));
+        touch(1, 10);
+        touch(2, 20);
         assert_eq!(open(&sessions, 10), None, "none is smaller, and none is unused");
         assert_eq!(open(&sessions, 11), Some(1), "the smallest goes");
         assert_eq!(sessions.counts().partitions, 31);

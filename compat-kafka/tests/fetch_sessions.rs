@@ -322,6 +322,9 @@ async fn the_past_can_be_in_a_session() {
     assert_eq!(&*answer.responses[0].topic.0, "t");
 }
 
+/// The next offset that a client reads in a partition, and the bounds that it was told.
+type ClientPosition = (i64, Option<(i64, i64)>);
+
 /// What a client knows at the end is what the log has, whatever happened in between; and a
 /// response never tells what the client has already.
 #[tokio::test]
@@ -340,7 +343,7 @@ async fn random_sessions_miss_nothing() {
         let mut client = SessionClient::new(&server, version).await;
         client.max_bytes = [1, 3000, 1 << 20][rng.below(3) as usize];
         // What is read, with the next offset, and what the client was told.
-        let mut read: BTreeMap<(String, i32), (i64, Option<(i64, i64)>)> = BTreeMap::new();
+        let mut read: BTreeMap<(String, i32), ClientPosition> = BTreeMap::new();
         let mut changed: Vec<(&str, u8, i32)> = places.clone();
         let mut steps = 0;
         loop {
@@ -365,10 +368,9 @@ async fn random_sessions_miss_nothing() {
                             .unwrap();
                     }
                     7 => {
-                        if read.remove(&(name.to_owned(), index)).is_some() {
-                            forget.push(forgotten(name, id, vec![index]));
-                            changed.retain(|place| *place != (name, id, index));
-                        }
+                        let is_read = read.remove(&(name.to_owned(), index)).is_some();
+                        forget.extend(is_read.then(|| forgotten(name, id, vec![index])));
+                        changed.retain(|place| *place != (name, id, index) || !is_read);
                     }
                     8 => changed.push((name, id, index)),
                     _ => {}
