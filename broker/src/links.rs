@@ -91,7 +91,16 @@ fn open_ports(
     let mut opened = Vec::new();
     for port in ports {
         let name = port.to_string();
-        opened.push(VerbsDevice::open(port).with_context(|| format!("open {name}"))?);
+        match VerbsDevice::open(port).with_context(|| format!("open {name}")) {
+            Ok(device) => opened.push(device),
+            Err(error) if options.devices == DeviceSelection::Auto => {
+                tracing::warn!("rdma devices: {error:#}; it is not used");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if opened.is_empty() {
+        return Ok(None);
     }
     let bytes_max = options.memory_bytes_max.unwrap_or(payload_bytes_max);
     let arena = MemoryArena::new(opened, bytes_max).context("register memory")?;

@@ -85,7 +85,7 @@ fn encode_kafka(page: &mut MetricsPage<'_>, parts: &ServerParts) -> fmt::Result 
         ("link_read_bytes", "Bytes read from clients' memory by RDMA", &metrics.link_bytes_read),
         (
             "link_copied_bytes",
-            "Of those written, bytes of batches that had to be copied first",
+            "Bytes of batches that had to be copied, because memory for devices ran out",
             &metrics.link_bytes_copied,
         ),
     ];

@@ -174,7 +174,12 @@ impl ServerConnection {
                 self.link = link;
                 return Err(self.refused(R::NAME, why));
             }
-            Err(LinkFailure::Refused(why)) => {
+            Err(LinkFailure::Malformed(what)) => return Err(self.malformed(what)),
+            Err(
+                LinkFailure::Refused(why)
+                | LinkFailure::Forgotten(why)
+                | LinkFailure::TooSmall(why),
+            ) => {
                 self.link = link;
                 why
             }
@@ -211,7 +216,7 @@ impl ServerConnection {
             return Ok(LinkState::Unavailable("the server offers none".to_owned()));
         }
         let local = match self.stream.local_addr() {
-            Ok(local) => local.ip(),
+            Ok(local) => local.ip().to_canonical(),
             Err(error) => return Ok(LinkState::Unavailable(error.to_string())),
         };
         let mut channel = LinkChannel { connection: self, patience, name: "a link" };
@@ -219,7 +224,13 @@ impl ServerConnection {
             Ok(link) => Ok(LinkState::Open(Box::new(link))),
             Err(LinkFailure::Connection(error)) => Err(error),
             Err(LinkFailure::Clock(why)) => Err(self.refused("a link", why)),
-            Err(LinkFailure::Refused(why) | LinkFailure::Lost(why)) => {
+            Err(LinkFailure::Malformed(what)) => Err(self.malformed(what)),
+            Err(
+                LinkFailure::Refused(why)
+                | LinkFailure::Lost(why)
+                | LinkFailure::Forgotten(why)
+                | LinkFailure::TooSmall(why),
+            ) => {
                 tracing::debug!(why, "records go over TCP");
                 Ok(LinkState::Unavailable(why))
             }

@@ -151,7 +151,10 @@ impl Client {
                 let ends = self.offsets(&name, &numbers, OffsetSpec::Latest).await?;
                 let both = |partition| Some(((*starts.get(partition)?)?, (*ends.get(partition)?)?));
                 for (partition, bounds) in &mut partitions {
-                    *bounds = both(partition).unwrap_or_default();
+                    *bounds = both(partition).ok_or_else(|| ClientError::Malformed {
+                        address: self.bootstrap.join(","),
+                        what: format!("the window of {name}/{partition} has no bounds"),
+                    })?;
                 }
             }
             for (leader, partitions) in self.by_leader(&name, partitions).await? {

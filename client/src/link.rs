@@ -20,6 +20,11 @@ const REGION_STEP_BYTES: usize = 1 << 20;
 /// How many responses may be in use, each in a region of its own, while another one is fetched.
 const RESPONSE_REGIONS_MAX: usize = 32;
 
+/// How many regions for responses stay when nobody looks into them.
+const FREE_REGIONS_MAX: usize = 2;
+/// The longest response: that of a request to Kafka may be no longer.
+const RESPONSE_BYTES_MAX: usize = 128 << 20;
+
 /// How records move between this process and a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkChoice {
@@ -87,15 +92,22 @@ pub(crate) enum LinkFailure<E> {
     /// The request did not take effect, and would not without a link either: the server's clock
     /// refuses it.
     Clock(String),
+    /// The server does not keep to the protocol. The request may have taken effect.
+    Malformed(String),
+    /// The request did not take effect: the memory that it named is forgotten. It may be named
+    /// again.
+    Forgotten(String),
+    /// The request did not take effect: the response needs more room.
+    TooSmall(String),
 }
 
 impl<E> From<LinkRefusal> for LinkFailure<E> {
     fn from(refusal: LinkRefusal) -> LinkFailure<E> {
         match refusal.code {
             RefusalCode::NoDevice | RefusalCode::NoLink => LinkFailure::Lost(refusal.text),
-            RefusalCode::UnknownToken | RefusalCode::TooSmall | RefusalCode::NotNow => {
-                LinkFailure::Refused(refusal.text)
-            }
+            RefusalCode::NotNow => LinkFailure::Refused(refusal.text),
+            RefusalCode::UnknownToken => LinkFailure::Forgotten(refusal.text),
+            RefusalCode::TooSmall => LinkFailure::TooSmall(refusal.text),
             RefusalCode::Clock => LinkFailure::Clock(refusal.text),
         }
     }
@@ -118,7 +130,7 @@ fn open_device(local: IpAddr) -> Result<VerbsDevice, String> {
 }
 
 fn unexpected<E>(answer: &LinkAnswer) -> LinkFailure<E> {
-    LinkFailure::Lost(format!("the server gave an answer that fits no question: {answer:?}"))
+    LinkFailure::Malformed(format!("an answer fits no question: {answer:?}"))
 }
 
 impl ClientLink {
@@ -149,8 +161,31 @@ impl ClientLink {
     }
 
     /// Sends a request with the given body, and returns the response with its header. A long body
-    /// is read by the server, which writes a long response of up to `room` bytes.
+    /// is read by the server, which writes a long response. That has up to `room` bytes, or more if
+    /// its first batch is longer.
     pub(crate) async fn call<X: LinkExchange>(
+        &mut self,
+        connection: &mut X,
+        api: (i16, i16),
+        body: &[u8],
+        mut room: usize,
+    ) -> Result<Bytes, LinkFailure<X::Error>> {
+        let mut is_forgotten = false;
+        loop {
+            match self.call_once(connection, api, body, room).await {
+                Err(LinkFailure::Forgotten(_)) if !is_forgotten => {
+                    self.withdraw_all(connection).await?;
+                    is_forgotten = true;
+                }
+                Err(LinkFailure::TooSmall(_)) if room > 0 && room < RESPONSE_BYTES_MAX => {
+                    room = room.saturating_mul(4).min(RESPONSE_BYTES_MAX);
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    async fn call_once<X: LinkExchange>(
         &mut self,
         connection: &mut X,
         (api_key, version): (i16, i16),
@@ -180,19 +215,24 @@ impl ClientLink {
                 let length =
                     usize::try_from(length).ok().filter(|length| *length <= memory.length());
                 let length = length.ok_or_else(|| {
-                    LinkFailure::Lost("the server placed more than there is room for".to_owned())
+                    LinkFailure::Malformed("more was placed than there is room for".to_owned())
                 })?;
                 Ok(memory.slice(0..length))
             }
-            (LinkAnswer::Refused(refusal), _) => {
-                if refusal.code == RefusalCode::UnknownToken {
-                    self.request = None;
-                    self.responses.clear();
-                }
-                Err(refusal.into())
-            }
+            (LinkAnswer::Refused(refusal), _) => Err(refusal.into()),
             (answer, _) => Err(unexpected(&answer)),
         }
+    }
+
+    /// Takes all memory back that nobody looks into.
+    async fn withdraw_all<X: LinkExchange>(
+        &mut self,
+        connection: &mut X,
+    ) -> Result<(), LinkFailure<X::Error>> {
+        for named in self.request.take().into_iter().chain(self.responses.drain(..)) {
+            withdraw(connection, named).await?;
+        }
+        Ok(())
     }
 
     /// Puts the body of a request where the server can read it.
@@ -226,6 +266,16 @@ impl ClientLink {
         let is_free = |named: &NamedMemory| !named.memory.is_shared();
         let fits = |named: &NamedMemory| is_free(named) && named.memory.length() >= room;
         if let Some(nth) = self.responses.iter().position(fits) {
+            // After a cut whose records are not used any more, many are free.
+            let mut others = (0..self.responses.len()).rev();
+            let free_count = self.responses.iter().filter(|named| is_free(named)).count();
+            let surplus = others
+                .find(|other| *other > nth && is_free(&self.responses[*other]))
+                .filter(|_| free_count > FREE_REGIONS_MAX);
+            if let Some(surplus) = surplus {
+                let surplus = self.responses.remove(surplus);
+                withdraw(connection, surplus).await?;
+            }
             return Ok(nth);
         }
         // One that is free is too short.

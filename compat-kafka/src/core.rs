@@ -31,6 +31,9 @@ use crate::transfer_pace::TransferLimits;
 /// Small requests have a budget of their own, smaller than the large ones' by this factor.
 const SMALL_REQUEST_DIVISOR: usize = 4;
 
+/// How many links are opened at a time. Each may take a thread for a second.
+const LINK_OPENINGS_MAX: usize = 4;
+
 /// The address that clients are told to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvertisedAddress {
@@ -140,6 +143,8 @@ pub struct KafkaServer {
     pub(crate) loader: FileLoader,
     /// Buffers for large requests.
     pub(crate) frame_buffers: FrameBufferPool,
+    /// Permits to open links.
+    pub(crate) link_openings: Semaphore,
     /// The fetch sessions of all clients.
     pub(crate) fetch_sessions: FetchSessions,
     /// Permits to decompress large batches that are produced.
@@ -215,6 +220,7 @@ impl KafkaServer {
                 options.links.as_ref().map(|devices| devices.arena.clone()),
             ),
             // Half of the cores stay free for clients that send small batches.
+            link_openings: Semaphore::new(LINK_OPENINGS_MAX),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),

@@ -7,24 +7,28 @@
 //! other client, and so are the checks, the budgets and the bytes.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use hlc::Hlc;
-use kafka_protocol::messages::ApiKey;
+use kafka_protocol::messages::{ApiKey, ProduceRequest};
 use rdma::protocol::{
     CallBody, INLINE_BYTES_MAX, LINK_API_KEY, LinkAnswer, LinkCall, LinkRefusal, LinkRequest,
     RefusalCode, RegionToken, ResponsePlace, called_api,
 };
 use rdma::{LinkAddress, LinkError, RemoteRegion, VerbsDevice, VerbsLink};
+use tokio::time::timeout;
 
 use crate::core::KafkaServer;
 use crate::file_run::{LoadError, load_first};
 use crate::link_session::{OpenLink, refuse};
 use crate::memory_budget::{QuotaPermit, units};
-use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult};
+use crate::request::{BadRequest, ConnectionState, RequestContext, ResponseResult, decode};
 use crate::response::{KafkaResponse, ResponseChunk};
 use crate::routes;
 
+/// How long a client waits while others open links.
+const OPENING_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The most bytes from files that are under way to a client.
 const LOADED_BYTES_MAX: usize = 2 << 20;
 
@@ -44,6 +48,9 @@ pub(crate) async fn handle(
     }
     let (stamp, request) = LinkRequest::decode(body).map_err(|error| bad(error.to_string()))?;
     if let Err(error) = kafka.engine.receive_stamp(Hlc::from_bits(stamp)).await {
+        if expects_no_response(&context, &request) {
+            return Err(bad(error.to_string()));
+        }
         if !std::mem::replace(&mut context.connection.link.lock().await.is_reported, true) {
             tracing::warn!(peer = %context.peer, %error, "a client's stamp is refused");
         }
@@ -60,6 +67,15 @@ pub(crate) async fn handle(
         LinkRequest::Call(call) => return answer_call(kafka, context, call).await,
     };
     Ok(Some(answer_response(&kafka, &context, answer)))
+}
+
+/// Whether a request is a Produce with acks=0, whose client reads no answer.
+fn expects_no_response(context: &RequestContext, request: &LinkRequest) -> bool {
+    let LinkRequest::Call(call) = request else { return false };
+    let CallBody::Inline(body) = &call.request else { return false };
+    let inner = RequestContext { api_key: call.api_key, version: call.version, ..context.clone() };
+    call.api_key == ApiKey::Produce as i16
+        && decode::<ProduceRequest>(&inner, body.clone()).is_ok_and(|produce| produce.acks == 0)
 }
 
 fn answer_response(
@@ -86,14 +102,25 @@ async fn open(
     let devices = devices.ok_or_else(|| no_device(&"the server uses no RDMA device"))?;
     let device = devices.device_at(context.local.ip());
     let device = device.ok_or_else(|| no_device(&"the RDMA devices of the server are gone"))?;
+    if client.gid.ip().is_multicast() {
+        return Err(no_device(&"the client's address is that of a group"));
+    }
     let mut session = context.connection.link.lock().await;
     session.link = None;
-    let connect = || {
-        let mut link = VerbsLink::new(&devices.arena, &device, devices.completion_mode)?;
-        link.connect(client)?;
+    let turn = timeout(OPENING_WAIT_MAX, kafka.link_openings.acquire()).await;
+    let Ok(Ok(_turn)) = turn else {
+        return Err(refuse(RefusalCode::NotNow, "too many links are being opened"));
+    };
+    // The kernel may look for the client's address meanwhile, up to a second.
+    let (arena, mode) = (devices.arena.clone(), devices.completion_mode);
+    let (of_link, client) = (device.clone(), *client);
+    let connect = move || {
+        let mut link = VerbsLink::new(&arena, &of_link, mode)?;
+        link.connect(&client)?;
         Ok::<_, rdma::VerbsError>(link)
     };
-    let link = connect().map_err(|error| no_device(&error))?;
+    let connected = tokio::task::spawn_blocking(connect).await;
+    let link = connected.map_err(|error| no_device(&error))?.map_err(|error| no_device(&error))?;
     let server = link.address();
     tracing::debug!(peer = %context.peer, device = %device.choice(), "a link is open");
     let watch = tokio::spawn(close_with_device(Arc::downgrade(&context.connection), device));
@@ -118,6 +145,12 @@ async fn answer_call(
         (call.response, call.api_key != ApiKey::Fetch as i16)
     {
         let refusal = refuse(RefusalCode::NotNow, "only the response to a Fetch is placed");
+        return Ok(Some(answer_response(&kafka, &context, Err(refusal))));
+    }
+    // Refused before anything takes effect.
+    if let ResponsePlace::Region { token, .. } = call.response
+        && let Err(refusal) = context.connection.link.lock().await.region_and_link(token)
+    {
         return Ok(Some(answer_response(&kafka, &context, Err(refusal))));
     }
     let (body, share) = match request_body(&kafka, &context, &call).await {
@@ -171,9 +204,11 @@ async fn request_body(
     let share = share.map_err(|error| refuse(RefusalCode::NotNow, error))?;
     let mut session = context.connection.link.lock().await;
     let (region, open) = session.region_and_link(token)?;
-    let read = open.link.read(&region, at, length).await;
+    quota.mark_all_stalled();
+    let wait_max = kafka.options.transfer_limits.wait_max(length as u64);
+    let read = timeout(wait_max, open.link.read(&region, at, length)).await;
     open.count();
-    match read {
+    match read.unwrap_or_else(|_| Err(too_slow())) {
         Ok(body) => Ok((body, Some(share))),
         Err(error) => Err(session.after(error)),
     }
@@ -193,10 +228,19 @@ async fn place(
     }
     let _room = response.take_permit();
     let mut session = context.connection.link.lock().await;
-    let (region, open) = session.region_and_link(token)?;
-    let placed = write_chunks(kafka, open, &region, at, response).await;
+    let (region, open) = session.proven_region_and_link(token).await?;
+    let quota = &context.connection.response_quota;
+    quota.mark_all_stalled();
+    let placing = async {
+        let placed = write_chunks(kafka, open, &region, at, response).await;
+        // Nothing is under way when the client is told that it may use the memory again.
+        let flushed = if placed.is_err() { open.link.flush().await } else { Ok(()) };
+        placed.and(flushed.map_err(PlaceError::Link))
+    };
+    let placed = timeout(kafka.options.transfer_limits.wait_max(length), placing).await;
+    quota.clear_stalled();
     open.count();
-    match placed {
+    match placed.unwrap_or_else(|_| Err(PlaceError::Link(too_slow()))) {
         Ok(()) => Ok(length),
         Err(PlaceError::Link(error)) => Err(session.after(error)),
         Err(PlaceError::Load(LoadError::Corrupt(corruption))) => {
@@ -205,6 +249,10 @@ async fn place(
         }
         Err(PlaceError::Load(error)) => Err(refuse(RefusalCode::NotNow, error)),
     }
+}
+
+fn too_slow() -> LinkError {
+    LinkError::Broken("the client's device takes too long".to_owned())
 }
 
 /// Why a response is not where it was to go.

@@ -18,7 +18,7 @@ impl LinkDevices {
     /// The device for a client that came to the address `local`: the one with that address, or else
     /// the first. `None` if all are gone.
     pub(crate) fn device_at(&self, local: IpAddr) -> Option<VerbsDevice> {
-        let mut devices = self.arena.devices();
+        let (mut devices, local) = (self.arena.devices(), local.to_canonical());
         let is_local = |device: &VerbsDevice| device.choice().gid.address.ip() == local;
         let nth = devices.iter().position(is_local).unwrap_or(0);
         (nth < devices.len()).then(|| devices.swap_remove(nth))

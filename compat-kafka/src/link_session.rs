@@ -31,6 +31,8 @@ pub(crate) struct LinkSession {
 struct NamedRegion {
     region: RemoteRegion,
     used: Instant,
+    /// Whether the client's device gave a byte of it to this link.
+    is_proven: bool,
 }
 
 /// A link that is open. What it moved is counted when it ends, and after each call.
@@ -101,6 +103,27 @@ impl LinkSession {
         Ok((named.region, link))
     }
 
+    /// The same, once the client's device has shown that the region is there. Nobody has megabytes
+    /// sent to an address that is not the client's.
+    pub(crate) async fn proven_region_and_link(
+        &mut self,
+        token: RegionToken,
+    ) -> Result<(RemoteRegion, &mut OpenLink), LinkRefusal> {
+        let (region, _) = self.region_and_link(token)?;
+        let is_proven = self.regions.get(&token).is_some_and(|named| named.is_proven);
+        if !is_proven && region.length > 0 {
+            let open = self.link.as_mut();
+            let open = open.ok_or_else(|| refuse(RefusalCode::NoLink, "the link is not open"))?;
+            if let Err(error) = open.link.read(&region, 0, 1).await {
+                return Err(self.after(error));
+            }
+            if let Some(named) = self.regions.get_mut(&token) {
+                named.is_proven = true;
+            }
+        }
+        self.region_and_link(token)
+    }
+
     pub(crate) fn expose(&mut self, region: RemoteRegion) -> Result<LinkAnswer, LinkRefusal> {
         self.regions.retain(|_, named| named.used.elapsed() <= REGION_IDLE_MAX);
         if self.regions.len() >= REGIONS_MAX {
@@ -108,7 +131,8 @@ impl LinkSession {
             return Err(refuse(RefusalCode::NotNow, text));
         }
         self.named += 1;
-        self.regions.insert(self.named, NamedRegion { region, used: Instant::now() });
+        self.regions
+            .insert(self.named, NamedRegion { region, used: Instant::now(), is_proven: false });
         let idle_ms = REGION_IDLE_MAX.as_millis() as u32;
         Ok(LinkAnswer::Exposed { token: self.named, idle_ms })
     }

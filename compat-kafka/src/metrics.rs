@@ -34,7 +34,7 @@ pub struct KafkaMetrics {
     pub link_bytes_written: AtomicU64,
     /// Bytes that links read from clients' memory.
     pub link_bytes_read: AtomicU64,
-    /// Of those written, bytes of payloads that had to be copied first.
+    /// Bytes of payloads that had to be copied, because the arena was full.
     pub link_bytes_copied: AtomicU64,
     requests: [AtomicU64; KEYS],
 }

@@ -30,6 +30,13 @@ impl Default for TransferLimits {
     }
 }
 
+impl TransferLimits {
+    /// The longest time for which a transfer of so many bytes may wait for its client.
+    pub(crate) fn wait_max(&self, bytes: u64) -> Duration {
+        self.stall_max + Duration::from_secs(bytes / u64::from(self.rate_min.max(1)))
+    }
+}
+
 /// The patience that is left for one transfer.
 #[derive(Debug)]
 pub(crate) struct TransferPace {

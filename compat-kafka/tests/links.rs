@@ -54,6 +54,11 @@ impl LinkServer {
 
     /// With so much memory for the newest payloads, and for what is read from files.
     async fn start_with_tail(bytes_max: usize) -> LinkServer {
+        LinkServer::start_with_arena(bytes_max, 256 * MIB).await
+    }
+
+    /// The same, with so much memory that devices may use.
+    async fn start_with_arena(bytes_max: usize, arena_bytes_max: usize) -> LinkServer {
         let ports = usable_ports(&devices().unwrap(), None);
         let Some(port) = ports.into_iter().next() else {
             assert!(std::env::var_os("FREEZEFRAME_NEEDS_RDMA").is_none(), "no RDMA device");
@@ -63,7 +68,8 @@ impl LinkServer {
             return LinkServer::start_with(local, options, (false, bytes_max)).await;
         };
         let (address, device) = (port.gid.address.ip(), port.device.clone());
-        let arena = MemoryArena::new(vec![VerbsDevice::open(port).unwrap()], 256 * MIB).unwrap();
+        let device_of_server = vec![VerbsDevice::open(port).unwrap()];
+        let arena = MemoryArena::new(device_of_server, arena_bytes_max).unwrap();
         arena.maintain();
         let links =
             Some(LinkDevices { arena: arena.clone(), completion_mode: CompletionMode::Sleep });
@@ -243,6 +249,34 @@ fn payloads_in_memory_are_not_copied_for_a_link() {
     });
 }
 
+/// Where payloads do not fit into the memory that devices may use, links go on with copies.
+#[test]
+fn a_link_copies_what_did_not_fit_and_a_response_finds_the_room_that_it_needs() {
+    run(async {
+        let server = LinkServer::start_with_arena(64 * MIB, 4 * MIB).await;
+        if !server.has_device {
+            return;
+        }
+        server.topic("t", 1).await;
+        let mut writer = server.client(LinkChoice::Rdma).await;
+        let mut written = Vec::new();
+        for seed in 0..6 {
+            let batch = batch(seed, 1, 3_000_000);
+            produce(&mut writer, "t", 0, &batch).await;
+            written.extend(record_values(&batch));
+        }
+        let mut reader = server.client(LinkChoice::Rdma).await;
+        // Far less than the first batch.
+        let options =
+            FetchOptions { wait_max: Duration::ZERO, partition_bytes_max: 1000, bytes_max: 1000 };
+        for (offset, value) in written.iter().enumerate() {
+            let fetched = reader.fetch("t", &[(0, offset as i64)], &options).await.unwrap();
+            assert!(record_values(&fetched[0].batches) == [value.clone()], "{offset}");
+        }
+        assert!(server.moved().2 > 0, "some were copied");
+    });
+}
+
 /// Zero copies of what is read from files either: it is read to where the device sends from.
 #[test]
 fn payloads_in_files_are_not_copied_for_a_link() {
@@ -365,6 +399,7 @@ fn nothing_is_left_of_the_links_of_clients_that_go_or_die() {
         }
         drop(client);
         server.links_closed().await;
+        devices_open(1).await;
         let before = server.held_by_links();
         assert_eq!(before, (0, 0, 1));
         for nth in 0..20 {
@@ -810,9 +845,18 @@ fn stamps_travel_both_ways() {
                 Hlc::at(server.server.engine.wall_now().saturating_add(Duration::from_secs(60)));
             client.observe_stamp(wrong);
             let batches = BTreeMap::from([(0, batch(3, 1, 100))]);
-            let error = client.produce("t", RequiredAcks::All, batches).await.unwrap_err();
+            let refused_one = client.produce("t", RequiredAcks::All, batches.clone()).await;
+            let error = refused_one.unwrap_err();
             assert!(matches!(&error, ClientError::Refused { .. }), "{error}");
             assert!(error.to_string().contains("peer clock is ahead"), "{error}");
+            // Of a request that has no answer, the end of the connection says so.
+            let sent = client.produce("t", RequiredAcks::None, batches.clone()).await;
+            assert!(sent.is_ok(), "nobody waits for it");
+            let error = client.produce("t", RequiredAcks::All, batches).await.unwrap_err();
+            assert!(
+                matches!(&error, ClientError::Closed { .. } | ClientError::Io { .. }),
+                "{error}"
+            );
             assert!(server.server.engine.timekeeper().counts().1 > refused);
             assert!(server.server.engine.last_stamp() < wrong);
             let fetched = reader.fetch("t", &[(0, placed + 1)], &FetchOptions::default()).await;

@@ -24,7 +24,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 const SEGMENT_BYTES: usize = 2 << 20;
 const SEGMENT_CHUNKS: usize = SEGMENT_BYTES / CHUNK_BYTES;
 /// Buffers up to this size share a chunk.
-const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
+const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 2;
+/// What only transfers take: when payloads fill the rest, links still have room to copy what is on
+/// the heap.
+const RESERVE_BYTES: usize = 16 << 20;
+const RESERVE_CHUNKS: usize = RESERVE_BYTES / CHUNK_BYTES;
 /// Buffers in a shared chunk begin at multiples of this.
 const SHARED_ALIGNMENT: usize = 64;
 /// How long no memory is registered after that failed.
@@ -78,22 +82,27 @@ struct ArenaSegment {
 /// Which chunks are taken.
 struct ChunkMap {
     is_taken: Vec<bool>,
+    free_count: usize,
     /// Where the search for free chunks begins.
     next: usize,
 }
 
 impl ChunkMap {
     fn new(chunks: usize) -> ChunkMap {
-        ChunkMap { is_taken: vec![false; chunks], next: 0 }
+        ChunkMap { is_taken: vec![false; chunks], free_count: chunks, next: 0 }
     }
 
-    /// Takes `count` chunks in a row.
-    fn take(&mut self, count: usize) -> Option<Range<usize>> {
+    /// Takes `count` chunks in a row, and leaves at least `reserve` free.
+    fn take(&mut self, count: usize, reserve: usize) -> Option<Range<usize>> {
+        if self.free_count < count + reserve {
+            return None;
+        }
         let (next, end) = (self.next, self.is_taken.len());
         let run =
             self.find(next..end, count).or_else(|| self.find(0..end.min(next + count), count))?;
         self.is_taken[run.clone()].fill(true);
         self.next = run.end;
+        self.free_count -= count;
         Some(run)
     }
 
@@ -111,19 +120,20 @@ impl ChunkMap {
     fn free(&mut self, run: Range<usize>) {
         // Mostly the oldest is freed first: the search stays near what was used last.
         self.next = self.next.min(run.start);
+        self.free_count += run.len();
         self.is_taken[run].fill(false);
     }
 }
 
 impl MemoryArena {
-    /// Reserves the addresses of an arena of at most `bytes_max`, and registers one segment of it,
+    /// Reserves the addresses of an arena of at most `bytes_max` for payloads, and registers one segment of it,
     /// so that a limit that is too low shows at once.
     ///
     /// # Errors
     ///
     /// [`VerbsError`].
     pub fn new(devices: Vec<VerbsDevice>, bytes_max: usize) -> Result<MemoryArena, VerbsError> {
-        let segments = bytes_max.div_ceil(SEGMENT_BYTES).max(1);
+        let segments = (bytes_max + RESERVE_BYTES).div_ceil(SEGMENT_BYTES).max(1);
         let mapping = AnonymousMapping::new(segments * SEGMENT_BYTES)
             .map_err(|source| VerbsError::Call { call: "mmap", source })?;
         let state = ArenaState {
@@ -143,13 +153,22 @@ impl MemoryArena {
     /// A buffer of `length` bytes, with any content. `None` if there is no room, or no more memory
     /// may be locked.
     pub fn take(&self, length: usize) -> Option<ArenaBuffer> {
+        self.take_leaving(length, RESERVE_CHUNKS)
+    }
+
+    /// [`MemoryArena::take`] for a transfer, which may use what is left for those.
+    pub(super) fn take_reserve(&self, length: usize) -> Option<ArenaBuffer> {
+        self.take_leaving(length, 0)
+    }
+
+    fn take_leaving(&self, length: usize, reserve: usize) -> Option<ArenaBuffer> {
         if length > SHARED_BYTES_MAX {
-            let run = self.0.memory.take_run(length.div_ceil(CHUNK_BYTES))?;
+            let run = self.0.memory.take_run(length.div_ceil(CHUNK_BYTES), reserve)?;
             return Some(ArenaBuffer { at: run.start(), length, run: Arc::new(run) });
         }
         let mut shared = self.0.shared.lock();
         if shared.as_ref().is_none_or(|(_, used)| used + length > CHUNK_BYTES) {
-            *shared = Some((Arc::new(self.0.memory.take_run(1)?), 0));
+            *shared = Some((Arc::new(self.0.memory.take_run(1, reserve)?), 0));
         }
         let (run, used) = shared.as_mut()?;
         let at = run.start() + *used;
@@ -160,6 +179,13 @@ impl MemoryArena {
     /// A copy of `bytes`; `None` as for [`MemoryArena::take`].
     pub fn copy(&self, bytes: &[u8]) -> Option<Bytes> {
         let mut buffer = self.take(bytes.len())?;
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        Some(buffer.into_bytes())
+    }
+
+    /// A copy of `bytes` for a transfer, which may use what is left for those.
+    pub(super) fn copy_to_reserve(&self, bytes: &[u8]) -> Option<Bytes> {
+        let mut buffer = self.take_reserve(bytes.len())?;
         buffer.as_mut_slice().copy_from_slice(bytes);
         Some(buffer.into_bytes())
     }
@@ -273,9 +299,9 @@ impl ArenaMemory {
     }
 
     /// Takes `count` chunks in a row; `None` as for [`MemoryArena::take`].
-    fn take_run(self: &Arc<ArenaMemory>, count: usize) -> Option<ChunkRun> {
+    fn take_run(self: &Arc<ArenaMemory>, count: usize, reserve: usize) -> Option<ChunkRun> {
         let mut state = self.state.lock();
-        let chunks = state.chunks.take(count)?;
+        let chunks = state.chunks.take(count, reserve)?;
         let segments = segments_of(&chunks);
         for segment in segments.clone() {
             if let Err(error) = self.take_segment(&mut state, segment, &chunks) {
@@ -443,17 +469,18 @@ mod tests {
     #[test]
     fn chunks_in_a_row_are_found_wherever_they_are() {
         let mut map = ChunkMap::new(8);
-        assert_eq!(map.take(3), Some(0..3));
-        assert_eq!(map.take(3), Some(3..6));
-        assert_eq!(map.take(3), None);
+        assert_eq!(map.take(3, 0), Some(0..3));
+        assert_eq!(map.take(3, 0), Some(3..6));
+        assert_eq!(map.take(3, 0), None);
         map.free(0..3);
-        assert_eq!(map.take(2), Some(0..2));
-        assert_eq!(map.take(2), Some(6..8));
-        assert_eq!(map.take(2), None, "one is free, and not two in a row");
-        assert_eq!(map.take(1), Some(2..3));
+        assert_eq!(map.take(2, 0), Some(0..2));
+        assert_eq!(map.take(2, 0), Some(6..8));
+        assert_eq!(map.take(2, 0), None, "one is free, and not two in a row");
+        assert_eq!(map.take(1, 0), Some(2..3));
         map.free(2..3);
         map.free(3..6);
-        assert_eq!(map.take(4), Some(2..6), "runs that were freed apart are one");
+        assert_eq!(map.take(4, 1), None, "one is to be left");
+        assert_eq!(map.take(4, 0), Some(2..6), "runs that were freed apart are one");
     }
 
     #[test]
@@ -472,6 +499,7 @@ mod tests {
             assert!(arena.has(buffer));
         }
         assert!(arena.take(2 << 20).is_none(), "it is full");
+        assert!(arena.take_reserve(2 << 20).is_some(), "but for transfers");
         let part = buffers[4].slice(10..20);
         buffers.remove(4);
         assert!(arena.take(2 << 20).is_none(), "a share of the long buffer is in use");

@@ -21,6 +21,8 @@ use super::resources::{DEVICES, add, subtract};
 use crate::choice::DeviceChoice;
 use crate::gid::GidAddress;
 
+/// The most reads under way that a peer is asked to answer: the fewest that devices take.
+const READS_ASKED_MAX: u8 = 4;
 /// How often it is looked whether the kernel still shows a device.
 const CLASS_ENTRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -387,7 +389,10 @@ impl DeviceState {
             pieces_max: at_least_one(device.max_sge),
             requests_max: at_least_one(device.max_qp_wr).min(at_least_one(device.max_cqe)),
             bytes_max: port.max_msg_sz.max(1) as usize,
-            reads_max: (reads(device.max_qp_rd_atom), reads(device.max_qp_init_rd_atom)),
+            reads_max: (
+                reads(device.max_qp_rd_atom),
+                reads(device.max_qp_init_rd_atom).min(READS_ASKED_MAX),
+            ),
         };
         self.lid = port.lid;
         self.mtu = port.active_mtu;

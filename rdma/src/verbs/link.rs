@@ -41,7 +41,7 @@ pub struct LinkTraffic {
     pub written_bytes: u64,
     /// Bytes read from the peer.
     pub read_bytes: u64,
-    /// Of those written, bytes that were not in the arena and had to be copied into it.
+    /// Bytes that had to be copied into the arena to be written, or out of it because it was full.
     pub copied_bytes: u64,
     /// Work requests.
     pub requests: u64,
@@ -296,7 +296,8 @@ impl VerbsLink {
             let mut piece = piece.clone();
             if !self.arena.has(&piece) {
                 self.traffic.copied_bytes += piece.len() as u64;
-                piece = self.arena.copy(&piece).ok_or(LinkError::NoMemory(piece.len()))?;
+                piece =
+                    self.arena.copy_to_reserve(&piece).ok_or(LinkError::NoMemory(piece.len()))?;
             }
             self.arena.pieces_of(self.nth_device, &piece, &mut ranges);
             kept.push(piece);
@@ -323,13 +324,15 @@ impl VerbsLink {
     /// [`LinkError::Broken`]: some of it may not be there.
     pub async fn flush(&mut self) -> Result<(), LinkError> {
         self.begin().await?;
-        if let Some((address, key)) = self.unflushed.take() {
+        if let Some((address, key)) = self.unflushed {
             let mut read = request(WR_RDMA_READ, address, key);
             read.pieces.push(self.read_back);
             // SAFETY: the arena keeps the target for as long as it exists, and nobody looks at it.
             unsafe { self.post(vec![read]).await? };
         }
-        self.drain().await
+        self.drain().await?;
+        self.unflushed = None;
+        Ok(())
     }
 
     /// Reads `length` bytes of the region from `at` on.
@@ -348,7 +351,10 @@ impl VerbsLink {
         if length == 0 {
             return Ok(Bytes::new());
         }
-        let buffer = self.arena.take(length).ok_or(LinkError::NoMemory(length))?;
+        let (buffer, is_reserve) = match self.arena.take(length) {
+            Some(buffer) => (buffer, false),
+            None => (self.arena.take_reserve(length).ok_or(LinkError::NoMemory(length))?, true),
+        };
         let mut ranges = Vec::new();
         self.arena.pieces_of(self.nth_device, buffer.as_ref(), &mut ranges);
         let (mut requests, mut from) = (Vec::new(), region.address + at);
@@ -369,7 +375,13 @@ impl VerbsLink {
         // SAFETY: the target is in `reading`, and nobody else has it.
         unsafe { self.post(requests).await? };
         self.drain().await?;
-        Ok(self.reading.take().map_or_else(Bytes::new, ArenaBuffer::into_bytes))
+        let Some(buffer) = self.reading.take() else { return Ok(Bytes::new()) };
+        if is_reserve {
+            // It may stay for long, and the reserve is for transfers.
+            self.traffic.copied_bytes += length as u64;
+            return Ok(Bytes::copy_from_slice(buffer.as_ref()));
+        }
+        Ok(buffer.into_bytes())
     }
 }
 
