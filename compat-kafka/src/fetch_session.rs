@@ -49,8 +49,8 @@ pub(crate) struct FetchOutcome {
 }
 
 impl FetchOutcome {
-    /// What the client has of the partition once it is told; `None` after an error, so that the
-    /// next response tells again.
+    /// The bounds that the client has after the response; `None` after an error, so that the next
+    /// response has them again.
     fn bounds(&self) -> Option<(i64, i64)> {
         (!self.is_error).then_some((self.high_watermark, self.log_start))
     }
@@ -80,8 +80,8 @@ struct SessionTopic {
 struct SessionPartition {
     asked: FetchPartition,
     turn: u64,
-    /// The high watermark and the log start that the client has.
-    told: Option<(i64, i64)>,
+    /// The high watermark and the log start in the last response that had the partition.
+    sent: Option<(i64, i64)>,
     watch: Arc<PartitionWatch>,
 }
 
@@ -188,7 +188,7 @@ impl FetchSession {
                         partition: index,
                         is_armed: AtomicBool::new(false),
                     });
-                    let partition = SessionPartition { asked, turn, told: None, watch };
+                    let partition = SessionPartition { asked, turn, sent: None, watch };
                     found.partitions.insert(index, partition);
                     turn
                 }
@@ -247,14 +247,14 @@ impl FetchSession {
                 // What watched it may be another topic's log.
                 partition.watch.is_armed.store(false, Ordering::Release);
             }
-            let is_told = present.as_ref().is_some_and(|present| {
+            let is_sent = present.as_ref().is_some_and(|present| {
                 let start = usize::try_from(*index)
                     .ok()
                     .and_then(|index| present.partitions.get(index))
                     .map(|partition| partition.start().0 as i64);
-                partition.told.map(|told| told.1) == start
+                partition.sent.map(|sent| sent.1) == start
             });
-            if !is_told {
+            if !is_sent {
                 self.due.insert((partition.turn, number, *index));
             }
         }
@@ -290,17 +290,17 @@ impl FetchSession {
         taken
     }
 
-    /// Whether a response tells the client about a partition.
+    /// Whether a response has a partition: the client learns something from it.
     pub(crate) fn is_news(&self, outcome: &FetchOutcome) -> bool {
         let topic = self.topics.get(&outcome.topic);
-        let told = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
-        let told = told.and_then(|partition| partition.told);
-        outcome.has_records || outcome.is_error || told != outcome.bounds()
+        let found = topic.and_then(|topic| topic.partitions.get(&outcome.partition));
+        let sent = found.and_then(|partition| partition.sent);
+        outcome.has_records || outcome.is_error || sent != outcome.bounds()
     }
 
     /// Partitions in which nothing was found, and of which the client has the bounds, are not due
     /// until they grow.
-    pub(crate) fn settle(&mut self, outcomes: &[FetchOutcome]) {
+    pub(crate) fn remove_quiet(&mut self, outcomes: &[FetchOutcome]) {
         for outcome in outcomes {
             let is_at_end = outcome.fetch_offset == outcome.high_watermark;
             if !is_at_end || self.is_news(outcome) {
@@ -314,14 +314,14 @@ impl FetchSession {
         }
     }
 
-    /// The client is told of these. Partitions whose records it gets go behind all others, so that
-    /// each has its turn.
-    pub(crate) fn tell(&mut self, outcomes: &[FetchOutcome]) {
+    /// Notes what a response has. Partitions whose records it has go behind all others, so that each
+    /// has its turn.
+    pub(crate) fn mark_sent(&mut self, outcomes: &[FetchOutcome]) {
         for outcome in outcomes {
             let topic = self.topics.get_mut(&outcome.topic);
             let found = topic.and_then(|topic| topic.partitions.get_mut(&outcome.partition));
             let Some(partition) = found else { continue };
-            partition.told = outcome.bounds();
+            partition.sent = outcome.bounds();
             if outcome.has_records {
                 self.due.remove(&(partition.turn, outcome.topic, outcome.partition));
                 partition.turn = self.next_turn;
@@ -330,7 +330,7 @@ impl FetchSession {
                 self.due.insert((partition.turn, outcome.topic, outcome.partition));
             }
         }
-        self.settle(outcomes);
+        self.remove_quiet(outcomes);
     }
 
     /// Waits until a partition has grown since the last [`FetchSession::take_due`].

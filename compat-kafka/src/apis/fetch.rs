@@ -149,7 +149,7 @@ async fn continue_session(
     if partitions == 0 {
         kafka.fetch_sessions.close(id);
     }
-    // A client that is told of no session opens another one.
+    // A client whose response has no session opens another one.
     let id = match partitions > 0 && kafka.fetch_sessions.touch(id, &shared, partitions) {
         true => id,
         false => NO_SESSION,
@@ -191,10 +191,10 @@ async fn fetch_in_session(
             let scope = Some((id, &*session));
             let (answer, outcomes) =
                 respond(kafka, context, request, asked, fetched, scope).await?;
-            session.tell(&outcomes);
+            session.mark_sent(&outcomes);
             return Ok(Some(answer));
         }
-        session.settle(&outcomes(&asked, &fetched));
+        session.remove_quiet(&outcomes(&asked, &fetched));
         // Not to be kept in memory during the wait: it is out of date by then.
         drop(fetched);
         if let Some(deadline) = deadline {
@@ -414,7 +414,7 @@ fn trim_last(
 }
 
 /// Encodes the response, and loads its first file run. If that run is corrupt, reads again without
-/// the corrupt batch. Returns with it what was found in each partition.
+/// the corrupt batch. Returns with it what was found in each partition of a session.
 async fn respond(
     kafka: &KafkaServer,
     context: &RequestContext,
@@ -424,7 +424,7 @@ async fn respond(
     session: Option<(i32, &FetchSession)>,
 ) -> Result<(KafkaResponse, Vec<FetchOutcome>), BadRequest> {
     let encode = |fetched: Vec<Vec<FetchPartitionResult>>| {
-        let found = outcomes(&asked, &fetched);
+        let found = session.map_or_else(Vec::new, |_| outcomes(&asked, &fetched));
         let id = session.map_or(NO_SESSION, |(id, _)| id);
         let topics = match session {
             Some((_, session)) => zip_news(&asked, fetched, &found, session),

@@ -33,7 +33,7 @@ const RESERVE_CHUNKS: usize = RESERVE_BYTES / CHUNK_BYTES;
 const SHARED_ALIGNMENT: usize = 64;
 /// How long no memory is registered after that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// A segment that was free for so long is given back to the system.
+/// A segment that was free for so long is returned to the system.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often that is looked for.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ struct ArenaState {
 #[derive(Default)]
 struct ArenaSegment {
     chunks_taken: usize,
-    /// When its last chunk was freed; `None` if none ever was, or it was given back since.
+    /// When its last chunk was freed; `None` if none ever was, or it was returned since.
     free_since: Option<Instant>,
     /// One for each device that is not gone, if it is registered.
     registrations: Option<Vec<Option<MemoryRegistration>>>,
@@ -237,7 +237,7 @@ impl MemoryArena {
         state.devices.iter().position(|found| found.as_ref().is_some_and(|found| found == device))
     }
 
-    /// Gives memory back that is free for a while, and drops what belongs to a device once that is
+    /// Returns memory that is free for a while to the system, and drops what belongs to a device once that is
     /// gone, because the kernel waits for it: until the arena is dropped. It must be called within a
     /// runtime.
     pub fn maintain(&self) {
@@ -246,7 +246,7 @@ impl MemoryArena {
             loop {
                 tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
                 let Some(memory) = memory.upgrade() else { return };
-                memory.give_back_idle(IDLE_MAX);
+                memory.reclaim_idle(IDLE_MAX);
             }
         };
         tokio::spawn(maintained);
@@ -362,8 +362,8 @@ impl ArenaMemory {
         Ok(())
     }
 
-    /// Gives segments back to the system that were free for `idle` or longer.
-    fn give_back_idle(&self, idle: Duration) {
+    /// Returns segments to the system that were free for `idle` or longer.
+    fn reclaim_idle(&self, idle: Duration) {
         let mut state = self.state.lock();
         for (nth, segment) in state.segments.iter_mut().enumerate() {
             let is_idle = segment.free_since.is_some_and(|since| since.elapsed() >= idle);
@@ -372,7 +372,7 @@ impl ArenaMemory {
             }
             (segment.registrations, segment.free_since) = (None, None);
             // SAFETY: no buffer of the segment exists, and its registrations have just ended.
-            unsafe { self.mapping.give_back(nth * SEGMENT_BYTES, SEGMENT_BYTES) };
+            unsafe { self.mapping.reclaim(nth * SEGMENT_BYTES, SEGMENT_BYTES) };
         }
     }
 }
@@ -511,25 +511,25 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_given_back_once_they_were_free_for_a_while() {
+    fn segments_are_returned_once_they_were_free_for_a_while() {
         let arena = arena(64 << 20);
-        let give_back = |idle| {
-            arena.0.memory.give_back_idle(idle);
+        let reclaim = |idle| {
+            arena.0.memory.reclaim_idle(idle);
             let state = arena.0.memory.state.lock();
             state.segments.iter().filter(|segment| segment.registrations.is_some()).count()
         };
         let last = (64 << 20) - 1;
-        assert_eq!(give_back(Duration::ZERO), 1, "the first was never used");
+        assert_eq!(reclaim(Duration::ZERO), 1, "the first was never used");
         let mut buffer = arena.take(64 << 20).unwrap();
         buffer.as_mut_slice()[last] = 7;
-        assert_eq!(give_back(Duration::ZERO), 32, "they are in use");
+        assert_eq!(reclaim(Duration::ZERO), 32, "they are in use");
         drop(buffer);
-        assert_eq!(give_back(Duration::from_secs(3600)), 32, "they were in use a while ago");
+        assert_eq!(reclaim(Duration::from_secs(3600)), 32, "they were in use a while ago");
         let buffer = arena.take(64 << 20).unwrap();
         assert_eq!(buffer.as_ref()[last], 7, "it is the same memory");
         drop(buffer);
         let first = arena.take(1 << 20).unwrap();
-        assert_eq!(give_back(Duration::ZERO), 1, "one is in use");
+        assert_eq!(reclaim(Duration::ZERO), 1, "one is in use");
         drop(first);
         let buffer = arena.take(64 << 20).unwrap();
         assert_eq!(buffer.as_ref()[last], 0, "the system had it meanwhile");

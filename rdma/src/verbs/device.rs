@@ -110,13 +110,13 @@ pub(crate) struct DeviceLimits {
     pub(crate) reads_max: (u8, u8),
 }
 
-/// What is given back when the device is gone, although somebody still has it.
+/// What is released when the device is gone, although somebody still has it.
 pub(super) trait DeviceResource: Send + Sync {
-    fn give_back(&self);
+    fn release(&self);
 }
 
 impl<T: Send> DeviceResource for Mutex<Option<T>> {
-    fn give_back(&self) {
+    fn release(&self) {
         *self.lock() = None;
     }
 }
@@ -234,7 +234,7 @@ impl VerbsDevice {
     }
 
     /// Returns once the device is gone. Those who use it must drop everything that belongs to it
-    /// then, because the kernel waits for that; what clients expose is given back by itself.
+    /// then, because the kernel waits for that; what clients expose is released by itself.
     pub async fn lost(&self) {
         let mut lost = self.0.lost.subscribe();
         // The sender lives as long as `self`.
@@ -246,7 +246,7 @@ impl VerbsDevice {
         WeakDevice(Arc::downgrade(&self.0))
     }
 
-    /// Has `resource` given back when the device is gone.
+    /// Has `resource` released when the device is gone.
     pub(super) fn add_resource(&self, resource: &Arc<impl DeviceResource + 'static>) {
         let mut resources = self.0.resources.lock();
         if resources.len() == resources.capacity() {
@@ -256,7 +256,7 @@ impl VerbsDevice {
         resources.push(weak);
         drop(resources);
         if self.is_lost() {
-            resource.give_back();
+            resource.release();
         }
     }
 
@@ -266,7 +266,7 @@ impl VerbsDevice {
         self.0.lost.send_replace(true);
         let resources = std::mem::take(&mut *self.0.resources.lock());
         for resource in resources.iter().filter_map(Weak::upgrade) {
-            resource.give_back();
+            resource.release();
         }
     }
 

@@ -56,12 +56,12 @@ impl AnonymousMapping {
         (at.checked_add(slice.len())? <= self.length).then_some(at)
     }
 
-    /// Gives the memory of a range back to the kernel. It reads as zeros afterwards.
+    /// Returns the memory of a range to the kernel. It reads as zeros afterwards.
     ///
     /// # Safety
     ///
     /// Nobody uses the range, and no device may.
-    pub(super) unsafe fn give_back(&self, at: usize, length: usize) {
+    pub(super) unsafe fn reclaim(&self, at: usize, length: usize) {
         debug_assert!(at + length <= self.length);
         // SAFETY: the range is inside, and the caller says that nobody uses it.
         let given = unsafe { madvise(self.as_ptr().add(at).cast(), length, Advice::LinuxDontNeed) };
