@@ -183,21 +183,4 @@ fn i16_at(bytes: &Bytes, at: usize) -> Option<i16> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_api_is_listed_twice() {
-        let keys: Vec<i16> = routes().iter().map(|route| route.key).collect();
-        assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
-    }
-
-    #[test]
-    fn what_is_served_the_codec_can_read() {
-        for route in routes() {
-            let codec = ApiKey::try_from(route.key).unwrap().valid_versions();
-            let name = ApiKey::try_from(route.key).unwrap();
-            assert!(codec.min <= route.versions.min && route.versions.max <= codec.max, "{name:?}");
-        }
-    }
-}
+mod tests;
