@@ -144,7 +144,7 @@ pub struct KafkaServer {
     /// Buffers for large requests.
     pub(crate) frame_buffers: FrameBufferPool,
     /// Permits to open links.
-    pub(crate) link_openings: Semaphore,
+    pub(crate) link_openings: Arc<Semaphore>,
     /// The fetch sessions of all clients.
     pub(crate) fetch_sessions: FetchSessions,
     /// Permits to decompress large batches that are produced.
@@ -220,7 +220,7 @@ impl KafkaServer {
                 options.links.as_ref().map(|devices| devices.arena.clone()),
             ),
             // Half of the cores stay free for clients that send small batches.
-            link_openings: Semaphore::new(LINK_OPENINGS_MAX),
+            link_openings: Arc::new(Semaphore::new(LINK_OPENINGS_MAX)),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             decompression_permits: Semaphore::new(
                 available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),

@@ -107,14 +107,16 @@ async fn open(
     }
     let mut session = context.connection.link.lock().await;
     session.link = None;
-    let turn = timeout(OPENING_WAIT_MAX, kafka.link_openings.acquire()).await;
-    let Ok(Ok(_turn)) = turn else {
+    let turn = timeout(OPENING_WAIT_MAX, Arc::clone(&kafka.link_openings).acquire_owned()).await;
+    let Ok(Ok(turn)) = turn else {
         return Err(refuse(RefusalCode::NotNow, "too many links are being opened"));
     };
     // The kernel may look for the client's address meanwhile, up to a second.
     let (arena, mode) = (devices.arena.clone(), devices.completion_mode);
     let (of_link, client) = (device.clone(), *client);
     let connect = move || {
+        // It is over when this is, also if the client has gone.
+        let _turn = turn;
         let mut link = VerbsLink::new(&arena, &of_link, mode)?;
         link.connect(&client)?;
         Ok::<_, rdma::VerbsError>(link)
