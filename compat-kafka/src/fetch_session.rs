@@ -13,6 +13,7 @@ use engine::LogWatcher;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
+use kafka_protocol::protocol::StrBytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -109,6 +110,11 @@ impl LogWatcher for PartitionWatch {
     }
 }
 
+/// As how many partitions a name counts: as none, unless it is longer than names of topics are.
+fn name_partitions(name: &TopicName) -> usize {
+    name.len() / 256
+}
+
 impl FetchSession {
     pub(crate) fn new(is_by_id: bool) -> FetchSession {
         FetchSession {
@@ -124,6 +130,7 @@ impl FetchSession {
         }
     }
 
+    /// How many partitions it has. A long name of a topic counts as more.
     pub(crate) fn partition_count(&self) -> usize {
         self.partition_count
     }
@@ -159,7 +166,13 @@ impl FetchSession {
         if partitions.is_empty() {
             return;
         }
+        // A copy: the name of the request, and fields that nobody knows, keep its whole frame.
+        let name = TopicName(StrBytes::from_string(topic.topic.to_string()));
+        topic = FetchTopic::default().with_topic(name).with_topic_id(topic.topic_id);
         let key = self.key(topic.topic_id, &topic.topic);
+        if !self.numbers.contains_key(&key) {
+            self.partition_count += name_partitions(&topic.topic);
+        }
         let next_number = &mut self.next_number;
         let number = *self.numbers.entry(key).or_insert_with(|| {
             *next_number += 1;
@@ -171,7 +184,8 @@ impl FetchSession {
             readable: Err(ResponseError::UnknownTopicOrPartition),
             partitions: BTreeMap::new(),
         });
-        for asked in partitions {
+        for mut asked in partitions {
+            asked.unknown_tagged_fields.clear();
             let index = asked.partition;
             let turn = match found.partitions.get_mut(&index) {
                 Some(partition) => {
@@ -208,6 +222,7 @@ impl FetchSession {
             }
         }
         if topic.partitions.is_empty() {
+            self.partition_count -= name_partitions(&topic.topic.topic);
             self.topics.remove(&number);
             self.numbers.remove(&key);
         }
@@ -354,5 +369,39 @@ impl SessionPartition {
 impl std::fmt::Debug for FetchSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "FetchSession({} partitions, {} due)", self.partition_count, self.due.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// What a client sends sets no more memory than is counted.
+    #[test]
+    fn a_session_keeps_nothing_of_a_request_and_counts_long_names() {
+        let mut session = FetchSession::new(false);
+        let frame = Bytes::from(vec![b'a'; 10_000]);
+        let name = TopicName(StrBytes::try_from(frame.slice(..)).unwrap());
+        let mut partition = FetchPartition::default();
+        partition.unknown_tagged_fields.insert(99, frame.slice(..5000));
+        let mut topic = FetchTopic::default().with_topic(name.clone());
+        topic.unknown_tagged_fields.insert(99, frame.slice(..5000));
+        for _ in 0..2 {
+            session.update(vec![topic.clone().with_partitions(vec![partition.clone()])], &[]);
+            assert_eq!(session.partition_count(), 1 + 10_000 / 256);
+        }
+        let gone = ForgottenTopic::default().with_topic(name).with_partitions(vec![0]);
+        drop((topic, partition));
+        session.forget(&gone);
+        assert_eq!(session.partition_count(), 0);
+        session.update_topic(
+            FetchTopic::default()
+                .with_topic(gone.topic)
+                .with_partitions(vec![FetchPartition::default()]),
+        );
+        assert!(frame.is_unique(), "the frame is free");
+        assert_eq!(session.take_due().len(), 1);
     }
 }

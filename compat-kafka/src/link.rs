@@ -235,7 +235,7 @@ async fn place(
     quota.mark_all_stalled();
     let placing = async {
         let placed = write_chunks(kafka, open, &region, at, response).await;
-        // Nothing is under way when the client is told that it may use the memory again.
+        // Nothing is under way when the client may use the memory again.
         let flushed = if placed.is_err() { open.link.flush().await } else { Ok(()) };
         placed.and(flushed.map_err(PlaceError::Link))
     };

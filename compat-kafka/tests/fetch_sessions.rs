@@ -179,7 +179,7 @@ async fn log_starts_deletions_and_new_partitions_are_told() {
         let first = partitions(client.ask(all, vec![], NO_WAIT).await);
         let unknown = ResponseError::UnknownTopicOrPartition.code();
         assert_eq!((indexes(&first), first[2].1.error_code), (vec![0, 1, 2], unknown));
-        // What fails is told each time, and at once.
+        // What fails is in each response, and at once.
         assert_eq!(indexes(&client.poll(LONG).await), [2]);
         server.engine.topics().add_partitions("t", 3, false).await.unwrap();
         let found = client.poll(NO_WAIT).await;
@@ -192,7 +192,7 @@ async fn log_starts_deletions_and_new_partitions_are_told() {
         assert_eq!((indexes(&found), found[0].1.log_start_offset), (vec![0], 1));
         assert!(client.poll(NO_WAIT).await.is_empty());
         server.engine.topics().delete_records(&present, 0, 2).await.unwrap();
-        // It is no reason to respond before the time is over, and is told then.
+        // It is no reason to respond before the time is over.
         let found = client.poll(SHORT).await;
         assert_eq!((indexes(&found), found[0].1.log_start_offset), (vec![0], 2));
 

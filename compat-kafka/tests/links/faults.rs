@@ -69,7 +69,7 @@ async fn devices_open(count: u64) {
     }
 }
 
-/// Each side gives back all that it has of a device that is removed, even if it does nothing at the
+/// Each side releases all that it has of a device that is removed, even if it does nothing at the
 /// time, and goes on over TCP.
 #[test]
 fn a_device_that_is_removed_takes_nothing_with_it() {
@@ -117,7 +117,7 @@ fn a_device_that_is_removed_takes_nothing_with_it() {
         let error = idle.produce("t", RequiredAcks::All, batches).await.unwrap_err();
         assert!(matches!(error, ClientError::NoLink { .. }), "{error}");
         drop((client, idle));
-        // Those who come later are told, and what the server had of the device is given back.
+        // Later clients get the reason, and the server has released what it had of the device.
         let mut late = server.client(LinkChoice::Rdma).await;
         let why = late.link().await.unwrap().unwrap_err();
         assert!(why.contains("gone"), "{why}");
